@@ -18,8 +18,8 @@ if TYPE_CHECKING:
         mark_static,
         measure_guards,
         measure_kernels,
-        note_contents,
         record,
+        record_tensor_values,
         register_backend,
         reset,
         try_fixes,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.api": (
-        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "note_contents",
+        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record_tensor_values",
         "record", "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.errors": (
@@ -87,9 +87,9 @@ __all__ = [
     "mark_static",
     "measure_guards",
     "measure_kernels",
-    "note_contents",
     "observe_torch",
     "record",
+    "record_tensor_values",
     "register_backend",
     "reset",
     "try_fixes",

@@ -15,19 +15,19 @@ from typing import Any
 import torch
 
 from engine import afterwards, contents, errors, remedies
-from engine.autograd.front import forget
-from engine.backwards import captured_backwards, capturing_pipeline
-from engine.expectation import expecting
-from engine.ir.context import current_session, recording
-from engine.ir.marks import DYNAMIC, STATIC
+from engine.autograd.front import clear_captures
+from engine.backwards import capture_backwards, capture_pipeline_for
+from engine.expectation import check_expectations
+from engine.ir.context import current_session, set_current_session
+from engine.ir.marks import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.kernels.targets import default_target, parse_target
-from engine.options import MODES, TEMPLATES, Options
+from engine.options import MODES, TEMPLATE_CHOICES, Options
 from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import Session
 from engine.runtime import inspect_cache
 from engine.runtime import what_if as ask
-from engine.runtime.dispatch import dispatcher, original
+from engine.runtime.dispatch import make_dispatcher, unwrap_compiled
 from engine.runtime.modules import attach as attach_module
 from engine.runtime.modules import compiled_module
 from engine.runtime.modules import detach as detach_module
@@ -48,8 +48,8 @@ __all__ = [
     "mark_static",
     "measure_guards",
     "measure_kernels",
-    "note_contents",
     "record",
+    "record_tensor_values",
     "register_backend",
     "reset",
     "try_fixes",
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 LEVELS = ("standard", "steps")
-SETTINGS = ("fused_random", "mode", "templates", "draw_again")
+OPTION_NAMES = ("fused_random", "mode", "templates", "draw_again")
 """What ``options`` of ``engine.compile`` may name."""
 
 
@@ -87,13 +87,13 @@ def make_options(
     if dynamic not in (None, True, False):
         raise errors.BadArgument(f"dynamic must be True, False or None, not {dynamic!r}.")
     extra = dict(options or {})
-    if unknown := extra.keys() - set(SETTINGS):
+    if unknown := extra.keys() - set(OPTION_NAMES):
         raise errors.BadArgument(f"engine.compile knows no option {min(unknown)!r}: leave it out.")
     if extra.get("mode", "default") not in MODES:
         raise errors.BadArgument(f"The option 'mode' is one of {', '.join(MODES)}, not {extra['mode']!r}.")
-    if extra.get("templates", "never") not in TEMPLATES:
+    if extra.get("templates", "never") not in TEMPLATE_CHOICES:
         raise errors.BadArgument(
-            f"The option 'templates' is one of {', '.join(TEMPLATES)}, not {extra['templates']!r}."
+            f"The option 'templates' is one of {', '.join(TEMPLATE_CHOICES)}, not {extra['templates']!r}."
         )
     if target is not None:
         parse_target(target)
@@ -142,7 +142,7 @@ def compile(
     ``mark_dynamic``, ``disable``, ``observe_torch`` (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists why graphs break, ``notebooks/reference/GUARDS.md`` what is guarded.
     """
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
-    pipeline = capturing_pipeline(checked) if compiled_autograd else pipeline_for(checked)
+    pipeline = capture_pipeline_for(checked) if compiled_autograd else pipeline_for(checked)
     compiling = functools.partial(_compile, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
 
@@ -172,7 +172,7 @@ def compiled_autograd(
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
     """
     options = make_options(backend, dynamic=dynamic, target=target)
-    with captured_backwards(options if enabled else None):
+    with capture_backwards(options if enabled else None):
         yield
 
 
@@ -180,12 +180,14 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
     if isinstance(subject, torch.nn.Module):
         return compiled_module(subject, pipeline)
     if isinstance(subject, types.MethodType) and subject.__func__ is _APPLY:
-        return _compile(_calling(subject), pipeline)
+        return _compile(_wrap_callable(subject), pipeline)
     if isinstance(subject, types.MethodType):
         return types.MethodType(_compile(subject.__func__, pipeline), subject.__self__)
-    behind = original(subject)
+    behind = unwrap_compiled(subject)
     if isinstance(subject, types.FunctionType):
-        return dispatcher(behind, pipeline) if isinstance(behind, types.FunctionType) else _compile(behind, pipeline)
+        return (
+            make_dispatcher(behind, pipeline) if isinstance(behind, types.FunctionType) else _compile(behind, pipeline)
+        )
     if isinstance(subject, functools.partial):
         return functools.partial(_compile(subject.func, pipeline), *subject.args, **subject.keywords)
     if (
@@ -193,22 +195,22 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
         and issubclass(subject, torch.nn.Module)
         and type(subject.forward) is types.FunctionType
     ):
-        subject.forward = dispatcher(original(subject.forward), pipeline)
+        subject.forward = make_dispatcher(unwrap_compiled(subject.forward), pipeline)
         return subject
     call = getattr(type(subject), "__call__", None)  # noqa: B004  looked up on the class, as Python does for a call
     if not isinstance(subject, type) and isinstance(call, types.FunctionType):
         return types.MethodType(_compile(call, pipeline), subject)
     if not isinstance(subject, type) and callable(subject):
-        return _compile(_calling(subject), pipeline)
+        return _compile(_wrap_callable(subject), pipeline)
     raise errors.BadArgument(
-        f"engine.compile takes a Python function, a method or an nn.Module, not {describe(subject)}: wrap it in a function."
+        f"engine.compile takes a Python function, a method or an nn.Module, not {describe_subject(subject)}: wrap it in a function."
     )
 
 
 _APPLY = vars(torch.autograd.Function)["apply"].__func__
 
 
-def _calling(subject: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_callable(subject: Callable[..., Any]) -> Callable[..., Any]:
     """A Python function that calls what has no bytecode of its own."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -219,7 +221,7 @@ def _calling(subject: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def describe(value: object) -> str:
+def describe_subject(value: object) -> str:
     """A short name for something that a person passed."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
@@ -247,7 +249,7 @@ def register_backend(name: str, fn: Callable[..., Any]) -> None:
         raise errors.BadArgument(f"{name!r} is a built-in backend: choose another name.")
     if not callable(fn):
         raise errors.BadArgument(
-            f"A backend is a callable (graph_module, example_inputs) -> callable, not {describe(fn)}."
+            f"A backend is a callable (graph_module, example_inputs) -> callable, not {describe_subject(fn)}."
         )
     BACKENDS[name] = fn
 
@@ -271,7 +273,7 @@ def record(level: str = "standard", *, target: str | None = None) -> Iterator[Se
     if level not in LEVELS:
         raise errors.BadArgument(f"There is no recording level {level!r}: choose one of {', '.join(LEVELS)}.")
     session = new_session(level, target)
-    with recording(session):
+    with set_current_session(session):
         try:
             yield session
         finally:
@@ -312,7 +314,7 @@ class Explanation:
     def breaks(self) -> tuple[str, ...]:
         """Each graph break as one line: reason and place."""
         found = [b for c in self.session.compilations if c.trace for b in c.trace.breaks]
-        return tuple(f"{b.title}: {b.what}" + (f" ({b.span.file}:{b.span.line})" if b.span else "") for b in found)
+        return tuple(f"{b.title}: {b.context}" + (f" ({b.span.file}:{b.span.line})" if b.span else "") for b in found)
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -338,7 +340,7 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
     Uses caches of its own: what is compiled elsewhere stays as it was. The call itself is real, with its side effects.
     """
     private = Pipeline(Options(backend="eager"))
-    subject = original(fn)
+    subject = unwrap_compiled(fn)
     with record() as session:
         _compile(subject, private)(*args, **kwargs)
     return Explanation(session, getattr(subject, "__qualname__", type(subject).__name__))
@@ -346,10 +348,10 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
 
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
     """Guards of each cache entry of a compiled function or module, in look-up order; of stock ``torch.compile``'s as well."""
-    if _is_stock(f):
-        from engine.observe.guards_live import guards_of_stock
+    if _is_compiled_by_torch(f):
+        from engine.observe.guards_live import torch_guards_of
 
-        return guards_of_stock(f)
+        return torch_guards_of(f)
     return inspect_cache.guards_of(f)
 
 
@@ -363,20 +365,20 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
         BadArgument: ``f`` is not compiled.
         TypeError: the arguments do not fit ``f``'s signature.
     """
-    if _is_stock(f):
-        from engine.observe.guards_live import explain_stock_call
+    if _is_compiled_by_torch(f):
+        from engine.observe.guards_live import explain_torch_call
 
-        return explain_stock_call(f, *args, **kwargs)
+        return explain_torch_call(f, *args, **kwargs)
     return inspect_cache.explain_call(f, *args, **kwargs)
 
 
-def _is_stock(f: Any) -> bool:
+def _is_compiled_by_torch(f: Any) -> bool:
     """Whether stock ``torch.compile``, and not this engine, compiled a function or module."""
     if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was, and looking would import it
         return False
-    from engine.observe.guards_live import is_stock
+    from engine.observe.guards_live import is_torch_compiled
 
-    return is_stock(f) and not inspect_cache.is_compiled(f)
+    return is_torch_compiled(f) and not inspect_cache.is_compiled(f)
 
 
 @contextlib.contextmanager
@@ -389,7 +391,7 @@ def expect(*, graphs: int | None = None, breaks: int | None = None, recompiles: 
     outer = current_session()
     with (
         record() if outer is None else contextlib.nullcontext(outer) as session,
-        expecting(session, graphs, breaks, recompiles),
+        check_expectations(session, graphs, breaks, recompiles),
     ):
         yield session
 
@@ -402,9 +404,9 @@ def mark_dynamic(t: torch.Tensor, dim: int, min: int | None = None, max: int | N
     Raises:
         BadArgument: the tensor has no such dimension, the bounds are no sizes in order, or the tensor's own size lies outside of them.
     """
-    place = dimension(t, dim)
+    place = normalize_dim(t, dim)
     check_bounds(place, t.shape[place], min, max)
-    getattr_or_set(t, DYNAMIC, dict)[place] = (min, max)
+    getattr_or_set(t, DYNAMIC_DIMS_ATTR, dict)[place] = (min, max)
 
 
 def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None:
@@ -431,8 +433,8 @@ def mark_static(t: torch.Tensor, dim: int | None = None) -> None:
     Raises:
         BadArgument: the tensor has no such dimension.
     """
-    dims = range(t.ndim) if dim is None else [dimension(t, dim)]
-    getattr_or_set(t, STATIC, set).update(dims)
+    dims = range(t.ndim) if dim is None else [normalize_dim(t, dim)]
+    getattr_or_set(t, STATIC_DIMS_ATTR, set).update(dims)
 
 
 def getattr_or_set(t: torch.Tensor, name: str, default: Callable[[], Any]) -> Any:
@@ -442,7 +444,7 @@ def getattr_or_set(t: torch.Tensor, name: str, default: Callable[[], Any]) -> An
     return getattr(t, name)
 
 
-def dimension(t: torch.Tensor, dim: int) -> int:
+def normalize_dim(t: torch.Tensor, dim: int) -> int:
     """``dim`` counted from the front.
 
     Raises:
@@ -457,7 +459,7 @@ def reset() -> None:
     """Forget everything compiled so far."""
     inspect_cache.reset()
     forget_pipelines()
-    forget()
+    clear_captures()
 
 
 def wait(session: Session, timeout: float | None = None) -> bool:
@@ -517,7 +519,7 @@ def what_if_inputs(session: Session, frame: str) -> dict[str, dict[str, str]]:
     Raises:
         BadArgument: the session is not live.
     """
-    return {i.path: dict(i.fields) for i in ask.inputs_of(session, frame)}
+    return {i.path: dict(i.fields) for i in ask.editable_inputs(session, frame)}
 
 
 def measure_kernels(session: Session) -> int:
@@ -528,10 +530,10 @@ def measure_kernels(session: Session) -> int:
     Raises:
         BadArgument: nothing of the session can be run here.
     """
-    return afterwards.measure(session)
+    return afterwards.time_session_kernels(session)
 
 
-def note_contents(session: Session, compilation: str) -> str:
+def record_tensor_values(session: Session, compilation: str) -> str:
     """Make the call of one compilation of a live session again, and add what small tensors held on its way through the layers to the records.
 
     The graph runs through ATen on copies, with its backward where it has one; none of the user's own code does. Returns a sentence on what the numbers are.
@@ -539,9 +541,9 @@ def note_contents(session: Session, compilation: str) -> str:
     Raises:
         BadArgument: the call cannot be made again; the message says why.
     """
-    return contents.note(session, compilation)
+    return contents.replay_with_probes(session, compilation)
 
 
 def verify(session: Session) -> dict[str, Any]:
     """Run the session's kernels in Triton's interpreter and compare each with ATen; results by "compilation kernel"."""
-    return dict(afterwards.verify(session))
+    return dict(afterwards.verify_session_kernels(session))

@@ -9,26 +9,26 @@ from typing import Any
 
 import torch
 
-from engine.aot.wrappers.probe import PLAIN, Probe
+from engine.aot.wrappers.probe import PLAIN_TENSOR_TYPES, ValueProbe
 from engine.errors import BadArgument
-from engine.ir.context import recording
+from engine.ir.context import set_current_session
 from engine.ir.frame import GraphInput
 from engine.ir.spec import TensorSpec
-from engine.ir.view_history import is_leaf
+from engine.ir.view_history import is_leaf_without_regeneration
 from engine.records.aot import AotRecord
 from engine.records.session import Session
-from engine.runtime.observed import Gone, made
+from engine.runtime.observed import ValueUnavailable, make_argument
 
 NUMBERS = (int, float, bool, complex)
-MOST_BYTES = 512_000_000
+MAX_BYTES = 512_000_000
 """What copies of a call's tensors may take."""
-EARLIER = "copies of what it was called with, as that is now"
+ON_COPIES = "copies of what it was called with, as that is now"
 
-Noted = Callable[[Probe], Callable[..., Any]]
+RunWithProbe = Callable[[ValueProbe], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class _WeakTensor:
     """A tensor that a graph was compiled for, held weakly, and what it was like then."""
 
     name: str
@@ -36,7 +36,7 @@ class _Tensor:
     spec: TensorSpec
     is_leaf: bool
 
-    def now(self) -> torch.Tensor | None:
+    def current(self) -> torch.Tensor | None:
         """The tensor, if it is still there and still like that."""
         found = self.reference()
         if found is None or found.shape != self.spec.shape or found.stride() != self.spec.strides:
@@ -45,34 +45,36 @@ class _Tensor:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    noted: Noted
+class _ReplayableCall:
+    run_with_probe: RunWithProbe
     inputs: tuple[Any, ...]
-    """Tensors as ``_Tensor``, numbers as they are."""
+    """Tensors as ``_WeakTensor``, numbers as they are."""
 
 
-_kept: weakref.WeakKeyDictionary[Session, dict[str, _Kept | str]] = weakref.WeakKeyDictionary()
+_replayable_calls: weakref.WeakKeyDictionary[Session, dict[str, _ReplayableCall | str]] = weakref.WeakKeyDictionary()
 
 
-def keep(session: Session, compilation: str, noted: Noted, inputs: Sequence[GraphInput]) -> None:
+def remember_call(session: Session, compilation: str, noted: RunWithProbe, inputs: Sequence[GraphInput]) -> None:
     """Remember how a compilation's call is made again; no tensor is kept alive."""
     try:
-        found: _Kept | str = _Kept(noted, tuple(map(_described, inputs)))
-    except Gone as error:
+        found: _ReplayableCall | str = _ReplayableCall(noted, tuple(map(_describe_input, inputs)))
+    except ValueUnavailable as error:
         found = str(error)
-    _kept.setdefault(session, {})[compilation] = found
+    _replayable_calls.setdefault(session, {})[compilation] = found
 
 
-def _described(given: GraphInput) -> Any:
-    value = given.real
-    if type(value) in PLAIN and value.layout is torch.strided and not value.is_nested:
-        return _Tensor(given.name, weakref.ref(value), TensorSpec.of(value), is_leaf(value))
+def _describe_input(given: GraphInput) -> Any:
+    value = given.example_value
+    if type(value) in PLAIN_TENSOR_TYPES and value.layout is torch.strided and not value.is_nested:
+        return _WeakTensor(
+            given.name, weakref.ref(value), TensorSpec.from_tensor(value), is_leaf_without_regeneration(value)
+        )
     if type(value) in NUMBERS:
         return value
-    raise Gone(f"{given.name} is {type(value).__name__}, and only plain tensors and numbers are made again")
+    raise ValueUnavailable(f"{given.name} is {type(value).__name__}, and only plain tensors and numbers are made again")
 
 
-def note(session: Session, compilation: str) -> str:
+def replay_with_probes(session: Session, compilation: str) -> str:
     """Make a compilation's call once more, with its backward where there is one, and note what small tensors hold on the way.
 
     Nothing of the user's own code runs, and nothing that exists is written to: the tensors are copies. Returns a sentence on what the numbers are.
@@ -80,16 +82,20 @@ def note(session: Session, compilation: str) -> str:
     Raises:
         BadArgument: it cannot be made again; the message says why.
     """
-    known = _kept.get(session, {}).get(compilation)
+    known = _replayable_calls.get(session, {}).get(compilation)
     if known is None:
-        raise BadArgument(_why_not(session, compilation))
+        raise BadArgument(_why_not_replayable(session, compilation))
     if isinstance(known, str):
         raise BadArgument(f"The call cannot be made again: {known}.")
     aot = session.compilation(compilation).aot
     try:
-        inputs, how = _inputs(known)
-        _run(known.noted(Probe(compilation, session, how)), inputs, trains=aot is not None and aot.mode == "training")
-    except Gone as error:
+        inputs, how = _copy_inputs(known)
+        _run(
+            known.run_with_probe(ValueProbe(compilation, session, how)),
+            inputs,
+            trains=aot is not None and aot.mode == "training",
+        )
+    except ValueUnavailable as error:
         raise BadArgument(f"The call cannot be made again: {error}.") from error
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]
@@ -97,7 +103,7 @@ def note(session: Session, compilation: str) -> str:
     return f"The call was made again on {how}."
 
 
-def _why_not(session: Session, compilation: str) -> str:
+def _why_not_replayable(session: Session, compilation: str) -> str:
     record = next((c for c in session.compilations if c.id == compilation), None)
     aot: AotRecord | None = None if record is None else record.aot
     if aot is not None and any(w.name == "effects in order" and w.actions for w in aot.wrappers):
@@ -107,26 +113,30 @@ def _why_not(session: Session, compilation: str) -> str:
     return "The session was loaded, or what it recorded is gone: the call cannot be made again."
 
 
-def _inputs(known: _Kept) -> tuple[list[Any], str]:
+def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
     """Copies of what the call was given, and what they are; fresh numbers stand for what is gone."""
-    tensors = [(t, t.now()) for t in known.inputs if isinstance(t, _Tensor)]
-    if sum(now.untyped_storage().nbytes() for _, now in tensors if now is not None) > MOST_BYTES:
-        raise Gone(f"its tensors take more than {MOST_BYTES // 1_000_000} MB")
+    tensors = [(t, t.current()) for t in known.inputs if isinstance(t, _WeakTensor)]
+    if sum(now.untyped_storage().nbytes() for _, now in tensors if now is not None) > MAX_BYTES:
+        raise ValueUnavailable(f"its tensors take more than {MAX_BYTES // 1_000_000} MB")
     storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-    copies = iter([made(t.spec) if now is None else _copied(t, now, storages) for t, now in tensors])
+    copies = iter(
+        [make_argument(t.spec) if now is None else _copy_sharing_storage(t, now, storages) for t, now in tensors]
+    )
     gone = [t.name for t, now in tensors if now is None]
-    inputs = [next(copies) if isinstance(value, _Tensor) else value for value in known.inputs]
+    inputs = [next(copies) if isinstance(value, _WeakTensor) else value for value in known.inputs]
     if not gone:
-        return inputs, EARLIER
+        return inputs, ON_COPIES
     if len(gone) == len(tensors):
         return inputs, "fresh numbers: the tensors that it was called with are gone"
     return (
         inputs,
-        f"{EARLIER}, and fresh numbers for {', '.join(gone[:3])}{' and more' if len(gone) > 3 else ''}, gone since",
+        f"{ON_COPIES}, and fresh numbers for {', '.join(gone[:3])}{' and more' if len(gone) > 3 else ''}, gone since",
     )
 
 
-def _copied(kept: _Tensor, now: torch.Tensor, storages: dict[tuple[int, torch.dtype], torch.Tensor]) -> torch.Tensor:
+def _copy_sharing_storage(
+    kept: _WeakTensor, now: torch.Tensor, storages: dict[tuple[int, torch.dtype], torch.Tensor]
+) -> torch.Tensor:
     """A copy that shares its memory with those of tensors that share theirs."""
     with torch.no_grad():
         flat = now.detach()
@@ -145,7 +155,7 @@ def _copied(kept: _Tensor, now: torch.Tensor, storages: dict[tuple[int, torch.dt
 def _run(run: Callable[..., Any], inputs: Sequence[Any], *, trains: bool) -> None:
     """The call, and its backward from tangents of ones; random numbers are drawn as if nothing had been."""
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)), recording(None), torch.set_grad_enabled(trains):
+    with torch.random.fork_rng(devices=list(devices)), set_current_session(None), torch.set_grad_enabled(trains):
         results = run(*inputs)
         if not trains:
             return

@@ -51,9 +51,9 @@ class GraphBreak(EngineError):
     def __init__(self, record: BreakRecord, pointed: str) -> None:
         self.record = record
         self.stack = record.stack
-        remedies = "".join(f"\n  - {remedy}" for remedy in record.remedies)
+        remedies = "".join(f"\n  - {remedy}" for remedy in record.hints)
         what_to_do = f"\nWhat to do:{remedies}" if remedies else ""
-        super().__init__(f"{record.title}: {record.what}\n{pointed}\n{record.why}{what_to_do}")
+        super().__init__(f"{record.title}: {record.context}\n{pointed}\n{record.explanation}{what_to_do}")
 
 
 class BackendError(EngineError):
@@ -64,7 +64,7 @@ class BackendError(EngineError):
         super().__init__(f"The backend {backend!r} failed: {reason}")
 
 
-class UnbuiltKernel(EngineError):
+class KernelBuildError(EngineError):
     """A kernel does not compile for the GPU at hand, or needs more shared memory than it has in any configuration; ATen then does its work.
 
     ``nodes`` are the ids of the ATen nodes that it computes.
@@ -89,11 +89,11 @@ class RecompileLimit(EngineError):
         )
 
 
-class Expectation(EngineError, AssertionError):
+class ExpectationFailed(EngineError, AssertionError):
     """``engine.expect`` saw more graphs, breaks or recompiles than it was told to."""
 
 
-class BrokenAssumption(EngineError, AssertionError):
+class DebugAssertionError(EngineError, AssertionError):
     """``engine.config.debug_assertions``: compiled code was called with something that it was not compiled for, past its guards."""
 
     def __init__(self, fault: str) -> None:
@@ -110,7 +110,7 @@ class NotATrace(EngineError, ValueError):
     """``engine.load_torch_trace("notes.txt")``: give it a file or folder that ``TORCH_TRACE=folder python train.py`` wrote."""
 
 
-def pointed(text: str, span: Span | None) -> str:
+def source_with_caret(text: str, span: Span | None) -> str:
     """The source line of ``span`` out of ``text``, with carets under its columns; empty when unknown."""
     if span is None:
         return ""

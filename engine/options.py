@@ -10,7 +10,7 @@ from typing import Any
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """How kernels are launched on a GPU: one by one, or recorded once for each shape and launched as one (CUDA graphs). The last two also
 measure where a template is faster than a library, and how the loops of kernels are best cut, recorded and not."""
-TEMPLATES = ("never", "known", "measured", "always")
+TEMPLATE_CHOICES = ("never", "known", "measured", "always")
 """When templates compute products and attention: never; on a GPU, where they are known to be faster, or where that was measured; wherever one
 fits."""
 
@@ -28,7 +28,7 @@ class Options:
     """Backwards that run inside of a compiled function, or go back through what it returned, are captured."""
 
     @property
-    def is_recorded(self) -> bool:
+    def uses_cuda_graphs(self) -> bool:
         """Whether kernels on a GPU are recorded and launched as one."""
         return self.extra.get("mode") in ("reduce-overhead", "max-autotune")
 

@@ -22,43 +22,60 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from engine import afterwards, contents, errors
-from engine.aot.analyse import as_it_came, is_mutating, is_reshaped
-from engine.aot.driver import Settings, compile_graph
-from engine.autograd.front import uncaptured
-from engine.bytecode.route import route_calls
-from engine.graph.passes.lift_switches import lift_switches, switches_of
+from engine.aot.analyse import is_layout_mutated, may_mutate, original_fake
+from engine.aot.driver import AotSettings, compile_graph
+from engine.autograd.front import without_capture
+from engine.bytecode.route import intercept_calls
+from engine.graph.passes.lift_switches import lift_requires_grad, requires_grad_calls
 from engine.graph.tell import graph_record
 from engine.guards.compile import compile_check
-from engine.guards.cost import costs_of
+from engine.guards.cost import measure_guard_costs
 from engine.guards.explain import explain
-from engine.guards.reasons import rejection
+from engine.guards.reasons import first_guard_failure
 from engine.guards.tell import guards_record
 from engine.ir.aot import AotGraph
 from engine.ir.context import current_session
-from engine.ir.exact import described
+from engine.ir.exact import describe_arguments
 from engine.ir.files import is_library_file, source_file
-from engine.ir.frame import CALLEE, CompiledFrame, FrameRequest, GraphInput, GraphSlot, ResumeSlot, Slot, TracedFrame
-from engine.ir.global_state import GLOBAL_STATES, without_modes
-from engine.ir.graph import origin_of
+from engine.ir.frame import (
+    CALLEE_SLOT,
+    CacheEntry,
+    CompileRequest,
+    ConstSlot,
+    GraphInput,
+    ResumeFunctionSlot,
+    TracedFrame,
+    TracedGraph,
+)
+from engine.ir.global_state import GLOBAL_STATES, without_torch_function_modes
+from engine.ir.graph import provenance_of
 from engine.ir.guard import Guard
-from engine.ir.kernel import Program
-from engine.ir.origin import Local, Scope
-from engine.ir.store import Store, folder_of_user
-from engine.ir.tuning import ASKED, MEASURED, NEVER, USUAL, Chooser, FewRows, Templates
+from engine.ir.kernel import LoweredProgram
+from engine.ir.origin import FrameScope, LocalSource
+from engine.ir.store import DiskStore, user_cache_dir
+from engine.ir.tuning import (
+    LIBRARY_CHOOSER,
+    TEMPLATES_ALWAYS,
+    TEMPLATES_MEASURED,
+    TEMPLATES_NEVER,
+    AlwaysTemplateChooser,
+    FewRowsChooser,
+    TemplateChooser,
+)
 from engine.options import Options, config
 from engine.records.bytecode import Span
-from engine.records.guards import GuardResult, GuardsRecord, Rejection
+from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
 from engine.records.lowering import LoweringRecord
-from engine.records.runtime import Failure, Timing
+from engine.records.runtime import StageFailure, Timing
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import TraceRecord
 from engine.runtime.call import make_callee
-from engine.runtime.checked import checked
-from engine.runtime.dispatch import dispatcher
-from engine.runtime.reference import reference
-from engine.runtime.worker import warm
+from engine.runtime.checked import verify_first_call
+from engine.runtime.dispatch import make_dispatcher
+from engine.runtime.reference import aten_executor
+from engine.runtime.worker import start_workers
 from engine.trace.driver import trace_frame
-from engine.trace.kept import forget_left
+from engine.trace.kept import reset_opaque_caches
 
 _log = logging.getLogger("engine")
 
@@ -68,20 +85,20 @@ BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": No
 """Backends by name. None: built in; else a callable ``(graph_module, example_inputs) -> callable``."""
 
 
-MOST_UNBUILT = 8
+MAX_KERNEL_BUILD_FAILURES = 8
 """Kernels of one compilation that may fail to be built before its graph is left to ATen as a whole."""
-KEPT = 1 << 27
+MAX_KEPT_BACKWARD_BYTES = 1 << 27
 """Bytes of saved values and tangents up to which a session keeps those of a first backward."""
 
 
-class _Timings:
+class _StageTimer:
     """Stage times of one compilation, nested as they were entered."""
 
     def __init__(self, session: Session | None, compilation: str) -> None:
-        self._session = _weakly(session)
+        self._session = _weak_session(session)
         self._compilation = compilation
         self._open: list[str] = []
-        self.done: list[Timing] = []
+        self.finished: list[Timing] = []
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -99,25 +116,25 @@ class _Timings:
         finally:
             end = time.perf_counter()
             self._open.pop()
-            self.done.append(Timing(name, start - session.started, end - start, parent))
+            self.finished.append(Timing(name, start - session.started, end - start, parent))
             session.set_stage(f"{parent} {self._compilation}" if parent else "")
 
 
-def _weakly(session: Session | None) -> Callable[[], Session | None]:
+def _weak_session(session: Session | None) -> Callable[[], Session | None]:
     """A session, as long as somebody else has it: what was compiled outlives it."""
     return (lambda: None) if session is None else weakref.ref(session)
 
 
 @dataclass
-class _Work:
+class _CompilationState:
     """What one compilation has gathered so far. A backward that is compiled later goes on with it."""
 
     compilation: str
-    recording: Callable[[], Session | None]
-    timings: _Timings
-    failures: list[Failure]
+    recording_session: Callable[[], Session | None]
+    timings: _StageTimer
+    failures: list[StageFailure]
     record: CompilationRecord
-    program: Program | None = None
+    program: LoweredProgram | None = None
     graph: AotGraph | None = None
     inputs: tuple[Any, ...] = ()
     guards: tuple[Guard, ...] = ()
@@ -126,9 +143,9 @@ class _Work:
     @property
     def session(self) -> Session | None:
         """The session that recorded when the compilation began, if it is still there."""
-        return self.recording()
+        return self.recording_session()
 
-    def tell(self, **fields: Any) -> None:
+    def update_record(self, **fields: Any) -> None:
         """Set fields of the compilation's record."""
         if self.session is not None:
             self.record = replace(self.record, **fields)
@@ -137,23 +154,23 @@ class _Work:
         """Whether a person asked to stop compiling."""
         return self.session is not None and self.session.is_cancelled
 
-    def left_to_python(self) -> TracedFrame:
+    def untraced_frame(self) -> TracedFrame:
         """The frame untraced: compiling was cancelled."""
-        self.tell(trace=TraceRecord())
+        self.update_record(trace=TraceRecord())
         return TracedFrame(None, (), TraceRecord())
 
-    def fail(self, stage: str, error: BaseException, fallback: str) -> None:
+    def record_failure(self, stage: str, error: BaseException, fallback: str) -> None:
         """Note that a stage of ours failed."""
         sentence = f"{stage} failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(
             ": "
         )
         detail = "".join(traceback.format_exception(error))
-        self.failures.append(Failure(stage, sentence, fallback, detail))
+        self.failures.append(StageFailure(stage, sentence, fallback, detail))
 
 
-def _stack_of(slot: GraphSlot) -> tuple[Span, ...]:
+def _first_user_stack(slot: TracedGraph) -> tuple[Span, ...]:
     """The user's stack at the first operation of a graph."""
-    return next((found for node in slot.graph.graph.nodes if (found := origin_of(node).stack)), ())
+    return next((found for node in slot.graph.graph.nodes if (found := provenance_of(node).stack)), ())
 
 
 class Pipeline:
@@ -161,31 +178,31 @@ class Pipeline:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.callee = make_callee(self)
-        self.around: Callable[[Run], Run] | None = None
+        self.dispatch_callee = make_callee(self)
+        self.root_wrapper: Callable[[Run], Run] | None = None
         """What stands around each function that a person compiles."""
 
     def session(self) -> Session | None:
         """The session that records in this thread."""
         return current_session()
 
-    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
+    def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
         """All guards of an entry evaluated against one call."""
         return explain(entry.guards, scope)
 
-    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+    def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
         """Why an entry does not serve a call; None when it does."""
-        return rejection(entry.id, entry.guards, scope)
+        return first_guard_failure(entry.id, entry.guards, scope)
 
-    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
+    def guards_record(self, entry: CacheEntry) -> GuardsRecord:
         """An entry's guards as records."""
         return guards_record(entry.guards, entry.check_text)
 
-    def guard_costs(self, entry: CompiledFrame, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
+    def guard_costs(self, entry: CacheEntry, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
         """Nanoseconds of each of an entry's guards for these arguments."""
-        return costs_of(entry.guards, tuple(arguments), cells, tuple(arguments.values()))
+        return measure_guard_costs(entry.guards, tuple(arguments), cells, tuple(arguments.values()))
 
-    def compile_frame(self, request: FrameRequest) -> CompiledFrame:
+    def compile_frame(self, request: CompileRequest) -> CacheEntry:
         """Trace, compile and link one frame; anything that goes wrong in our stages leaves the frame to Python, and is recorded.
 
         Raises:
@@ -193,90 +210,94 @@ class Pipeline:
             errors.BackendError: under ``fullgraph``, the backend failed.
         """
         session = self.session()
-        id = f"{request.frame}/{request.entry}"
-        inputs = described(request.arguments) if session is not None else None
-        record = CompilationRecord(id, request.frame, request.cause, inputs)
-        work = _Work(id, _weakly(session), _Timings(session, id), [], record)
+        id = f"{request.frame_id}/{request.entry_index}"
+        inputs = describe_arguments(request.arguments) if session is not None else None
+        record = CompilationRecord(id, request.frame_id, request.miss_reason, inputs)
+        work = _CompilationState(id, _weak_session(session), _StageTimer(session, id), [], record)
         try:
-            with uncaptured(), work.timings.stage("compile"):
+            with without_capture(), work.timings.stage("compile"):
                 return self._compile(request, work)
         finally:
             if session is not None:
-                self._put(session, work)
+                self._record_compilation(session, work)
 
-    def _put(self, session: Session, work: _Work) -> None:
+    def _record_compilation(self, session: Session, work: _CompilationState) -> None:
         if work.record.trace is not None:
             for file in {i.file for i in work.record.trace.inlined if not is_library_file(i.file)}:
                 session.add_file(source_file(file))
-        session.put(
+        session.put_compilation(
             replace(
                 work.record,
                 backend=backend_name(self.options.backend),
                 failures=tuple(work.failures),
-                timings=tuple(sorted(work.timings.done, key=lambda t: t.start)),
+                timings=tuple(sorted(work.timings.finished, key=lambda t: t.start)),
             )
         )
         if work.program is not None and work.graph is not None:
-            lowered = afterwards.Lowered(work.program, work.graph, work.inputs)
-            afterwards.keep(session, work.compilation, lowered, target=work.program.target)
+            lowered = afterwards.LoweredGraph(work.program, work.graph, work.inputs)
+            afterwards.add_lowered_graph(session, work.compilation, lowered, target=work.program.target)
         work.inputs = ()  # the call's tensors, which a backward that is yet to be compiled must not hold
 
-    def _compile(self, request: FrameRequest, work: _Work) -> CompiledFrame:
+    def _compile(self, request: CompileRequest, work: _CompilationState) -> CacheEntry:
         with work.timings.stage("trace"):
             traced = self._trace(request, work)
-        code = None if traced.code is None else self._link(traced, request, work)
+        code = None if traced.code is None else self._link_code(traced, request, work)
         if code is None:
-            return self._python(request, traced, work)
+            return self._compile_as_python(request, traced, work)
         with work.timings.stage("guards"):
             guards = (*traced.guards, *work.guards)
-            check = compile_check(guards, parameters_of(request.function.__code__), handed=traced.handed)
+            check = compile_check(guards, parameters_of(request.function.__code__), handed=traced.prefetched_params)
         if work.session is not None:
-            work.tell(guards=guards_record(check.guards, check.text))
-        return CompiledFrame(work.compilation, code, check.guards, check.check, check.text)
+            work.update_record(guards=guards_record(check.guards, check.text))
+        return CacheEntry(work.compilation, code, check.guards, check.check, check.text)
 
-    def _trace(self, request: FrameRequest, work: _Work) -> TracedFrame:
+    def _trace(self, request: CompileRequest, work: _CompilationState) -> TracedFrame:
         steps = work.session is not None and work.session.level == "steps"
         if work.was_cancelled():
-            return work.left_to_python()
+            return work.untraced_frame()
         try:
             traced = trace_frame(request, self.options, steps=steps)
         except KeyboardInterrupt:
             if not work.was_cancelled():
                 raise
-            return work.left_to_python()
+            return work.untraced_frame()
         except errors.GraphBreak as error:
-            work.tell(trace=TraceRecord(breaks=(error.record,)))
+            work.update_record(trace=TraceRecord(breaks=(error.record,)))
             raise
-        work.tell(trace=traced.record)
+        work.update_record(trace=traced.record)
         return traced
 
-    def _python(self, request: FrameRequest, traced: TracedFrame, work: _Work) -> CompiledFrame:
+    def _compile_as_python(self, request: CompileRequest, traced: TracedFrame, work: _CompilationState) -> CacheEntry:
         """The frame left to Python, its callees still dispatched."""
-        code = route_calls(request.function.__code__, self.callee)
+        code = intercept_calls(request.function.__code__, self.dispatch_callee)
         check = compile_check(traced.guards, parameters_of(code))
         if work.session is not None:
-            work.tell(guards=guards_record(check.guards, check.text))
-        return CompiledFrame(work.compilation, code, check.guards, check.check, check.text, is_python=True)
+            work.update_record(guards=guards_record(check.guards, check.text))
+        return CacheEntry(work.compilation, code, check.guards, check.check, check.text, runs_python=True)
 
-    def _link(self, traced: TracedFrame, request: FrameRequest, work: _Work) -> types.CodeType | None:
+    def _link_code(
+        self, traced: TracedFrame, request: CompileRequest, work: _CompilationState
+    ) -> types.CodeType | None:
         """Put real objects into the slots of traced code; None when the graph could not be made runnable."""
         assert traced.code is not None
-        objects: dict[Slot, Any] = {CALLEE: self.callee, **traced.constants}
+        objects: dict[ConstSlot, Any] = {CALLEE_SLOT: self.dispatch_callee, **traced.slot_values}
         if traced.graph is not None:
-            with without_modes():
-                objects[traced.graph.slot] = self._graph(traced.graph, work)
-        for resume in traced.resumes:
-            objects[resume.slot] = self._resume(resume, request)
+            with without_torch_function_modes():
+                objects[traced.graph.slot] = self._compile_graph(traced.graph, work)
+        for resume in traced.resume_functions:
+            objects[resume.slot] = self._resume_dispatcher(resume, request)
         return fill_slots(traced.code, objects)
 
-    def _resume(self, resume: ResumeSlot, request: FrameRequest) -> Any:
+    def _resume_dispatcher(self, resume: ResumeFunctionSlot, request: CompileRequest) -> Any:
         name = resume.code.co_name
-        make = ResumeClosure(self, request.frame, resume.after)
+        make = ResumeDispatcherFactory(self, request.frame_id, resume.break_span)
         if resume.makes_closure:
             return make
         return make(types.FunctionType(resume.code, resume.globals, name))
 
-    def compile_alone(self, module: torch.fx.GraphModule, reals: Sequence[Any], record: CompilationRecord) -> Run:
+    def compile_standalone_graph(
+        self, module: torch.fx.GraphModule, reals: Sequence[Any], record: CompilationRecord
+    ) -> Run:
         """Compile a graph of ATen operators that no frame was traced for: ``run(*inputs) -> tuple``. Inputs are tensors, and symbols.
 
         What cannot be compiled runs operator by operator, and so does a call with other inputs than it was compiled for, or, where something is
@@ -285,43 +306,45 @@ class Pipeline:
         session = self.session()
         fakes = [n for n in module.graph.nodes if n.op == "placeholder"]
         inputs = [
-            GraphInput(n.name, Local(n.name), n.meta["val"], r, getattr(n.meta["val"], "_version", 0))
+            GraphInput(n.name, LocalSource(n.name), n.meta["val"], r, getattr(n.meta["val"], "_version", 0))
             for n, r in zip(fakes, reals, strict=True)
         ]
-        slot = GraphSlot(Slot(record.id), module, tuple(inputs))
-        work = _Work(record.id, _weakly(session), _Timings(session, record.id), [], record)
-        with uncaptured(), torch.no_grad(), torch._C._DisableAutocast(), work.timings.stage("compile"):
-            run = self._graph(slot, work)
+        slot = TracedGraph(ConstSlot(record.id), module, tuple(inputs))
+        work = _CompilationState(record.id, _weak_session(session), _StageTimer(session, record.id), [], record)
+        with without_capture(), torch.no_grad(), torch._C._DisableAutocast(), work.timings.stage("compile"):
+            run = self._compile_graph(slot, work)
         if session is not None:
-            self._put(session, work)
+            self._record_compilation(session, work)
         if work.guards:
-            run = _where(compile_check(work.guards, tuple(n.name for n in fakes)).check, run, eager_run(module))
-        return _where(_are_apart, run, eager_run(module)) if any(map(is_mutating, module.graph.nodes)) else run
+            run = _run_if(compile_check(work.guards, tuple(n.name for n in fakes)).check, run, eager_run(module))
+        return _run_if(_share_no_storage, run, eager_run(module)) if any(map(may_mutate, module.graph.nodes)) else run
 
     # One graph, by backend.
 
-    def _graph(self, slot: GraphSlot, work: _Work) -> Run:
+    def _compile_graph(self, slot: TracedGraph, work: _CompilationState) -> Run:
         backend = self.options.backend
         # A transformation sees operators, not what another compiler makes of them; and where nothing is computed, nothing is to be compiled.
-        if backend != "eager" and (GLOBAL_STATES["functorch"].read() is not None or not slot.computes()):
-            self._tell_fx(slot, work)
+        if backend != "eager" and (GLOBAL_STATES["functorch"].read() is not None or not slot.has_computation()):
+            self._record_fx_graph(slot, work)
             return eager_run(slot.graph)
         try:
-            run = self._by_backend(backend, slot, work)
-            return self._checked(run, slot, work) if config.verify_correctness and backend != "eager" else run
+            run = self._compile_with_backend(backend, slot, work)
+            return (
+                self._verify_on_first_call(run, slot, work) if config.verify_correctness and backend != "eager" else run
+            )
         except KeyboardInterrupt:
             if not work.was_cancelled():
                 raise
-            self._tell_fx(slot, work)
+            self._record_fx_graph(slot, work)
             return eager_run(slot.graph)
         except Exception as error:
             if self.options.fullgraph and callable(backend_callable(backend)):
-                raise errors.BackendError(backend_name(backend), str(error), _stack_of(slot)) from error
-            work.fail(backend_name(backend), error, "this graph runs as traced, operator by operator")
-            self._tell_fx(slot, work)
+                raise errors.BackendError(backend_name(backend), str(error), _first_user_stack(slot)) from error
+            work.record_failure(backend_name(backend), error, "this graph runs as traced, operator by operator")
+            self._record_fx_graph(slot, work)
             return eager_run(slot.graph)
 
-    def _checked(self, run: Run, slot: GraphSlot, work: _Work) -> Run:
+    def _verify_on_first_call(self, run: Run, slot: TracedGraph, work: _CompilationState) -> Run:
         """The graph with its first call compared with eager."""
         compilation, name = work.compilation, backend_name(self.options.backend)
 
@@ -333,118 +356,128 @@ class Pipeline:
             if is_wrong:
                 warnings.warn(f"{sentence}; it runs as traced from now on.", errors.WrongResult, stacklevel=3)
             fallback = "later calls run as traced, operator by operator" if is_wrong else "results are as compiled"
-            failure = Failure("verification", sentence, fallback)
+            failure = StageFailure("verification", sentence, fallback)
             session = work.session
             if session is not None:
-                session.amend(compilation, lambda c: replace(c, failures=(*c.failures, failure)))
+                session.update_compilation(compilation, lambda c: replace(c, failures=(*c.failures, failure)))
 
-        return checked(run, slot.graph, eager_run(slot.graph), tell)
+        return verify_first_call(run, slot.graph, eager_run(slot.graph), tell)
 
-    def _by_backend(self, backend: str | Run, slot: GraphSlot, work: _Work) -> Run:
+    def _compile_with_backend(self, backend: str | Run, slot: TracedGraph, work: _CompilationState) -> Run:
         if backend == "eager":
-            self._tell_fx(slot, work)
+            self._record_fx_graph(slot, work)
             return eager_run(slot.graph)
-        lifted = lift_switches(slot.graph)
+        lifted = lift_requires_grad(slot.graph)
         if lifted is not None:
-            with lifted.as_inside(slot.inputs):
-                return lifted.around(self._by_compiler(backend, replace(slot, graph=lifted.graph), work))
-        if backend == "inductor" and switches_of(slot.graph.graph):
+            with lifted.inputs_as_in_graph(slot.inputs):
+                return lifted.wrap(self._compile_lifted_graph(backend, replace(slot, graph=lifted.graph), work))
+        if backend == "inductor" and requires_grad_calls(slot.graph.graph):
             raise NotImplementedError("an input is told to require gradients between two of its uses")
-        return self._by_compiler(backend, slot, work)
+        return self._compile_lifted_graph(backend, slot, work)
 
-    def _by_compiler(self, backend: str | Run, slot: GraphSlot, work: _Work) -> Run:
+    def _compile_lifted_graph(self, backend: str | Run, slot: TracedGraph, work: _CompilationState) -> Run:
         if backend in ("aot_eager", "triton"):
-            return self._aot(slot, work)
-        run = inductor_run if backend == "inductor" else backend_callable(backend)
+            return self._compile_with_aot(slot, work)
+        run = compile_with_inductor if backend == "inductor" else backend_callable(backend)
         assert run is not None
-        self._tell_fx(slot, work)
+        self._record_fx_graph(slot, work)
         with work.timings.stage(backend_name(backend)):
-            compiled = _by_other(run, slot)
-        work.guards = slot.assumed()
+            compiled = _compile_with_external(run, slot)
+        work.guards = slot.late_shape_guards()
         return compiled
 
-    def _tell_fx(self, slot: GraphSlot, work: _Work) -> None:
+    def _record_fx_graph(self, slot: TracedGraph, work: _CompilationState) -> None:
         if work.session is not None and not work.record.graphs:
-            work.tell(graphs=(graph_record(slot.graph, "fx", work.compilation, "FX graph"),))
+            work.update_record(graphs=(graph_record(slot.graph, "fx", work.compilation, "FX graph"),))
 
-    def _aot(self, slot: GraphSlot, work: _Work) -> Run:
-        on_gpu = any(isinstance(i.real, torch.Tensor) and i.real.is_cuda for i in slot.inputs)
+    def _compile_with_aot(self, slot: TracedGraph, work: _CompilationState) -> Run:
+        on_gpu = any(isinstance(i.example_value, torch.Tensor) and i.example_value.is_cuda for i in slot.inputs)
 
         def lower(graph: AotGraph) -> Run:
             # Kept until the backward is compiled: it must not hold the slot, and with it this call's tensors.
             return self._lower(graph, work, on_gpu=on_gpu)
 
         if self.options.backend == "triton" and work.session is not None:
-            warm()
+            start_workers()
         with work.timings.stage("aot"):
             result = compile_graph(
                 slot.graph,
                 slot.inputs,
                 compilation=work.compilation,
-                settings=Settings(
+                settings=AotSettings(
                     lower,
-                    reference,
-                    draws_again=bool(self.options.extra.get("draw_again", False)),
-                    folder=folder_of_user() / "aot" if config.disk_cache else None,
-                    assumed=slot.assumed,
+                    aten_executor,
+                    recompute_random=bool(self.options.extra.get("draw_again", False)),
+                    cache_dir=user_cache_dir() / "aot" if config.disk_cache else None,
+                    take_assumption_guards=slot.late_shape_guards,
                 ),
-                changes_objects=slot.changes_objects,
-                asking=slot.asking,
+                changes_objects=slot.has_object_side_effects,
+                asking=slot.autograd_uses_after_break,
             )
-        work.tell(aot=result.record, graphs=result.graphs)
-        if work.session is not None and result.noted is not None:
-            contents.keep(work.session, work.compilation, result.noted, slot.inputs)
+        work.update_record(aot=result.record, graphs=result.graphs)
+        if work.session is not None and result.run_with_probe is not None:
+            contents.remember_call(work.session, work.compilation, result.run_with_probe, slot.inputs)
         work.guards = result.guards
         if work.session is not None and work.program is not None:
-            work.inputs = tuple(i.real.detach() if isinstance(i.real, torch.Tensor) else i.real for i in slot.inputs)
+            work.inputs = tuple(
+                i.example_value.detach() if isinstance(i.example_value, torch.Tensor) else i.example_value
+                for i in slot.inputs
+            )
         return result.run
 
-    def _lower(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Run:
+    def _lower(self, graph: AotGraph, work: _CompilationState, *, on_gpu: bool) -> Run:
         """What runs one functional graph: kernels on a GPU, the ATen executor elsewhere (kernels are then made to be looked at)."""
         if graph.stage == "backward":
             return self._lower_backward(graph, work, on_gpu=on_gpu)
         if self.options.backend == "triton" and (on_gpu or work.session is not None):
-            program = self._program(graph, work, on_gpu=on_gpu)
+            program = self._lower_forward(graph, work, on_gpu=on_gpu)
             if on_gpu and program is not None:
                 try:
-                    program, run = self._built(program, graph, work)
+                    program, run = self._build_executor(program, graph, work)
                 except Exception as error:
-                    work.fail("kernels", error, "results come from ATen")
+                    work.record_failure("kernels", error, "results come from ATen")
                 else:
-                    self._tell_program(self._where_it_runs(program), graph, work)
+                    self._record_program(self._note_target_mismatch(program), graph, work)
                     return run
-        return reference(graph)
+        return aten_executor(graph)
 
-    def _built(self, program: Program, graph: AotGraph, work: _Work) -> tuple[Program, Run]:
+    def _build_executor(
+        self, program: LoweredProgram, graph: AotGraph, work: _CompilationState
+    ) -> tuple[LoweredProgram, Run]:
         """A program with what launches it. What a kernel computes that cannot be built, in no configuration, ATen computes instead."""
         refused: dict[str, str] = {}
         while True:
             try:
-                return program, self._executable(program, graph, work)
-            except errors.UnbuiltKernel as error:
-                if len(work.failures) >= MOST_UNBUILT or refused.keys() >= set(error.nodes):
+                return program, self._make_executor(program, graph, work)
+            except errors.KernelBuildError as error:
+                if len(work.failures) >= MAX_KERNEL_BUILD_FAILURES or refused.keys() >= set(error.nodes):
                     raise
-                work.fail("kernels", error, "ATen computes what this kernel would have")
+                work.record_failure("kernels", error, "ATen computes what this kernel would have")
                 refused |= dict.fromkeys(error.nodes, str(error))
-            program = self._lowered(graph, work, refused, on_gpu=True)
+            program = self._lower_to_program(graph, work, refused, on_gpu=True)
 
-    def _executable(self, program: Program, graph: AotGraph, work: _Work) -> Run:
+    def _make_executor(self, program: LoweredProgram, graph: AotGraph, work: _CompilationState) -> Run:
         """What launches a program's kernels on the GPU at hand: one by one, or recorded and replayed as one."""
-        from engine.runtime.program import executable
+        from engine.runtime.program import program_executor
 
-        run = executable(program, is_boxed=graph.is_boxed)
-        if not self.options.is_recorded:
-            return self._rescued(run, graph)
-        from engine.runtime.replayed import CudaRecorder, Replayed
+        run = program_executor(program, is_boxed=graph.is_boxed)
+        if not self.options.uses_cuda_graphs:
+            return self._with_aten_fallback(run, graph)
+        from engine.runtime.replayed import CudaGraphRecorder, CudaGraphReplay
 
-        told = functools.partial(_tell_launching, work.recording, work.compilation, graph.stage)
-        is_dynamic = bool(program.symbols)
-        replayed = Replayed(
-            run, CudaRecorder(), is_boxed=graph.is_boxed, is_dynamic=is_dynamic, results=graph.results, told=told
+        told = functools.partial(_record_launching, work.recording_session, work.compilation, graph.stage)
+        is_dynamic = bool(program.symbol_sources)
+        replayed = CudaGraphReplay(
+            run,
+            CudaGraphRecorder(),
+            is_boxed=graph.is_boxed,
+            is_dynamic=is_dynamic,
+            visible_outputs=graph.num_user_outputs,
+            on_status=told,
         )
-        return self._rescued(replayed, graph)
+        return self._with_aten_fallback(replayed, graph)
 
-    def _where_it_runs(self, program: Program) -> Program:
+    def _note_target_mismatch(self, program: LoweredProgram) -> LoweredProgram:
         """The program with a note where kernels are shown for another card than the one that they run on."""
         from engine.kernels.targets import default_target
 
@@ -452,73 +485,75 @@ class Pipeline:
         if program.target == here:
             return program
         note = f"Kernels are shown for {program.target}, and run as compiled for the card at hand, {here}."
-        return replace(program, record=replace(program.record, launching=note))
+        return replace(program, record=replace(program.record, launch_mode=note))
 
-    def _rescued(self, run: Run, graph: AotGraph) -> Run:
+    def _with_aten_fallback(self, run: Run, graph: AotGraph) -> Run:
         """The same, with ATen in reserve for a card that is full or refuses to start a kernel."""
-        from engine.runtime.rescued import rescued
+        from engine.runtime.rescued import with_aten_fallback
 
-        return rescued(run, functools.partial(reference, graph), _tell_refusal, is_boxed=graph.is_boxed)
+        return with_aten_fallback(
+            run, functools.partial(aten_executor, graph), _record_fallback, is_boxed=graph.is_boxed
+        )
 
-    def _lower_backward(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Run:
+    def _lower_backward(self, graph: AotGraph, work: _CompilationState, *, on_gpu: bool) -> Run:
         """The same for a backward, when it is first needed: the compilation is over by then, and its record is amended."""
         if self.options.backend != "triton" or not (on_gpu or work.session is not None):
-            return reference(graph)
+            return aten_executor(graph)
         try:
-            program, run = self._lowered(graph, work, on_gpu=on_gpu), None
+            program, run = self._lower_to_program(graph, work, on_gpu=on_gpu), None
             if on_gpu:
-                program, run = self._built(program, graph, work)
+                program, run = self._build_executor(program, graph, work)
         except Exception as error:
-            work.fail("lowering of the backward", error, "gradients come from ATen")
+            work.record_failure("lowering of the backward", error, "gradients come from ATen")
             if work.session is not None:
                 failures = tuple(work.failures)
-                work.session.amend(work.compilation, lambda c: replace(c, failures=failures))
-            return reference(graph)
-        run = reference(graph) if run is None else run
+                work.session.update_compilation(work.compilation, lambda c: replace(c, failures=failures))
+            return aten_executor(graph)
+        run = aten_executor(graph) if run is None else run
         session = work.session
-        return run if session is None else _telling(run, program, graph, session, work.compilation)
+        return run if session is None else _record_backward_program(run, program, graph, session, work.compilation)
 
-    def _chooser(self, work: _Work, *, on_gpu: bool) -> Chooser:
+    def _chooser(self, work: _CompilationState, *, on_gpu: bool) -> TemplateChooser:
         """Who says where a template takes a library's place. Without a GPU nothing is measured, and the answer is always the same."""
-        if self.options.templates == ASKED:
-            return Templates()
+        if self.options.templates == TEMPLATES_ALWAYS:
+            return AlwaysTemplateChooser()
         if not on_gpu:
-            return USUAL
-        if self.options.templates != MEASURED:
-            return USUAL if self.options.templates == NEVER else FewRows()
-        from engine.runtime.autotune import tuner
+            return LIBRARY_CHOOSER
+        if self.options.templates != TEMPLATES_MEASURED:
+            return LIBRARY_CHOOSER if self.options.templates == TEMPLATES_NEVER else FewRowsChooser()
+        from engine.runtime.autotune import make_autotuner
 
         told = (lambda sentence: None) if work.session is None else work.session.set_stage
-        stop = None if work.session is None else afterwards.stopped(work.session)
-        return tuner(Store(folder_of_user() / "tuned"), told, stop)
+        stop = None if work.session is None else afterwards.stop_event_of(work.session)
+        return make_autotuner(DiskStore(user_cache_dir() / "tuned"), told, stop)
 
-    def _lowered(
+    def _lower_to_program(
         self,
         graph: AotGraph,
-        work: _Work,
+        work: _CompilationState,
         refused: Mapping[str, str] = MappingProxyType({}),
         *,
         on_gpu: bool,
-    ) -> Program:
-        from engine.kernels.cuts import cuts
+    ) -> LoweredProgram:
+        from engine.kernels.cuts import candidate_blockings
         from engine.kernels.targets import default_target
-        from engine.kernels.triton import emit
+        from engine.kernels.triton import print_triton
         from engine.lowering.driver import lower
-        from engine.lowering.kept import kept
+        from engine.lowering.kept import load_or_lower
 
         fused_random = bool(self.options.extra.get("fused_random", False))
         target = self.options.target or default_target()
         chooser = self._chooser(work, on_gpu=on_gpu)
-        measures = on_gpu and self.options.templates == MEASURED
+        measures = on_gpu and self.options.templates == TEMPLATES_MEASURED
         make = functools.partial(
             lower,
             graph,
             target,
-            emit,
+            print_triton,
             fused_random=fused_random,
-            refused=refused,
+            forced_fallbacks=refused,
             chooser=chooser,
-            cuts=cuts if measures else None,
+            candidate_blockings=candidate_blockings if measures else None,
         )
         if not config.disk_cache:
             return make()
@@ -528,33 +563,35 @@ class Pipeline:
             return replace(program, record=replace(program.record, cache=note))
         how = (target, type(chooser).__name__, dict(refused), dict(self.options.extra))
         tells = work.session is not None
-        return kept(graph, make, Store(folder_of_user() / "lowered"), how, fused_random=fused_random, tells=tells)
+        return load_or_lower(
+            graph, make, DiskStore(user_cache_dir() / "lowered"), how, fused_random=fused_random, with_reference=tells
+        )
 
-    def _program(self, graph: AotGraph, work: _Work, *, on_gpu: bool) -> Program | None:
+    def _lower_forward(self, graph: AotGraph, work: _CompilationState, *, on_gpu: bool) -> LoweredProgram | None:
         from engine.kernels.targets import default_target
 
         target = self.options.target or default_target()
         try:
             with work.timings.stage("lowering"):
-                program = self._lowered(graph, work, on_gpu=on_gpu)
+                program = self._lower_to_program(graph, work, on_gpu=on_gpu)
         except Exception as error:
-            work.fail("lowering", error, "results come from ATen")
-            work.tell(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
+            work.record_failure("lowering", error, "results come from ATen")
+            work.update_record(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
             return None
-        self._tell_program(program, graph, work)
+        self._record_program(program, graph, work)
         return program
 
-    def _tell_program(self, program: Program, graph: AotGraph, work: _Work) -> None:
+    def _record_program(self, program: LoweredProgram, graph: AotGraph, work: _CompilationState) -> None:
         from engine.kernels.tell import kernel_records
 
         if program is work.program:
             return
         work.program, work.graph = program, graph
         if work.session is not None:
-            work.tell(lowering=program.record, kernels=kernel_records(program.kernels))
+            work.update_record(lowering=program.record, kernels=kernel_records(program.kernels))
 
 
-def _tell_launching(recording: Callable[[], Session | None], compilation: str, stage: str, sentence: str) -> None:
+def _record_launching(recording: Callable[[], Session | None], compilation: str, stage: str, sentence: str) -> None:
     """Add how a graph's kernels are launched to its compilation's record; known once it was called a few times."""
     field = "backward" if stage == "backward" else "lowering"
 
@@ -562,50 +599,54 @@ def _tell_launching(recording: Callable[[], Session | None], compilation: str, s
         lowering = getattr(record, field)
         if lowering is None:
             return record
-        told = " ".join(filter(None, (lowering.launching, sentence)))
-        return replace(record, **{field: replace(lowering, launching=told)})
+        told = " ".join(filter(None, (lowering.launch_mode, sentence)))
+        return replace(record, **{field: replace(lowering, launch_mode=told)})
 
     session = recording()
     if session is not None:
-        session.amend(compilation, told)
+        session.update_compilation(compilation, told)
 
 
-def _tell_refusal(error: BaseException, sentence: str, done: str) -> None:
+def _record_fallback(error: BaseException, sentence: str, done: str) -> None:
     """Add to whoever records what a card could not do, and log it."""
     session = current_session()
     instead = done or "the error is raised: what the backward was given is gone"
     _log.warning("%s In place of it, %s.", sentence, instead)
     if session is not None:
         detail = "".join(traceback.format_exception(error))
-        session.add_failure(Failure("runtime", sentence, instead, detail))
+        session.add_failure(StageFailure("runtime", sentence, instead, detail))
 
 
-def _telling(run: Run, program: Program, graph: AotGraph, session: Session, compilation: str) -> Run:
+def _record_backward_program(
+    run: Run, program: LoweredProgram, graph: AotGraph, session: Session, compilation: str
+) -> Run:
     """Add a backward's kernels to its compilation's record, and keep the values of its first run, to verify the kernels with."""
     from engine.kernels.tell import kernel_records
 
     def told(record: CompilationRecord) -> CompilationRecord:
-        if record.backward is not None:  # a backward for other tangents
+        if record.backward_lowering is not None:  # a backward for other tangents
             return record
         kernels = (*record.kernels, *kernel_records(program.kernels))
-        return replace(record, backward=program.record, kernels=kernels)
+        return replace(record, backward_lowering=program.record, kernels=kernels)
 
-    session.amend(compilation, told)
+    session.update_compilation(compilation, told)
     waiting, recording = [True], weakref.ref(session)
 
     def first(values: list[Any]) -> Any:
         session = recording() if waiting and waiting.pop() else None
         if session is not None:
             kept = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
-            if sum(v.nbytes for v in kept if isinstance(v, torch.Tensor)) <= KEPT:
-                afterwards.keep(session, compilation, afterwards.Lowered(program, graph, kept), target=program.target)
+            if sum(v.nbytes for v in kept if isinstance(v, torch.Tensor)) <= MAX_KEPT_BACKWARD_BYTES:
+                afterwards.add_lowered_graph(
+                    session, compilation, afterwards.LoweredGraph(program, graph, kept), target=program.target
+                )
         return run(values)
 
     return first
 
 
 @dataclass(frozen=True)
-class ResumeClosure:
+class ResumeDispatcherFactory:
     """Makes the dispatcher of a resume function around the cells of the frame that broke. One per resume point, called once per break."""
 
     compiler: Pipeline
@@ -616,7 +657,7 @@ class ResumeClosure:
 
     def __call__(self, function: types.FunctionType) -> Any:
         """The dispatcher for ``function``, whose code is this resume point's."""
-        return dispatcher(function, self.compiler, role="resume", parent=self.parent, after=self.after)
+        return make_dispatcher(function, self.compiler, role="resume", parent=self.parent, after=self.after)
 
 
 def parameters_of(code: types.CodeType) -> tuple[str, ...]:
@@ -626,13 +667,13 @@ def parameters_of(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-def _are_apart(_: tuple[()], *inputs: Any) -> bool:
+def _share_no_storage(_: tuple[()], *inputs: Any) -> bool:
     """Whether no two tensors share memory."""
     storages = [i.untyped_storage()._cdata for i in inputs if isinstance(i, torch.Tensor)]
     return len(storages) == len(set(storages))
 
 
-def _where(holds: Callable[..., bool], run: Run, otherwise: Run) -> Run:
+def _run_if(holds: Callable[..., bool], run: Run, otherwise: Run) -> Run:
     """``run`` where its inputs pass a check, which is given no cells."""
 
     def call(*inputs: Any) -> Any:
@@ -641,13 +682,13 @@ def _where(holds: Callable[..., bool], run: Run, otherwise: Run) -> Run:
     return call
 
 
-def fill_slots(code: types.CodeType, objects: dict[Slot, Any]) -> types.CodeType:
+def fill_slots(code: types.CodeType, objects: dict[ConstSlot, Any]) -> types.CodeType:
     """``code`` with each Slot among its constants replaced by its object.
 
     Raises:
         KeyError: a slot has no object.
     """
-    return code.replace(co_consts=tuple(objects[c] if isinstance(c, Slot) else c for c in code.co_consts))
+    return code.replace(co_consts=tuple(objects[c] if isinstance(c, ConstSlot) else c for c in code.co_consts))
 
 
 def eager_run(graph: torch.fx.GraphModule) -> Run:
@@ -655,7 +696,7 @@ def eager_run(graph: torch.fx.GraphModule) -> Run:
     return types.MethodType(type(graph).forward, graph)
 
 
-def inductor_run(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
+def compile_with_inductor(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
     """The graph compiled by torch's own AOTAutograd and Inductor."""
     from torch._inductor.compile_fx import compile_fx
 
@@ -664,7 +705,7 @@ def inductor_run(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
     return compiled
 
 
-def _by_other(run: Callable[..., Run], slot: GraphSlot) -> Run:
+def _compile_with_external(run: Callable[..., Run], slot: TracedGraph) -> Run:
     """The graph compiled by a compiler that is not ours.
 
     Where sizes are symbols it is given fake tensors that have them, as torch gives: real ones would let it take their sizes for granted
@@ -672,19 +713,19 @@ def _by_other(run: Callable[..., Run], slot: GraphSlot) -> Run:
     """
     mode = next((i.fake.fake_mode for i in slot.inputs if isinstance(i.fake, FakeTensor)), None)
     if not any(_is_symbolic(i.fake) for i in slot.inputs):
-        return run(slot.graph, [i.real for i in slot.inputs])
+        return run(slot.graph, [i.example_value for i in slot.inputs])
     with tracing(TracingContext(mode)):
-        return run(slot.graph, [_example(mode, i) for i in slot.inputs])
+        return run(slot.graph, [_example_input(mode, i) for i in slot.inputs])
 
 
-def _example(mode: FakeTensorMode | None, i: GraphInput) -> Any:
+def _example_input(mode: FakeTensorMode | None, i: GraphInput) -> Any:
     """What stands for an input: its fake, or one like it where the traced code changed that."""
     if not isinstance(i.fake, FakeTensor) or mode is None:
         return i.fake
-    if i.fake.dtype == i.real.dtype and not is_reshaped(i.fake, i.real):
+    if i.fake.dtype == i.example_value.dtype and not is_layout_mutated(i.fake, i.example_value):
         return i.fake
     with mode:
-        return as_it_came(i).requires_grad_(i.real.requires_grad)
+        return original_fake(i).requires_grad_(i.example_value.requires_grad)
 
 
 def _is_symbolic(fake: Any) -> bool:
@@ -717,6 +758,6 @@ def pipeline_for(options: Options) -> Pipeline:
 
 def forget_pipelines() -> None:
     """Drop all pipelines, and what tracing has learnt of objects; compiled functions that are alive keep theirs."""
-    forget_left()
+    reset_opaque_caches()
     with _pipelines_lock:
         _pipelines.clear()

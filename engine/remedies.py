@@ -23,19 +23,19 @@ from typing import Any
 import torch
 
 from engine.ir.frame import Compiler
-from engine.records.guards import Fix, Rejection
+from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
 from engine.runtime.cache import COMPILE_LOCK, cache_of_code
-from engine.runtime.dispatch import Dispatch, dispatcher
-from engine.runtime.observed import Gone, ObservedCall, made, observed, resolved
-from engine.runtime.signature import shape_of
+from engine.runtime.dispatch import DispatcherState, make_dispatcher
+from engine.runtime.observed import RecordedCall, ValueUnavailable, make_argument, recorded_frame, resolve_argument
+from engine.runtime.signature import signature_of
 
-LIMIT = 30.0
+MAX_SECONDS = 30.0
 """Seconds that one try may take."""
-DYNAMIC = "f = engine.compile(f, dynamic=True)"
+DYNAMIC_FIX = "f = engine.compile(f, dynamic=True)"
 """The fix that changes how the function is compiled, not what it is called with."""
-OUTWARD = (
+BLOCKED_AUDIT_EVENTS = (
     "os.remove",
     "os.rename",
     "os.mkdir",
@@ -54,10 +54,10 @@ MakeCompiler = Callable[[bool | None], Compiler]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FixTrial:
     """What a try found: how often the frame was compiled and why it last was, or why that cannot be known."""
 
-    compiles: int = 0
+    compile_count: int = 0
     problem: str = ""
     cause: str = ""
 
@@ -66,36 +66,36 @@ def try_fixes(session: Session, compiler: MakeCompiler) -> int:
     """Try every fix that is code, for every rejection of a live session; the records then say what was found. Returns how many were verified."""
     verified = 0
     for call in session.calls:
-        for rejection in call.rejections:
-            if not any(f.code and not f.verified and not f.tried for f in rejection.fixes):
+        for rejection in call.guard_failures:
+            if not any(f.code and not f.verified and not f.unverified_reason for f in rejection.fixes):
                 continue
-            fixes = _ranked(_tried(session, call, rejection, compiler))
+            fixes = _ranked(_try_fixes_of(session, call, rejection, compiler))
             verified += sum(bool(f.verified) for f in fixes)
-            session.amend_call(call.index, _with_fixes(rejection.entry, fixes))
+            session.update_call(call.index, _with_fixes(rejection.entry, fixes))
     return verified
 
 
 def _with_fixes(entry: str, fixes: tuple[Fix, ...]) -> Callable[[CallRecord], CallRecord]:
     def change(call: CallRecord) -> CallRecord:
-        found = tuple(replace(r, fixes=fixes) if r.entry == entry else r for r in call.rejections)
-        return replace(call, rejections=found)
+        found = tuple(replace(r, fixes=fixes) if r.entry == entry else r for r in call.guard_failures)
+        return replace(call, guard_failures=found)
 
     return change
 
 
 def _ranked(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
     """Verified ones first, those that did not help last; else as they were."""
-    return tuple(sorted(fixes, key=lambda f: (not f.verified, f.tried.startswith("re-run"))))
+    return tuple(sorted(fixes, key=lambda f: (not f.verified, f.unverified_reason.startswith("re-run"))))
 
 
-def _tried(session: Session, call: CallRecord, rejection: Rejection, compiler: MakeCompiler) -> list[Fix]:
+def _try_fixes_of(session: Session, call: CallRecord, rejection: GuardFailure, compiler: MakeCompiler) -> list[Fix]:
     try:
-        dispatch, calls = _calls_at_issue(session, call, rejection)
-        before = _run(dispatch, calls, "", compiler)
-    except Gone as error:
+        dispatch, calls = _failing_calls(session, call, rejection)
+        before = _run_with_fix(dispatch, calls, "", compiler)
+    except ValueUnavailable as error:
         return [_not_verifiable(f, str(error)) for f in rejection.fixes]
-    if not before.problem and before.compiles < len(calls):
-        before = Outcome(
+    if not before.problem and before.compile_count < len(calls):
+        before = FixTrial(
             problem="the cause lies outside of the arguments, and does not show when the calls are run again"
         )
     if before.problem:
@@ -103,143 +103,155 @@ def _tried(session: Session, call: CallRecord, rejection: Rejection, compiler: M
     return [_try(dispatch, calls, f, before, compiler) for f in rejection.fixes]
 
 
-def _try(dispatch: Dispatch, calls: Sequence[ObservedCall], fix: Fix, before: Outcome, compiler: MakeCompiler) -> Fix:
+def _try(
+    dispatch: DispatcherState, calls: Sequence[RecordedCall], fix: Fix, before: FixTrial, compiler: MakeCompiler
+) -> Fix:
     if not fix.code:
         return fix
     if fix.code.startswith("with "):
         return _not_verifiable(fix, "it changes what surrounds the call, which is not part of it")
-    return _judged(fix, _run(dispatch, calls, fix.code, compiler), before)
+    return _verdict(fix, _run_with_fix(dispatch, calls, fix.code, compiler), before)
 
 
 def _not_verifiable(fix: Fix, why: str) -> Fix:
-    return replace(fix, tried=f"not verifiable: {why}") if fix.code else fix
+    return replace(fix, unverified_reason=f"not verifiable: {why}") if fix.code else fix
 
 
-def _judged(fix: Fix, after: Outcome, before: Outcome) -> Fix:
+def _verdict(fix: Fix, after: FixTrial, before: FixTrial) -> Fix:
     if after.problem:
         return _not_verifiable(fix, after.problem)
-    counts = f"{after.compiles} compile{'s' if after.compiles != 1 else ''} instead of {before.compiles}"
-    if after.compiles < before.compiles:
+    counts = f"{after.compile_count} compile{'s' if after.compile_count != 1 else ''} instead of {before.compile_count}"
+    if after.compile_count < before.compile_count:
         return replace(fix, verified=f"re-run on inputs of the recorded shapes: {counts}")
     if after.cause != before.cause:
         return replace(
             fix, verified=f"re-run on inputs of the recorded shapes: this cause is gone, another is left: {after.cause}"
         )
-    return replace(fix, tried=f"re-run on inputs of the recorded shapes: did not help, {counts}")
+    return replace(fix, unverified_reason=f"re-run on inputs of the recorded shapes: did not help, {counts}")
 
 
-def _calls_at_issue(session: Session, call: CallRecord, rejection: Rejection) -> tuple[Dispatch, list[ObservedCall]]:
+def _failing_calls(
+    session: Session, call: CallRecord, rejection: GuardFailure
+) -> tuple[DispatcherState, list[RecordedCall]]:
     """The call that the refusing entry was compiled for, and the one that it refused."""
-    frame = observed(session, call.frame)
-    dispatch = None if frame is None else frame.dispatch()
+    frame = recorded_frame(session, call.frame)
+    dispatch = None if frame is None else frame.dispatcher_state()
     if frame is None or dispatch is None:
-        raise Gone("the session was loaded, or its function is gone")
+        raise ValueUnavailable("the session was loaded, or its function is gone")
     if dispatch.cache.frame.role == "resume":
-        raise Gone("code after a graph break is not run by itself")
+        raise ValueUnavailable("code after a graph break is not run by itself")
     first = next((c for c in frame.calls if c.entry == rejection.entry), None)
     second = next((c for c in frame.calls if c.index == call.index), None)
     if first is None or second is None:
-        raise Gone("the arguments of the calls were not kept")
+        raise ValueUnavailable("the arguments of the calls were not kept")
     return dispatch, [first, second]
 
 
-def _run(dispatch: Dispatch, calls: Sequence[ObservedCall], code: str, compiler: MakeCompiler) -> Outcome:
+def _run_with_fix(
+    dispatch: DispatcherState, calls: Sequence[RecordedCall], code: str, compiler: MakeCompiler
+) -> FixTrial:
     """Run calls in a forked process, each after ``code``, and count the compiles.
 
     Raises:
         Gone: an argument cannot be had again.
     """
-    arguments = [{n: resolved(v) for n, v in c.arguments.items()} for c in calls]
+    arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
     if not sys.platform.startswith("linux"):
-        return Outcome(problem="this system cannot fork a process safely")
+        return FixTrial(problem="this system cannot fork a process safely")
     if torch.cuda.is_initialized():
-        return Outcome(problem="the GPU cannot be used from a forked process")
-    return _forked(lambda: _count(dispatch, arguments, code, compiler))
+        return FixTrial(problem="the GPU cannot be used from a forked process")
+    return _run_in_fork(lambda: _count_compiles(dispatch, arguments, code, compiler))
 
 
-def _count(dispatch: Dispatch, arguments: Sequence[Mapping[str, Any]], code: str, compiler: MakeCompiler) -> Outcome:
+def _count_compiles(
+    dispatch: DispatcherState, arguments: Sequence[Mapping[str, Any]], code: str, compiler: MakeCompiler
+) -> FixTrial:
     """In the forked process: how often the frame is compiled for these calls."""
-    private = compiler(True if code == DYNAMIC else None)
+    private = compiler(True if code == DYNAMIC_FIX else None)
     function = dispatch.function
-    compiled = dispatcher(function, private)
+    compiled = make_dispatcher(function, private)
     for given in arguments:
-        values = {n: made(v) for n, v in given.items()}
-        if code and code != DYNAMIC:
+        values = {n: make_argument(v) for n, v in given.items()}
+        if code and code != DYNAMIC_FIX:
             space = {"engine": sys.modules["engine"], "torch": torch, **values}
             try:
                 exec(code, space)
             except Exception as error:
-                return Outcome(problem=f"the fix does not apply to the recorded call ({type(error).__name__}: {error})")
+                return FixTrial(
+                    problem=f"the fix does not apply to the recorded call ({type(error).__name__}: {error})"
+                )
             values = {n: space[n] for n in values}
         try:
-            shape_of(function.__code__).spread(compiled, *values.values())
+            signature_of(function.__code__).call_positional(compiled, *values.values())
         except Exception as error:
-            return Outcome(problem=f"the function raises {type(error).__name__} on fresh inputs: {error}")
+            return FixTrial(problem=f"the function raises {type(error).__name__} on fresh inputs: {error}")
     cache = cache_of_code(private, function.__code__, function.__globals__)
-    return Outcome() if cache is None else Outcome(cache.compiled, "", cache.last_cause)
+    return FixTrial() if cache is None else FixTrial(cache.compile_count, "", cache.last_cause)
 
 
 # The forked process.
 
 
-def _forked(work: Callable[[], Outcome]) -> Outcome:
+def _run_in_fork(work: Callable[[], FixTrial]) -> FixTrial:
     read, write = os.pipe()
     with COMPILE_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         os.close(read)
-        _be_the_child(write, work)
+        _run_child(write, work)
     os.close(write)
     try:
-        return _answer(read, child)
+        return _read_answer(read, child)
     finally:
         os.close(read)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child, 0)
 
 
-def _answer(read: int, child: int) -> Outcome:
+def _read_answer(read: int, child: int) -> FixTrial:
     data = b""
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + MAX_SECONDS
     while True:
         ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
         if not ready:
             os.kill(child, signal.SIGKILL)
-            return Outcome(problem=f"running it again took more than {LIMIT:.0f} seconds")
+            return FixTrial(problem=f"running it again took more than {MAX_SECONDS:.0f} seconds")
         part = os.read(read, 65536)
         if not part:
             break
         data += part
     if not data:
-        return Outcome(problem="the process that ran it again died")
-    return Outcome(*json.loads(data))
+        return FixTrial(problem="the process that ran it again died")
+    return FixTrial(*json.loads(data))
 
 
-def _be_the_child(write: int, work: Callable[[], Outcome]) -> None:
+def _run_child(write: int, work: Callable[[], FixTrial]) -> None:
     """Do the work, answer, and end without any clean-up that belongs to the parent."""
     try:
         stopped: list[str] = []
         torch.set_num_threads(1)
         sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
-        sys.addaudithook(_refuser(stopped))
+        sys.addaudithook(_make_audit_hook(stopped))
         try:
             outcome = work()
         except BaseException as error:
-            outcome = Outcome(problem=f"running it again failed: {type(error).__name__}: {error}")
+            outcome = FixTrial(problem=f"running it again failed: {type(error).__name__}: {error}")
         if stopped:
-            outcome = Outcome(problem=f"the function reaches beyond its process ({stopped[0]})")
-        told = (outcome.compiles, outcome.problem[:2000], outcome.cause[:2000])
+            outcome = FixTrial(problem=f"the function reaches beyond its process ({stopped[0]})")
+        told = (outcome.compile_count, outcome.problem[:2000], outcome.cause[:2000])
         os.write(write, json.dumps(told).encode())
     finally:
         os._exit(0)
 
 
-def _refuser(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
+def _make_audit_hook(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
     me = threading.get_ident()
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if threading.get_ident() != me or not (_writes(event, arguments) or event.startswith(OUTWARD)):
+        if threading.get_ident() != me or not (
+            _opens_for_writing(event, arguments) or event.startswith(BLOCKED_AUDIT_EVENTS)
+        ):
             return
         stopped.append(event if event != "open" else f"it writes {os.path.basename(str(arguments[0]))}")
         raise PermissionError("Not while a suggested fix is tried.")
@@ -247,7 +259,7 @@ def _refuser(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
     return refuse
 
 
-def _writes(event: str, arguments: tuple[Any, ...]) -> bool:
+def _opens_for_writing(event: str, arguments: tuple[Any, ...]) -> bool:
     if event != "open":
         return False
     _, mode, flags = (*arguments, None, None, 0)[:3]

@@ -20,9 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="keep a notebook's outputs in the notebook itself")
     given = parser.parse_args(arguments)
     if given.path is not None and given.path.suffix != ".ipynb":
-        from notebook_ext.logs import report  # here: a log is shown where no notebook package is installed
+        from notebook_ext.logs import write_trace_report  # here: a log is shown where no notebook package is installed
 
-        return report(given.path, given.output)
+        return write_trace_report(given.path, given.output)
     from notebook_ext.report import main as notebook
 
     options = ["--output", str(given.output)] if given.output else []

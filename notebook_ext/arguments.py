@@ -16,9 +16,9 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic_arguments import argument
 
-from notebook_ext.subjects import Choice, backends, is_torch
+from notebook_ext.subjects import CompileSettings, backend_names, is_torch_backend
 
-OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "--backend",
         {
@@ -78,9 +78,9 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def options(function: Callable[..., Any]) -> Callable[..., Any]:
+def add_compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options of ``%%compile``, in the order in which help lists them."""
-    for flag, details in reversed(OPTIONS):
+    for flag, details in reversed(COMPILE_OPTIONS):
         function = argument(flag, **details)(function)
     names = argument(
         "names",
@@ -91,14 +91,14 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
     return names(function)  # type: ignore[no-any-return]
 
 
-def read(magic: Any, line: str, name: str) -> argparse.Namespace:
+def parse_arguments(magic: Any, line: str, name: str) -> argparse.Namespace:
     """The arguments in the line of the magic called ``name``.
 
     Raises:
         UsageError: an unknown argument or an unclosed quote.
     """
     try:
-        tokens = split(line)
+        tokens = split_words(line)
     except ValueError:
         raise UsageError(f"A quote is not closed in the line of {name}: {line.strip()}") from None
     found, unknown = magic.parser.parse_known_intermixed_args(tokens)
@@ -111,7 +111,7 @@ def read(magic: Any, line: str, name: str) -> argparse.Namespace:
     return arguments
 
 
-def split(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
     """Words of a line. Quotes group, backslashes stay (paths on Windows).
 
     Raises:
@@ -122,7 +122,7 @@ def split(line: str) -> list[str]:
     return list(words)
 
 
-def choice(arguments: argparse.Namespace) -> Choice:
+def to_settings(arguments: argparse.Namespace) -> CompileSettings:
     """What the arguments chose about compiling.
 
     Raises:
@@ -134,10 +134,10 @@ def choice(arguments: argparse.Namespace) -> Choice:
         raise UsageError(f"-o needs a Python name to bind the session to, not {arguments.output!r}.")
     if arguments.save and not pathlib.Path(arguments.save).expanduser().absolute().parent.is_dir():
         raise UsageError(f"--save: there is no folder {str(pathlib.Path(arguments.save).parent)!r} to save into.")
-    if arguments.compare and is_torch(arguments.backend):
+    if arguments.compare and is_torch_backend(arguments.backend):
         raise UsageError("--compare compares our compiler with torch.compile: leave out --backend torch.")
     dynamic = True if arguments.dynamic else False if arguments.static else None
-    return Choice(
+    return CompileSettings(
         backend=arguments.backend,
         target=arguments.target,
         dynamic=dynamic,
@@ -146,7 +146,7 @@ def choice(arguments: argparse.Namespace) -> Choice:
     )
 
 
-def completer(shell: InteractiveShell) -> Callable[[SimpleNamespace], list[str]]:
+def make_completer(shell: InteractiveShell) -> Callable[[SimpleNamespace], list[str]]:
     """A completer for the line of ``%%compile``: options, their values, and names of functions and modules."""
 
     def complete(event: SimpleNamespace) -> list[str]:
@@ -155,10 +155,10 @@ def completer(shell: InteractiveShell) -> Callable[[SimpleNamespace], list[str]]
         before = words[-2] if at_word and len(words) > 1 else words[-1] if words else ""
         current = words[-1] if at_word and words else ""
         if before == "--backend":
-            return _after_colon(backends(), current)
+            return _after_colon(backend_names(), current)
         if before == "--target":
-            return _after_colon(targets(), current)
-        return [*(flag for flag, _ in OPTIONS), *names(shell)]
+            return _after_colon(target_names(), current)
+        return [*(flag for flag, _ in COMPILE_OPTIONS), *compilable_names(shell)]
 
     return complete
 
@@ -169,14 +169,14 @@ def _after_colon(words: tuple[str, ...], current: str) -> list[str]:
     return [w.removeprefix(f"{head}:") for w in words if w.startswith(f"{head}{colon}")] if colon else list(words)
 
 
-def targets() -> tuple[str, ...]:
+def target_names() -> tuple[str, ...]:
     """What ``--target`` takes."""
     from engine.kernels.targets import TARGETS
 
     return tuple(TARGETS)
 
 
-def names(shell: InteractiveShell) -> list[str]:
+def compilable_names(shell: InteractiveShell) -> list[str]:
     """Names in the notebook that mean something to compile."""
     hidden = shell.user_ns_hidden
     return sorted(
@@ -186,9 +186,9 @@ def names(shell: InteractiveShell) -> list[str]:
     )
 
 
-def leading_options(line: str) -> tuple[str, str]:
+def split_leading_options(line: str) -> tuple[str, str]:
     """Split ``--backend eager f(x) - 1`` into its options and the expression after them."""
-    valued = {flag for flag, details in OPTIONS if details.get("action") != "store_true"}
+    valued = {flag for flag, details in COMPILE_OPTIONS if details.get("action") != "store_true"}
     rest = line.strip()
     taken: list[str] = []
     while match := re.match(r"(--?[a-z][\w-]*)(=\S+)?(\s+|$)", rest):

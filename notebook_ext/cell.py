@@ -14,13 +14,13 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from engine.ir.files import cell_names
-from engine.records.runtime import Skipped
+from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
-from engine.runtime.dispatch import dispatch_of
+from engine.runtime.dispatch import dispatcher_state_of
 from notebook_ext import calls, cellframe
-from notebook_ext.roots import Roots, call_method, is_entry
-from notebook_ext.subjects import Subject
-from notebook_ext.tape import Tape
+from notebook_ext.roots import Roots, is_model_entry_point, python_call_method
+from notebook_ext.subjects import CellCompiler
+from notebook_ext.tape import CallRecorder
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Cell:
     file: str
     text: str
     tree: ast.Module
-    silent: bool
+    suppresses_display: bool
     """The last token is a semicolon: the last value is not displayed."""
 
     @property
-    def bound(self) -> frozenset[str]:
+    def bound_names(self) -> frozenset[str]:
         """Names that the cell's top level binds."""
         return frozenset(_bound(self.tree))
 
 
 def _bound(tree: ast.Module) -> set[str]:
     names: set[str] = set()
-    for node in calls.top_level(tree):
+    for node in calls.top_level_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -51,7 +51,7 @@ def _bound(tree: ast.Module) -> set[str]:
     return names
 
 
-def parse(shell: InteractiveShell, body: str) -> Cell:
+def parse_cell(shell: InteractiveShell, body: str) -> Cell:
     """Read a cell's body as IPython would, its own magics included.
 
     Raises:
@@ -63,7 +63,7 @@ def parse(shell: InteractiveShell, body: str) -> Cell:
     file = shell.compile.cache(text, number, raw_code=body)
     cell_names[file] = f"cell {number}"
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename=file))
-    if calls.awaits(tree):
+    if calls.has_top_level_await(tree):
         raise UsageError(
             "%%compile cannot run a cell that awaits at its top level: move the await into a cell of its own."
         )
@@ -77,57 +77,57 @@ def cell_number(shell: InteractiveShell) -> int:
     return number if isinstance(number, int) else int(shell.execution_count)
 
 
-def run(
+def run_cell(
     shell: InteractiveShell,
     cell: Cell,
-    subject: Subject,
+    subject: CellCompiler,
     session: Session,
     names: tuple[str, ...],
-    tape: Tape | None = None,
+    tape: CallRecorder | None = None,
 ) -> Roots:
     """Run the cell; what the user's code raises comes out as it is.
 
     Roots are put back whatever happens.
     """
     roots = Roots(subject, session, shell.user_ns, cell.file, names, tape)
-    roots.look_up_names()
+    roots.compile_named()
     try:
         if names:
-            _Run(shell, cell, roots, cell.tree.body).all()
+            _StatementRunner(shell, cell, roots, cell.tree.body).run()
         else:
             _run_unnamed(shell, cell, subject, session, roots)
     finally:
-        roots.finish()
+        roots.restore()
     return roots
 
 
-def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: Subject, session: Session, roots: Roots) -> None:
+def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: CellCompiler, session: Session, roots: Roots) -> None:
     statements = cell.tree.body
     start = cellframe.setup_length(statements)
-    _Run(shell, cell, roots, statements[:start], is_end=start == len(statements)).all()
+    _StatementRunner(shell, cell, roots, statements[:start], is_end=start == len(statements)).run()
     rest = statements[start:]
     if not rest:
-        _tell_nothing(session, roots, "it only imports and defines", "Call a function or a module in the cell.")
+        _record_not_compiled(session, roots, "it only imports and defines", "Call a function or a module in the cell.")
         return
-    verdict = cellframe.judge(rest, shell.user_ns, lambda value: is_root(value, shell.user_ns))
-    if verdict.can:
+    verdict = cellframe.check_eligibility(rest, shell.user_ns, lambda value: is_root(value, shell.user_ns))
+    if verdict.is_eligible:
         _run_as_frame(shell, cell, subject, rest)
         roots.compiled.append("cell")
         return
-    _Run(shell, cell, roots, rest).all()
+    _StatementRunner(shell, cell, roots, rest).run()
     if not verdict.has_roots:
-        _tell_nothing(
+        _record_not_compiled(
             session,
             roots,
-            verdict.why,
+            verdict.reason,
             "Put the tensor code in a function and call it, or name what to compile: %%compile NAME",
         )
 
 
-def _tell_nothing(session: Session, roots: Roots, why: str, remedy: str) -> None:
+def _record_not_compiled(session: Session, roots: Roots, why: str, remedy: str) -> None:
     """The cell's body ran as Python, and that is all there was."""
     if not roots.compiled and not session.compilations:
-        session.add_skipped(Skipped("cell", f"it ran as Python: {why}", remedy))
+        session.add_skipped(SkippedRecord("cell", f"it ran as Python: {why}", remedy))
 
 
 def is_root(value: Any, namespace: dict[str, Any]) -> bool:
@@ -135,19 +135,19 @@ def is_root(value: Any, namespace: dict[str, Any]) -> bool:
     if isinstance(value, torch.nn.Module):
         return True
     if isinstance(value, MethodType):
-        if is_entry(value):
+        if is_model_entry_point(value):
             return True
         value = value.__func__
     if not isinstance(value, FunctionType):
-        call = call_method(value)
+        call = python_call_method(value)
         return call is not None and call.__globals__ is namespace
     inner: Any = value
     while hasattr(inner, "__wrapped__"):
         inner = inner.__wrapped__
-    return dispatch_of(value) is not None or getattr(inner, "__globals__", None) is namespace
+    return dispatcher_state_of(value) is not None or getattr(inner, "__globals__", None) is namespace
 
 
-class _Run:
+class _StatementRunner:
     """Statements one after the other, as IPython runs them: each a module of its own, the last value displayed."""
 
     def __init__(
@@ -160,14 +160,14 @@ class _Run:
         self._is_end = is_end
         self._definitions = calls.called_names(cell.tree)
 
-    def all(self) -> None:
+    def run(self) -> None:
         """Run them."""
         for statement, mode in self._modes():
-            tree: ast.Module | ast.Interactive = calls.route(ast.Module([statement], []), self._definitions)
+            tree: ast.Module | ast.Interactive = calls.rewrite_calls(ast.Module([statement], []), self._definitions)
             if mode == "single":
                 tree = ast.Interactive(tree.body)
-            execute(self._shell, calls.link(compile_tree(self._shell, self._cell, tree, mode), self._roots))
-            self._roots.look_up_names()
+            execute(self._shell, calls.bind_hook(compile_tree(self._shell, self._cell, tree, mode), self._roots))
+            self._roots.compile_named()
 
     def _modes(self) -> list[tuple[ast.stmt, str]]:
         interactivity = self._shell.ast_node_interactivity
@@ -183,7 +183,7 @@ class _Run:
                 interactivity != "none" and isinstance(self._statements[-1], ast.Expr)
             )
             modes = ["exec"] * (len(self._statements) - 1) + ["single" if is_shown else "exec"]
-        if self._cell.silent:
+        if self._cell.suppresses_display:
             modes[-1] = "exec"
         return list(zip(self._statements, modes, strict=True))
 
@@ -194,15 +194,17 @@ def _assigned_name(statement: ast.stmt) -> str:
     return targets[0].id if is_assignment and len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
 
-def _run_as_frame(shell: InteractiveShell, cell: Cell, subject: Subject, statements: Sequence[ast.stmt]) -> None:
-    shows = not cell.silent and shell.ast_node_interactivity != "none" and isinstance(statements[-1], ast.Expr)
+def _run_as_frame(shell: InteractiveShell, cell: Cell, subject: CellCompiler, statements: Sequence[ast.stmt]) -> None:
+    shows = (
+        not cell.suppresses_display and shell.ast_node_interactivity != "none" and isinstance(statements[-1], ast.Expr)
+    )
     function = cellframe.cell_function(
         statements,
         returns_last=shows,
         compile_module=lambda tree: compile_tree(shell, cell, tree, "exec"),
         namespace=shell.user_ns,
     )
-    value = subject.function(function, role="cell")()
+    value = subject.compile_function(function, role="cell")()
     if shows:
         shell.displayhook(value)
 

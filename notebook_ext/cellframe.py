@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from notebook_ext.calls import top_level
+from notebook_ext.calls import top_level_nodes
 
-SIMPLE = (
+ALLOWED_STATEMENTS = (
     ast.Assign,
     ast.AugAssign,
     ast.Expr,
@@ -26,8 +26,8 @@ SIMPLE = (
     ast.Break,
     ast.Continue,
 )
-SETUP = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-REFUSED = (
+SETUP_STATEMENTS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+DISALLOWED_NODES = (
     ast.Delete,
     ast.Global,
     ast.Nonlocal,
@@ -41,71 +41,75 @@ REFUSED = (
 NAMESPACE_READERS = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "input", "breakpoint", "get_ipython"}
 )
-WORDS = {
+NODE_DESCRIPTIONS = {
     ast.FunctionDef: "a function definition", ast.ClassDef: "a class definition", ast.Import: "an import", ast.ImportFrom: "an import",
     ast.Delete: "a del", ast.Lambda: "a lambda", ast.Try: "a try", ast.Match: "a match", ast.AnnAssign: "an annotated assignment",
     ast.NamedExpr: "a := expression", ast.Raise: "a raise",
 }  # fmt: skip
-DRIVING = frozenset({"backward", "step", "zero_grad"})
-NOT_COMPUTING = frozenset(
+TRAINING_METHODS = frozenset({"backward", "step", "zero_grad"})
+NON_COMPUTE_FUNCTIONS = frozenset(
     {"manual_seed", "no_grad", "enable_grad", "inference_mode", "set_default_dtype", "load", "save", "set_num_threads"}
 )
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FrameEligibility:
     """Whether the statements can run as one compiled frame. ``why`` says what stood against it, in words; ``has_roots``: they call roots."""
 
-    can: bool
-    why: str = ""
+    is_eligible: bool
+    reason: str = ""
     has_roots: bool = False
 
 
 def setup_length(statements: Sequence[ast.stmt]) -> int:
     """How many leading statements only import and define: they run as Python before the frame."""
     count = 0
-    while count < len(statements) and isinstance(statements[count], SETUP):
+    while count < len(statements) and isinstance(statements[count], SETUP_STATEMENTS):
         count += 1
     return count
 
 
-def judge(statements: Sequence[ast.stmt], namespace: Mapping[str, Any], is_root: Callable[[Any], bool]) -> Verdict:
+def check_eligibility(
+    statements: Sequence[ast.stmt], namespace: Mapping[str, Any], is_root: Callable[[Any], bool]
+) -> FrameEligibility:
     """Look at statements that are about to run, with the names as they are now.
 
     A call whose target is not known for certain is a doubt, and a doubt means Python: the cell must run exactly once, and as written.
     """
-    judge = _Judge(namespace, is_root)
+    judge = _EligibilityChecker(namespace, is_root)
     for statement in statements:
         judge.statement(statement)
     if judge.roots:
-        return Verdict(False, f"it calls {judge.roots[0]}", has_roots=True)
-    if judge.doubts:
-        return Verdict(False, judge.doubts[0])
+        return FrameEligibility(False, f"it calls {judge.roots[0]}", has_roots=True)
+    if judge.obstacles:
+        return FrameEligibility(False, judge.obstacles[0])
     if not judge.computes:
-        return Verdict(False, "it computes nothing with tensors")
-    return Verdict(True)
+        return FrameEligibility(False, "it computes nothing with tensors")
+    return FrameEligibility(True)
 
 
-class _Judge:
+class _EligibilityChecker:
     def __init__(self, namespace: Mapping[str, Any], is_root: Callable[[Any], bool]) -> None:
         self._namespace = namespace
         self._is_root = is_root
         self._assigned: set[str] = set()
         self.roots: list[str] = []
-        self.doubts: list[str] = []
+        self.obstacles: list[str] = []
         self.computes = False
 
     def statement(self, statement: ast.stmt) -> None:
-        for node in top_level(statement):
+        for node in top_level_nodes(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._assigned.add(node.id)
-        for node in top_level(statement):
+        for node in top_level_nodes(statement):
             self._node(node)
 
     def _node(self, node: ast.AST) -> None:
-        if isinstance(node, REFUSED) or (isinstance(node, ast.stmt) and not isinstance(node, SIMPLE)):
-            self.doubts.append(
-                f"line {getattr(node, 'lineno', '?')} holds {WORDS.get(type(node), 'something that is not plain computing')}"
+        if isinstance(node, DISALLOWED_NODES) or (
+            isinstance(node, ast.stmt) and not isinstance(node, ALLOWED_STATEMENTS)
+        ):
+            self.obstacles.append(
+                f"line {getattr(node, 'lineno', '?')} holds {NODE_DESCRIPTIONS.get(type(node), 'something that is not plain computing')}"
             )
         elif isinstance(node, ast.Call):
             self._call(node)
@@ -114,25 +118,25 @@ class _Judge:
 
     def _call(self, node: ast.Call) -> None:
         text = ast.unparse(node.func)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in DRIVING:
-            self.doubts.append(f"it calls {text}()")
+        if isinstance(node.func, ast.Attribute) and node.func.attr in TRAINING_METHODS:
+            self.obstacles.append(f"it calls {text}()")
             return
         known, value = self._resolve(node.func)
         if known:
             self._known_call(text, value)
         elif not (isinstance(node.func, ast.Attribute) and callable(getattr(torch.Tensor, node.func.attr, None))):
-            self.doubts.append(f"what {text}(...) calls is known only once line {node.lineno} runs")
+            self.obstacles.append(f"what {text}(...) calls is known only once line {node.lineno} runs")
 
     def _known_call(self, text: str, value: Any) -> None:
         if self._is_root(value) or (isinstance(value, type) and issubclass(value, torch.nn.Module)):
             self.roots.append(text)
         elif text in NAMESPACE_READERS:
-            self.doubts.append(f"{text}() looks at the cell's own frame")
+            self.obstacles.append(f"{text}() looks at the cell's own frame")
         elif not isinstance(
             value, (type, BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType)
         ) and not _is_torch(value):
-            self.doubts.append(f"{text} is an object of type {type(value).__name__}")
-        elif _is_torch(value) and text.rpartition(".")[2] not in NOT_COMPUTING:
+            self.obstacles.append(f"{text} is an object of type {type(value).__name__}")
+        elif _is_torch(value) and text.rpartition(".")[2] not in NON_COMPUTE_FUNCTIONS:
             self.computes = True
 
     def _resolve(self, func: ast.expr) -> tuple[bool, Any]:
@@ -172,7 +176,12 @@ def cell_function(
     if returns_last and isinstance(body[-1], ast.Expr):
         body[-1] = ast.copy_location(ast.Return(body[-1].value), body[-1])
     assigned = sorted(
-        {n.id for s in statements for n in top_level(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        {
+            n.id
+            for s in statements
+            for n in top_level_nodes(s)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
     )
     first = statements[0]
     if assigned:

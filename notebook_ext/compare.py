@@ -20,19 +20,19 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from engine.records.base import RecordError, from_plain
+from engine.records.base import RecordError, from_jsonable
 from engine.records.session import Session, SessionData
-from notebook_ext.subjects import Choice, Torch
-from notebook_ext.tape import Call, Tape, arguments_of, results_of, written
+from notebook_ext.subjects import CompileSettings, TorchCompiler
+from notebook_ext.tape import CallRecorder, ClonedCall, tensor_arguments, tensor_results, version_counter
 
-GRADIENT = "gradient of "
-AFTER = " after the call"
-SECONDS = 120.0
+GRADIENT_PREFIX = "gradient of "
+MUTATED_SUFFIX = " after the call"
+TIMEOUT_SECONDS = 120.0
 """How long stock torch.compile may take before the comparison is given up."""
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultDifference:
     """One value of one call, and the largest difference between its elements: in ours and torch.compile's, ours and eager's, torch.compile's and eager's.
 
     ``value`` is where it stands ("result['loss']", "x after the call", "gradient of weight"). A difference is infinite where shapes or dtypes differ or
@@ -42,24 +42,24 @@ class Row:
     call: int
     value: str
     type: str
-    between: float | None
-    ours: float | None
-    theirs: float | None
+    ours_vs_torch: float | None
+    ours_vs_eager: float | None
+    torch_vs_eager: float | None
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TorchComparison:
     """What stock torch.compile did with the same calls; ``problem`` says why there is nothing to compare, or what was left out."""
 
     session: Session | None
     calls: int = 0
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ResultDifference, ...] = ()
     problem: str = ""
 
     @property
-    def difference(self) -> float | None:
+    def max_difference(self) -> float | None:
         """The largest difference between ours and torch.compile's; None where no tensor came back."""
-        return max((r.between for r in self.rows if r.between is not None), default=None)
+        return max((r.ours_vs_torch for r in self.rows if r.ours_vs_torch is not None), default=None)
 
     @property
     def text(self) -> str:
@@ -69,96 +69,107 @@ class Comparison:
         calls = f"{self.calls} recorded call{'s' if self.calls != 1 else ''}"
         largest = (
             "no tensors to compare"
-            if self.difference is None
-            else f"largest difference of results {self.difference:.2g}"
+            if self.max_difference is None
+            else f"largest difference of results {self.max_difference:.2g}"
         )
         return f"torch.compile on copies of the same {calls}: {largest}" + (
             f" ({self.problem})." if self.problem else "."
         )
 
 
-def compare(tape: Tape) -> Comparison:
+def compare_with_torch(tape: CallRecorder) -> TorchComparison:
     """Repeat the calls of a tape in a forked process: nothing that they do reaches this one."""
     if not tape.calls:
-        return Comparison(None, problem=tape.stopped or "the cell's top level called no root")
+        return TorchComparison(None, problem=tape.stop_reason or "the cell's top level called no root")
     if not hasattr(os, "fork"):
-        return Comparison(None, problem="not verifiable: this system cannot fork a process to run the calls in")
+        return TorchComparison(None, problem="not verifiable: this system cannot fork a process to run the calls in")
     if torch.cuda.is_initialized():
-        return Comparison(None, problem="not verifiable: a process that uses the GPU cannot be forked")
-    answer = in_child(lambda: _repeat(tape), SECONDS)
+        return TorchComparison(None, problem="not verifiable: a process that uses the GPU cannot be forked")
+    answer = run_in_child(lambda: _replay_calls(tape), TIMEOUT_SECONDS)
     if isinstance(answer, str):
-        return Comparison(None, problem=answer)
+        return TorchComparison(None, problem=answer)
     try:
-        session = Session.from_data(from_plain(SessionData, answer["session"], "session"))
+        session = Session.from_data(from_jsonable(SessionData, answer["session"], "session"))
     except RecordError as error:
-        return Comparison(None, problem=str(error))
-    return Comparison(session, len(tape.calls), tuple(Row(**r) for r in answer["rows"]), tape.stopped)
+        return TorchComparison(None, problem=str(error))
+    return TorchComparison(
+        session, len(tape.calls), tuple(ResultDifference(**r) for r in answer["rows"]), tape.stop_reason
+    )
 
 
-def _repeat(tape: Tape) -> dict[str, Any]:
+def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
     """Run the calls under torch.compile, in eager and through ours again (for gradients); in the child."""
-    subject = Torch(Choice(backend="torch"))
-    rows: list[Row] = []
-    eager = [copy.deepcopy(s) if isinstance(s, torch.nn.Module) else s for s in tape.subjects]
-    with subject.recording() as session:
-        compiled = [_compiled(subject, s) for s in tape.subjects]
+    subject = TorchCompiler(CompileSettings(backend="torch"))
+    rows: list[ResultDifference] = []
+    eager = [copy.deepcopy(s) if isinstance(s, torch.nn.Module) else s for s in tape.roots]
+    with subject.record() as session:
+        compiled = [_compiled(subject, s) for s in tape.roots]
         for number, call in enumerate(tape.calls, 1):
-            theirs = _values(call, compiled[call.subject], tape.subjects[call.subject])
-            plain = _values(call, eager[call.subject], eager[call.subject])
-            ours = _ours(tape, call, with_gradients=any(n.startswith(GRADIENT) for n in theirs))
+            theirs = _run_call(call, compiled[call.root], tape.roots[call.root])
+            plain = _run_call(call, eager[call.root], eager[call.root])
+            ours = _our_results(tape, call, with_gradients=any(n.startswith(GRADIENT_PREFIX) for n in theirs))
             names = dict.fromkeys((*plain, *theirs, *ours))
             rows += [_row(number, name, ours.get(name), theirs.get(name), plain.get(name)) for name in names]
     return {"session": session.to_dict(), "rows": [dataclasses.asdict(r) for r in rows]}
 
 
-def _ours(tape: Tape, call: Call, *, with_gradients: bool) -> dict[str, torch.Tensor]:
+def _our_results(tape: CallRecorder, call: ClonedCall, *, with_gradients: bool) -> dict[str, torch.Tensor]:
     """What our compiler gave in the cell itself; gradients, which the cell may not have asked for, from one more call."""
-    target = tape.targets[call.subject]
-    again = _values(call, target, target) if with_gradients else {}
-    told = call.results | {name + AFTER: t for name, t in call.changed.items()}
-    return {name: t for name, t in again.items() if name.startswith(GRADIENT)} | told
+    target = tape.compiled_roots[call.root]
+    again = _run_call(call, target, target) if with_gradients else {}
+    told = call.results | {name + MUTATED_SUFFIX: t for name, t in call.mutated.items()}
+    return {name: t for name, t in again.items() if name.startswith(GRADIENT_PREFIX)} | told
 
 
-def _values(call: Call, function: Callable[..., Any], root: Any) -> dict[str, torch.Tensor]:
+def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any) -> dict[str, torch.Tensor]:
     """Every tensor that one call gives, changes or sends gradients to, by name."""
     leaves, shape = tree_flatten((call.arguments, call.keywords))
     copies = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in leaves]
     arguments, keywords = tree_unflatten(copies, shape)
-    given = dict(arguments_of(call, arguments, keywords))
-    before = {name: written(t) for name, t in given.items()}
+    given = dict(tensor_arguments(call, arguments, keywords))
+    before = {name: version_counter(t) for name, t in given.items()}
     parameters = dict(root.named_parameters()) if isinstance(root, torch.nn.Module) else {}
     for parameter in parameters.values():
         parameter.grad = None
-    torch.set_rng_state(call.random)
-    with torch.set_grad_enabled(call.grad):
-        results = dict(results_of(function(*arguments, **keywords)))
+    torch.set_rng_state(call.rng_state)
+    with torch.set_grad_enabled(call.grad_enabled):
+        results = dict(tensor_results(function(*arguments, **keywords)))
     found = {name: t.detach().clone() for name, t in results.items()}
-    found |= {name + AFTER: t.detach().clone() for name, t in given.items() if written(t) != before[name]}
+    found |= {
+        name + MUTATED_SUFFIX: t.detach().clone() for name, t in given.items() if version_counter(t) != before[name]
+    }
     losses = [t.sum() for t in results.values() if t.requires_grad and t.is_floating_point()]
     if losses:
         torch.autograd.backward(losses)
         wanted = given | parameters
-        found |= {GRADIENT + n: t.grad.detach() for n, t in wanted.items() if t.is_leaf and t.grad is not None}
+        found |= {GRADIENT_PREFIX + n: t.grad.detach() for n, t in wanted.items() if t.is_leaf and t.grad is not None}
     return found
 
 
-def _compiled(subject: Torch, root: Any) -> Callable[..., Any]:
+def _compiled(subject: TorchCompiler, root: Any) -> Callable[..., Any]:
     if isinstance(root, FunctionType):
-        return subject.function(root)
-    subject.attach(root)
+        return subject.compile_function(root)
+    subject.compile_module(root)
     module: Callable[..., Any] = root
     return module
 
 
 def _row(
     call: int, value: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, plain: torch.Tensor | None
-) -> Row:  # fmt: skip
+) -> ResultDifference:  # fmt: skip
     one = next(t for t in (plain, theirs, ours) if t is not None)
     told = f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}"
-    return Row(call, value, told, _distance(ours, theirs), _distance(ours, plain), _distance(theirs, plain))
+    return ResultDifference(
+        call,
+        value,
+        told,
+        _max_abs_difference(ours, theirs),
+        _max_abs_difference(ours, plain),
+        _max_abs_difference(theirs, plain),
+    )
 
 
-def _distance(first: torch.Tensor | None, second: torch.Tensor | None) -> float | None:
+def _max_abs_difference(first: torch.Tensor | None, second: torch.Tensor | None) -> float | None:
     if first is None and second is None:
         return None
     if first is None or second is None:
@@ -181,7 +192,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
-def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | str:
+def run_in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | str:
     """Run ``work`` in a forked process and return its JSON-able answer, or why there is none."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -192,12 +203,12 @@ def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, An
     try:
         text = _read(reader, time.monotonic() + seconds)
     except BaseException:
-        _end(child)
+        _kill_child(child)
         raise
     finally:
         os.close(reader)
     if text is None:
-        _end(child)
+        _kill_child(child)
         return f"torch.compile took more than {seconds:.0f} s"
     os.waitpid(child, 0)
     if not text:
@@ -245,7 +256,7 @@ def _read(reader: int, end: float) -> str | None:
     return None
 
 
-def _end(child: int) -> None:
+def _kill_child(child: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

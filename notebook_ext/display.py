@@ -14,31 +14,31 @@ from IPython.display import display
 
 from engine.observe.difference import compare_sessions
 from engine.records.guards import CallExplanation
-from engine.records.runtime import Skipped
+from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
-from notebook_ext.compare import Comparison
-from notebook_ext.page import MARK
-from notebook_ext.views.compared import compared_html, compared_text
-from notebook_ext.views.difference import difference_html, difference_text
-from notebook_ext.views.guards import ASKED
-from notebook_ext.views.summary import MAX_REMEDIES, summary
+from notebook_ext.compare import TorchComparison
+from notebook_ext.page import OUTPUT_METADATA_KEY
+from notebook_ext.views.compared import result_table_html, result_table_text
+from notebook_ext.views.difference import comparison_html, comparison_text
+from notebook_ext.views.guards import HYPOTHETICAL_CALL
+from notebook_ext.views.summary import MAX_HINTS, summary
 from notebook_ext.views.text import one_line
-from notebook_ext.views.twin import static_html, static_text, summary_html
+from notebook_ext.views.twin import snapshot_html, snapshot_text, summary_html
 
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:18px;margin:4px 0"
-TWIN_KB = 92
+SNAPSHOT_KB = 92
 """What the twin may take of the 100 kB that a cell may add to a notebook; the rest is for the summary."""
-REPORT = "COMPILE_EXPLORER_REPORT"
+REPORT_ENV = "COMPILE_EXPLORER_REPORT"
 """Set in the environment of a kernel that runs for a report."""
-STEADY = "COMPILE_EXPLORER_STEADY"
+DETERMINISTIC_ENV = "COMPILE_EXPLORER_STEADY"
 """Set in the environment of a kernel whose outputs are kept in version control: background work is waited for, and no time is shown."""
-STEADY_WAIT = 120.0
-_reported: list[Session] = []
+BACKGROUND_TIMEOUT = 120.0
+_report_sessions: list[Session] = []
 
-QUIET = "color:var(--jp-ui-font-color2,#5a5a5a)"
+MUTED_STYLE = "color:var(--jp-ui-font-color2,#5a5a5a)"
 
 
-def show(
+def show_session(
     shell: InteractiveShell,
     session: Session,
     *,
@@ -52,13 +52,13 @@ def show(
     ``others`` are sessions that the explorer can set beside it, by name; beside them it is called ``name``. The view that was open on ``after``, the run
     before, opens again.
     """
-    if os.environ.get(STEADY) and session.subject == "engine":
-        _wait(session, STEADY_WAIT)
-    display(bundle(session, static=static), raw=True, metadata=_report_mark(session))
+    if os.environ.get(DETERMINISTIC_ENV) and session.compiler == "engine":
+        _wait(session, BACKGROUND_TIMEOUT)
+    display(mime_bundle(session, static=static), raw=True, metadata=_report_metadata(session))
     if has_widgets(shell):
-        from notebook_ext.widgets.explorer import Explorer, view_of
+        from notebook_ext.widgets.explorer import Explorer, last_view_of
 
-        view = view_of(after) if after is not None else ""
+        view = last_view_of(after) if after is not None else ""
         display(Explorer(session, on_verify=lambda: verify(session), view=view, others=others, name=name))
 
 
@@ -69,19 +69,19 @@ def verify(session: Session) -> None:
     api.verify(session)
 
 
-def _report_mark(session: Session) -> dict[str, Any]:
+def _report_metadata(session: Session) -> dict[str, Any]:
     """While a report is made: note which session an output shows, and keep it to be saved at the end, when all kernels are compiled."""
-    if not os.environ.get(REPORT):
+    if not os.environ.get(REPORT_ENV):
         return {}
-    if session not in _reported:
-        _reported.append(session)
-    return {MARK: {"session": _reported.index(session)}}
+    if session not in _report_sessions:
+        _report_sessions.append(session)
+    return {OUTPUT_METADATA_KEY: {"session": _report_sessions.index(session)}}
 
 
-def save_reported(folder: str, seconds: float) -> None:
+def save_report_sessions(folder: str, seconds: float) -> None:
     """Wait for background work, then save every session that was shown as ``<number>.json``; called in the kernel when a report is made."""
-    for number, session in enumerate(_reported):
-        if session.subject == "engine":
+    for number, session in enumerate(_report_sessions):
+        if session.compiler == "engine":
             _wait(session, seconds)
         session.save(pathlib.Path(folder) / f"{number}.json")
 
@@ -92,84 +92,88 @@ def _wait(session: Session, seconds: float) -> None:
     api.wait(session, seconds)
 
 
-def show_line(session: Session) -> None:
+def show_summary(session: Session) -> None:
     """Display the summary of a second session, without its explorer."""
-    display(bundle(session, static=False), raw=True)
+    display(mime_bundle(session, static=False), raw=True)
 
 
 def explore(shell: InteractiveShell, session: Session) -> None:
     """Display a session on request: in a terminal, all of it as text."""
     if has_widgets(shell):
-        show(shell, session)
+        show_session(shell, session)
     else:
-        print(static_text(session))
+        print(snapshot_text(session))
 
 
-def show_call(shell: InteractiveShell, session: Session | None, told: CallExplanation) -> None:
+def show_guards_of_call(shell: InteractiveShell, session: Session | None, told: CallExplanation) -> None:
     """Display the guards of the entry that a call would use, or that refuses it first, against this very call; nothing without widgets."""
-    if session is None or not has_widgets(shell) or not _knows(session, told):
+    if session is None or not has_widgets(shell) or not _matches_session(session, told):
         return
     from notebook_ext.widgets.explorer import Explorer
 
-    entry = told.hit or told.rejections[0].entry
-    display(Explorer(session, on_verify=lambda: verify(session), view=f"guards|{entry}|call={ASKED}", asked=told))
+    entry = told.hit or told.guard_failures[0].entry
+    display(
+        Explorer(
+            session, on_verify=lambda: verify(session), view=f"guards|{entry}|call={HYPOTHETICAL_CALL}", asked=told
+        )
+    )
 
 
-def _knows(session: Session, told: CallExplanation) -> bool:
+def _matches_session(session: Session, told: CallExplanation) -> bool:
     """Whether the entries that were asked are those that the session recorded: the same, with as many guards."""
     counts = {c.id: len(c.guards.guards) for c in session.compilations if c.guards}
     asked = {entry: len(results) for entry, results in told.results.items()}
     return bool(asked) and all(counts.get(entry) == count for entry, count in asked.items())
 
 
-def show_difference(shell: InteractiveShell, first: Session, second: Session, before: str, after: str) -> None:
+def show_session_comparison(shell: InteractiveShell, first: Session, second: Session, before: str, after: str) -> None:
     """Display what changed between two sessions, which are called ``before`` and ``after``."""
     found = compare_sessions(first, second)
-    text = difference_text(found, before, after)
+    text = comparison_text(found, before, after)
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer
 
-        display({"text/html": difference_html(found, before, after), "text/plain": text}, raw=True)
+        display({"text/html": comparison_html(found, before, after), "text/plain": text}, raw=True)
         display(Explorer(second, others={before: first}, name=after, view="compare"))
     else:
         print(text)
 
 
-def show_comparison(session: Session, compared: Comparison) -> None:
+def show_torch_comparison(session: Session, compared: TorchComparison) -> None:
     """Display what torch.compile made of the same calls: its summary, the numbers, and what differs in graphs, breaks, guards and times."""
     if compared.session is None:
         return
-    show_line(compared.session)
+    show_summary(compared.session)
     names = ("ours", "torch.compile")
     found = compare_sessions(session, compared.session)
     told = {
-        "text/plain": f"{compared_text(compared)}\n\n{difference_text(found, *names)}",
-        "text/html": f'<div style="{STYLE}">{compared_html(compared)}</div>{difference_html(found, *names)}',
+        "text/plain": f"{result_table_text(compared)}\n\n{comparison_text(found, *names)}",
+        "text/html": f'<div style="{STYLE}">{result_table_html(compared)}</div>{comparison_html(found, *names)}',
     }
     display(told, raw=True)
 
 
-def bundle(session: Session, *, static: bool) -> dict[str, str]:
+def mime_bundle(session: Session, *, static: bool) -> dict[str, str]:
     """The summary as a MIME bundle; all text in it that came from the user is escaped."""
-    timed = not os.environ.get(STEADY)
+    timed = not os.environ.get(DETERMINISTIC_ENV)
     line = summary(session, timed=timed)
-    left = () if line.remedies else session.skipped[:MAX_REMEDIES]
+    left = () if line.hints else session.skipped[:MAX_HINTS]
     head = f'<div style="{STYLE}">{summary_html(session, timed=timed)}{"".join(map(skipped_html, left))}</div>'
-    twin = static_html(session, TWIN_KB, timed=timed) if static else ""
+    twin = snapshot_html(session, SNAPSHOT_KB, timed=timed) if static else ""
     return {
         "text/html": f"{head}{twin}",
         "text/plain": "\n".join([line.text, *(f"  {skipped_text(s)}" for s in left)]),
     }
 
 
-def skipped_text(skipped: Skipped) -> str:
+def skipped_text(skipped: SkippedRecord) -> str:
     """What was not compiled, why, and what to do."""
-    return one_line(f"Not compiled: {skipped.name}: {skipped.reason}. {skipped.remedy}".rstrip(), 400)
+    return one_line(f"Not compiled: {skipped.name}: {skipped.reason}. {skipped.hint}".rstrip(), 400)
 
 
-def skipped_html(skipped: Skipped) -> str:
+def skipped_html(skipped: SkippedRecord) -> str:
     """The same as one escaped line."""
-    return f'<div style="{QUIET}">{html.escape(skipped_text(skipped))}</div>'
+    return f'<div style="{MUTED_STYLE}">{html.escape(skipped_text(skipped))}</div>'
 
 
 def has_widgets(shell: InteractiveShell) -> bool:

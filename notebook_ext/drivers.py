@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from engine.bytecode.route import route_calls
+from engine.bytecode.route import intercept_calls
 
 ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 NAME_READS = frozenset(
     {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 )
-WORDS = ("opt", "sched", "scaler")
+OPTIMIZER_NAME_HINTS = ("opt", "sched", "scaler")
 """A ``step`` of an object that cannot be looked up yet counts when its name speaks of an optimizer."""
 
 
@@ -34,7 +34,7 @@ def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: s
     if code in seen:
         return ""
     seen.add(code)
-    for part in codes(code):
+    for part in nested_codes(code):
         for base, attribute in attribute_reads(part):
             if attribute == "backward":
                 return f"it calls {base or '...'}.backward()"
@@ -52,7 +52,7 @@ def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: s
 def _called(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
     """Functions that a function names: globals, and methods of its own object."""
     first = function.__code__.co_varnames[:1]
-    for part in codes(function.__code__):
+    for part in nested_codes(function.__code__):
         for name in part.co_names:
             if name in function.__globals__:
                 yield name, function.__globals__[name]
@@ -61,12 +61,12 @@ def _called(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{base}.{attribute}", inspect.getattr_static(type(owner), attribute, None)
 
 
-def codes(code: CodeType) -> Iterator[CodeType]:
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
     """A code object and those nested in it (closures, comprehensions)."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from codes(constant)
+            yield from nested_codes(constant)
 
 
 def attribute_reads(code: CodeType) -> Iterator[tuple[str, str]]:
@@ -91,13 +91,13 @@ def _is_optimizer(owner: str, namespace: Mapping[str, Any]) -> bool:
     if value is not None and not rest:
         return isinstance(value, (Optimizer, LRScheduler))
     last = owner.rpartition(".")[2].lower()
-    return any(word in last for word in WORDS)
+    return any(word in last for word in OPTIMIZER_NAME_HINTS)
 
 
-def routed(function: FunctionType, callee: Callable[[Any], Any]) -> FunctionType:
+def with_intercepted_calls(function: FunctionType, callee: Callable[[Any], Any]) -> FunctionType:
     """A copy of a driver whose calls, also those in its closures and comprehensions, ask ``callee`` what to call."""
     copy = FunctionType(
-        _routed_code(function.__code__, callee),
+        _intercept_code(function.__code__, callee),
         function.__globals__,
         function.__name__,
         function.__defaults__,
@@ -109,15 +109,19 @@ def routed(function: FunctionType, callee: Callable[[Any], Any]) -> FunctionType
     return copy
 
 
-def _routed_code(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
-    code = route_calls(code, callee)
-    constants = tuple(_routed_code(c, callee) if isinstance(c, CodeType) and _belongs(c) else c for c in code.co_consts)
+def _intercept_code(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
+    code = intercept_calls(code, callee)
+    constants = tuple(
+        _intercept_code(c, callee) if isinstance(c, CodeType) and _is_driver_code(c) else c for c in code.co_consts
+    )
     return code.replace(co_consts=constants)
 
 
-def _belongs(code: CodeType) -> bool:
+def _is_driver_code(code: CodeType) -> bool:
     """Whether a nested code object is part of driving: comprehensions, and closures that call ``backward()``. Others may be roots."""
-    return is_comprehension(code) or any(a == "backward" for part in codes(code) for _, a in attribute_reads(part))
+    return is_comprehension(code) or any(
+        a == "backward" for part in nested_codes(code) for _, a in attribute_reads(part)
+    )
 
 
 def is_comprehension(code: CodeType) -> bool:
@@ -125,6 +129,6 @@ def is_comprehension(code: CodeType) -> bool:
     return code.co_name.startswith("<") and code.co_name not in {"<lambda>", "<module>"}
 
 
-def is_routed(function: FunctionType, callee: Callable[[Any], Any]) -> bool:
+def has_intercepted_calls(function: FunctionType, callee: Callable[[Any], Any]) -> bool:
     """Whether a function's calls ask ``callee`` already."""
     return any(c is callee or (isinstance(c, MethodType) and c == callee) for c in function.__code__.co_consts)

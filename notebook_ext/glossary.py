@@ -56,7 +56,7 @@ TERMS: Mapping[str, str] = {
     "wrapper": "One layer of the onion.",
 }
 
-WORDS: Mapping[str, tuple[str, ...]] = {
+VIEW_TERMS: Mapping[str, tuple[str, ...]] = {
     "linked": ("FX graph", "ATen", "lowering", "Triton", "PTX", "SASS"),
     "guards": ("guard", "source", "cache entry", "specialisation"),
     "recompiles": ("recompile", "dispatcher", "symbol", "dynamic shape"),
@@ -70,12 +70,12 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 """The words of each view of the explorer, which shows them beside its keys."""
 
 
-def words() -> dict[str, list[tuple[str, str]]]:
+def terms_by_view() -> dict[str, list[tuple[str, str]]]:
     """The words of each view with what they mean."""
-    return {view: [(term, TERMS[term]) for term in terms] for view, terms in WORDS.items()}
+    return {view: [(term, TERMS[term]) for term in terms] for view, terms in VIEW_TERMS.items()}
 
 
-def explain(word: str) -> str:
+def explain_term(word: str) -> str:
     """What a word means; for one that is not here, the nearest that are; for none, the list of all."""
     if not word:
         return "\n".join(f"{term}: {text}" for term, text in TERMS.items())
@@ -88,7 +88,7 @@ def explain(word: str) -> str:
     return f"{word!r} is not in the glossary." + (f" Did you mean {' or '.join(near)}?" if near else "")
 
 
-def page() -> str:
+def glossary_page() -> str:
     """``notebooks/reference/GLOSSARY.md``."""
     rows = "\n\n".join(f"### {term}\n\n{text}" for term, text in TERMS.items())
     return f"# Glossary\n\nThe words of the field, as this project uses them. In a notebook, `%glossary guard` explains one.\n\n{rows}\n"

@@ -13,7 +13,7 @@ from IPython.display import display
 
 from engine.errors import BadArgument
 from notebook_ext.display import has_widgets
-from notebook_ext.glossary import explain
+from notebook_ext.glossary import explain_term
 from notebook_ext.views.summary import counts
 from notebook_ext.views.text import one_line
 
@@ -21,7 +21,7 @@ __all__ = ["LessonMagics", "Prediction", "counts", "predict"]
 
 SOLVED, NOT_YET = "Solved", "Not yet"
 BOX = "border-left:3px solid {hue};padding:2px 10px;margin:4px 0"
-ASKED, RIGHT, WRONG = "#0b63a5", "#00705a", "#b04500"
+QUESTION_COLOR, RIGHT_COLOR, WRONG_COLOR = "#0b63a5", "#00705a", "#b04500"
 
 
 class Prediction:
@@ -59,14 +59,14 @@ class Prediction:
         self._check(answer)
         right, chosen = str(answer), self.chosen
         if not chosen:
-            head, hue = f"The answer: {right}", ASKED
+            head, hue = f"The answer: {right}", QUESTION_COLOR
         elif chosen == right:
-            head, hue = f"As you predicted: {chosen}", RIGHT
+            head, hue = f"As you predicted: {chosen}", RIGHT_COLOR
         else:
-            head, hue = f"You predicted: {chosen}. The answer: {right}", WRONG
+            head, hue = f"You predicted: {chosen}. The answer: {right}", WRONG_COLOR
         if self._widget is not None:
             self._widget.answer = self.choices.index(right)
-        _say(head, why, hue)
+        _show_box(head, why, hue)
 
     def _check(self, choice: object) -> None:
         if str(choice) not in self.choices:
@@ -74,11 +74,11 @@ class Prediction:
 
     def ask(self, shell: InteractiveShell | None) -> None:
         """Display the question, and the choices to click where widgets can be shown."""
-        _say(f"Predict: {self.question}", "Choose one: " + " · ".join(self.choices), ASKED)
+        _show_box(f"Predict: {self.question}", "Choose one: " + " · ".join(self.choices), QUESTION_COLOR)
         if shell is not None and has_widgets(shell):
-            from notebook_ext.widgets.question import Question
+            from notebook_ext.widgets.question import QuestionWidget
 
-            self._widget = Question(question=self.question, choices=list(self.choices))
+            self._widget = QuestionWidget(question=self.question, choices=list(self.choices))
             display(self._widget)
 
 
@@ -107,21 +107,21 @@ class LessonMagics(Magics):
             code = self.shell.compile(self.shell.transform_cell(body), "<check>", "exec")
             exec(code, dict(self.shell.user_ns))
         except AssertionError as error:
-            _say(f"{name}: {NOT_YET}.", str(error) or "An assertion does not hold.", WRONG)
+            _show_box(f"{name}: {NOT_YET}.", str(error) or "An assertion does not hold.", WRONG_COLOR)
         except NameError as error:
-            _say(f"{name}: {NOT_YET}.", f"{error}. Run the cells above first, from the top.", WRONG)
+            _show_box(f"{name}: {NOT_YET}.", f"{error}. Run the cells above first, from the top.", WRONG_COLOR)
         except Exception as error:
-            _say(f"{name}: {NOT_YET}.", f"{type(error).__name__}: {one_line(str(error), 300)}", WRONG)
+            _show_box(f"{name}: {NOT_YET}.", f"{type(error).__name__}: {one_line(str(error), 300)}", WRONG_COLOR)
         else:
-            _say(f"{name}: {SOLVED}.", "", RIGHT)
+            _show_box(f"{name}: {SOLVED}.", "", RIGHT_COLOR)
 
     @line_magic
     def glossary(self, line: str) -> None:
         """``%glossary WORD``: what a word of the field means. ``%glossary``: all of them."""
-        print(explain(line.strip()))
+        print(explain_term(line.strip()))
 
 
-def _say(head: str, body: str, hue: str) -> None:
+def _show_box(head: str, body: str, hue: str) -> None:
     """Display one line in bold and one below it, as HTML without scripts and as text."""
     below = f"<br>{html.escape(body)}" if body else ""
     box = f'<div style="{BOX.format(hue=hue)}"><b>{html.escape(head)}</b>{below}</div>'

@@ -12,12 +12,12 @@ from engine.observe.torch_trace import load_torch_trace
 from notebook_ext.views.summary import summary
 from notebook_ext.widgets.packed import write_page
 
-WIDTH = 30
-OFTEN = 0.1
+BAR_WIDTH = 30
+REFRESH_SECONDS = 0.1
 """Seconds between two drawings of the bar."""
 
 
-def report(log: Path, page: Path | None = None) -> int:
+def write_trace_report(log: Path, page: Path | None = None) -> int:
     """Write the page and print its path and the summary; the exit status is 2 where there is nothing to show.
 
     The page holds the source code of the model: look before you share one.
@@ -26,10 +26,10 @@ def report(log: Path, page: Path | None = None) -> int:
     if page.is_dir():
         page = page / f"{log.name}.html"
     try:
-        session = load_torch_trace(log, _bar("reading"))
+        session = load_torch_trace(log, _progress_bar("reading"))
         page.parent.mkdir(parents=True, exist_ok=True)
         with page.open("wb") as stream:
-            write_page(session, stream, f"{log.name}, as torch.compile told it", _bar("writing"))
+            write_page(session, stream, f"{log.name}, as torch.compile told it", _progress_bar("writing"))
     except NotATrace as error:
         print(error, file=sys.stderr)
         return 2
@@ -44,7 +44,7 @@ def report(log: Path, page: Path | None = None) -> int:
     return 0
 
 
-def _bar(what: str) -> Callable[[int, int], None]:
+def _progress_bar(what: str) -> Callable[[int, int], None]:
     """A progress bar where somebody looks."""
     if not sys.stderr.isatty():
         return lambda done, total: None
@@ -53,13 +53,16 @@ def _bar(what: str) -> Callable[[int, int], None]:
     def draw(done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last < OFTEN and done < total:
+        if now - last < REFRESH_SECONDS and done < total:
             return
         last = now
         share = done / total if total else 1.0
-        filled = round(share * WIDTH)
+        filled = round(share * BAR_WIDTH)
         print(
-            f"\r\x1b[K{what} {'#' * filled}{'.' * (WIDTH - filled)} {share:4.0%}", end="", file=sys.stderr, flush=True
+            f"\r\x1b[K{what} {'#' * filled}{'.' * (BAR_WIDTH - filled)} {share:4.0%}",
+            end="",
+            file=sys.stderr,
+            flush=True,
         )
 
     return draw

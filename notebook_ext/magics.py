@@ -18,24 +18,24 @@ from IPython.core.magic_arguments import magic_arguments
 
 from engine import api, errors
 from engine.errors import NotATrace
-from engine.observe.torch_trace import is_trace, load_torch_trace
+from engine.observe.torch_trace import is_torch_trace, load_torch_trace
 from engine.records.base import RecordError
 from engine.records.session import Session
 from notebook_ext import answers, arguments, cell, display, roots, shadow
 from notebook_ext.cell import Cell
-from notebook_ext.compare import Comparison, compare
+from notebook_ext.compare import TorchComparison, compare_with_torch
 from notebook_ext.drivers import driver_reason
 from notebook_ext.lesson import LessonMagics
-from notebook_ext.progress import Progress
-from notebook_ext.session import LAST, Sessions
-from notebook_ext.subjects import Choice, Subject, is_torch
-from notebook_ext.tape import Tape
-from notebook_ext.tracebacks import clean, passes_through, was_compiling
-from notebook_ext.views.private import private_note
+from notebook_ext.progress import CompileProgress
+from notebook_ext.session import LAST_SESSION_NAME, ShellSessions
+from notebook_ext.subjects import CellCompiler, CompileSettings, is_torch_backend
+from notebook_ext.tape import CallRecorder
+from notebook_ext.tracebacks import passes_through_cell, strip_internal_frames, was_compiling
+from notebook_ext.views.private import privacy_note
 
-SAVE_SECONDS = 60.0
+SAVE_WAIT_SECONDS = 60.0
 """How long a page waits for the kernels that are still being compiled."""
-COMPLETED = ("%%compile", "%compile")
+COMPLETED_MAGICS = ("%%compile", "%compile")
 
 
 @magics_class
@@ -46,11 +46,11 @@ class CompileMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self.sessions = Sessions(shell)
+        self.sessions = ShellSessions(shell)
 
     @no_var_expand
     @magic_arguments("%compile")
-    @arguments.options
+    @arguments.add_compile_options
     @cell_magic("compile")  # type: ignore[arg-type]
     def compile_cell(self, line: str, body: str) -> None:
         """Run the cell once, with the functions and modules that it calls compiled, and show what the compiler did.
@@ -63,64 +63,64 @@ class CompileMagics(Magics):
         %kernels answer in text, %glossary WORD explains a word. Without a notebook: engine.compile?, engine.record?, engine.explain?. The notebooks/ of the
         project teach all of this; notebooks/reference/ lists every reason for a break (BREAKS.md) and every kind of guard (GUARDS.md).
         """
-        given = arguments.read(self.compile_cell, line, "%%compile")
-        choice, names = arguments.choice(given), tuple(given.names)
+        given = arguments.parse_arguments(self.compile_cell, line, "%%compile")
+        choice, names = arguments.to_settings(given), tuple(given.names)
         subject = self._subject(choice, keep=given.keep)
         try:
-            parsed = cell.parse(self.shell, body)
+            parsed = cell.parse_cell(self.shell, body)
         except (SyntaxError, ValueError, OverflowError) as error:
             self.shell.showsyntaxerror()
-            if not self._owns_cell():
+            if not self._is_cell_magic():
                 raise
-            self._fail(error)
+            self._mark_failed(error)
             return
-        roots.check_names(names, self.shell.user_ns, parsed.bound)
+        roots.check_names(names, self.shell.user_ns, parsed.bound_names)
         self._run(given, subject, parsed, names)
 
-    def _subject(self, choice: Choice, *, keep: bool) -> Subject:
-        shadow.refuse_shadow()
+    def _subject(self, choice: CompileSettings, *, keep: bool) -> CellCompiler:
+        shadow.check_engine_not_shadowed()
         try:
-            return self.sessions.subject(choice, keep=keep)
+            return self.sessions.compiler_for(choice, keep=keep)
         except errors.EngineError as error:
             raise UsageError(str(error)) from None
 
-    def _run(self, given: argparse.Namespace, subject: Subject, parsed: Cell, names: tuple[str, ...]) -> None:
+    def _run(self, given: argparse.Namespace, subject: CellCompiler, parsed: Cell, names: tuple[str, ...]) -> None:
         failure: BaseException | None = None
-        tape = Tape() if given.compare else None
-        compared: Comparison | None = None
-        with subject.recording() as session:
+        tape = CallRecorder() if given.compare else None
+        compared: TorchComparison | None = None
+        with subject.record() as session:
             self.sessions.bind(session, given.output)
-            if path := shadow.path_shadow():
+            if path := shadow.shadowing_module_on_path():
                 session.add_note(
                     f"'import engine' gave you the compiler's package, not your own {path}: rename yours and restart the kernel."
                 )
-            with Progress(self.shell, session):
+            with CompileProgress(self.shell, session):
                 try:
-                    cell.run(self.shell, parsed, subject, session, names, tape)
+                    cell.run_cell(self.shell, parsed, subject, session, names, tape)
                 except BaseException as error:
                     failure = error
         if failure is None:
             # After the recording: its time is the cell's, not that of checks.
-            with Progress(self.shell, session):
+            with CompileProgress(self.shell, session):
                 try:
                     self._verify(given, session)
                     compared = self._compare(tape, session)
                 except BaseException as error:
                     failure = error
-        owns = self._owns_cell()
+        owns = self._is_cell_magic()
         if failure is not None:
-            self._tell_error(failure, parsed, session, shown=owns)
+            self._show_error(failure, parsed, session, shown=owns)
         others = {"stock torch.compile": compared.session} if compared is not None and compared.session else {}
-        if before := self.sessions.of_cell(self._cell_id(), session):
+        if before := self.sessions.remember_run(self._cell_id(), session):
             others["the run before"] = before
         self._finish(given, session, failure, others)
         if compared is not None and compared.session is not None:
-            self.shell.user_ns[f"{LAST}_torch"] = compared.session
-            display.show_comparison(session, compared)
+            self.shell.user_ns[f"{LAST_SESSION_NAME}_torch"] = compared.session
+            display.show_torch_comparison(session, compared)
         if failure is not None and not owns:
             raise failure
         if failure is not None:
-            self._fail(failure)
+            self._mark_failed(failure)
 
     def _finish(
         self, given: argparse.Namespace, session: Session, failure: BaseException | None, others: dict[str, Session]
@@ -128,8 +128,10 @@ class CompileMagics(Magics):
         if given.save:
             self._save(pathlib.Path(given.save).expanduser(), session, others)
         if not isinstance(failure, SystemExit):
-            before = self.sessions.before(session)
-            display.show(self.shell, session, static=not given.no_static, others=others, name="this run", after=before)
+            before = self.sessions.previous_run(session)
+            display.show_session(
+                self.shell, session, static=not given.no_static, others=others, name="this run", after=before
+            )
 
     def _save(self, path: pathlib.Path, session: Session, others: dict[str, Session]) -> None:
         """Save as a page that needs nothing, or as JSON; the file is told of, with what it holds of the user's own."""
@@ -137,7 +139,7 @@ class CompileMagics(Magics):
             if path.suffix.lower() in (".html", ".htm"):
                 from notebook_ext.widgets.packed import write_page
 
-                if not api.wait(session, SAVE_SECONDS):
+                if not api.wait(session, SAVE_WAIT_SECONDS):
                     session.add_note("The saved page lacks kernels that were still being compiled.")
                 with path.open("wb") as stream:
                     write_page(session, stream, path.stem, view="linked", others=others, name="this run")
@@ -146,34 +148,34 @@ class CompileMagics(Magics):
         except OSError as error:
             session.add_note(f"Not saved as {path.name}: {error.strerror or error}.")
             return
-        session.add_note(f"Saved as {path.name}. {private_note(session)}")
+        session.add_note(f"Saved as {path.name}. {privacy_note(session)}")
 
     def _verify(self, given: argparse.Namespace, session: Session) -> None:
-        if given.verify and not is_torch(given.backend):
+        if given.verify and not is_torch_backend(given.backend):
             api.verify(session)
 
-    def _compare(self, tape: Tape | None, session: Session) -> Comparison | None:
+    def _compare(self, tape: CallRecorder | None, session: Session) -> TorchComparison | None:
         if tape is None:
             return None
         session.set_stage("compare")
-        compared = compare(tape)
+        compared = compare_with_torch(tape)
         session.set_stage("")
         session.add_note(compared.text)
         return compared
 
-    def _tell_error(self, error: BaseException, parsed: Cell, session: Session, *, shown: bool) -> None:
+    def _show_error(self, error: BaseException, parsed: Cell, session: Session, *, shown: bool) -> None:
         """The user's own traceback, as if the cell had run without us; where it is not ``shown``, the caller raises the error on."""
         if isinstance(error, KeyboardInterrupt) and was_compiling(error):
             session.add_note(
                 "Interrupted while compiling: nothing half-made was kept, and the next call compiles anew."
             )
-        is_syntax = isinstance(error, SyntaxError) and not passes_through(error, parsed.file)
+        is_syntax = isinstance(error, SyntaxError) and not passes_through_cell(error, parsed.file)
         try:
             raise error  # what prints tracebacks of exception groups asks for the exception being handled
         except SystemExit:
             return
         except BaseException:
-            tb = clean(error, parsed.file)
+            tb = strip_internal_frames(error, parsed.file)
             if not shown:
                 return
             if is_syntax:
@@ -181,7 +183,7 @@ class CompileMagics(Magics):
             else:
                 self.shell.showtraceback((type(error), error, tb), tb_offset=0)
 
-    def _owns_cell(self) -> bool:
+    def _is_cell_magic(self) -> bool:
         """Whether the cell that runs is all ours, so that nothing comes after what we show."""
         result = self.shell.displayhook.exec_result
         raw = getattr(result.info, "raw_cell", "") if isinstance(result, ExecutionResult) else ""
@@ -192,7 +194,7 @@ class CompileMagics(Magics):
         result = self.shell.displayhook.exec_result
         return str(getattr(result.info, "cell_id", "") or "") if isinstance(result, ExecutionResult) else ""
 
-    def _fail(self, error: BaseException) -> None:
+    def _mark_failed(self, error: BaseException) -> None:
         """Let the cell count as failed without its error being shown a second time."""
         if isinstance(error, SystemExit):
             raise error
@@ -214,40 +216,40 @@ class CompileMagics(Magics):
 
         Options of ``%%compile`` may stand before it.
         """
-        flags, text = arguments.leading_options(line)
+        flags, text = arguments.split_leading_options(line)
         if not text:
             raise UsageError("%compile needs a function, a module or an expression: %compile model, or %compile f(x).")
-        given = arguments.read(self.compile_cell, flags, "%compile")
-        subject = self._subject(arguments.choice(given), keep=given.keep)
-        tree = expression(text)
+        given = arguments.parse_arguments(self.compile_cell, flags, "%compile")
+        subject = self._subject(arguments.to_settings(given), keep=given.keep)
+        tree = parse_expression(text)
         if isinstance(tree, (ast.Name, ast.Attribute, ast.Subscript)):
-            self._keep(text, subject)
+            self._keep_compiled(text, subject)
             return None
         return self._run_expression(given, subject, text)
 
-    def _keep(self, text: str, subject: Subject) -> None:
+    def _keep_compiled(self, text: str, subject: CellCompiler) -> None:
         value = self._evaluate(text)
-        if problem := roots.not_a_root(value):
+        if problem := roots.why_not_root(value):
             raise UsageError(f"{text!r} cannot be compiled: {problem}.")
         if isinstance(value, torch.nn.Module):
-            subject.attach(value)
+            subject.compile_module(value)
         elif isinstance(value, FunctionType) and text.isidentifier():
-            if kind := roots.not_compilable(value):
+            if kind := roots.uncompilable_kind(value):
                 raise UsageError(f"{text!r} cannot be compiled: it is {kind}, and those run as Python.")
             if why := driver_reason(value, lambda f: f.__globals__ is self.shell.user_ns):
                 raise UsageError(
                     f"{text!r} runs as Python because {why}: compile the modules and losses that it calls."
                 )
-            self.shell.user_ns[text] = roots.made(subject, value)
+            self.shell.user_ns[text] = roots.compile_root(subject, value)
         else:
             raise UsageError(
                 f"%compile keeps modules, and functions that have a name of their own here: give {text!r} a name first."
             )
         print(f"{text} is compiled from now on; its calls in %%compile --keep cells are recorded.")
 
-    def _run_expression(self, given: argparse.Namespace, subject: Subject, text: str) -> Any:
+    def _run_expression(self, given: argparse.Namespace, subject: CellCompiler, text: str) -> Any:
         name = "_compile_value"
-        parsed = cell.parse(self.shell, f"{name} = ({text})")
+        parsed = cell.parse_cell(self.shell, f"{name} = ({text})")
         try:
             self._run(given, subject, parsed, ())
             return self.shell.user_ns.get(name)
@@ -263,34 +265,34 @@ class CompileMagics(Magics):
         """
         rest = line.strip().removeprefix("--diff")
         if rest != line.strip() and not rest[:1].strip():
-            self._explore_difference(self._arguments(rest))
+            self._explore_comparison(self._split_paths(rest))
             return
-        given = self._arguments(line)
+        given = self._split_paths(line)
         if len(given) == 2:
-            first, second = map(self._session, given)
-            display.show_difference(self.shell, first, second, *given)
+            first, second = map(self._resolve_session, given)
+            display.show_session_comparison(self.shell, first, second, *given)
         elif len(given) > 2:
             raise UsageError("%explore takes one session, or two to compare; quote a path that holds spaces.")
         else:
-            display.explore(self.shell, self._session(given[0] if given else ""))
+            display.explore(self.shell, self._resolve_session(given[0] if given else ""))
 
-    def _explore_difference(self, given: list[str]) -> None:
+    def _explore_comparison(self, given: list[str]) -> None:
         if len(given) > 2:
             raise UsageError("%explore --diff takes at most two sessions; quote a path that holds spaces.")
         if given:
-            first, second = self._session(given[0]), self._session(given[1] if len(given) > 1 else "")
+            first, second = self._resolve_session(given[0]), self._resolve_session(given[1] if len(given) > 1 else "")
             names = (given[0], given[1] if len(given) > 1 else "the last session")
         else:
-            second, names = self._session(""), ("the run before", "this run")
-            before = self.sessions.before(second)
+            second, names = self._resolve_session(""), ("the run before", "this run")
+            before = self.sessions.previous_run(second)
             if before is None:
                 raise UsageError(
                     "The last %%compile cell ran only once: run it again, or name two sessions: %explore --diff A B."
                 )
             first = before
-        display.show_difference(self.shell, first, second, *names)
+        display.show_session_comparison(self.shell, first, second, *names)
 
-    def _arguments(self, line: str) -> list[str]:
+    def _split_paths(self, line: str) -> list[str]:
         """The words of a line; a path that exists as it stands may hold spaces without quotes."""
         text = line.strip()
         if not text or text in self.shell.user_ns or pathlib.Path(text.strip("\"'")).expanduser().exists():
@@ -306,14 +308,14 @@ class CompileMagics(Magics):
         """``%guards f``: all guards of f's cache entries. ``%guards f(x, 2)``: which entry that call would use, and why others would not, with
         the explorer open on its guards; runs nothing.
         """
-        tree = expression(line)
+        tree = parse_expression(line)
         if isinstance(tree, ast.Call):
             value = self._callable(ast.unparse(tree.func))
-            positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_inside(tree)})")
-            told = answers.explained(value, positional, keywords)
-            print(told if isinstance(told, str) else answers.call_text(told))
+            positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_call_arguments(tree)})")
+            told = answers.explain_call(value, positional, keywords)
+            print(told if isinstance(told, str) else answers.explanation_text(told))
             if not isinstance(told, str):
-                display.show_call(self.shell, self.sessions.last, told)
+                display.show_guards_of_call(self.shell, self.sessions.last, told)
         else:
             print(answers.guards_text(self._callable(line), self.sessions.last))
 
@@ -321,15 +323,15 @@ class CompileMagics(Magics):
     @line_magic
     def recompiles(self, line: str) -> None:
         """``%recompiles f``: why f was compiled more than once in the last recorded cell."""
-        print(answers.recompiles_text(self._session(""), self._callable(line)))
+        print(answers.recompiles_text(self._resolve_session(""), self._callable(line)))
 
     @no_var_expand
     @line_magic
     def kernels(self, line: str) -> None:
         """``%kernels f``: the kernels of f in the last recorded cell, as Triton text."""
-        print(answers.kernels_text(self._session(""), self._callable(line)))
+        print(answers.kernels_text(self._resolve_session(""), self._callable(line)))
 
-    def _session(self, text: str) -> Session:
+    def _resolve_session(self, text: str) -> Session:
         if not text:
             if self.sessions.last is None:
                 raise UsageError("Nothing is recorded yet: run a %%compile cell first.")
@@ -344,7 +346,7 @@ class CompileMagics(Magics):
                 f"{text!r} is neither a session bound to a name, nor the file of a saved session or of a torch trace."
             )
         try:
-            return load_torch_trace(path) if is_trace(path) else Session.load(path)
+            return load_torch_trace(path) if is_torch_trace(path) else Session.load(path)
         except (RecordError, NotATrace) as error:
             raise UsageError(str(error)) from None
 
@@ -352,7 +354,7 @@ class CompileMagics(Magics):
         if not text.strip():
             raise UsageError("Name a compiled function or module.")
         value = self._evaluate(text)
-        if problem := roots.not_a_root(value):
+        if problem := roots.why_not_root(value):
             raise UsageError(f"{text.strip()!r} is not something that was compiled: {problem}.")
         return value
 
@@ -363,7 +365,7 @@ class CompileMagics(Magics):
             raise UsageError(f"{text.strip()!r} cannot be evaluated: {type(error).__name__}: {error}") from None
 
 
-def expression(text: str) -> ast.expr:
+def parse_expression(text: str) -> ast.expr:
     """Parse one expression.
 
     Raises:
@@ -375,7 +377,7 @@ def expression(text: str) -> ast.expr:
         raise UsageError(f"{text.strip()!r} is not a Python expression: {error.msg}.") from None
 
 
-def _inside(call: ast.Call) -> str:
+def _call_arguments(call: ast.Call) -> str:
     return ", ".join(
         [
             *map(ast.unparse, call.args),
@@ -387,8 +389,8 @@ def _inside(call: ast.Call) -> str:
 def register(shell: InteractiveShell) -> None:
     """Add the magics and their completion to a shell."""
     shell.register_magics(CompileMagics(shell), LessonMagics(shell))
-    complete = arguments.completer(shell)
-    for key in COMPLETED:
+    complete = arguments.make_completer(shell)
+    for key in COMPLETED_MAGICS:
         shell.strdispatchers["complete_command"].strs.pop(key, None)
         shell.set_hook("complete_command", lambda _, event: complete(event), str_key=key)
 
@@ -401,7 +403,7 @@ def unregister(shell: InteractiveShell) -> None:
             for name in names:
                 manager.magics[kind].pop(name, None)
         manager.registry.pop(magics.__name__, None)
-    for key in COMPLETED:
+    for key in COMPLETED_MAGICS:
         shell.strdispatchers["complete_command"].strs.pop(key, None)
-    shell.user_ns.pop(LAST, None)
-    shell.user_ns_hidden.pop(LAST, None)
+    shell.user_ns.pop(LAST_SESSION_NAME, None)
+    shell.user_ns_hidden.pop(LAST_SESSION_NAME, None)

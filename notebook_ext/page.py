@@ -12,14 +12,14 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-MARK = "compile-explorer"
+OUTPUT_METADATA_KEY = "compile-explorer"
 """Key of our metadata on an output: which session it shows."""
-WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+CONTENT_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """What the page may load: nothing that is not in it."""
 
-STYLE = """
+PAGE_CSS = """
 :root { color-scheme: light dark; --ground: #ffffff; --ink: #1f1f1f; --quiet: #5a5a5a; --line: #d4d4d4; --code: #f6f6f6; --error: #fdecea;
   --jp-ui-font-family: system-ui, -apple-system, "Segoe UI", sans-serif; --jp-ui-font-color2: var(--quiet); }
 @media (prefers-color-scheme: dark) { :root { --ground: #161616; --ink: #e6e6e6; --quiet: #b0b0b0; --line: #444444; --code: #222222; --error: #3b1f1c; } }
@@ -44,15 +44,15 @@ img { max-width: 100%; }
 """
 
 
-def page(notebook: Any, title: str, explorers: Mapping[int, str] | None = None) -> str:
+def notebook_page(notebook: Any, title: str, explorers: Mapping[int, str] | None = None) -> str:
     """The whole page for an executed notebook. ``explorers`` are pages of their own, by the number that outputs carry in their metadata."""
     shown = explorers or {}
     body = "\n".join(part for cell in notebook.cells for part in _cell(cell, shown))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}{_code_colours()}</style></head>\n<body>\n<main>\n{body}\n</main>\n</body></html>\n"
+        f"<title>{html.escape(title)}</title><style>{PAGE_CSS}{_highlight_css()}</style></head>\n<body>\n<main>\n{body}\n</main>\n</body></html>\n"
     )
 
 
@@ -71,14 +71,14 @@ def _cell(cell: Any, explorers: Mapping[int, str]) -> Iterator[str]:
         yield f'<div class="cell">{markdown2html(cell.source)}</div>'
     elif cell.cell_type == "code":
         outputs = "".join(_output(o) + _explorer(o, explorers) for o in cell.outputs)
-        yield f'<div class="cell"><div class="input code">{_coloured(cell.source)}</div>{outputs}</div>'
+        yield f'<div class="cell"><div class="input code">{_highlighted(cell.source)}</div>{outputs}</div>'
 
 
-def _coloured(source: str) -> str:
+def _highlighted(source: str) -> str:
     return str(highlight(source, PythonLexer(), HtmlFormatter(nowrap=True)).join(("<pre>", "</pre>")))
 
 
-def _code_colours() -> str:
+def _highlight_css() -> str:
     light = HtmlFormatter(style="xcode").get_style_defs(".code")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".code")
     plain = ".code { background: var(--code); }"
@@ -91,7 +91,7 @@ def _output(output: Any) -> str:
     if output.output_type == "error":
         return f'<div class="output error">{_text(chr(10).join(output.traceback))}</div>'
     data = output.get("data", {})
-    if WIDGET in data:
+    if WIDGET_MIME in data:
         return ""
     if "text/html" in data:
         return _box(_joined(data["text/html"]))
@@ -106,7 +106,7 @@ def _output(output: Any) -> str:
 
 
 def _explorer(output: Any, explorers: Mapping[int, str]) -> str:
-    number = output.get("metadata", {}).get(MARK, {}).get("session")
+    number = output.get("metadata", {}).get(OUTPUT_METADATA_KEY, {}).get("session")
     if number not in explorers:
         return ""
     inside = html.escape(explorers[number], quote=True)

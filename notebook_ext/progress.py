@@ -17,18 +17,18 @@ from IPython.display import display
 from engine.records.session import Session
 from notebook_ext.display import has_widgets
 
-AFTER = 0.7
+DELAY_SECONDS = 0.7
 """Seconds of compiling before the line appears: it must be there within one second."""
-EVERY = 0.15
+POLL_SECONDS = 0.15
 CANCELLED = "Cancelled: what was not compiled by then ran as plain Python, with the same results. Run the cell again to compile it."
-_TUNING = re.compile(r"tuning (\d+): (\d+) ways to compute \w+:(\w+)/\w+:(\w+)")
+_AUTOTUNE_STAGE = re.compile(r"tuning (\d+): (\d+) ways to compute \w+:(\w+)/\w+:(\w+)")
 """What the stage says while kernels are measured against each other."""
 
 
-class Line(Protocol):
+class ProgressLine(Protocol):
     """A way of showing one changing line."""
 
-    def say(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Show this text in place of the last."""
         ...
 
@@ -37,13 +37,13 @@ class Line(Protocol):
         ...
 
 
-class Progress:
+class CompileProgress:
     """Watches a session's stage from a thread while the cell runs in another."""
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
-        self._over = threading.Event()
+        self._is_done = threading.Event()
         # A display sent from a thread belongs to the cell only if it carries the cell's message context.
         self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._watch,), daemon=True)
 
@@ -52,28 +52,28 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
+        self._is_done.set()
         self._thread.join(2.0)
 
     def _watch(self) -> None:
         since: float | None = None
-        line: Line | None = None
+        line: ProgressLine | None = None
         try:
-            while not self._over.wait(EVERY):
+            while not self._is_done.wait(POLL_SECONDS):
                 stage = self._session.stage
                 now = time.monotonic()
                 since = None if not stage and line is None else since or now
-                if since is not None and now - since >= AFTER:
-                    line = line or open_line(self._shell, self._session)
-                    line.say(sentence(self._session, stage, now - since))
+                if since is not None and now - since >= DELAY_SECONDS:
+                    line = line or make_progress_line(self._shell, self._session)
+                    line.set_text(progress_text(self._session, stage, now - since))
         finally:
             if line is not None:
                 line.close()
 
 
-def sentence(session: Session, stage: str, seconds: float) -> str:
+def progress_text(session: Session, stage: str, seconds: float) -> str:
     """``Compiling GPT.forward: lowering, 3 s``; between compilations, that the cell is running."""
-    if tuning := _TUNING.fullmatch(stage):
+    if tuning := _AUTOTUNE_STAGE.fullmatch(stage):
         count, ways, frame, node = tuning.groups()
         name = next((f.name for f in session.frames if f.id == frame), "the cell")
         return (
@@ -91,14 +91,14 @@ def sentence(session: Session, stage: str, seconds: float) -> str:
     return f"{verb} {name or 'the cell'}{doing}, {seconds:.0f} s"
 
 
-def open_line(shell: InteractiveShell, session: Session) -> Line:
+def make_progress_line(shell: InteractiveShell, session: Session) -> ProgressLine:
     """The best line that this shell can show."""
     if has_widgets(shell):
-        return WidgetLine(shell, session)
-    return TerminalLine()
+        return WidgetProgressLine(shell, session)
+    return TerminalProgressLine()
 
 
-class WidgetLine:
+class WidgetProgressLine:
     """The line and its button as widgets. Their output is emptied at the end, so that a saved notebook keeps no dead view."""
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
@@ -108,13 +108,13 @@ class WidgetLine:
         tooltip = "Stop compiling: the cell goes on as plain Python. Again: interrupt the cell"
         self._button = ipywidgets.Button(description="Cancel", tooltip=tooltip, layout={"width": "auto"})
         self._button.on_click(lambda _: cancel(session))
-        answer_while_busy(self._button)
+        handle_messages_while_busy(self._button)
         can_cancel = getattr(getattr(shell, "kernel", None), "_supports_kernel_subshells", False)
         self._hint = "" if can_cancel else " (interrupt the kernel to cancel)"
         self._box = ipywidgets.HBox([self._label, self._button] if can_cancel else [self._label])
         self._handle: Any = None
 
-    def say(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Show the text."""
         self._label.value = text + self._hint
         if self._handle is None:
@@ -128,13 +128,13 @@ class WidgetLine:
             widget.close()
 
 
-class TerminalLine:
+class TerminalProgressLine:
     """One line on standard error, where that is a terminal."""
 
     def __init__(self) -> None:
         self._width = 0
 
-    def say(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Show the text."""
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{text}{' ' * (self._width - len(text))}")
@@ -148,7 +148,7 @@ class TerminalLine:
             sys.stderr.flush()
 
 
-def answer_while_busy(widget: Any) -> None:
+def handle_messages_while_busy(widget: Any) -> None:
     """Let a widget's clicks be handled while the cell that made it runs.
 
     Front ends send them to a subshell for that. Recent versions of ipykernel send what answers a widget's last message to where that

@@ -6,9 +6,9 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-from engine.guards.examples import EXAMPLES as GUARDS
-from engine.trace.breaks import CATALOGUE
-from engine.trace.examples import EXAMPLES as BREAKS
+from engine.guards.examples import GUARD_EXAMPLES as GUARDS
+from engine.trace.breaks import BREAK_REASONS
+from engine.trace.examples import BREAK_EXAMPLES as BREAKS
 from notebook_ext import glossary
 
 
@@ -18,15 +18,15 @@ def breaks_page() -> str:
         "# Graph breaks",
         "Every reason for which a graph ends before its function does. The compiler keeps this list itself; each example is executed by a test: the first function breaks in this way, the second is one graph. `x` is a tensor.",
     )
-    return "\n\n".join([*head, *(part for kind in CATALOGUE for part in _break(kind))]) + "\n"
+    return "\n\n".join([*head, *(part for kind in BREAK_REASONS for part in _break(kind))]) + "\n"
 
 
 def _break(kind: str) -> Iterator[str]:
-    reason = CATALOGUE[kind]
+    reason = BREAK_REASONS[kind]
     yield f"## {reason.title}"
-    yield f"`{kind}`. {reason.why}"
-    if reason.remedies:
-        yield "\n".join(f"- {remedy}" for remedy in reason.remedies)
+    yield f"`{kind}`. {reason.explanation}"
+    if reason.hints:
+        yield "\n".join(f"- {remedy}" for remedy in reason.hints)
     if kind in BREAKS:
         yield f"Breaks:\n\n{_code(BREAKS[kind].before)}"
         yield f"Does not:\n\n{_code(BREAKS[kind].after)}"
@@ -44,13 +44,13 @@ def guards_page() -> str:
 def _guard(kind: str) -> Iterator[str]:
     example = GUARDS[kind]
     yield f"## {kind.capitalize() if kind.islower() else kind}"
-    yield example.means
+    yield example.description
     calls = [
-        f"f({example.first})",
-        *([example.meanwhile] if example.meanwhile else []),
-        f"f({example.other})   # turned away",
+        f"f({example.first_args})",
+        *([example.between_calls] if example.between_calls else []),
+        f"f({example.failing_args})   # turned away",
     ]
-    before = f"{example.before}\n" if example.before else ""
+    before = f"{example.setup}\n" if example.setup else ""
     yield _code(f"{example.code}\n\n{before}" + "\n".join(calls))
 
 
@@ -61,7 +61,7 @@ def _code(text: str) -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "BREAKS.md": breaks_page,
     "GUARDS.md": guards_page,
-    "GLOSSARY.md": glossary.page,
+    "GLOSSARY.md": glossary.glossary_page,
 }
 
 

@@ -12,17 +12,17 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from notebook_ext.display import REPORT, STEADY
-from notebook_ext.page import ANSI, MARK, WIDGET, page, title_of
+from notebook_ext.display import DETERMINISTIC_ENV, REPORT_ENV
+from notebook_ext.page import ANSI, OUTPUT_METADATA_KEY, WIDGET_MIME, notebook_page, title_of
 
-HOME = pathlib.Path(__file__).resolve().parent.parent
-TOUR = HOME / "notebooks" / "00_tour.ipynb"
-MINUTES = 20
-WAIT = 120.0
+REPO_ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOUR = REPO_ROOT / "notebooks" / "00_tour.ipynb"
+CELL_TIMEOUT_MINUTES = 20
+BACKGROUND_TIMEOUT = 120.0
 """Seconds to wait for kernels that are still being compiled when the last cell is done."""
 
 
-def execute(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: bool = False) -> str:
+def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: bool = False) -> str:
     """Execute a notebook in a new kernel in the folder ``home``; its outputs are then those that need no kernel.
 
     Sessions that were shown are saved in ``folder`` by number. With ``steady`` the outputs are the same at every run: no times, and nothing that was not
@@ -36,11 +36,11 @@ def execute(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: 
     from nbclient.exceptions import CellExecutionError
 
     saving = nbformat.v4.new_code_cell(
-        f"__import__('notebook_ext.display').display.save_reported({str(folder)!r}, {WAIT})"
+        f"__import__('notebook_ext.display').display.save_reported({str(folder)!r}, {BACKGROUND_TIMEOUT})"
     )  # type: ignore[no-untyped-call]
     client = NotebookClient(
         notebook,
-        timeout=MINUTES * 60,
+        timeout=CELL_TIMEOUT_MINUTES * 60,
         kernel_name="python3",
         resources={"metadata": {"path": str(home)}},
         store_widget_state=False,
@@ -49,12 +49,12 @@ def execute(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: 
         extra_arguments=["--IPKernelApp.log_level=40"],
     )
     # The kernel must find our packages also when they are run from a source tree that is not installed.
-    search = os.pathsep.join(p for p in (str(HOME), os.environ.get("PYTHONPATH", "")) if p)
+    search = os.pathsep.join(p for p in (str(REPO_ROOT), os.environ.get("PYTHONPATH", "")) if p)
     problem = ""
     settled = (
-        {STEADY: "1", "TORCH_LOGS": "-dynamo"} if steady else {}
+        {DETERMINISTIC_ENV: "1", "TORCH_LOGS": "-dynamo"} if steady else {}
     )  # stock torch.compile's warnings name times and processes
-    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT: "1", **settled}):
+    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT_ENV: "1", **settled}):
         try:
             for index, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, index)
@@ -64,28 +64,28 @@ def execute(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: 
         with contextlib.suppress(CellExecutionError):
             client.execute_cell(saving, len(notebook.cells) - 1)
         notebook.cells.pop()
-    tidy(notebook)
+    strip_kernel_output(notebook)
     return problem
 
 
-def tidy(notebook: Any) -> Any:
+def strip_kernel_output(notebook: Any) -> Any:
     """Take away what only a running kernel can show (widget views, outputs that were emptied), and which Python it was."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [o for o in cell.outputs if not is_dead(o)]
+            cell.outputs = [o for o in cell.outputs if not needs_kernel(o)]
             cell.metadata.pop("execution", None)
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
 
 
-def is_dead(output: Any) -> bool:
+def needs_kernel(output: Any) -> bool:
     """Whether an output shows nothing without a kernel."""
     data = output.get("data")
-    return data is not None and (WIDGET in data or not any(bool(v) for v in data.values()))
+    return data is not None and (WIDGET_MIME in data or not any(bool(v) for v in data.values()))
 
 
-def explorer(file: pathlib.Path) -> str:
+def explorer_page(file: pathlib.Path) -> str:
     """The explorer of a saved session as a page of its own."""
     from engine.records.session import Session
     from notebook_ext.widgets.packed import write_page
@@ -95,15 +95,15 @@ def explorer(file: pathlib.Path) -> str:
     return page.getvalue().decode()
 
 
-def without_marks(notebook: Any) -> Any:
+def strip_report_metadata(notebook: Any) -> Any:
     """The notebook without the metadata that only a report needs."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            output.get("metadata", {}).pop(MARK, None)
+            output.get("metadata", {}).pop(OUTPUT_METADATA_KEY, None)
     return notebook
 
 
-def report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> tuple[pathlib.Path, str]:
+def write_report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> tuple[pathlib.Path, str]:
     """Execute a notebook and write its page into ``folder``; with ``write`` the notebook keeps its outputs too.
 
     Returns:
@@ -113,13 +113,13 @@ def report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> 
 
     with tempfile.TemporaryDirectory() as saved:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-        problem = execute(notebook, path.resolve().parent, pathlib.Path(saved), steady=write)
-        explorers = {int(file.stem): explorer(file) for file in pathlib.Path(saved).glob("*.json")}
+        problem = execute_notebook(notebook, path.resolve().parent, pathlib.Path(saved), steady=write)
+        explorers = {int(file.stem): explorer_page(file) for file in pathlib.Path(saved).glob("*.json")}
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{path.stem}.html"
-    made.write_text(page(notebook, title_of(notebook, path.stem), explorers), encoding="utf-8")
+    made.write_text(notebook_page(notebook, title_of(notebook, path.stem), explorers), encoding="utf-8")
     if write and not problem:
-        nbformat.write(without_marks(notebook), path)  # type: ignore[no-untyped-call]
+        nbformat.write(strip_report_metadata(notebook), path)  # type: ignore[no-untyped-call]
     return made.resolve(), problem
 
 
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"There is no notebook {given.notebook}.", file=sys.stderr)
         return 2
     try:
-        made, problem = report(given.notebook, given.output, write=given.write)
+        made, problem = write_report(given.notebook, given.output, write=given.write)
     except ImportError as error:
         print(f"{error.name} is missing: install compile-explorer[lab].", file=sys.stderr)
         return 2

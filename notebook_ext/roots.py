@@ -15,24 +15,24 @@ from typing import Any
 import torch
 from IPython.core.error import UsageError
 
-from engine.ir.marks import is_disabled, original
-from engine.records.runtime import Skipped
+from engine.ir.marks import is_disabled, unwrap_compiled
+from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
-from engine.runtime.dispatch import dispatch_of
+from engine.runtime.dispatch import dispatcher_state_of
 from engine.runtime.modules import compiled_forward
-from notebook_ext.drivers import driver_reason, is_comprehension, is_routed, routed
-from notebook_ext.subjects import Subject, Undo, is_given_to_stock
-from notebook_ext.tape import Tape
+from notebook_ext.drivers import driver_reason, has_intercepted_calls, is_comprehension, with_intercepted_calls
+from notebook_ext.subjects import CellCompiler, Undo, is_torch_compiled_by_cell
+from notebook_ext.tape import CallRecorder
 
-PLAIN = (type, BuiltinFunctionType, MethodWrapperType)
-LIBRARIES = tuple(
+NEVER_COMPILED_TYPES = (type, BuiltinFunctionType, MethodWrapperType)
+LIBRARY_DIRS = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-REACH = 50_000
+MAX_SEARCHED_VALUES = 50_000
 """Values looked at when searching a notebook for its modules."""
-OPTIMIZED = "_torchdynamo_orig_callable"
+DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
 
-MADE: weakref.WeakSet[Any] = weakref.WeakSet()
+CELL_DISPATCHERS: weakref.WeakSet[Any] = weakref.WeakSet()
 """Dispatchers that some cell made: another cell gives them a cache of its own. Those a person made with ``engine.compile`` are left alone."""
 
 
@@ -41,12 +41,12 @@ class Roots:
 
     def __init__(
         self,
-        subject: Subject,
+        subject: CellCompiler,
         session: Session,
         namespace: MutableMapping[str, Any],
         file: str,
         names: tuple[str, ...] = (),
-        tape: Tape | None = None,
+        tape: CallRecorder | None = None,
     ) -> None:
         self._subject = subject
         self._session = session
@@ -54,8 +54,8 @@ class Roots:
         self._file = file
         self._names = names
         self._tape = tape
-        self._older: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet(modules_in(namespace))
-        self._decided: dict[int, tuple[Any, Any]] = {}
+        self._existing_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet(reachable_modules(namespace))
+        self._replacements: dict[int, tuple[Any, Any]] = {}
         self._attached: dict[int, tuple[torch.nn.Module, Undo]] = {}
         self._functions: dict[int, tuple[FunctionType, Any]] = {}
         self._rebound: dict[str, tuple[Any, Any]] = {}
@@ -63,57 +63,57 @@ class Roots:
         self.compiled: list[str] = []
         """Names of the roots, in the order they were met."""
         self.drivers: list[str] = []
-        self._is_over = False
+        self._is_finished = False
 
     # What the rewritten cell calls.
 
-    def callee(self, called: Any) -> Any:
+    def replace_callee(self, called: Any) -> Any:
         """What to call in place of ``called``: the same thing, compiled where it is a root."""
-        if isinstance(called, PLAIN) or self._is_over:
+        if isinstance(called, NEVER_COMPILED_TYPES) or self._is_finished:
             return called
         if isinstance(called, MethodType):
             return self._method(called)
-        known = self._decided.get(id(called))
+        known = self._replacements.get(id(called))
         if known is not None:
             return known[1]
-        answer = self._decide(called)
-        self._decided[id(called)] = (called, answer)
+        answer = self._replacement_for(called)
+        self._replacements[id(called)] = (called, answer)
         return answer
 
-    def defined(self, function: Any) -> Any:
+    def replace_definition(self, function: Any) -> Any:
         """What to bind for a function that the cell just defined and calls: compiled from the start, so that its name means one object."""
         is_chosen = isinstance(function, FunctionType) and not self._names and not self._is_driver(function)
         return self._function(function) if is_chosen else function
 
-    def _decide(self, called: Any) -> Any:
+    def _replacement_for(self, called: Any) -> Any:
         if self._names and not self._is_named(called):
             return self._in_driver(called)
         if isinstance(called, torch.nn.Module):
-            watched = self._watched(called, called)  # a tape copies the module before it is attached
+            watched = self._with_recording(called, called)  # a tape copies the module before it is attached
             self._module(called)
             return watched
         if isinstance(called, FunctionType) and is_comprehension(called.__code__):
             return called
         if isinstance(called, FunctionType):
             compiled = self._function(called)
-            return self._watched(original(compiled), compiled)
+            return self._with_recording(unwrap_compiled(compiled), compiled)
         if isinstance(called, functools.partial):
-            inner = self.callee(called.func)
+            inner = self.replace_callee(called.func)
             return called if inner is called.func else functools.partial(inner, *called.args, **called.keywords)
-        call = call_method(called)
+        call = python_call_method(called)
         if call is not None and self._is_notebook(call):
             return MethodType(self._function(call, called), called)
         return called
 
-    def _watched(self, root: Any, target: Any) -> Any:
+    def _with_recording(self, root: Any, target: Any) -> Any:
         """With a tape: the target, its calls recorded."""
-        is_root = isinstance(root, torch.nn.Module) or target in MADE
-        return target if self._tape is None or not is_root else self._tape.watch(root, target)
+        is_root = isinstance(root, torch.nn.Module) or target in CELL_DISPATCHERS
+        return target if self._tape is None or not is_root else self._tape.record_calls(root, target)
 
     def _in_driver(self, called: Any) -> Any:
         """With names given: a driver still runs with its calls looked at, everything else as it is."""
         if isinstance(called, FunctionType) and self._is_notebook(called) and self._is_driver(called):
-            return routed(original(called), self.callee)
+            return with_intercepted_calls(unwrap_compiled(called), self.replace_callee)
         return called
 
     def _method(self, method: MethodType) -> Any:
@@ -125,7 +125,7 @@ class Roots:
         if self._is_notebook(function) or self._names:
             compiled = self._function(function, owner)
             return method if compiled is function else MethodType(compiled, owner)
-        if isinstance(owner, torch.nn.Module) and is_entry(method):
+        if isinstance(owner, torch.nn.Module) and is_model_entry_point(method):
             self._module(owner)
         return method
 
@@ -136,19 +136,21 @@ class Roots:
             return
         name = type(module).__name__
         if isinstance(module, torch.jit.ScriptModule):
-            self._skip(
+            self._note_skipped(
                 name,
                 "it is a TorchScript module, which has no Python code to trace",
                 "Call the Python module it was scripted from.",
             )
-        elif original(module) is not module:
+        elif unwrap_compiled(module) is not module:
             self.compiled.append(name)  # a person compiled it; its own options and cache stay
-        elif name == "OptimizedModule" or (has_stock_call(module) and not is_given_to_stock(module)):
-            self._skip(name, "torch.compile has it already", "Call a module that was not given to torch.compile.")
+        elif name == "OptimizedModule" or (has_torch_compiled_call(module) and not is_torch_compiled_by_cell(module)):
+            self._note_skipped(
+                name, "torch.compile has it already", "Call a module that was not given to torch.compile."
+            )
         elif is_disabled(type(module).forward):
-            self._skip(name, "its forward is marked as not to be compiled", "Remove the disable mark.")
+            self._note_skipped(name, "its forward is marked as not to be compiled", "Remove the disable mark.")
         else:
-            self._attached[id(module)] = (module, self._subject.attach(module))
+            self._attached[id(module)] = (module, self._subject.compile_module(module))
             self.compiled.append(name)
 
     # Functions.
@@ -156,28 +158,32 @@ class Roots:
     def _function(self, function: FunctionType, owner: Any = None) -> Any:
         known = self._functions.get(id(function))
         if known is None:
-            known = self._functions[id(function)] = (function, self._choose(function, owner))
+            known = self._functions[id(function)] = (function, self._compile_or_skip(function, owner))
         return known[1]
 
-    def _choose(self, function: FunctionType, owner: Any) -> Any:
-        if any(function is compiled for _, compiled in self._functions.values()) or is_routed(function, self.callee):
+    def _compile_or_skip(self, function: FunctionType, owner: Any) -> Any:
+        if any(function is compiled for _, compiled in self._functions.values()) or has_intercepted_calls(
+            function, self.replace_callee
+        ):
             return function
-        inner = original(function) if function in MADE else function
+        inner = unwrap_compiled(function) if function in CELL_DISPATCHERS else function
         name = inner.__qualname__
-        if dispatch_of(inner) is not None:
+        if dispatcher_state_of(inner) is not None:
             self.compiled.append(name)
             return inner
         if not self._names and not self._is_notebook(inner):
-            self._tell_other_file(inner)
+            self._note_other_file(inner)
             return function
-        if OPTIMIZED in vars(inner):
-            self._skip(name, "torch.compile wraps it already", "Call the function that was given to torch.compile.")
+        if DYNAMO_CALLABLE_ATTR in vars(inner):
+            self._note_skipped(
+                name, "torch.compile wraps it already", "Call the function that was given to torch.compile."
+            )
             return function
         if is_disabled(inner):
-            self._skip(name, "it is marked as not to be compiled", "Remove the disable mark.")
+            self._note_skipped(name, "it is marked as not to be compiled", "Remove the disable mark.")
             return function
-        if kind := not_compilable(inner):
-            self._skip(
+        if kind := uncompilable_kind(inner):
+            self._note_skipped(
                 name,
                 f"it is {kind}, and those run as Python",
                 "Move the tensor code into a plain function that it calls.",
@@ -185,9 +191,11 @@ class Roots:
             return function
         if why := driver_reason(inner, self._is_notebook, owner):
             self.drivers.append(name)
-            self._skip(name, f"runs as Python because {why}: the modules and losses that it calls are compiled instead")
-            return routed(inner, self.callee)
-        compiled = made(self._subject, inner)
+            self._note_skipped(
+                name, f"runs as Python because {why}: the modules and losses that it calls are compiled instead"
+            )
+            return with_intercepted_calls(inner, self.replace_callee)
+        compiled = compile_root(self._subject, inner)
         self.compiled.append(name)
         return compiled
 
@@ -198,26 +206,26 @@ class Roots:
     def _is_notebook(self, function: FunctionType) -> bool:
         return getattr(inspect.unwrap(function), "__globals__", None) is self._namespace
 
-    def _tell_other_file(self, function: FunctionType) -> None:
+    def _note_other_file(self, function: FunctionType) -> None:
         file = pathlib.Path(function.__code__.co_filename).resolve()
-        if str(file).startswith(LIBRARIES) or function.__module__.startswith("engine.") or not file.is_file():
+        if str(file).startswith(LIBRARY_DIRS) or function.__module__.startswith("engine.") or not file.is_file():
             return
         path = f"{function.__module__}.{function.__qualname__}"
-        self._skip(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")
+        self._note_skipped(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")
 
-    def _skip(self, name: str, reason: str, remedy: str = "") -> None:
-        self._session.add_skipped(Skipped(name, reason, remedy))
+    def _note_skipped(self, name: str, reason: str, remedy: str = "") -> None:
+        self._session.add_skipped(SkippedRecord(name, reason, remedy))
 
     # Names that were given.
 
-    def look_up_names(self) -> None:
+    def compile_named(self) -> None:
         """Compile what the given names mean now; called before the cell and after each of its statements."""
         for name in self._names:
-            found, value = look_up(self._namespace, name)
+            found, value = resolve_name(self._namespace, name)
             if not found or any(value is n for n in self._named):
                 continue
-            if problem := not_a_root(value):
-                self._skip(name, problem)
+            if problem := why_not_root(value):
+                self._note_skipped(name, problem)
                 continue
             self._named.append(value)
             if isinstance(value, torch.nn.Module):
@@ -241,10 +249,10 @@ class Roots:
 
     # After the cell.
 
-    def finish(self) -> None:
+    def restore(self) -> None:
         """Functions and modules made in the cell stay compiled; older ones go back to what they were."""
         for module, undo in self._attached.values():
-            if module in self._older:
+            if module in self._existing_modules:
                 undo()
         for name, (function, compiled) in self._rebound.items():
             if self._namespace.get(name) is compiled:
@@ -252,29 +260,29 @@ class Roots:
         for function, compiled in self._functions.values():
             made_here = function.__code__.co_filename == self._file
             own_name = function.__name__
-            if made_here and compiled in MADE and self._namespace.get(own_name) is function:
+            if made_here and compiled in CELL_DISPATCHERS and self._namespace.get(own_name) is function:
                 self._namespace[own_name] = compiled
         # A generator that the cell left behind may still ask: it gets what it names, and keeps nothing alive here.
-        self._is_over = True
-        for kept in (self._decided, self._attached, self._functions, self._rebound, self._named):
+        self._is_finished = True
+        for kept in (self._replacements, self._attached, self._functions, self._rebound, self._named):
             kept.clear()
 
 
-def made(subject: Subject, function: FunctionType) -> Any:
+def compile_root(subject: CellCompiler, function: FunctionType) -> Any:
     """A compiled function, remembered as one that a cell made."""
-    compiled = subject.function(function)
-    MADE.add(compiled)
+    compiled = subject.compile_function(function)
+    CELL_DISPATCHERS.add(compiled)
     return compiled
 
 
-def modules_in(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.Module]:
+def reachable_modules(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.Module]:
     """Modules that a notebook's names reach, through containers and through instances of its own classes.
 
     One that is missed (held by a library only) counts as made in the cell, and so merely stays compiled after it.
     """
     seen: set[int] = set()
     waiting = list(namespace.values())
-    while waiting and len(seen) < REACH:
+    while waiting and len(seen) < MAX_SEARCHED_VALUES:
         value = waiting.pop()
         if id(value) in seen:
             continue
@@ -289,7 +297,7 @@ def modules_in(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.Module]
             waiting += vars(value).values() if hasattr(value, "__dict__") else ()
 
 
-def look_up(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
+def resolve_name(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
     """Whether a dotted name can be read, and its value."""
     head, *rest = name.split(".")
     if head not in namespace:
@@ -302,23 +310,23 @@ def look_up(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
     return True, value
 
 
-def is_entry(method: MethodType) -> bool:
+def is_model_entry_point(method: MethodType) -> bool:
     """Whether a method is a model's own way in (``model.generate(...)``), rather than one that every module has: what it calls is the model."""
     return isinstance(method.__self__, torch.nn.Module) and not hasattr(torch.nn.Module, method.__func__.__name__)
 
 
-def call_method(value: Any) -> FunctionType | None:
+def python_call_method(value: Any) -> FunctionType | None:
     """The Python function behind calling an instance; None where there is none."""
     found = inspect.getattr_static(type(value), "__call__", None)
     return found if isinstance(found, FunctionType) and not isinstance(value, type) else None
 
 
-def has_stock_call(module: torch.nn.Module) -> bool:
+def has_torch_compiled_call(module: torch.nn.Module) -> bool:
     """Whether torch.compile took a module's calls over in place."""
     return module._compiled_call_impl is not None and compiled_forward(module) is None
 
 
-def not_a_root(value: Any) -> str:
+def why_not_root(value: Any) -> str:
     """Why a value cannot be compiled, in words; empty when it can."""
     if isinstance(value, (torch.nn.Module, FunctionType, functools.partial)):
         return ""
@@ -330,12 +338,12 @@ def not_a_root(value: Any) -> str:
         return "it is a Python module: name a function in it"
     if isinstance(value, BuiltinFunctionType):
         return "it is a built-in function, which has no Python code to trace"
-    if call_method(value) is not None:
+    if python_call_method(value) is not None:
         return ""
     return f"it is of type {type(value).__name__}, not a function or an nn.Module"
 
 
-def not_compilable(function: FunctionType) -> str:
+def uncompilable_kind(function: FunctionType) -> str:
     """What kind of function this is, where its kind is not compiled; empty for plain functions."""
     inner = inspect.unwrap(function)
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
@@ -353,10 +361,10 @@ def check_names(names: tuple[str, ...], namespace: MutableMapping[str, Any], bou
         head = name.partition(".")[0]
         if head in bound:
             continue
-        found, value = look_up(namespace, name)
+        found, value = resolve_name(namespace, name)
         if not found:
             raise UsageError(
                 f"There is no {name!r} here: name a function or an nn.Module that exists, or that this cell defines."
             )
-        if problem := not_a_root(value):
+        if problem := why_not_root(value):
             raise UsageError(f"{name!r} cannot be compiled: {problem}.")

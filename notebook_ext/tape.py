@@ -18,88 +18,94 @@ MAX_BYTES = 512_000_000
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class NotIsolableError(Exception):
+class NotReplayableError(Exception):
     """A call that cannot be repeated on copies; the message says why."""
 
 
 @dataclass
-class Call:
+class ClonedCall:
     """One recorded call: ``subject`` is an index into the tape's subjects."""
 
-    subject: int
+    root: int
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    random: torch.Tensor
-    grad: bool
+    rng_state: torch.Tensor
+    grad_enabled: bool
     names: tuple[str, ...] = ()
     """What each of the values in ``arguments`` and ``keywords`` is called."""
     results: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensors that came back, by their place in the result."""
-    changed: dict[str, torch.Tensor] = field(default_factory=dict)
+    mutated: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensor arguments that the call wrote into, as they were after it."""
 
 
-class Tape:
+class CallRecorder:
     """The calls of one cell. Recording stops, with the reason in ``stopped``, at the first call that could not be repeated."""
 
     def __init__(self) -> None:
-        self.subjects: list[Any] = []
+        self.roots: list[Any] = []
         """Copies of modules as they were before their first call; functions as they are."""
-        self.targets: list[Callable[..., Any]] = []
+        self.compiled_roots: list[Callable[..., Any]] = []
         """What our compiler made of each subject."""
-        self.calls: list[Call] = []
-        self.stopped = ""
-        self._places: dict[int, int] = {}
+        self.calls: list[ClonedCall] = []
+        self.stop_reason = ""
+        self._root_indices: dict[int, int] = {}
         self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}
         self._bytes = 0
 
-    def watch(self, root: Any, target: Callable[..., Any]) -> Callable[..., Any]:
+    def record_calls(self, root: Any, target: Callable[..., Any]) -> Callable[..., Any]:
         """A callable that records a call of ``root`` and then makes it through ``target``."""
-        self._subject(root, target)
+        self._add_root(root, target)
 
         @functools.wraps(target if not isinstance(target, torch.nn.Module) else type(target).forward)
         def recorded(*arguments: Any, **keywords: Any) -> Any:
-            call = self._begin(root, arguments, keywords)
-            before = [] if call is None else [written(t) for _, t in arguments_of(call, arguments, keywords)]
+            call = self._begin_call(root, arguments, keywords)
+            before = (
+                [] if call is None else [version_counter(t) for _, t in tensor_arguments(call, arguments, keywords)]
+            )
             result = target(*arguments, **keywords)
             if call is not None:
-                call.results = {name: t.detach().clone() for name, t in results_of(result)}
-                after = zip(arguments_of(call, arguments, keywords), before, strict=True)
-                call.changed = {name: t.detach().clone() for (name, t), version in after if written(t) != version}
-                self._versions[id(root)] = [(t, written(t)) for t in state_of(root)]
+                call.results = {name: t.detach().clone() for name, t in tensor_results(result)}
+                after = zip(tensor_arguments(call, arguments, keywords), before, strict=True)
+                call.mutated = {
+                    name: t.detach().clone() for (name, t), version in after if version_counter(t) != version
+                }
+                self._versions[id(root)] = [(t, version_counter(t)) for t in captured_tensors(root)]
             return result
 
         return recorded
 
-    def _subject(self, root: Any, target: Callable[..., Any]) -> None:
-        if id(root) in self._places or self.stopped:
+    def _add_root(self, root: Any, target: Callable[..., Any]) -> None:
+        if id(root) in self._root_indices or self.stop_reason:
             return
         try:
             kept = copy.deepcopy(root) if isinstance(root, torch.nn.Module) else root
         except Exception as error:
-            self.stopped = f"{type(root).__name__} cannot be copied ({type(error).__name__})"
+            self.stop_reason = f"{type(root).__name__} cannot be copied ({type(error).__name__})"
             return
-        self._places[id(root)] = len(self.subjects)
-        self.subjects.append(kept)
-        self.targets.append(target)
-        self._versions[id(root)] = [(t, written(t)) for t in state_of(root)]
+        self._root_indices[id(root)] = len(self.roots)
+        self.roots.append(kept)
+        self.compiled_roots.append(target)
+        self._versions[id(root)] = [(t, version_counter(t)) for t in captured_tensors(root)]
 
-    def _begin(self, root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
-        if self.stopped:
+    def _begin_call(self, root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ClonedCall | None:
+        if self.stop_reason:
             return None
         if len(self.calls) >= MAX_CALLS:
-            self.stopped = f"only the first {MAX_CALLS} calls are kept"
-        elif any(written(t) != version for t, version in self._versions[id(root)]):
-            self.stopped = "parameters changed between the calls (a training step), and only calls are repeated"
-        if self.stopped:
+            self.stop_reason = f"only the first {MAX_CALLS} calls are kept"
+        elif any(version_counter(t) != version for t, version in self._versions[id(root)]):
+            self.stop_reason = "parameters changed between the calls (a training step), and only calls are repeated"
+        if self.stop_reason:
             return None
         try:
             copied = self._copies((arguments, keywords))
-        except NotIsolableError as error:
-            self.stopped = str(error)
+        except NotReplayableError as error:
+            self.stop_reason = str(error)
             return None
         names = _names(root, arguments, keywords)
-        call = Call(self._places[id(root)], copied[0], copied[1], torch.get_rng_state(), torch.is_grad_enabled(), names)
+        call = ClonedCall(
+            self._root_indices[id(root)], copied[0], copied[1], torch.get_rng_state(), torch.is_grad_enabled(), names
+        )
         self.calls.append(call)
         return call
 
@@ -110,19 +116,19 @@ class Tape:
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor):
                 if not isinstance(leaf, (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)):
-                    raise NotIsolableError(
+                    raise NotReplayableError(
                         f"an argument is of type {type(leaf).__name__}, which cannot be copied safely"
                     )
                 copies.append(leaf)
                 continue
             if leaf.layout is not torch.strided or leaf.is_quantized:
-                raise NotIsolableError("an argument is a sparse or quantised tensor, which is not compared")
+                raise NotReplayableError("an argument is a sparse or quantised tensor, which is not compared")
             if leaf.untyped_storage().data_ptr() in storages:
-                raise NotIsolableError("two arguments share their memory")
+                raise NotReplayableError("two arguments share their memory")
             storages.add(leaf.untyped_storage().data_ptr())
             self._bytes += leaf.nbytes
             if self._bytes > MAX_BYTES:
-                raise NotIsolableError(f"the inputs take more than {MAX_BYTES // 1_000_000} MB")
+                raise NotReplayableError(f"the inputs take more than {MAX_BYTES // 1_000_000} MB")
             copies.append(leaf.detach().clone().requires_grad_(leaf.requires_grad))
         return tree_unflatten(copies, shape)
 
@@ -139,20 +145,20 @@ def _names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> t
     return (*given, *more, *keywords)
 
 
-def written(tensor: torch.Tensor) -> int:
+def version_counter(tensor: torch.Tensor) -> int:
     """How often a tensor was written to; always 0 for one made in inference mode, which does not count."""
     return 0 if tensor.is_inference() else tensor._version
 
 
-def arguments_of(
-    call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]
+def tensor_arguments(
+    call: ClonedCall, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in a call's arguments, each with a name that says where it stands."""
     for name, value in zip(call.names, (*arguments, *keywords.values()), strict=True):
         yield from _tensors(name, value)
 
 
-def results_of(result: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensor_results(result: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in a result, each with a name that says where it stands."""
     return _tensors("result", result)
 
@@ -163,7 +169,7 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield name + keystr(path), leaf
 
 
-def state_of(root: Any) -> list[torch.Tensor]:
+def captured_tensors(root: Any) -> list[torch.Tensor]:
     """Tensors that a call of ``root`` reads beside its arguments: parameters and buffers, also of modules that a function names."""
     return list(_state(root))
 

@@ -7,12 +7,12 @@ import pathlib
 from types import TracebackType
 
 HOME = pathlib.Path(__file__).resolve().parent.parent
-OURS = (str(HOME / "engine") + os.sep, str(HOME / "notebook_ext") + os.sep)
-GENERATED = ("<engine", "<eval_with_key>")
+INTERNAL_DIRS = (str(HOME / "engine") + os.sep, str(HOME / "notebook_ext") + os.sep)
+GENERATED_FILE_PREFIXES = ("<engine", "<eval_with_key>")
 """File names of code that is generated while compiling: guard checks, dispatchers, graphs."""
 
 
-def clean(error: BaseException, cell: str) -> TracebackType | None:
+def strip_internal_frames(error: BaseException, cell: str) -> TracebackType | None:
     """Strip frames of ours from ``error`` and from the exceptions it came from; returns its traceback, which begins in the file ``cell``.
 
     An exception that never passed through the cell is a failure of ours and keeps all its frames.
@@ -28,11 +28,11 @@ def clean(error: BaseException, cell: str) -> TracebackType | None:
         waiting += [current.__cause__, current.__context__]
         if isinstance(current, BaseExceptionGroup):
             waiting += current.exceptions
-        current.__traceback__ = _without_ours(_from_cell(current.__traceback__, cell))
+        current.__traceback__ = _without_internal_frames(_from_cell(current.__traceback__, cell))
     return error.__traceback__
 
 
-def passes_through(error: BaseException, cell: str) -> bool:
+def passes_through_cell(error: BaseException, cell: str) -> bool:
     """Whether a frame of the cell is on the exception's traceback."""
     return cell in _files(error)
 
@@ -59,14 +59,14 @@ def _from_cell(tb: TracebackType | None, cell: str) -> TracebackType | None:
     return start or tb
 
 
-def _without_ours(tb: TracebackType | None) -> TracebackType | None:
+def _without_internal_frames(tb: TracebackType | None) -> TracebackType | None:
     """The chain without frames of ours, nor those of torch that ours called: plain Python would not have been there."""
     kept: list[TracebackType] = []
     after_ours = False
     link = tb
     while link is not None:
         file = link.tb_frame.f_code.co_filename
-        if is_ours(file):
+        if is_internal_file(file):
             after_ours = True
         elif not (after_ours and _is_torch(file)):
             after_ours = False
@@ -90,12 +90,12 @@ def _forget_internal_context(error: BaseException) -> None:
 
 def _is_internal(error: BaseException) -> bool:
     files = _files(error)
-    return bool(files) and is_ours(files[0]) and all(is_ours(f) or _is_torch(f) for f in files)
+    return bool(files) and is_internal_file(files[0]) and all(is_internal_file(f) or _is_torch(f) for f in files)
 
 
-def is_ours(file: str) -> bool:
+def is_internal_file(file: str) -> bool:
     """Whether a code object's file name is the compiler's, or of code that it generated."""
-    return file.startswith(OURS) or file.startswith(GENERATED)
+    return file.startswith(INTERNAL_DIRS) or file.startswith(GENERATED_FILE_PREFIXES)
 
 
 def _is_torch(file: str) -> bool:

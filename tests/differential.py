@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.programs import Call, Program, load, program_of
+from tests.programs import Call, Program, load_copy, program_of
 
 SEED = 1234
 TOLERANCES = {
@@ -74,7 +74,7 @@ class Loaded:
 def prepare(name: str, copy: str) -> Loaded:
     """Load ``file.program`` under globals of its own and make its module, if it is one, from a fixed seed."""
     stem, _, function = name.partition(".")
-    module = load(stem, copy)
+    module = load_copy(stem, copy)
     program = program_of(getattr(module, function))
     assert program is not None, name
     target = program.target

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.differential import differences
-from tests.programs import names
+from tests.programs import program_names
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", program_names())
 def test_plain_is_plain(name: str) -> None:
     """A compiler that changes nothing shows no difference, for any program: programs are deterministic."""
     assert differences(name, lambda target: target) == []

@@ -18,16 +18,16 @@ import engine
 from engine import afterwards
 from engine.records.session import Session
 from tests.differential import Comparison, Loaded, Observation, observe, prepare, tolerances
-from tests.programs import load, names, program_of
+from tests.programs import load_copy, program_names, program_of
 
 FOLDER = pathlib.Path(__file__).parent / "expected" / "programs"
-LEDGER = FOLDER / "shortfalls.txt"
+SHORTFALLS_FILE = FOLDER / "shortfalls.txt"
 """As seen with Python 3.11 and torch 2.13."""
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}-torch{'.'.join(torch.__version__.split('.')[:2])}"
-ELSEWHERE = None if VERSION == "python3.11-torch2.13" else FOLDER / f"shortfalls-{VERSION}.txt"
+SHORTFALLS_OF_THIS_VERSION = None if VERSION == "python3.11-torch2.13" else FOLDER / f"shortfalls-{VERSION}.txt"
 """What differs from that with other versions: a line each, "none" for a shortfall that is not there."""
 BACKENDS = ("eager", "aot_eager", "triton")
-NAMES = names()
+NAMES = program_names()
 VERIFIED = (
     "arithmetic.dtype_promotion",
     "arithmetic.unary_chain",
@@ -41,7 +41,7 @@ VERIFIED = (
 
 
 @dataclass
-class Ledger:
+class KnownShortfalls:
     """What is known to fall short of the ideal (more breaks than needed, a stage that failed), a line each: no change goes unseen."""
 
     accept: bool
@@ -49,9 +49,9 @@ class Ledger:
     seen: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, *, accept: bool) -> Ledger:
+    def read(cls, *, accept: bool) -> KnownShortfalls:
         """The ledger as committed, for the versions at hand."""
-        known = _lines(LEDGER) | (_lines(ELSEWHERE) if ELSEWHERE else {})
+        known = _lines(SHORTFALLS_FILE) | (_lines(SHORTFALLS_OF_THIS_VERSION) if SHORTFALLS_OF_THIS_VERSION else {})
         return cls(accept, {key: text for key, text in known.items() if text != "none"})
 
     def check(self, key: str, shortfall: str) -> None:
@@ -68,10 +68,10 @@ class Ledger:
     def write(self) -> None:
         """Write what was seen into the ledger, sorted; other processes that test may write theirs at the same time."""
         FOLDER.mkdir(parents=True, exist_ok=True)
-        path = ELSEWHERE or LEDGER
+        path = SHORTFALLS_OF_THIS_VERSION or SHORTFALLS_FILE
         with (FOLDER / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            usual = _lines(LEDGER) if ELSEWHERE else {}
+            usual = _lines(SHORTFALLS_FILE) if SHORTFALLS_OF_THIS_VERSION else {}
             kept = _lines(path) | {k: v or "none" for k, v in self.seen.items()}
             kept = {k: v for k, v in kept.items() if v != usual.get(k, "none")}
             path.write_text("".join(f"{k}: {v}\n" for k, v in sorted(kept.items())), encoding="utf-8")
@@ -83,9 +83,9 @@ def _lines(path: pathlib.Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
+def ledger(request: pytest.FixtureRequest) -> Iterator[KnownShortfalls]:
     """The ledger of shortfalls; written back under ``--accept``."""
-    found = Ledger.read(accept=request.config.getoption("--accept"))
+    found = KnownShortfalls.read(accept=request.config.getoption("--accept"))
     yield found
     if found.accept:
         found.write()
@@ -98,7 +98,7 @@ def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Ran:
+class CompiledRun:
     """One program run compiled under a recording: what it did, and what was recorded."""
 
     loaded: Loaded
@@ -107,17 +107,17 @@ class Ran:
     session: Session
 
 
-def run(name: str, backend: str, *, grad: bool) -> Ran:
+def run(name: str, backend: str, *, grad: bool) -> CompiledRun:
     """Compile ``file.program`` and make its calls."""
     engine.reset()
     loaded = prepare(name, "compiled")
     with engine.record() as session:
         compiled = engine.compile(loaded.target, backend=backend)
         seen = observe(loaded, compiled, grad=grad)
-    return Ran(loaded, compiled, seen, session)
+    return CompiledRun(loaded, compiled, seen, session)
 
 
-def repeat(ran: Ran, *, grad: bool) -> int:
+def recompiles_on_repeat(ran: CompiledRun, *, grad: bool) -> int:
     """How many compilations repeating the last call needs."""
     with engine.record() as session, torch.set_grad_enabled(grad), contextlib.redirect_stdout(io.StringIO()):
         arguments = ran.loaded.arguments(len(ran.loaded.program.calls) - 1)
@@ -130,7 +130,7 @@ def cases() -> Iterator[Any]:
     """Every program and backend, and modules once more without gradients, where kernels are generated."""
     for name in NAMES:
         stem, _, function = name.partition(".")
-        program = program_of(getattr(load(stem, "listing"), function))
+        program = program_of(getattr(load_copy(stem, "listing"), function))
         assert program is not None
         for backend in BACKENDS:
             marks = [pytest.mark.skip(reason=program.skip[backend])] if backend in program.skip else []
@@ -141,7 +141,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.usefixtures("no_background")
 @pytest.mark.parametrize(("name", "backend", "grad"), list(cases()))
-def test_compiled_is_plain(name: str, backend: str, grad: bool, ledger: Ledger) -> None:
+def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: KnownShortfalls) -> None:
     """Compiled code gives the same results, effects, text, exceptions, gradients and random state, and is used again at the next call."""
     plain = prepare(name, "plain")
     expected = observe(plain, plain.target, grad=grad)
@@ -150,11 +150,11 @@ def test_compiled_is_plain(name: str, backend: str, grad: bool, ledger: Ledger) 
     exact = backend == "eager" or (backend == "aot_eager" and not grad)
     found = Comparison(None if exact else tolerances(plain.program)).observations(expected, ran.seen)
     assert not found, "\n".join(found)
-    again = repeat(ran, grad=grad) if plain.program.steady else 0
+    again = recompiles_on_repeat(ran, grad=grad) if plain.program.compiles_once else 0
     ledger.check(f"{name} [{backend}{'' if grad else ' no_grad'}]", shortfall(ran, backend, again))
 
 
-def shortfall(ran: Ran, backend: str, again: int = 0) -> str:
+def shortfall(ran: CompiledRun, backend: str, again: int = 0) -> str:
     """What is not ideal about a run that was right, besides stages that failed: told once, for the backend "eager".
 
     Places where the graph broke beyond the wanted number, and compilations that repeating the last call needed. Rounds of a loop over an iterator
@@ -175,7 +175,7 @@ def shortfall(ran: Ran, backend: str, again: int = 0) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unrecorded_is_plain(name: str) -> None:
+def test_matches_eager_without_recording(name: str) -> None:
     """With no recording open, compiled code is as right as with one, in the calls that compile and in a second round of the same calls."""
     engine.reset()
     plain, compiled = prepare(name, "plain"), prepare(name, "compiled")
@@ -186,9 +186,9 @@ def test_unrecorded_is_plain(name: str) -> None:
         assert not found, "\n".join(found)
 
 
-def test_ledger_knows_only_programs() -> None:
+def test_known_shortfalls_name_existing_programs() -> None:
     """No line of the ledger is about a program that is gone."""
-    known = Ledger.read(accept=False).known
+    known = KnownShortfalls.read(accept=False).known
     assert {key.split(" ")[0] for key in known} <= set(NAMES)
 
 

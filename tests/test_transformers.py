@@ -145,7 +145,7 @@ def test_model_is_one_graph_and_right(name: str, train: bool) -> None:
     assert len(found) == len(expected)
     for ours, plain in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, plain)
-    breaks = [b.what for c in session.compilations if c.trace is not None for b in c.trace.breaks]
+    breaks = [b.context for c in session.compilations if c.trace is not None for b in c.trace.breaks]
     assert not breaks
 
 

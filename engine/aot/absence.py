@@ -13,18 +13,20 @@ import torch
 import torch.fx
 from torch.autograd.function import BackwardCFunction
 
-_OURS = ("engine.aot.", "engine.graph.")
+_ENGINE_MODULES = ("engine.aot.", "engine.graph.")
 """Packages whose own functions give what autograd's operators give."""
 
 
-def minds_absence(results: Sequence[torch.Tensor]) -> str:
+def find_function_with_undefined_grads(results: Sequence[torch.Tensor]) -> str:
     """Name of such a function behind ``results``, through any of which gradients may come back, or not; empty when there is none."""
-    if len(results) < 2 or not any(_has_several(node) for node, _ in _edges([_edge(r) for r in results])):
+    if len(results) < 2 or not any(
+        _has_multiple_outputs(node) for node, _ in _reachable_edges([_edge(r) for r in results])
+    ):
         return ""
     reached: dict[Any, dict[int, set[int]]] = {}
     for n, result in enumerate(results):
-        for node, place in _edges([_edge(result)]):
-            if _has_several(node):
+        for node, place in _reachable_edges([_edge(result)]):
+            if _has_multiple_outputs(node):
                 reached.setdefault(node, {}).setdefault(place, set()).add(n)
     for node, places in reached.items():
         if len({frozenset(found) for found in places.values()}) > 1:
@@ -36,7 +38,7 @@ def _edge(result: torch.Tensor) -> tuple[Any, int]:
     return result.grad_fn, result.output_nr
 
 
-def _edges(todo: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
+def _reachable_edges(todo: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
     """Each edge of autograd's graph that gradients take from these on: a node, and which of its results it is of."""
     known: set[tuple[Any, int]] = set()
     nodes: set[Any] = set()
@@ -52,18 +54,18 @@ def _edges(todo: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
             todo += node.next_functions
 
 
-def _has_several(node: Any) -> bool:
-    return is_users(node) and len(node._input_metadata) > 1
+def _has_multiple_outputs(node: Any) -> bool:
+    return is_user_function(node) and len(node._input_metadata) > 1
 
 
-def is_users(node: Any) -> bool:
+def is_user_function(node: Any) -> bool:
     """Whether a node of autograd's graph is a function of the user's own."""
     if not isinstance(node, BackwardCFunction):
         return False
-    return not type(node)._forward_cls.__module__.startswith(_OURS)  # type: ignore[attr-defined]
+    return not type(node)._forward_cls.__module__.startswith(_ENGINE_MODULES)  # type: ignore[attr-defined]
 
 
-def following(graph: torch.fx.Graph, tangents: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
+def dependents_of(graph: torch.fx.Graph, tangents: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
     """The nodes that depend on any of ``tangents``, and these themselves."""
     late = set(tangents)
     for node in graph.nodes:

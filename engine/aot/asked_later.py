@@ -10,13 +10,13 @@ import torch.fx
 from engine.aot.analyse import output_args
 
 
-def asked_later(graph: torch.fx.GraphModule, asking: str) -> str:
-    """Why the graph is left to eager, where ``asking`` names what asks (``GraphSlot.asking``); empty when no result depends on another."""
-    results = [n for n in output_args(graph.graph) if _is_followed(n)] if asking else []
+def check_inter_output_grads(graph: torch.fx.GraphModule, asking: str) -> str:
+    """Why the graph is left to eager, where ``asking`` names what asks (``GraphSlot.autograd_uses_after_break``); empty when no result depends on another."""
+    results = [n for n in output_args(graph.graph) if _requires_grad(n)] if asking else []
     for asked in results:
         if asked.op == "placeholder":
             continue
-        for other in _depending(asked):
+        for other in _autograd_dependents(asked):
             if other in results and other.meta["example_value"] is not asked.meta["example_value"]:
                 return (
                     f"the code that follows calls {asking}, and may ask for the gradient of {asked.name}, "
@@ -25,19 +25,19 @@ def asked_later(graph: torch.fx.GraphModule, asking: str) -> str:
     return ""
 
 
-def _depending(node: torch.fx.Node) -> list[torch.fx.Node]:
+def _autograd_dependents(node: torch.fx.Node) -> list[torch.fx.Node]:
     """All that autograd reaches the node from."""
     found: dict[torch.fx.Node, None] = {}
     todo = [node]
     while todo:
         for user in todo.pop().users:
-            if user not in found and _is_followed(user):
+            if user not in found and _requires_grad(user):
                 found[user] = None
                 todo.append(user)
     return list(found)
 
 
-def _is_followed(node: Any) -> bool:
+def _requires_grad(node: Any) -> bool:
     """Whether autograd knows where a node's value comes from; of several values, one's."""
     if not isinstance(node, torch.fx.Node) or node.op == "output":
         return False

@@ -8,28 +8,32 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.analyse import is_mutating
-from engine.aot.views import storage_of
+from engine.aot.analyse import may_mutate
+from engine.aot.views import storage_id
 from engine.ir.frame import GraphInput
-from engine.ir.in_graph import InGraph
+from engine.ir.in_graph import GraphCallable
 
 Run = Callable[..., Any]
 
 
-def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
+def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
     """The graph without the switches of inference mode that enclose all of it; None where they do not.
 
     None too where what is written or seen of inputs is not known: in that mode some operators over fakes keep no account of it, as they do
     over real tensors.
     """
     calls = [n for n in graph.graph.nodes if n.op not in ("placeholder", "output")]
-    if len(calls) < 3 or not _is_switch(calls[0], "enter") or not _is_switch(calls[-1], "leave"):
+    if (
+        len(calls) < 3
+        or not _is_inference_mode_call(calls[0], "enter")
+        or not _is_inference_mode_call(calls[-1], "leave")
+    ):
         return None
-    if calls[-1].args != (calls[0],) or len(calls[0].users) != 1 or _entered(calls[0]).get("mode") is not True:
+    if calls[-1].args != (calls[0],) or len(calls[0].users) != 1 or _enter_arguments(calls[0]).get("mode") is not True:
         return None
-    if any(_is_switch(n, "enter") or _is_switch(n, "leave") for n in calls[1:-1]):
+    if any(_is_inference_mode_call(n, "enter") or _is_inference_mode_call(n, "leave") for n in calls[1:-1]):
         return None
-    if not _is_accounted_for(graph.graph, inputs):
+    if not _tracks_all_views_and_writes(graph.graph, inputs):
         return None
     copied = torch.fx.Graph()
     known: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -39,19 +43,19 @@ def without_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
     return torch.fx.GraphModule(graph, copied)
 
 
-def _is_accounted_for(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
+def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
     """Whether all that lies in the memory of inputs is known to be a view of it, and each write to it was counted."""
     fakes = [i.fake for i in inputs if isinstance(i.fake, torch.Tensor)]
     if any(f.is_inference() for f in fakes):
         return False
-    given = {storage_of(f) for f in fakes}
+    given = {storage_id(f) for f in fakes}
     values = [v for n in graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor)]
-    seen = [v for v in values if storage_of(v) in given and all(v is not f for f in fakes)]
+    seen = [v for v in values if storage_id(v) in given and all(v is not f for f in fakes)]
     if not all(v._is_view() for v in seen):
         return False
-    written = [{storage_of(v) for v in _operands(n)} & given for n in graph.nodes if is_mutating(n)]
-    writes = {i: sum(storage_of(i.fake) in w for w in written) for i in inputs if isinstance(i.fake, torch.Tensor)}
-    return all(i.fake._version - i.version == count for i, count in writes.items())
+    written = [{storage_id(v) for v in _operands(n)} & given for n in graph.nodes if may_mutate(n)]
+    writes = {i: sum(storage_id(i.fake) in w for w in written) for i in inputs if isinstance(i.fake, torch.Tensor)}
+    return all(i.fake._version - i.initial_version == count for i, count in writes.items())
 
 
 def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
@@ -60,16 +64,16 @@ def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor)]
 
 
-def _is_switch(node: torch.fx.Node, word: str) -> bool:
-    return isinstance(node.target, InGraph) and node.target.__name__ == f"{word}_inference_mode"
+def _is_inference_mode_call(node: torch.fx.Node, word: str) -> bool:
+    return isinstance(node.target, GraphCallable) and node.target.__name__ == f"{word}_inference_mode"
 
 
-def _entered(node: torch.fx.Node) -> Any:
-    assert isinstance(node.target, InGraph)
-    return node.target.arguments
+def _enter_arguments(node: torch.fx.Node) -> Any:
+    assert isinstance(node.target, GraphCallable)
+    return node.target.context_args
 
 
-def in_inference_mode(run: Run) -> Run:
+def run_in_inference_mode(run: Run) -> Run:
     """``run`` with the mode on."""
 
     def call(*inputs: Any) -> Any:

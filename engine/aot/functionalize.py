@@ -23,61 +23,61 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.aot.analyse import (
-    GRAD_MODE,
-    as_it_came,
+    GRAD_MODE_CALLS,
+    inputs_read_after_last_write,
+    inputs_with_layout_mutated_in_grad_mode,
     is_as_strided,
-    is_drawing,
-    is_layout_in_place,
-    is_mutating,
-    is_reshaped,
-    laid_out_in_grad_mode,
-    name_of,
+    is_layout_mutated,
+    may_draw_random,
+    may_mutate,
+    mutates_layout,
+    op_name,
+    original_fake,
     output_args,
-    read_since_written,
 )
-from engine.aot.outputs import OutputPlanner
-from engine.aot.unbacked import has_unbacked, take_place
-from engine.aot.unread import unwritten_inside
-from engine.aot.views import NotFunctional, overlaps, storage_of, view_in_place, writes_to
-from engine.graph.composites import whole
-from engine.graph.passes.drop_dead import drop_dead
-from engine.graph.passes.watch import PASSES, Watch
-from engine.graph.rules import FUNCTIONAL, check
-from engine.graph.tokens import hand_tokens, thread_tokens
-from engine.ir.fake import fake_mode
+from engine.aot.outputs import OutputAliasAnalyzer
+from engine.aot.unbacked import has_unbacked_values, rebind_unbacked
+from engine.aot.unread import find_missing_kernel_in_callees
+from engine.aot.views import CannotFunctionalize, has_internal_overlap, mutated_layout, storage_id, write_count
+from engine.graph.composites import replace_composite
+from engine.graph.passes.drop_dead import eliminate_dead_code
+from engine.graph.passes.watch import PASS_RECORDS_KEY, PassRecorder
+from engine.graph.rules import FUNCTIONAL_RULES, verify_graph
+from engine.graph.tokens import set_mode_tokens, thread_tokens
+from engine.ir.fake import make_fake_mode
 from engine.ir.frame import GraphInput
-from engine.ir.graph import node_id, origin_of, set_origin
-from engine.ir.in_graph import InGraph
-from engine.ir.plan import InputPlan, Plan, is_same_layout, sizes_of
-from engine.ir.unbacked import is_unbacked
+from engine.ir.graph import node_id, provenance_of, set_provenance
+from engine.ir.in_graph import GraphCallable
+from engine.ir.plan import AotMetadata, InputAliasInfo, is_same_layout, view_sizes
+from engine.ir.unbacked import has_unbacked_symbols
 
 
 @dataclass(frozen=True)
-class Functional:
+class FunctionalGraph:
     """The functional graph, the fake inputs that it was traced with, and the plan to call it by."""
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
-    plan: Plan
+    metadata: AotMetadata
 
 
-def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> Functional:
+def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> FunctionalGraph:
     """Trace ``graph`` to functional ATen under the fake mode of its inputs, without gradients. Symbolic sizes stay symbolic.
 
     Raises:
         NotFunctional: an input's metadata is mutated, outputs alias in a way that cannot be rebuilt, or a value is of an unknown kind.
         IllegalGraph: the outcome would break a rule, for instance by an operator that writes to its argument.
     """
-    tracing = Tracing(labelled(graph, compilation), inputs)
+    tracing = FunctionalTracer(copy_with_provenance(graph, compilation), inputs)
     with torch.no_grad():
-        module, fakes, plan = trace(tracing, graph, inputs)
-    check(module, FUNCTIONAL, f"functional graph of {compilation}")
-    return Functional(module, fakes, as_computed(plan, module))
+        module, fakes, plan = trace_functional(tracing, graph, inputs)
+    verify_graph(module, FUNCTIONAL_RULES, f"functional graph of {compilation}")
+    return FunctionalGraph(module, fakes, drop_redundant_fixups(plan, module))
 
 
-def trace(
-    tracing: Tracing, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
-) -> tuple[torch.fx.GraphModule, tuple[Any, ...], Plan]:
+def trace_functional(
+    tracing: FunctionalTracer, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
+) -> tuple[torch.fx.GraphModule, tuple[Any, ...], AotMetadata]:
     """Run ``tracing`` under make_fx: its graph without dead nodes, the fake inputs that it was traced with, and the plan to call it by.
 
     Raises:
@@ -85,38 +85,38 @@ def trace(
     """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
-        fakes = tuple(pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
-    _check_followed(fakes, inputs)
-    is_symbolic = _is_symbolic(fakes) or has_unbacked(graph)
+        fakes = tuple(fake_at_entry(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
+    _check_inputs_fake(fakes, inputs)
+    is_symbolic = _is_symbolic(fakes) or has_unbacked_values(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
-    known = len(_relations(mode))
-    with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _quiet(), _grad_mode_kept():
+    known = len(_shape_env_guards(mode))
+    with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _silence_fake_tensor_log(), _restore_grad_mode():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
-    if reason := unwritten_inside(graph, module):
-        raise NotFunctional(reason)
+    if reason := find_missing_kernel_in_callees(graph, module):
+        raise CannotFunctionalize(reason)
     _name_inputs(module, inputs)
-    watch = Watch(module)
-    with watch.watching("drop_dead"):
-        drop_dead(module)
+    watch = PassRecorder(module)
+    with watch.record_pass("drop_dead"):
+        eliminate_dead_code(module)
     thread_tokens(module)
-    module.meta[PASSES] = tuple(watch.records)
+    module.meta[PASS_RECORDS_KEY] = tuple(watch.records)
     module.recompile()
-    relations = tuple(dict.fromkeys(_relations(mode)[known:]))
-    plan = replace(tracing.plan(), symbols=symbols(fakes), relations=relations)
-    _check_read(plan)
+    relations = tuple(dict.fromkeys(_shape_env_guards(mode)[known:]))
+    plan = replace(tracing.build_metadata(), symbol_sources=symbol_sources(fakes), shape_assumptions=relations)
+    _check_symbols_readable(plan)
     return module, fakes, plan
 
 
-def as_computed(plan: Plan, module: torch.fx.GraphModule) -> Plan:
+def drop_redundant_fixups(plan: AotMetadata, module: torch.fx.GraphModule) -> AotMetadata:
     """The plan without what the operators that compute the results see to themselves."""
     nodes = output_args(module.graph)
-    reviewed = frozenset(n for n in plan.reviewed if is_made_by_view(nodes[n]))
+    reviewed = frozenset(n for n in plan.results_as_views if is_output_of_view_op(nodes[n]))
     # Operators that only make a tensor write to it once, by their own account.
-    writes = tuple((n, w) for n, w in plan.writes if w or not nodes[n].all_input_nodes)
-    return replace(plan, reviewed=reviewed, writes=writes)
+    writes = tuple((n, w) for n, w in plan.result_version_bumps if w or not nodes[n].all_input_nodes)
+    return replace(plan, results_as_views=reviewed, result_version_bumps=writes)
 
 
-def is_made_by_view(node: Any) -> bool:
+def is_output_of_view_op(node: Any) -> bool:
     """Whether an operator makes this value as a view, or as one of several."""
     while isinstance(node, torch.fx.Node) and node.target is operator.getitem:
         node = node.args[0]
@@ -125,7 +125,7 @@ def is_made_by_view(node: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _grad_mode_kept() -> Iterator[None]:
+def _restore_grad_mode() -> Iterator[None]:
     """What fails half-way may have failed where the traced code has gradients switched off."""
     was = torch.is_grad_enabled()
     try:
@@ -135,7 +135,7 @@ def _grad_mode_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_fake_tensor_log() -> Iterator[None]:
     """What cannot be evaluated over fake tensors becomes a reason in the record: torch need not log it too."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was, log.disabled = log.disabled, True
@@ -152,40 +152,40 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
             return value.fake_mode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return fake_mode(ShapeEnv())
+    return make_fake_mode(ShapeEnv())
 
 
-def pristine(i: GraphInput) -> torch.Tensor:
+def fake_at_entry(i: GraphInput) -> torch.Tensor:
     """The fake value of an input as it comes, whatever the traced code did to its layout."""
-    if not is_reshaped(i.fake, i.real):
+    if not is_layout_mutated(i.fake, i.example_value):
         if i.fake.is_inference() and not torch.is_inference_mode_enabled():  # it is only read
             return torch.empty_strided(i.fake.shape, i.fake.stride(), dtype=i.fake.dtype, device=i.fake.device)
         whole: torch.Tensor = i.fake.detach()
         return whole
-    return as_it_came(i)
+    return original_fake(i)
 
 
-def _check_followed(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
+def _check_inputs_fake(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
     for fake, i in zip(fakes, inputs, strict=True):
         if isinstance(fake, torch.Tensor) and not isinstance(fake, FakeTensor):
-            raise NotFunctional(f"{i.name} has no fake value")
+            raise CannotFunctionalize(f"{i.name} has no fake value")
 
 
-def _check_read(plan: Plan) -> None:
+def _check_symbols_readable(plan: AotMetadata) -> None:
     """Refuse views and layouts by a number that the wrappers cannot read from any input."""
-    known = {name for name, *_ in plan.symbols}
-    views = (*(o.view for o in (*plan.outputs, *plan.roots)), *(i.layout for i in plan.inputs))
-    for size in sizes_of(views):
+    known = {name for name, *_ in plan.symbol_sources}
+    views = (*(o.view for o in (*plan.outputs, *plan.detached_bases)), *(i.new_layout for i in plan.inputs))
+    for size in view_sizes(views):
         if isinstance(size, torch.SymInt) and not known.issuperset(map(str, size.node.expr.free_symbols)):
-            raise NotFunctional(f"a view is returned by a number ({size}) that no input tells")
+            raise CannotFunctionalize(f"a view is returned by a number ({size}) that no input tells")
 
 
-def relations_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
+def shape_env_assumptions(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
     """What has been assumed of the graph's symbolic sizes so far, in order."""
-    return tuple(map(str, _relations(fake_mode_of(graph, inputs))))
+    return tuple(map(str, _shape_env_guards(fake_mode_of(graph, inputs))))
 
 
-def _relations(mode: FakeTensorMode) -> tuple[sympy.Basic, ...]:
+def _shape_env_guards(mode: FakeTensorMode) -> tuple[sympy.Basic, ...]:
     return () if mode.shape_env is None else tuple(g.expr for g in mode.shape_env.guards)
 
 
@@ -197,8 +197,8 @@ def _is_symbolic(fakes: Sequence[Any]) -> bool:
     )
 
 
-def symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
-    """Where each size symbol can be read (``Plan.symbols``)."""
+def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
+    """Where each size symbol can be read (``Plan.symbol_sources``)."""
     found: dict[str, tuple[str, int, int]] = {}
     for n, fake in enumerate(fakes):
         sizes = [(-1, fake)] if not isinstance(fake, torch.Tensor) else list(enumerate(fake.shape))
@@ -216,32 +216,32 @@ def symbols(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
     return tuple(found.values())
 
 
-def labelled(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
+def copy_with_provenance(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
     """A copy whose nodes' origins name the nodes themselves, so that what they become points back at them."""
     copied = torch.fx.Graph()
     values: dict[torch.fx.Node, Any] = {}
     result = copied.graph_copy(graph.graph, values)
     for old, new in values.items():
-        set_origin(new, replace(origin_of(old), nodes=(node_id("fx", compilation, old),)))
+        set_provenance(new, replace(provenance_of(old), nodes=(node_id("fx", compilation, old),)))
     copied.output(result)
     return torch.fx.GraphModule(graph, copied)
 
 
-class Interpreter(torch.fx.Interpreter):
+class FunctionalInterpreter(torch.fx.Interpreter):
     """Runs the traced graph so that ATen nodes made meanwhile get the running node's origin."""
 
-    differentiates = False
+    under_autograd = False
     """Whether autograd looks on, so that switches of grad mode matter."""
     extra_traceback = False
     """Of fx: reasons are told to users as they are, without the node at which they were found."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
-        self.by_fake: dict[int, Any] = {}
+        self.functional_by_fake: dict[int, Any] = {}
         """Functional values by the identity of the traced fake value that they stand for."""
         self._autocasts: list[Any] = []
-        self._by_place: set[int] = {
-            storage_of(seen)
+        self._as_strided_storages: set[int] = {
+            storage_id(seen)
             for n in graph.graph.nodes
             if is_as_strided(n) and isinstance(seen := n.meta.get("example_value"), torch.Tensor)
         }
@@ -258,62 +258,69 @@ class Interpreter(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node, and remember what became of its value."""
-        if n.target in GRAD_MODE and not self.differentiates:  # nothing here requires grad
+        if n.target in GRAD_MODE_CALLS and not self.under_autograd:  # nothing here requires grad
             return None
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
-        if is_drawing(n):
-            self._check_order(n)
+        if may_draw_random(n):
+            self._check_random_memory_order(n)
         traced = n.meta.get("example_value")
-        given_back = _given_back(n, traced)
+        given_back = _returned_operand(n, traced)
         if given_back is not None:
             return self.env[given_back]
         with torch.fx.traceback.set_current_meta(n):
-            result = self._laid_out_anew(n) if self.differentiates and is_layout_in_place(n) else super().run_node(n)
+            result = (
+                self._replace_layout_mutation(n) if self.under_autograd and mutates_layout(n) else super().run_node(n)
+            )
         # Where a view is resized, only what was traced tells.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
-            raise NotFunctional(f"{n.name} resizes the tensor that it is to write to")
-        self.by_fake[id(traced)] = result
-        if self._by_place and (is_mutating(n) or is_as_strided(n)):
-            self._check_places(n)
-        if is_unbacked(traced):
-            take_place(traced, result)
+            raise CannotFunctionalize(f"{n.name} resizes the tensor that it is to write to")
+        self.functional_by_fake[id(traced)] = result
+        if self._as_strided_storages and (may_mutate(n) or is_as_strided(n)):
+            self._check_as_strided_layouts(n)
+        if has_unbacked_symbols(traced):
+            rebind_unbacked(traced, result)
         if n.target is _enter_autocast:
             self._autocasts.append(result)
         elif n.target is _exit_autocast:
             self._autocasts.pop()
         return result
 
-    def _laid_out_anew(self, n: torch.fx.Node) -> Any:
+    def _replace_layout_mutation(self, n: torch.fx.Node) -> Any:
         """A view in place of a change of layout: autograd follows views by how they were made, and would not know of the change."""
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         was = args[0]
         with torch.enable_grad():  # it stays what it was to autograd, whatever mode its layout changes in
-            made = getattr(was, name_of(n).removesuffix("_"))(*args[1:], **kwargs)
+            made = getattr(was, op_name(n).removesuffix("_"))(*args[1:], **kwargs)
         for node, value in self.env.items():
             if value is was:
                 self.env[node] = made
-                self.by_fake[id(node.meta.get("example_value"))] = made
+                self.functional_by_fake[id(node.meta.get("example_value"))] = made
         return made
 
-    def _check_places(self, n: torch.fx.Node) -> None:
+    def _check_as_strided_layouts(self, n: torch.fx.Node) -> None:
         """What is seen by place lies where eager has it only while all that is seen of its memory is laid out as in eager."""
         for node in (*self.env, n):
-            traced, value = node.meta.get("example_value"), self.by_fake.get(id(node.meta.get("example_value")))
+            traced, value = (
+                node.meta.get("example_value"),
+                self.functional_by_fake.get(id(node.meta.get("example_value"))),
+            )
             if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
                 continue
-            if storage_of(traced) in self._by_place and not is_same_layout(value, unwrap(value)):
-                raise NotFunctional(f"{n.name} leaves memory that is seen by place laid out otherwise than in eager")
+            if storage_id(traced) in self._as_strided_storages and not is_same_layout(value, unwrap_functional(value)):
+                raise CannotFunctionalize(
+                    f"{n.name} leaves memory that is seen by place laid out otherwise than in eager"
+                )
 
-    def _check_order(self, n: torch.fx.Node) -> None:
+    def _check_random_memory_order(self, n: torch.fx.Node) -> None:
         """Random numbers are drawn in the order of memory: what they are drawn for must lie as it does in eager."""
         for node in n.all_input_nodes:
             traced, value = node.meta.get("example_value"), self.env.get(node)
             if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
                 continue
-            if traced.shape == value.shape and not is_same_layout(traced, unwrap(value)):
-                raise NotFunctional(f"{n.name} draws numbers in the order of memory, which would be another one")
-            if is_mutating(n) and not _is_drawn_alike(n, traced):
-                raise NotFunctional(
+            if traced.shape == value.shape and not is_same_layout(traced, unwrap_functional(value)):
+                raise CannotFunctionalize(f"{n.name} draws numbers in the order of memory, which would be another one")
+            if may_mutate(n) and not _draws_same_in_place(n, traced):
+                raise CannotFunctionalize(
                     f"{n.name} draws numbers into memory that its functional form would lay out otherwise"
                 )
 
@@ -323,17 +330,19 @@ class Interpreter(torch.fx.Interpreter):
             target is getattr and args[1] == "data"
         ):  # the same memory, apart from autograd's account of it, which is kept in the plan
             return args[0].detach()
-        own_form = torch._C._DisablePythonDispatcher() if _drops_all(target, args, kwargs) else contextlib.nullcontext()
+        own_form = (
+            torch._C._DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
+        )
         with own_form:
-            return super().call_function(whole(target, trains=self.differentiates), args, kwargs)
+            return super().call_function(replace_composite(target, needs_grad=self.under_autograd), args, kwargs)
 
 
-def _drops_all(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_full_dropout(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a dropout drops everything: torch's form for symbols draws numbers even then."""
     return getattr(target, "__name__", "") == "dropout" and 1.0 in (*args[1:2], kwargs.get("p"))
 
 
-def _is_drawn_alike(n: torch.fx.Node, into: torch.Tensor) -> bool:
+def _draws_same_in_place(n: torch.fx.Node, into: torch.Tensor) -> bool:
     """Whether numbers drawn for a new tensor are those that eager draws in place: kernels go by memory, some otherwise where it lies in a row."""
     name = str(n.target)
     if "bernoulli" in name:
@@ -341,11 +350,11 @@ def _is_drawn_alike(n: torch.fx.Node, into: torch.Tensor) -> bool:
     return "normal" not in name or is_same_layout(into, torch.empty_like(into))
 
 
-def _given_back(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
+def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
     """Which operand an operator of torch's gave back without doing anything: its form for symbols may make a copy instead (``dropout``)."""
-    if not isinstance(traced, torch.Tensor) or is_mutating(n) or n.op not in ("call_function", "call_method"):
+    if not isinstance(traced, torch.Tensor) or may_mutate(n) or n.op not in ("call_function", "call_method"):
         return None
-    if isinstance(n.target, (InGraph, torch._ops.HigherOrderOperator)):
+    if isinstance(n.target, (GraphCallable, torch._ops.HigherOrderOperator)):
         return None
     return next((a for a in n.all_input_nodes if a.meta.get("example_value") is traced), None)
 
@@ -354,110 +363,123 @@ def _shapes(value: Any) -> list[torch.Size]:
     values = value if isinstance(value, (tuple, list)) else (value,)
     # The wrapper of a tensor that was resized still says what it was.
     return [
-        unwrap(v).shape if isinstance(v, FunctionalTensor) else v.shape for v in values if isinstance(v, torch.Tensor)
+        unwrap_functional(v).shape if isinstance(v, FunctionalTensor) else v.shape
+        for v in values
+        if isinstance(v, torch.Tensor)
     ]
 
 
-class Tracing:
+class FunctionalTracer:
     """One run of the graph over functional tensors."""
 
     def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
         self._graph = graph
         self._inputs = inputs
-        self._written: dict[int, int] = {}
-        self._outputs: OutputPlanner | None = None
+        self._mutated_results: dict[int, int] = {}
+        self._outputs: OutputAliasAnalyzer | None = None
         self._in_grad_mode = torch.is_grad_enabled()
-        self.hidden: frozenset[int] = frozenset()
+        self.mutations_hidden_from_autograd: frozenset[int] = frozenset()
         """Positions of inputs that need gradients, and are written without autograd noticing."""
 
-    def interpreter(self) -> Interpreter:
+    def make_interpreter(self) -> FunctionalInterpreter:
         """What runs the traced graph."""
-        return Interpreter(self._graph)
+        return FunctionalInterpreter(self._graph)
 
-    def given(self, originals: list[Any]) -> list[Any]:
+    def graph_arguments(self, originals: list[Any]) -> list[Any]:
         """The functional arguments as the graph is given them."""
         return originals
 
     def run(self, *args: Any) -> tuple[Any, ...]:
         """The functional graph's results: those that outputs come from, then the new contents of written inputs."""
-        return self.results(args)[0]
+        return self.trace_results(args)[0]
 
-    def results(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
+    def trace_results(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
         """The results; for each, the functional tensor that it is the value of; and the functional arguments as the caller has them."""
-        interpreter = self.interpreter()
+        interpreter = self.make_interpreter()
         with FunctionalTensorMode() as mode:
-            hand_tokens(mode)
+            set_mode_tokens(mode)
             originals = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
             # What is reshaped in place is looked at through an alias that keeps the layout it came with.
             kept = [
-                w.detach() if is_reshaped(i.fake, i.real) else w for i, w in zip(self._inputs, originals, strict=True)
+                w.detach() if is_layout_mutated(i.fake, i.example_value) else w
+                for i, w in zip(self._inputs, originals, strict=True)
             ]
-            given = self.given(originals)
+            given = self.graph_arguments(originals)
             returned = interpreter.run(*given)
         if not isinstance(returned, (tuple, list)):
-            raise NotFunctional("the graph does not return a tuple")
+            raise CannotFunctionalize("the graph does not return a tuple")
         for i, w in zip(self._inputs, given, strict=True):
-            interpreter.by_fake[id(i.fake)] = w
-        outputs = OutputPlanner(
-            self._inputs, args, interpreter.by_fake, self._graph.graph, in_grad_mode=self._in_grad_mode
+            interpreter.functional_by_fake[id(i.fake)] = w
+        outputs = OutputAliasAnalyzer(
+            self._inputs, args, interpreter.functional_by_fake, self._graph.graph, in_grad_mode=self._in_grad_mode
         )
         for node, value in zip(output_args(self._graph.graph), returned, strict=True):
             outputs.add(node, value)
-        new = self._new_contents(args, kept, len(outputs.results))
+        new = self._mutated_contents(args, kept, len(outputs.results))
         self._outputs = outputs
-        return (*outputs.results, *new), (*outputs.sources, *(given[n] for n in self._written)), originals
+        return (
+            (*outputs.results, *new),
+            (*outputs.result_tensors, *(given[n] for n in self._mutated_results)),
+            originals,
+        )
 
-    def _new_contents(self, args: Sequence[Any], wrapped: Sequence[Any], first: int) -> list[Any]:
-        self._written = {}
+    def _mutated_contents(self, args: Sequence[Any], wrapped: Sequence[Any], first: int) -> list[Any]:
+        self._mutated_results = {}
         new: list[Any] = []
         for n, (arg, wrapper) in enumerate(zip(args, wrapped, strict=True)):
             if not isinstance(arg, torch.Tensor):
                 continue
-            value = unwrap(wrapper)
+            value = unwrap_functional(wrapper)
             if value is arg or not torch._functionalize_has_data_mutation(wrapper.elem):  # type: ignore[attr-defined]
                 continue
             if value.dtype != arg.dtype or tuple(value.shape) != tuple(arg.shape):
-                raise NotFunctional(f"{self._inputs[n].name} is given other memory in place")
-            if overlaps(arg):
-                raise NotFunctional(f"{self._inputs[n].name} sees some of its memory twice, and is written to")
-            self._written[n] = first + len(new)
-            new.append(value.clone() if storage_of(value) in map(storage_of, _tensors(args)) else value)
+                raise CannotFunctionalize(f"{self._inputs[n].name} is given other memory in place")
+            if has_internal_overlap(arg):
+                raise CannotFunctionalize(f"{self._inputs[n].name} sees some of its memory twice, and is written to")
+            self._mutated_results[n] = first + len(new)
+            new.append(value.clone() if storage_id(value) in map(storage_id, _tensors(args)) else value)
         return new
 
-    def plan(self) -> Plan:
+    def build_metadata(self) -> AotMetadata:
         """The calling convention found by the run."""
         assert self._outputs is not None
         devices = tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
-        shown = laid_out_in_grad_mode(self._graph, is_on=self._in_grad_mode)
-        since = read_since_written(self._graph, is_on=self._in_grad_mode) & self.hidden if self.hidden else frozenset()
-        return Plan(
+        shown = inputs_with_layout_mutated_in_grad_mode(self._graph, is_on=self._in_grad_mode)
+        since = (
+            inputs_read_after_last_write(self._graph, is_on=self._in_grad_mode) & self.mutations_hidden_from_autograd
+            if self.mutations_hidden_from_autograd
+            else frozenset()
+        )
+        return AotMetadata(
             tuple(self._input(n, i, shown, since) for n, i in enumerate(self._inputs)),
-            tuple(self._outputs.plans),
-            len(self._outputs.results) + len(self._written),
-            autocast=devices,
-            roots=tuple(self._outputs.roots),
-            writes=tuple(self._outputs.writes),
-            reviewed=frozenset(self._outputs.owned),
-            strides=tuple(self._outputs.strides.items()),
+            tuple(self._outputs.outputs),
+            len(self._outputs.results) + len(self._mutated_results),
+            autocast_devices=devices,
+            detached_bases=tuple(self._outputs.roots),
+            result_version_bumps=tuple(self._outputs.result_write_counts),
+            results_as_views=frozenset(self._outputs.non_view_results),
+            result_strides=tuple(self._outputs.result_strides.items()),
         )
 
-    def _input(self, n: int, i: GraphInput, shown: Collection[int], since: Collection[int]) -> InputPlan:
+    def _input(self, n: int, i: GraphInput, shown: Collection[int], since: Collection[int]) -> InputAliasInfo:
         if not isinstance(i.fake, torch.Tensor):
-            return InputPlan(i.name, is_tensor=False)
-        layout = view_in_place(i) if is_reshaped(i.fake, i.real) else None
-        counts = not i.fake.is_inference() and not (isinstance(i.real, torch.Tensor) and i.real.is_inference())
-        writes = writes_to(i.fake) - i.version
-        return InputPlan(
+            return InputAliasInfo(i.name, is_tensor=False)
+        layout = mutated_layout(i) if is_layout_mutated(i.fake, i.example_value) else None
+        counts = not i.fake.is_inference() and not (
+            isinstance(i.example_value, torch.Tensor) and i.example_value.is_inference()
+        )
+        writes = write_count(i.fake) - i.initial_version
+        return InputAliasInfo(
             i.name,
             is_tensor=True,
-            written=n in self._written,
-            result=self._written.get(n, -1),
-            writes=writes,
-            is_counted=counts,
-            layout=layout,
-            is_hidden=n in self.hidden,
-            is_shown=n in shown,
-            is_read_since=n in since,
+            is_mutated=n in self._mutated_results,
+            result_index=self._mutated_results.get(n, -1),
+            version_bumps=writes,
+            has_version_counter=counts,
+            new_layout=layout,
+            mutation_hidden_from_autograd=n in self.mutations_hidden_from_autograd,
+            metadata_mutation_seen_by_autograd=n in shown,
+            regenerates_grad_fn=n in since,
         )
 
 
@@ -465,7 +487,7 @@ def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
     return [a for a in args if isinstance(a, torch.Tensor)]
 
 
-def unwrap(t: FunctionalTensor) -> torch.Tensor:
+def unwrap_functional(t: FunctionalTensor) -> torch.Tensor:
     """The traced value of a functional tensor, with pending mutations applied."""
     torch._sync(t)  # type: ignore[attr-defined, no-untyped-call]
     return torch._from_functional_tensor(t.elem)
@@ -480,4 +502,4 @@ def _name_inputs(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> 
                 taken[i.name]._rename(f"{i.name}_value")
             node._rename(i.name)
         node.target = node.name
-        set_origin(node, replace(origin_of(node), note=i.origin.expr))
+        set_provenance(node, replace(provenance_of(node), note=i.source.expr))

@@ -22,22 +22,29 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.aot.absence import following, is_users, minds_absence
-from engine.aot.analyse import is_mutating, is_reshaped
-from engine.aot.functionalize import Interpreter, Tracing, fake_mode_of, labelled, trace, unwrap
-from engine.aot.views import NotFunctional
-from engine.graph.passes.drop_aliases import drop_aliases
-from engine.graph.passes.drop_dead import drop_dead
-from engine.graph.passes.watch import PASSES, Watch
-from engine.graph.rules import FUNCTIONAL, check
-from engine.graph.tokens import hand_tokens
+from engine.aot.absence import dependents_of, find_function_with_undefined_grads, is_user_function
+from engine.aot.analyse import is_layout_mutated, may_mutate
+from engine.aot.functionalize import (
+    FunctionalInterpreter,
+    FunctionalTracer,
+    copy_with_provenance,
+    fake_mode_of,
+    trace_functional,
+    unwrap_functional,
+)
+from engine.aot.views import CannotFunctionalize
+from engine.graph.passes.drop_aliases import remove_noop_aliases
+from engine.graph.passes.drop_dead import eliminate_dead_code
+from engine.graph.passes.watch import PASS_RECORDS_KEY, PassRecorder
+from engine.graph.rules import FUNCTIONAL_RULES, verify_graph
+from engine.graph.tokens import set_mode_tokens
 from engine.ir.frame import GraphInput
-from engine.ir.graph import BACKWARD, NodeOrigin, origin_of, set_origin
-from engine.ir.plan import Plan
+from engine.ir.graph import BACKWARD_KEY, NodeProvenance, provenance_of, set_provenance
+from engine.ir.plan import AotMetadata
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointGraph:
     """The joint graph: placeholders are the inputs, then one tangent for each position in ``differentiable``.
 
     It returns ``plan.results`` results, then one gradient for each position in ``needing`` (None: nothing flows there).
@@ -45,50 +52,53 @@ class Joint:
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
-    plan: Plan
-    differentiable: tuple[int, ...]
+    metadata: AotMetadata
+    differentiable_results: tuple[int, ...]
     """Positions of results that gradients flow back from."""
-    needing: tuple[int, ...]
+    grad_inputs: tuple[int, ...]
     """Positions of inputs that gradients flow to."""
-    whole: tuple[tuple[Any, int], ...] = ()
+    result_fakes: tuple[tuple[Any, int], ...] = ()
     """The traced fake values that results hold, each with the position of its result."""
 
 
-def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> Joint:
+def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> JointGraph:
     """Trace ``graph`` and its backward to functional ATen, in the grad mode of the caller. Symbolic sizes stay symbolic.
 
     Raises:
         NotFunctional: see ``functionalize``; or gradients would flow otherwise than in eager.
         IllegalGraph: the outcome would break a rule.
     """
-    changed = next((i.name for i in inputs if isinstance(i.fake, torch.Tensor) and is_reshaped(i.fake, i.real)), None)
+    changed = next(
+        (i.name for i in inputs if isinstance(i.fake, torch.Tensor) and is_layout_mutated(i.fake, i.example_value)),
+        None,
+    )
     if changed is not None:
-        raise NotFunctional(f"the shape or layout of {changed} is changed in place, and gradients are needed")
+        raise CannotFunctionalize(f"the shape or layout of {changed} is changed in place, and gradients are needed")
     if not torch.is_grad_enabled():
-        raise NotFunctional("gradients are switched on inside of a call without them")
-    tracing = _Differentiating(labelled(graph, compilation), inputs, fake_mode_of(graph, inputs))
+        raise CannotFunctionalize("gradients are switched on inside of a call without them")
+    tracing = _JointTracer(copy_with_provenance(graph, compilation), inputs, fake_mode_of(graph, inputs))
     with torch.autograd.set_multithreading_enabled(False):
-        module, fakes, plan = trace(tracing, graph, inputs)
-    _tangents_first(module, len(inputs))
-    watch = Watch(module)
-    with watch.watching("drop_aliases"):
-        drop_aliases(module)
-    with watch.watching("drop_dead"):
-        drop_dead(module)
-    module.meta[PASSES] = (*module.meta.get(PASSES, ()), *watch.records)
+        module, fakes, plan = trace_functional(tracing, graph, inputs)
+    _move_tangents_to_inputs(module, len(inputs))
+    watch = PassRecorder(module)
+    with watch.record_pass("drop_aliases"):
+        remove_noop_aliases(module)
+    with watch.record_pass("drop_dead"):
+        eliminate_dead_code(module)
+    module.meta[PASS_RECORDS_KEY] = (*module.meta.get(PASS_RECORDS_KEY, ()), *watch.records)
     module.recompile()
-    check(module, FUNCTIONAL, f"joint graph of {compilation}")
+    verify_graph(module, FUNCTIONAL_RULES, f"joint graph of {compilation}")
     if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
         # Over fake tensors it gives no workspace, which its backward reads.
-        raise NotFunctional("a recurrent layer under autocast has no backward apart from eager's")
-    for i in (plan.inputs[n] for n in tracing.needing):
-        if i.writes and not i.written:
+        raise CannotFunctionalize("a recurrent layer under autocast has no backward apart from eager's")
+    for i in (plan.inputs[n] for n in tracing.grad_inputs):
+        if i.version_bumps and not i.is_mutated:
             # Eager forbids this to leaves: with no data to copy back, nothing else would raise.
-            raise NotFunctional(f"{i.name}, which requires grad, is changed in place, though not its data")
-    return Joint(module, fakes, plan, tracing.differentiable, tracing.needing, tracing.whole)
+            raise CannotFunctionalize(f"{i.name}, which requires grad, is changed in place, though not its data")
+    return JointGraph(module, fakes, plan, tracing.differentiable_results, tracing.grad_inputs, tracing.result_fakes)
 
 
-class _Seen(torch.autograd.Function):
+class _NonLeafAlias(torch.autograd.Function):
     """An input as the graph is given it: no leaf any more, so that it may be written to in place."""
 
     @staticmethod
@@ -100,29 +110,27 @@ class _Seen(torch.autograd.Function):
         return grads[0]
 
 
-def _writes_to_list(node: torch.fx.Node) -> bool:
+def _mutates_tensor_list(node: torch.fx.Node) -> bool:
     """Whether an operator writes to each tensor of its first argument, a list."""
     return (
-        node.op == "call_function"
-        and getattr(node.target, "__name__", "").startswith("_foreach_")
-        and is_mutating(node)
+        node.op == "call_function" and getattr(node.target, "__name__", "").startswith("_foreach_") and may_mutate(node)
     )
 
 
-class _Watching(Interpreter):
+class _SequenceNrInterpreter(FunctionalInterpreter):
     """Notes which numbers autograd gave to what each node did, to know a backward operator's node again."""
 
-    differentiates = True
+    under_autograd = True
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph)
-        self.numbers: list[int] = []
-        self.origins: list[NodeOrigin] = []
+        self.sequence_nrs: list[int] = []
+        self.provenances: list[NodeProvenance] = []
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        self.numbers.append(torch._C._autograd._get_sequence_nr())
-        self.origins.append(origin_of(n))
-        listed = self.fetch_args_kwargs_from_env(n)[0][0] if _writes_to_list(n) else ()
+        self.sequence_nrs.append(torch._C._autograd._get_sequence_nr())
+        self.provenances.append(provenance_of(n))
+        listed = self.fetch_args_kwargs_from_env(n)[0][0] if _mutates_tensor_list(n) else ()
         known = [t._version for t in listed]
         made = super().run_node(n)
         # Functional tensors in lists are written to without being counted, and autograd would not know that what it saved has changed.
@@ -130,126 +138,141 @@ class _Watching(Interpreter):
             torch.autograd.graph.increment_version(uncounted)
         return made
 
-    def origin(self, number: int) -> NodeOrigin | None:
+    def provenance_of(self, number: int) -> NodeProvenance | None:
         """The origin of the node during whose run autograd gave out this number."""
-        position = bisect.bisect_right(self.numbers, number) - 1
-        return self.origins[position] if position >= 0 else None
+        position = bisect.bisect_right(self.sequence_nrs, number) - 1
+        return self.provenances[position] if position >= 0 else None
 
 
-class _Differentiating(Tracing):
+class _JointTracer(FunctionalTracer):
     """One run of the graph over functional tensors under autograd, then of its backward."""
 
     def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], mode: Any) -> None:
         super().__init__(graph, inputs)
         self._mode = mode
-        self._mutates = any(map(is_mutating, graph.graph.nodes))
-        self._watching = _Watching(graph)
-        self.differentiable: tuple[int, ...] = ()
-        self.needing = tuple(
-            n for n, i in enumerate(inputs) if isinstance(i.real, torch.Tensor) and i.real.requires_grad
+        self._mutates = any(map(may_mutate, graph.graph.nodes))
+        self._interpreter = _SequenceNrInterpreter(graph)
+        self.differentiable_results: tuple[int, ...] = ()
+        self.grad_inputs = tuple(
+            n
+            for n, i in enumerate(inputs)
+            if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
         )
 
-    def interpreter(self) -> Interpreter:
-        return self._watching
+    def make_interpreter(self) -> FunctionalInterpreter:
+        return self._interpreter
 
-    def given(self, originals: list[Any]) -> list[Any]:
+    def graph_arguments(self, originals: list[Any]) -> list[Any]:
         given = list(originals)
-        for n in self.needing:
+        for n in self.grad_inputs:
             originals[n].requires_grad_(True)
             if self._mutates:
-                given[n] = _Seen.apply(originals[n])  # type: ignore[no-untyped-call]
-        self._histories = {n: given[n].grad_fn for n in self.needing}
-        self._given = given
+                given[n] = _NonLeafAlias.apply(originals[n])  # type: ignore[no-untyped-call]
+        self._grad_fns_at_entry = {n: given[n].grad_fn for n in self.grad_inputs}
+        self._graph_args = given
         return given
 
     def run(self, *args: Any) -> tuple[Any, ...]:
         grad = torch.is_grad_enabled()
-        results, sources, originals = self.results(args)
+        results, sources, originals = self.trace_results(args)
         torch._C._set_grad_enabled(grad)
-        self.hidden = frozenset(n for n in self._written if n in self._histories and self._is_unseen(n))
+        self.mutations_hidden_from_autograd = frozenset(
+            n for n in self._mutated_results if n in self._grad_fns_at_entry and self._mutation_hidden_from_autograd(n)
+        )
         assert self._outputs is not None
-        hidden = {self._written[n] for n in self.hidden} | self._outputs.detached
-        self.differentiable = tuple(
+        hidden = {
+            self._mutated_results[n] for n in self.mutations_hidden_from_autograd
+        } | self._outputs.detached_results
+        self.differentiable_results = tuple(
             k for k, s in enumerate(sources) if isinstance(s, torch.Tensor) and s.requires_grad and k not in hidden
         )
-        self._check_outputs()
-        if not self.differentiable:
+        self._check_requires_grad()
+        if not self.differentiable_results:
             return results
-        if name := minds_absence([sources[k] for k in self.differentiable]):
-            raise NotFunctional(
+        if name := find_function_with_undefined_grads([sources[k] for k in self.differentiable_results]):
+            raise CannotFunctionalize(
                 f"the backward of {name} is told which of its results a gradient comes back to, and calls may differ in that"
             )
-        watched = [*zip((i.name for i in self._inputs), self._given, strict=True), *(("a result", s) for s in sources)]
-        before = [_state_of(value) for _, value in watched]
-        gradients = self._gradients(results, sources, [originals[n] for n in self.needing])
+        watched = [
+            *zip((i.name for i in self._inputs), self._graph_args, strict=True),
+            *(("a result", s) for s in sources),
+        ]
+        before = [_functional_state(value) for _, value in watched]
+        gradients = self._trace_backward(results, sources, [originals[n] for n in self.grad_inputs])
         for (name, value), was in zip(watched, before, strict=True):
-            if not _is_as_it_was(value, was):
-                raise NotFunctional(f"{name} is changed in place by a backward of the user's own")
+            if not _is_unchanged(value, was):
+                raise CannotFunctionalize(f"{name} is changed in place by a backward of the user's own")
         return (*results, *gradients)
 
     @property
-    def whole(self) -> tuple[tuple[Any, int], ...]:
-        """See ``Joint.whole``."""
+    def result_fakes(self) -> tuple[tuple[Any, int], ...]:
+        """See ``Joint.result_fakes``."""
         assert self._outputs is not None
-        return tuple(self._outputs.whole)
+        return tuple(self._outputs.result_fakes)
 
-    def _is_unseen(self, position: int) -> bool:
-        return self._given[position].grad_fn is self._histories[position]
+    def _mutation_hidden_from_autograd(self, position: int) -> bool:
+        return self._graph_args[position].grad_fn is self._grad_fns_at_entry[position]
 
-    def _check_outputs(self) -> None:
+    def _check_requires_grad(self) -> None:
         """Results need gradients exactly where eager's do: the traced fake values tell."""
         assert self._outputs is not None
-        for fake, position in self._outputs.whole:
-            needs = fake.requires_grad and position not in self._outputs.detached
-            if needs != (position in self.differentiable):
-                raise NotFunctional("an output would need a gradient where eager's needs none, or the other way round")
+        for fake, position in self._outputs.result_fakes:
+            needs = fake.requires_grad and position not in self._outputs.detached_results
+            if needs != (position in self.differentiable_results):
+                raise CannotFunctionalize(
+                    "an output would need a gradient where eager's needs none, or the other way round"
+                )
 
-    def _gradients(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:
-        needed = [sources[k] for k in self.differentiable]
-        tangents = [self._tangent(n, results[k]) for n, k in enumerate(self.differentiable)]
-        marks = _Marks(self._watching.origin)
-        hooks = list(marks.hook(needed))
+    def _trace_backward(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:
+        needed = [sources[k] for k in self.differentiable_results]
+        tangents = [self._tangent(n, results[k]) for n, k in enumerate(self.differentiable_results)]
+        marks = BackwardProvenance(self._interpreter.provenance_of)
+        hooks = list(marks.register_hooks(needed))
         try:
             with FunctionalTensorMode() as mode, torch._C._DisableAutocast(), torch.no_grad():
-                hand_tokens(mode)
+                set_mode_tokens(mode)
                 functional = [FunctionalTensor.to_functional(t) for t in tangents]
-                given = [_state_of(t) for t in functional]
+                given = [_functional_state(t) for t in functional]
                 found = torch.autograd.grad(needed, leaves, functional, allow_unused=True)
-                names = [self._inputs[n].name for n in self.needing]
+                names = [self._inputs[n].name for n in self.grad_inputs]
                 marks.finish(dict(zip(names, found, strict=True)))
-                if not all(map(_is_as_it_was, functional, given)):
-                    raise NotFunctional(
+                if not all(map(_is_unchanged, functional, given)):
+                    raise CannotFunctionalize(
                         "a gradient that the caller may hold is changed in place by a backward of the user's own"
                     )
         finally:
-            marks.mark(None)
+            marks.mark_traced(None)
             for hook in hooks:
                 hook.remove()
-        if marks.looks_at:
-            raise NotFunctional(f"the backward of {marks.looks_at} looks at its gradients, and may refuse them")
+        if marks.phase_dependent_op:
+            raise CannotFunctionalize(
+                f"the backward of {marks.phase_dependent_op} looks at its gradients, and may refuse them"
+            )
         if len(tangents) > 1:
-            self._check_flowing(tangents, marks.by_users)
-        return [self._gradient(n, g) for n, g in zip(self.needing, found, strict=True)]
+            self._check_grads_depend_on_tangents(tangents, marks.user_function_grads)
+        return [self._gradient(n, g) for n, g in zip(self.grad_inputs, found, strict=True)]
 
-    def _check_flowing(self, tangents: Sequence[torch.Tensor], by_users: Sequence[tuple[str, Any]]) -> None:
+    def _check_grads_depend_on_tangents(
+        self, tangents: Sequence[torch.Tensor], by_users: Sequence[tuple[str, Any]]
+    ) -> None:
         """What a function of the user's gives whatever it is given must be missing where autograd does not call it, which the graph would not tell."""
         if not by_users:
             return
         proxies = get_proxy_mode()
         assert proxies is not None
-        late = following(proxies.tracer.graph, [n for t in tangents if (n := _node_of(t)) is not None])
+        late = dependents_of(proxies.tracer.graph, [n for t in tangents if (n := proxy_node(t)) is not None])
         for name, gradient in by_users:
-            if _node_of(unwrap(gradient)) not in late:
-                raise NotFunctional(
+            if proxy_node(unwrap_functional(gradient)) not in late:
+                raise CannotFunctionalize(
                     f"the backward of {name} gives a gradient that does not depend on what it is given, and calls may not need it"
                 )
 
     def _gradient(self, position: int, gradient: Any) -> Any:
         if isinstance(gradient, FunctionalTensor):
-            return unwrap(gradient)
+            return unwrap_functional(gradient)
         if is_traceable_wrapper_subclass(gradient):
             name = self._inputs[position].name
-            raise NotFunctional(f"the gradient of {name}, a plain tensor, would be a {type(gradient).__name__}")
+            raise CannotFunctionalize(f"the gradient of {name}, a plain tensor, would be a {type(gradient).__name__}")
         return gradient
 
     def _tangent(self, number: int, result: torch.Tensor) -> torch.Tensor:
@@ -262,24 +285,24 @@ class _Differentiating(Tracing):
             else:
                 tangent = torch.empty(result.shape, dtype=result.dtype, device=result.device)
         proxy = proxies.tracer.create_proxy("placeholder", f"tangent_{number}", (), {})
-        set_origin(proxy.node, NodeOrigin(note="the gradient that comes back to a result"))
+        set_provenance(proxy.node, NodeProvenance(note="the gradient that comes back to a result"))
         track_tensor_tree(tangent, proxy, constant=None, tracer=proxies.tracer)
         return tangent
 
 
-def _state_of(value: Any) -> tuple[Any, list[str]] | None:
+def _functional_state(value: Any) -> tuple[Any, list[str]] | None:
     """What changes with a functional tensor when it is written to, or given another layout, in place."""
     if not isinstance(value, FunctionalTensor):
         return None
-    return unwrap(value), [str(n) for n in (*value.shape, *value.stride())]
+    return unwrap_functional(value), [str(n) for n in (*value.shape, *value.stride())]
 
 
-def _is_as_it_was(value: Any, was: tuple[Any, list[str]] | None) -> bool:
-    now = _state_of(value)
+def _is_unchanged(value: Any, was: tuple[Any, list[str]] | None) -> bool:
+    now = _functional_state(value)
     return was is None or now is None or (was[0] is now[0] and was[1] == now[1])
 
 
-def _node_of(value: torch.Tensor) -> torch.fx.Node | None:
+def proxy_node(value: torch.Tensor) -> torch.fx.Node | None:
     """What computes a tensor in the graph that is being traced; None for a constant."""
     proxies = get_proxy_mode()
     assert proxies is not None
@@ -288,27 +311,27 @@ def _node_of(value: torch.Tensor) -> torch.fx.Node | None:
     return node
 
 
-_OF_PHASES = {"LinalgEigBackward0": "linalg.eig", "LinalgEighBackward0": "linalg.eigh"}
+_PHASE_DEPENDENT_NODES = {"LinalgEigBackward0": "linalg.eig", "LinalgEighBackward0": "linalg.eigh"}
 """Nodes of autograd that check whether a loss depends on the phase of complex vectors, their second result. Over fake tensors none does."""
 
 
-class _Marks:
+class BackwardProvenance:
     """Marks nodes traced while autograd runs as the backward's, and gives them the origin of the forward node that they belong to."""
 
-    def __init__(self, origin: Callable[[int], NodeOrigin | None]) -> None:
+    def __init__(self, origin: Callable[[int], NodeProvenance | None]) -> None:
         self._origin = origin
         proxies = get_proxy_mode()
         assert proxies is not None
         self._graph = proxies.tracer.graph
         self._last = self._graph._root._prev
-        self._sums: set[torch.fx.Node] = set()
+        self._pending_grad_sums: set[torch.fx.Node] = set()
         """Sums of gradients whose reader has not run yet."""
-        self.by_users: list[tuple[str, Any]] = []
+        self.user_function_grads: list[tuple[str, Any]] = []
         """What functions of the user's own gave, each with the function's name."""
-        self.looks_at = ""
+        self.phase_dependent_op = ""
         """An operator whose backward raises for some values of the gradients that come to it."""
 
-    def hook(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    def register_hooks(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
         """Hooks on every autograd node behind ``outputs``."""
         todo: list[Any] = [o.grad_fn for o in outputs]
         known = set()
@@ -322,64 +345,64 @@ class _Marks:
                 continue
             origin = self._origin(node._sequence_nr())
             sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
-            yield node.register_prehook(lambda grads, origin=sums: self._mark_sums(grads, origin))
-            yield node.register_hook(lambda grads, given, origin=origin: self.mark(origin))
-            if (named := _OF_PHASES.get(node.name())) is not None:
-                yield node.register_prehook(lambda grads, name=named: self._note_phase(name, grads))
-            if is_users(node):
+            yield node.register_prehook(lambda grads, origin=sums: self._mark_grad_sums(grads, origin))
+            yield node.register_hook(lambda grads, given, origin=origin: self.mark_traced(origin))
+            if (named := _PHASE_DEPENDENT_NODES.get(node.name())) is not None:
+                yield node.register_prehook(lambda grads, name=named: self._check_phase_gradient(name, grads))
+            if is_user_function(node):
                 name = type(node).__name__.removesuffix("Backward")
-                yield node.register_hook(lambda grads, given, name=name: self._note(name, grads))
+                yield node.register_hook(lambda grads, given, name=name: self._record_user_function_grads(name, grads))
 
-    def _note_phase(self, name: str, gradients: Sequence[Any]) -> None:
+    def _check_phase_gradient(self, name: str, gradients: Sequence[Any]) -> None:
         if gradients[1] is not None and gradients[1].is_complex():
-            self.looks_at = name
+            self.phase_dependent_op = name
 
-    def _note(self, name: str, gradients: Sequence[Any]) -> None:
-        self.by_users += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
+    def _record_user_function_grads(self, name: str, gradients: Sequence[Any]) -> None:
+        self.user_function_grads += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
 
-    def mark(self, origin: NodeOrigin | None) -> None:
+    def mark_traced(self, origin: NodeProvenance | None) -> None:
         """Mark what was traced since the last marking."""
-        for node in self._new():
+        for node in self._take_new_nodes():
             if origin is not None:
-                set_origin(node, origin)
+                set_provenance(node, origin)
 
-    def _new(self) -> list[torch.fx.Node]:
+    def _take_new_nodes(self) -> list[torch.fx.Node]:
         """What was traced since this was last asked, marked as the backward's."""
         node = end = self._graph._root._prev
         found = []
         while node is not self._last:
-            node.meta["custom"] = {**node.meta.get("custom", {}), BACKWARD: True}
+            node.meta["custom"] = {**node.meta.get("custom", {}), BACKWARD_KEY: True}
             found.append(node)
             node = node._prev
         self._last = end
         return found
 
-    def _mark_sums(self, gradients: Sequence[Any], origin: NodeOrigin | None) -> None:
+    def _mark_grad_sums(self, gradients: Sequence[Any], origin: NodeProvenance | None) -> None:
         """Mark the sums that these gradients are; others that were made meanwhile meet elsewhere, and wait."""
-        self._sums.update(self._new())
+        self._pending_grad_sums.update(self._take_new_nodes())
         for gradient in gradients:
-            self._mark_sum(gradient, origin)
+            self._mark_grad_sum(gradient, origin)
 
-    def _mark_sum(self, gradient: Any, origin: NodeOrigin | None) -> None:
-        if not self._sums or not isinstance(gradient, FunctionalTensor):
+    def _mark_grad_sum(self, gradient: Any, origin: NodeProvenance | None) -> None:
+        if not self._pending_grad_sums or not isinstance(gradient, FunctionalTensor):
             return
-        todo = [_node_of(torch._from_functional_tensor(gradient.elem))]
+        todo = [proxy_node(torch._from_functional_tensor(gradient.elem))]
         while todo:
             node = todo.pop()
-            if node is not None and node in self._sums:
-                self._sums.remove(node)
+            if node is not None and node in self._pending_grad_sums:
+                self._pending_grad_sums.remove(node)
                 todo += node.all_input_nodes
                 if origin is not None:
-                    set_origin(node, origin)
+                    set_provenance(node, origin)
 
     def finish(self, gradients: Mapping[str, Any]) -> None:
         """Mark what is left, given the gradients of the inputs by name."""
-        self._sums.update(self._new())
+        self._pending_grad_sums.update(self._take_new_nodes())
         for name, gradient in gradients.items():
-            self._mark_sum(gradient, NodeOrigin(note=f"the gradients of {name} are summed"))
+            self._mark_grad_sum(gradient, NodeProvenance(note=f"the gradients of {name} are summed"))
 
 
-def _tangents_first(module: torch.fx.GraphModule, inputs: int) -> None:
+def _move_tangents_to_inputs(module: torch.fx.GraphModule, inputs: int) -> None:
     """Move the placeholders of tangents up to the inputs."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     for last, node in zip(placeholders[inputs - 1 :], placeholders[inputs:], strict=False):

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import torch.fx
 
-from engine.aot.recompute import is_size, is_view, seen_by, size_of
+from engine.aot.recompute import is_scalar, is_view, num_bytes, view_base_node
 
 Node = torch.fx.Node
 
@@ -21,33 +21,33 @@ def peak_bytes(graph: torch.fx.Graph, callers: Collection[Node] = ()) -> int:
     last: dict[Node, Node] = {}
     for node in graph.nodes:
         for read in node.all_input_nodes:
-            last[_memory(read)] = node
+            last[_storage_node(read)] = node
     dying: dict[Node, list[Node]] = defaultdict(list)
     for memory, reader in last.items():
         if reader.op != "output" and memory not in callers:
             dying[reader].append(memory)
-    alive = sum(_own_bytes(n) for n in graph.nodes if n.op == "placeholder" and n not in callers)
+    alive = sum(_allocated_bytes(n) for n in graph.nodes if n.op == "placeholder" and n not in callers)
     peak = alive
     for node in graph.nodes:
         if node.op != "placeholder":
-            alive += _own_bytes(node)
+            alive += _allocated_bytes(node)
             peak = max(peak, alive)
-        alive -= sum(_own_bytes(n) for n in dying[node])
-        if node.op == "call_function" and _memory(node) is node and node not in last:
-            alive -= _own_bytes(node)
+        alive -= sum(_allocated_bytes(n) for n in dying[node])
+        if node.op == "call_function" and _storage_node(node) is node and node not in last:
+            alive -= _allocated_bytes(node)
     return peak
 
 
-def _memory(node: Node) -> Node:
+def _storage_node(node: Node) -> Node:
     """What holds the memory that a node's value lies in."""
-    node = seen_by(node)
-    return _memory(node.all_input_nodes[0]) if node.target is operator.getitem else node
+    node = view_base_node(node)
+    return _storage_node(node.all_input_nodes[0]) if node.target is operator.getitem else node
 
 
-def _own_bytes(node: Node) -> int:
-    if node.op == "output" or is_view(node) or is_size(node) or node.target is operator.getitem:
+def _allocated_bytes(node: Node) -> int:
+    if node.op == "output" or is_view(node) or is_scalar(node) or node.target is operator.getitem:
         return 0
     value = node.meta.get("val")
     if value is None:
         return 0
-    return sum(size_of(v) for v in value if v is not None) if isinstance(value, (tuple, list)) else size_of(value)
+    return sum(num_bytes(v) for v in value if v is not None) if isinstance(value, (tuple, list)) else num_bytes(value)

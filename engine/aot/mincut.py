@@ -9,13 +9,13 @@ INFINITE = 1 << 62
 
 
 @dataclass
-class Network:
+class FlowNetwork:
     """A directed graph whose edges have integer capacities; nodes are numbers from ``node()``."""
 
     _edges: list[list[int]] = field(default_factory=list)
     """Per node the numbers of the edges that leave it; edge ``e ^ 1`` is the reverse of edge ``e``."""
     _heads: list[int] = field(default_factory=list)
-    _left: list[int] = field(default_factory=list)
+    _residual: list[int] = field(default_factory=list)
 
     def node(self) -> int:
         """A new node."""
@@ -27,9 +27,9 @@ class Network:
         for a, b, c in ((tail, head, capacity), (head, tail, 0)):
             self._edges[a].append(len(self._heads))
             self._heads.append(b)
-            self._left.append(c)
+            self._residual.append(c)
 
-    def cut(self, source: int, sink: int) -> tuple[int, set[int]]:
+    def min_cut(self, source: int, sink: int) -> tuple[int, set[int]]:
         """The capacity of the smallest cut, and the nodes on the sink's side of the smallest cut that is closest to the sink.
 
         The network is used up. A capacity of INFINITE or more means that there is no cut.
@@ -37,7 +37,7 @@ class Network:
         flow = 0
         while flow < INFINITE and (levels := self._levels(source, sink)) is not None:
             flow += self._blocking(source, sink, levels)
-        return flow, self._reaching(sink)
+        return flow, self._sink_side(sink)
 
     def _levels(self, source: int, sink: int) -> list[int] | None:
         """Distances from the source along edges with capacity left; None when the sink cannot be reached."""
@@ -48,14 +48,14 @@ class Network:
             node = queue.popleft()
             for edge in self._edges[node]:
                 head = self._heads[edge]
-                if self._left[edge] > 0 and levels[head] < 0:
+                if self._residual[edge] > 0 and levels[head] < 0:
                     levels[head] = levels[node] + 1
                     queue.append(head)
         return None if levels[sink] < 0 else levels
 
     def _blocking(self, source: int, sink: int, levels: list[int]) -> int:
         """Push all that can be pushed along shortest paths; returns how much."""
-        heads, left = self._heads, self._left
+        heads, left = self._heads, self._residual
         following = [0] * len(self._edges)
         total = 0
         path: list[int] = []
@@ -85,7 +85,7 @@ class Network:
             else:
                 return total
 
-    def _reaching(self, sink: int) -> set[int]:
+    def _sink_side(self, sink: int) -> set[int]:
         """Nodes from which the sink can be reached along edges with capacity left."""
         reaching = {sink}
         todo = [sink]
@@ -93,7 +93,7 @@ class Network:
             node = todo.pop()
             for edge in self._edges[node]:
                 tail = self._heads[edge]
-                if tail not in reaching and self._left[edge ^ 1] > 0:
+                if tail not in reaching and self._residual[edge ^ 1] > 0:
                     reaching.add(tail)
                     todo.append(tail)
         return reaching

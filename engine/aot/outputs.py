@@ -15,26 +15,26 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from engine.aot.analyse import is_reshaped, output_args
+from engine.aot.analyse import is_layout_mutated, output_args
 from engine.aot.views import (
-    NotFunctional,
-    at_hand,
-    counts_with,
-    is_made_by_hand,
+    CannotFunctionalize,
+    describe_view,
+    has_internal_overlap,
+    is_view_from_custom_function,
     offset_of,
-    overlaps,
-    storage_of,
-    view_of,
-    writes_to,
+    shares_version_counter,
+    storage_id,
+    with_hint_sizes,
+    write_count,
 )
 from engine.ir.frame import GraphInput
-from engine.ir.plan import OutputPlan, Size, View, is_same_layout
-from engine.ir.unbacked import is_unbacked
+from engine.ir.plan import IntOrSymInt, OutputAliasInfo, ViewSpec, is_same_layout
+from engine.ir.unbacked import has_unbacked_symbols
 
-__all__ = ["NotFunctional", "OutputPlanner"]
+__all__ = ["CannotFunctionalize", "OutputAliasAnalyzer"]
 
 
-class OutputPlanner:
+class OutputAliasAnalyzer:
     """Takes outputs one by one; ``results`` are what the functional graph must return for them, ``roots`` what else must be made.
 
     ``in_grad_mode``: the call is made where gradients are switched on.
@@ -52,117 +52,119 @@ class OutputPlanner:
         in_grad_mode: bool,
     ) -> None:
         self._inputs = inputs
-        self._view_of = functools.partial(view_of, in_grad_mode=in_grad_mode)
-        self._given = {storage_of(a) for a in args if isinstance(a, torch.Tensor)}
-        self._by_fake = by_fake
-        self._known: dict[int, OutputPlan] = {}
-        self._by_id: dict[int, OutputPlan] = {}
-        self._taken: set[int] = set()
+        self._describe_view = functools.partial(describe_view, in_grad_mode=in_grad_mode)
+        self._input_storages = {storage_id(a) for a in args if isinstance(a, torch.Tensor)}
+        self._functional_by_fake = by_fake
+        self._output_by_fake: dict[int, OutputAliasInfo] = {}
+        self._result_by_fake: dict[int, OutputAliasInfo] = {}
+        self._result_storages: set[int] = set()
         self._roots_by_id: dict[int, int] = {}
         self._root_fakes: list[torch.Tensor] = []
-        self._makers = _makers(graph)
+        self._storage_creators = _first_creators(graph)
         # An output that is returned twice is one.
-        shown = {id(f): storage_of(f) for n in output_args(graph) if isinstance(f := _fake_of(n), torch.Tensor)}
-        self._shown = Counter(shown.values())
+        shown = {id(f): storage_id(f) for n in output_args(graph) if isinstance(f := _fake_of(n), torch.Tensor)}
+        self._num_outputs_by_storage = Counter(shown.values())
         self._first_versions = {
             id(n.meta.get("example_value")): n.meta["version"] for n in graph.nodes if "version" in n.meta
         }
         # Making a tensor out of nothing counts as a write over fake tensors, and not in eager.
-        self._from_nothing = {
+        self._factory_versions = {
             id(n.meta["example_value"]): n.meta["version"]
             for n in graph.nodes
             if "version" in n.meta and not n.all_input_nodes
         }
-        self.plans: list[OutputPlan] = []
+        self.outputs: list[OutputAliasInfo] = []
         self.results: list[Any] = []
-        self.sources: list[Any] = []
+        self.result_tensors: list[Any] = []
         """For each result the functional tensor that it is the value of; what is no tensor stands for itself."""
-        self.whole: list[tuple[torch.Tensor, int]] = []
+        self.result_fakes: list[tuple[torch.Tensor, int]] = []
         """The traced fake values that results hold, each with the position of its result."""
-        self.roots: list[OutputPlan] = []
-        self.writes: list[tuple[int, int]] = []
-        self.owned: set[int] = set()
+        self.roots: list[OutputAliasInfo] = []
+        self.result_write_counts: list[tuple[int, int]] = []
+        self.non_view_results: set[int] = set()
         """Results that are no views."""
-        self.strides: dict[int, tuple[Size, ...]] = {}
+        self.result_strides: dict[int, tuple[IntOrSymInt, ...]] = {}
         """Of results that views are made of."""
 
     @property
-    def detached(self) -> frozenset[int]:
+    def detached_results(self) -> frozenset[int]:
         """Results that the caller sees through detached tensors only: no gradient flows back from them."""
-        attached = {p.index for p in self.plans if p.kind in ("result", "alias of result")}
-        return frozenset(position for _, position in self.whole) - attached
+        attached = {p.index for p in self.outputs if p.kind in ("result", "alias of result")}
+        return frozenset(position for _, position in self.result_fakes) - attached
 
     def add(self, node: Any, value: Any) -> None:
         """Plan one output: ``node`` is what the traced graph returns, ``value`` what the functional run made of it."""
         name = node.name if isinstance(node, torch.fx.Node) else repr(node)
-        self.plans.append(self._plan(name, node, value))
+        self.outputs.append(self._analyze_output(name, node, value))
 
-    def over_inputs(self, node: Any, inputs: Container[int]) -> OutputPlan | None:
+    def analyze_alias_of_inputs(self, node: Any, inputs: Container[int]) -> OutputAliasInfo | None:
         """The plan of an output that is one of these inputs or lies over the memory of one; None for any other."""
         fake = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
         if not isinstance(fake, torch.Tensor):
             return None
-        if id(fake) not in self._known:
-            sharing = [n for n in self._sharing(node, fake) if n in inputs]
+        if id(fake) not in self._output_by_fake:
+            sharing = [n for n in self._inputs_sharing_storage(node, fake) if n in inputs]
             if not sharing:
                 return None
             same = next((n for n in sharing if self._inputs[n].fake is fake), None)
-            self._known[id(fake)] = (
-                self._over_input(node.name, fake, sharing) if same is None else OutputPlan(node.name, "input", same)
+            self._output_by_fake[id(fake)] = (
+                self._alias_of_input(node.name, fake, sharing)
+                if same is None
+                else OutputAliasInfo(node.name, "input", same)
             )
-        return self._known[id(fake)]
+        return self._output_by_fake[id(fake)]
 
-    def _sharing(self, node: torch.fx.Node, fake: torch.Tensor) -> list[int]:
+    def _inputs_sharing_storage(self, node: torch.fx.Node, fake: torch.Tensor) -> list[int]:
         """The inputs over the same memory, first the one that the tensor was made from: another one may lie elsewhere in the next call."""
         found = [
             n
             for n, i in enumerate(self._inputs)
-            if isinstance(i.fake, torch.Tensor) and storage_of(i.fake) == storage_of(fake)
+            if isinstance(i.fake, torch.Tensor) and storage_id(i.fake) == storage_id(fake)
         ]
         if len(found) < 2:
             return found
-        source = _source(node, storage_of(fake))
+        source = _input_viewed_by(node, storage_id(fake))
 
         def is_far(n: int) -> tuple[bool, bool]:
             given = self._inputs[n]
-            return not counts_with(given.fake, fake), given.name != source
+            return not shares_version_counter(given.fake, fake), given.name != source
 
         return sorted(found, key=is_far)
 
-    def _plan(self, name: str, node: Any, value: Any) -> OutputPlan:
+    def _analyze_output(self, name: str, node: Any, value: Any) -> OutputAliasInfo:
         if not isinstance(node, torch.fx.Node):
-            return OutputPlan(name, "constant", constant=value)
+            return OutputAliasInfo(name, "constant", constant=value)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return OutputPlan(name, "result", self._result(value, value))
+            return OutputAliasInfo(name, "result", self._result(value, value))
         if not isinstance(value, torch.Tensor):
-            return OutputPlan(name, "constant", constant=value)
+            return OutputAliasInfo(name, "constant", constant=value)
         fake = node.meta.get("example_value")
         if not isinstance(value, FunctionalTensor) or not isinstance(fake, torch.Tensor):
-            raise NotFunctional(f"{name} is a tensor that tracing did not follow")
-        if id(fake) not in self._known:
-            made = self._known[id(fake)] = self._tensor(node, fake, value)
-            if made.kind not in ("input", "result") and is_unbacked(fake):
-                raise NotFunctional(f"{name} is a view whose size only the running graph knows")
-        return self._known[id(fake)]
+            raise CannotFunctionalize(f"{name} is a tensor that tracing did not follow")
+        if id(fake) not in self._output_by_fake:
+            made = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
+            if made.kind not in ("input", "result") and has_unbacked_symbols(fake):
+                raise CannotFunctionalize(f"{name} is a view whose size only the running graph knows")
+        return self._output_by_fake[id(fake)]
 
     def _result(self, value: Any, source: Any) -> int:
         self.results.append(value)
-        self.sources.append(source)
+        self.result_tensors.append(source)
         return len(self.results) - 1
 
-    def _tensor(self, node: torch.fx.Node, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
+    def _tensor(self, node: torch.fx.Node, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         name = node.name
         for n, i in enumerate(self._inputs):
             if i.fake is fake:
-                return OutputPlan(name, "input", n)
-        sharing = self._sharing(node, fake)
+                return OutputAliasInfo(name, "input", n)
+        sharing = self._inputs_sharing_storage(node, fake)
         if sharing:
-            return self._over_input(name, fake, sharing)
-        return self._over_result(name, fake, value)
+            return self._alias_of_input(name, fake, sharing)
+        return self._alias_of_result(name, fake, value)
 
     # Memory of inputs.
 
-    def _over_input(self, name: str, fake: torch.Tensor, sharing: Sequence[int]) -> OutputPlan:
+    def _alias_of_input(self, name: str, fake: torch.Tensor, sharing: Sequence[int]) -> OutputAliasInfo:
         base = fake._base
         for n in sharing:
             given = self._inputs[n].fake
@@ -170,25 +172,31 @@ class OutputPlanner:
                 return self._view_of_input(name, n, fake)
         n = sharing[0]
         given = self._inputs[n].fake
-        return self._rooted(name, fake, given, lambda root, view: OutputPlan(name, "alias of input", n, view))
+        return self._alias_of_root(
+            name, fake, given, lambda root, view: OutputAliasInfo(name, "alias of input", n, view)
+        )
 
-    def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputPlan:
+    def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputAliasInfo:
         given = self._inputs[n].fake
-        if is_made_by_hand(given, fake):
-            raise NotFunctional(f"{name} is a view of an input that an autograd function of the user's own made")
-        view = self._view_of(name, given, fake)
-        if given.requires_grad and overlaps(given) and not view.is_plain:
-            raise NotFunctional(
+        if is_view_from_custom_function(given, fake):
+            raise CannotFunctionalize(f"{name} is a view of an input that an autograd function of the user's own made")
+        view = self._describe_view(name, given, fake)
+        if given.requires_grad and has_internal_overlap(given) and not view.is_contiguous_view:
+            raise CannotFunctionalize(
                 f"{name} is a view of an input that sees some of its memory twice, and gradients are needed"
             )
-        if is_reshaped(given, self._inputs[n].real):
-            return OutputPlan(name, "alias of input", n, replace(view, is_plain=False))
+        if is_layout_mutated(given, self._inputs[n].example_value):
+            return OutputAliasInfo(name, "alias of input", n, replace(view, is_contiguous_view=False))
         early = not fake.is_inference() and self._first_versions.get(id(fake), fake._version) != fake._version
-        return OutputPlan(name, "alias of input", n, view, is_early=early)
+        return OutputAliasInfo(name, "alias of input", n, view, taken_before_mutation=early)
 
-    def _rooted(
-        self, name: str, fake: torch.Tensor, given: torch.Tensor, make: Callable[[torch.Tensor, View], OutputPlan]
-    ) -> OutputPlan:
+    def _alias_of_root(
+        self,
+        name: str,
+        fake: torch.Tensor,
+        given: torch.Tensor,
+        make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
+    ) -> OutputAliasInfo:
         """A tensor over the memory of ``given`` that is no view of it, or is a view of one that is none: such a root is made once."""
         root = fake if fake._base is None else fake._base
         if id(root) not in self._roots_by_id:
@@ -197,112 +205,127 @@ class OutputPlanner:
             self._roots_by_id[id(root)] = len(self.roots) - 1
         index = self._roots_by_id[id(root)]
         if root is fake:
-            return OutputPlan(name, "root", index)
-        return OutputPlan(name, "alias of root", index, self._view_of(name, root, fake))
+            return OutputAliasInfo(name, "root", index)
+        return OutputAliasInfo(name, "alias of root", index, self._describe_view(name, root, fake))
 
     def _new_root(
-        self, name: str, root: torch.Tensor, given: torch.Tensor, make: Callable[[torch.Tensor, View], OutputPlan]
-    ) -> OutputPlan:
-        view = self._view_of(name, given, root)
-        if view.detached != "data":
+        self,
+        name: str,
+        root: torch.Tensor,
+        given: torch.Tensor,
+        make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
+    ) -> OutputAliasInfo:
+        view = self._describe_view(name, given, root)
+        if view.detach_kind != "data":
             return make(root, view)
         for n, other in enumerate(self._root_fakes):
-            if counts_with(other, root):
-                return OutputPlan(name, "alias of root", n, self._view_of(name, other, root))
-        return replace(make(root, view), writes=writes_to(root))
+            if shares_version_counter(other, root):
+                return OutputAliasInfo(name, "alias of root", n, self._describe_view(name, other, root))
+        return replace(make(root, view), version_bumps=write_count(root))
 
     # Memory made inside.
 
-    def _over_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
-        maker = self._makers.get(storage_of(fake))
+    def _alias_of_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        maker = self._storage_creators.get(storage_id(fake))
         creator = fake if maker is None else maker.meta["example_value"]
-        made = value if creator is fake else self._by_fake.get(id(creator))
+        made = value if creator is fake else self._functional_by_fake.get(id(creator))
         if not isinstance(made, FunctionalTensor):
-            raise NotFunctional(f"{name} shares memory with something inside an operator")
-        if is_made_by_hand(creator, fake):
-            return self._made_by_hand(name, fake, value)
-        whole = self._whole(name, creator, made)
+            raise CannotFunctionalize(f"{name} shares memory with something inside an operator")
+        if is_view_from_custom_function(creator, fake):
+            return self._view_from_custom_function(name, fake, value)
+        whole = self._full_result(name, creator, made)
         if fake is creator:
             # An operator may return a view of a tensor that nobody else sees.
-            return whole if not self._is_view(fake) else self._alias(name, whole, creator, fake)
+            return whole if not self._is_view_in_eager(fake) else self._view_of_result(name, whole, creator, fake)
         base = fake._base
         if base is not None and (base is creator or base is creator._base):
-            return self._alias(name, whole, creator, fake)
-        if base is not None and storage_of(base) != storage_of(creator):
-            raise NotFunctional(f"{name} is a view of something inside an operator")
+            return self._view_of_result(name, whole, creator, fake)
+        if base is not None and storage_id(base) != storage_id(creator):
+            raise CannotFunctionalize(f"{name} is a view of something inside an operator")
         index = whole.index
-        self.strides[index] = tuple(creator.stride())
-        return self._rooted(name, fake, creator, lambda root, view: OutputPlan(name, "alias of result", index, view))
-
-    def _made_by_hand(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
-        """A view of nothing that anybody else sees: gradients enter at the view, on whose way back the user's function lies."""
-        if self._shown[storage_of(fake)] > 1:
-            raise NotFunctional(
-                f"{name} is a view that an autograd function of the user's own made, over memory that others see"
-            )
-        whole = self._whole(name, fake, value)
-        return replace(
-            self._alias(name, whole, fake, fake), view=replace(self._view_of(name, fake, fake), is_made_by_hand=True)
+        self.result_strides[index] = tuple(creator.stride())
+        return self._alias_of_root(
+            name, fake, creator, lambda root, view: OutputAliasInfo(name, "alias of result", index, view)
         )
 
-    def _is_view(self, fake: torch.Tensor) -> bool:
+    def _view_from_custom_function(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        """A view of nothing that anybody else sees: gradients enter at the view, on whose way back the user's function lies."""
+        if self._num_outputs_by_storage[storage_id(fake)] > 1:
+            raise CannotFunctionalize(
+                f"{name} is a view that an autograd function of the user's own made, over memory that others see"
+            )
+        whole = self._full_result(name, fake, value)
+        return replace(
+            self._view_of_result(name, whole, fake, fake),
+            view=replace(self._describe_view(name, fake, fake), is_from_custom_function=True),
+        )
+
+    def _is_view_in_eager(self, fake: torch.Tensor) -> bool:
         """Whether eager's tensor is a view. Over symbols, torch's Python forms of operators make views where its own make none."""
         if not fake._is_view() or not fake._has_symbolic_sizes_strides:
             return fake._is_view()
-        maker = self._makers.get(storage_of(fake))
-        return maker is None or maker.meta["example_value"] is not fake or not _is_new_at_hand(maker)
+        maker = self._storage_creators.get(storage_id(fake))
+        return maker is None or maker.meta["example_value"] is not fake or not _is_no_view_at_hint_sizes(maker)
 
-    def _alias(self, name: str, whole: OutputPlan, creator: torch.Tensor, fake: torch.Tensor) -> OutputPlan:
-        self.strides[whole.index] = tuple(creator.stride())
-        return OutputPlan(name, "alias of result", whole.index, self._view_of(name, creator, fake))
+    def _view_of_result(
+        self, name: str, whole: OutputAliasInfo, creator: torch.Tensor, fake: torch.Tensor
+    ) -> OutputAliasInfo:
+        self.result_strides[whole.index] = tuple(creator.stride())
+        return OutputAliasInfo(name, "alias of result", whole.index, self._describe_view(name, creator, fake))
 
-    def _whole(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
+    def _full_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         """The result that holds this tensor, laid out as eager lays it out, once however often it is asked for."""
-        if id(fake) not in self._by_id:
-            self._by_id[id(fake)] = self._new(name, fake, value)
-        return self._by_id[id(fake)]
+        if id(fake) not in self._result_by_fake:
+            self._result_by_fake[id(fake)] = self._new_result(name, fake, value)
+        return self._result_by_fake[id(fake)]
 
-    def _new(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputPlan:
+    def _new_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
         plain = torch._from_functional_tensor(value.elem)
         if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
-            raise NotFunctional(f"{name} would have another type, or be lazily conjugated")
-        if not _fills(fake):
-            raise NotFunctional(f"{name} sees only a part of the memory that was made for it")
+            raise CannotFunctionalize(f"{name} would have another type, or be lazily conjugated")
+        if not _covers_storage(fake):
+            raise CannotFunctionalize(f"{name} sees only a part of the memory that was made for it")
         if not is_same_layout(plain, fake):
             empty = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
             plain = torch.ops.aten.copy.default(empty, plain)
-        elif storage_of(plain) in self._given or storage_of(plain) in self._taken or not _fills(plain):
+        elif (
+            storage_id(plain) in self._input_storages
+            or storage_id(plain) in self._result_storages
+            or not _covers_storage(plain)
+        ):
             plain = plain.clone()
         if not is_same_layout(plain, fake):
-            raise NotFunctional(f"{name} would have another layout")
-        self._taken.add(storage_of(plain))
+            raise CannotFunctionalize(f"{name} would have another layout")
+        self._result_storages.add(storage_id(plain))
         index = self._result(plain, value)
-        self.whole.append((fake, index))
-        if not self._is_view(fake):
-            self.owned.add(index)
+        self.result_fakes.append((fake, index))
+        if not self._is_view_in_eager(fake):
+            self.non_view_results.add(index)
         if not fake.is_inference():
-            self.writes.append((index, writes_to(fake) - self._from_nothing.get(id(fake), 0)))
-        return OutputPlan(name, "result", index)
+            self.result_write_counts.append((index, write_count(fake) - self._factory_versions.get(id(fake), 0)))
+        return OutputAliasInfo(name, "result", index)
 
 
-def _makers(graph: torch.fx.Graph) -> dict[int, torch.fx.Node]:
+def _first_creators(graph: torch.fx.Graph) -> dict[int, torch.fx.Node]:
     """By storage, the node that made the first tensor over it."""
     found: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
         value = node.meta.get("example_value")
         if node.op not in ("placeholder", "output") and isinstance(value, torch.Tensor):
-            found.setdefault(storage_of(value), node)
+            found.setdefault(storage_id(value), node)
     return found
 
 
-def _is_new_at_hand(node: torch.fx.Node) -> bool:
+def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
     """Whether an operator of torch's makes no view of the sizes that are at hand."""
     is_method = node.op == "call_method"
     if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch"):
         return False
     fakes = [_fake_of(n) for n in node.all_input_nodes]
-    here = {n: at_hand(f) for n, f in zip(node.all_input_nodes, fakes, strict=True) if isinstance(f, torch.Tensor)}
+    here = {
+        n: with_hint_sizes(f) for n, f in zip(node.all_input_nodes, fakes, strict=True) if isinstance(f, torch.Tensor)
+    }
     if len(here) < len(fakes) or any(h._has_symbolic_sizes_strides for h in here.values()):
         return False
     with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad():
@@ -320,13 +343,13 @@ def _fake_of(node: Any) -> Any:
     return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
 
 
-def _source(node: torch.fx.Node, storage: int) -> str:
+def _input_viewed_by(node: torch.fx.Node, storage: int) -> str:
     """Name of the input that a tensor was made from by views."""
-    *_, first = chain_of(node, storage)
+    *_, first = view_chain(node, storage)
     return first.name if first.op == "placeholder" else ""
 
 
-def chain_of(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
+def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
     """A node and those before it that its tensor was made from by views, following operands over the same memory."""
     yield node
     place = None
@@ -334,13 +357,13 @@ def chain_of(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
         before = [n for n in node.all_input_nodes if _lies_in(n.meta.get("example_value"), storage)]
         if not before:
             return
-        same = _operand(node, place)
+        same = _operand_of_result(node, place)
         place = node.args[1] if node.target is operator.getitem else None
         node = same if same in before else before[0]
         yield node
 
 
-def _operand(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
+def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
     """Which tensor result ``place`` of an operator on several (``broadcast_tensors``) sees, where it has a result for each."""
     given = [a for a in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(a, torch.fx.Node)]
     made = node.meta.get("example_value")
@@ -351,10 +374,10 @@ def _operand(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
 
 def _lies_in(value: Any, storage: int) -> bool:
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return any(isinstance(v, torch.Tensor) and storage_of(v) == storage for v in values)
+    return any(isinstance(v, torch.Tensor) and storage_id(v) == storage for v in values)
 
 
-def _fills(t: torch.Tensor) -> bool:
+def _covers_storage(t: torch.Tensor) -> bool:
     """Whether a tensor sees all of its memory, as far as sizes are known."""
     held, seen = t.untyped_storage().nbytes(), t.numel()
     if not isinstance(held, int) or not isinstance(seen, int) or not isinstance(offset_of(t), int):

@@ -15,26 +15,26 @@ import torch
 import torch.fx
 
 from engine.aot.analyse import output_args
-from engine.aot.joint import Joint
-from engine.aot.masks import pack_masks, read_drawn, unpack_unsaved
+from engine.aot.joint import JointGraph
+from engine.aot.masks import pack_masks, unpack_unsaved_masks, use_unpacked_masks
 from engine.aot.memory import peak_bytes
-from engine.aot.mincut import INFINITE, Network
-from engine.aot.policy import is_to_be_saved
-from engine.aot.recompute import ban, is_size, is_view, seen_by, size_of
-from engine.graph.passes.drop_dead import is_droppable
-from engine.graph.randomness import is_state, is_stated, join_draws, state_draws
-from engine.ir.graph import NodeOrigin, checkpoint_of, is_backward, origin_of, set_origin
+from engine.aot.mincut import INFINITE, FlowNetwork
+from engine.aot.policy import policy_saves
+from engine.aot.recompute import is_scalar, is_view, num_bytes, view_base_node, why_not_recomputable
+from engine.graph.passes.drop_dead import is_removable
+from engine.graph.randomness import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
+from engine.ir.graph import NodeProvenance, checkpoint_of, is_backward_node, provenance_of, set_provenance
 from engine.records.aot import PartitionRecord, SavedValue
 
-_GIVEN, _MADE = 3, 4
+_INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
 """What a byte costs that lies in an input, and one that is kept although nobody else may need it: of equals the input is kept."""
 
-Method = Literal["min-cut", "default"]
+PartitionMethod = Literal["min-cut", "default"]
 Node = torch.fx.Node
 
 
 @dataclass(frozen=True)
-class Halves:
+class PartitionedGraphs:
     """The two graphs of a training call.
 
     ``forward`` takes the inputs and returns ``results`` results, then the saved tensors, then the saved numbers. ``backward`` takes the
@@ -43,44 +43,44 @@ class Halves:
 
     forward: torch.fx.GraphModule
     backward: torch.fx.GraphModule
-    results: int
-    tensors: tuple[str, ...]
+    num_results: int
+    saved_tensor_names: tuple[str, ...]
     """Names of the saved tensors; those of inputs are inputs themselves."""
-    numbers: tuple[str, ...]
-    tangents: tuple[Any, ...]
+    saved_scalar_names: tuple[str, ...]
+    tangent_fakes: tuple[Any, ...]
     """Fake tangents."""
     tangent_names: tuple[str, ...]
-    saved: tuple[Any, ...]
+    saved_fakes: tuple[Any, ...]
     """Fake values of what is saved, tensors first."""
     record: PartitionRecord
 
 
-def partition(
-    joint: Joint, is_free: Sequence[bool], method: Method = "min-cut", *, draws_again: bool = False
-) -> Halves:
+def partition_joint_graph(
+    joint: JointGraph, is_free: Sequence[bool], method: PartitionMethod = "min-cut", *, draws_again: bool = False
+) -> PartitionedGraphs:
     """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that keeping it costs nothing.
 
-    ``draws_again``: random numbers may be drawn again from the state that they were drawn from, where that takes less memory.
+    ``recompute_random``: random numbers may be drawn again from the state that they were drawn from, where that takes less memory.
     """
     masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
-    state_draws(joint.module.graph, everywhere=draws_again)
-    _keep_overwritten(joint, _Parts(joint))
-    twins = _compute_apart(joint, _Parts(joint))
-    parts = _Parts(joint)
+    make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=draws_again)
+    _clone_mutated_inputs(joint, _JointNodes(joint))
+    twins = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
+    parts = _JointNodes(joint)
     read = parts.read_by_backward()
     chosen = read if method == "default" else _minimum_cut(parts, read, is_free)
-    saved = _ordered(parts, _completed(parts, chosen))
-    unpack_unsaved(joint.module.graph, masks, saved)
+    saved = _tensors_before_scalars(parts, _unpack_saved_tuples(parts, chosen))
+    unpack_unsaved_masks(joint.module.graph, masks, saved)
     for node, twin in twins.items():
         if node in saved:
             twin.replace_all_uses_with(node)
-    return _split(parts, saved, method, is_free)
+    return _extract_forward_and_backward(parts, saved, method, is_free)
 
 
-class _Parts:
+class _JointNodes:
     """The joint graph's nodes by the part that they play."""
 
-    def __init__(self, joint: Joint) -> None:
+    def __init__(self, joint: JointGraph) -> None:
         self.joint = joint
         self.nodes = list(joint.module.graph.nodes)
         self.order = {n: k for k, n in enumerate(self.nodes)}
@@ -89,31 +89,31 @@ class _Parts:
         self.tangents = placeholders[len(joint.inputs) :]
         self.output = self.nodes[-1]
         returned = tuple(self.output.args[0])
-        self.results = returned[: joint.plan.results]
-        self.gradients = returned[joint.plan.results :]
-        self.late = self._late()
+        self.results = returned[: joint.metadata.num_results]
+        self.gradients = returned[joint.metadata.num_results :]
+        self.backward_only = self._find_backward_only()
         """Nodes that only the backward can run: they need a tangent, or have effects that are the backward's."""
-        self.written = [n for n, i in zip(self.inputs, joint.plan.inputs, strict=True) if i.written]
-        self.chosen = {n for n in self.nodes[:-1] if not is_backward(n) and is_to_be_saved(n)}
+        self.mutated_inputs = [n for n, i in zip(self.inputs, joint.metadata.inputs, strict=True) if i.is_mutated]
+        self.policy_saved = {n for n in self.nodes[:-1] if not is_backward_node(n) and policy_saves(n)}
         """Nodes inside of activation checkpoints whose results the user's policy wants saved."""
-        self.again = self._again()
+        self.checkpointed = self._find_checkpointed()
         """Nodes inside of activation checkpoints, which the backward is to run once more, and those of its own that follow from them."""
 
-    def _late(self) -> set[Node]:
+    def _find_backward_only(self) -> set[Node]:
         late = set(self.tangents)
         for node in self.nodes[:-1]:
-            if any(n in late for n in node.all_input_nodes) or (is_backward(node) and not is_droppable(node)):
+            if any(n in late for n in node.all_input_nodes) or (is_backward_node(node) and not is_removable(node)):
                 late.add(node)
         return late
 
-    def _again(self) -> set[Node]:
+    def _find_checkpointed(self) -> set[Node]:
         again: set[Node] = set()
         for node in self.nodes[:-1]:
-            if node in self.late or node.op != "call_function" or not is_droppable(node):
+            if node in self.backward_only or node.op != "call_function" or not is_removable(node):
                 continue
             if (
                 any(n in again for n in node.all_input_nodes)
-                if is_backward(node)
+                if is_backward_node(node)
                 else self._is_checkpointed(node, again)
             ):
                 again.add(node)
@@ -121,46 +121,52 @@ class _Parts:
 
     def _is_checkpointed(self, node: Node, again: set[Node]) -> bool:
         if node.target is operator.getitem:  # of several results, as what makes them
-            return node.all_input_nodes[0] in again and node not in self.chosen
-        return checkpoint_of(node) is not None and node not in self.chosen
+            return node.all_input_nodes[0] in again and node not in self.policy_saved
+        return checkpoint_of(node) is not None and node not in self.policy_saved
 
-    def leaves_checkpoint(self, node: Node) -> bool:
+    def escapes_checkpoint(self, node: Node) -> bool:
         """Whether something of the forward outside of a node's checkpoint reads it, or a view of it."""
         own = checkpoint_of(node)
         for user in node.users:
-            if user.op == "output" or (not is_backward(user) and checkpoint_of(user) != own):
+            if user.op == "output" or (not is_backward_node(user) and checkpoint_of(user) != own):
                 return True
-            if not is_backward(user) and is_view(user) and self.leaves_checkpoint(user):
+            if not is_backward_node(user) and is_view(user) and self.escapes_checkpoint(user):
                 return True
         return False
 
     def read_by_autograd(self) -> Iterator[Node]:
         """Values of the forward that autograd's own operators read: what eager saves."""
-        return (n for node in self.nodes[:-1] if is_backward(node) for n in node.all_input_nodes if not is_backward(n))
+        return (
+            n
+            for node in self.nodes[:-1]
+            if is_backward_node(node)
+            for n in node.all_input_nodes
+            if not is_backward_node(n)
+        )
 
     def read_by_backward(self) -> set[Node]:
         """Early values that late nodes read, or that are gradients themselves."""
-        read = {n for node in self.late for n in node.all_input_nodes if n not in self.late}
-        read.update(g for g in self.gradients if isinstance(g, Node) and g not in self.late)
+        read = {n for node in self.backward_only for n in node.all_input_nodes if n not in self.backward_only}
+        read.update(g for g in self.gradients if isinstance(g, Node) and g not in self.backward_only)
         return read
 
 
-def _keep_overwritten(joint: Joint, parts: _Parts) -> None:
+def _clone_mutated_inputs(joint: JointGraph, parts: _JointNodes) -> None:
     """Give the backward a copy of what an input held, where the input is written before the backward can read it."""
     graph = joint.module.graph
-    for node in parts.written:
-        readers = [u for u in node.users if u in parts.late or is_backward(u)]
+    for node in parts.mutated_inputs:
+        readers = [u for u in node.users if u in parts.backward_only or is_backward_node(u)]
         if not readers:
             continue
         with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
             copy = graph.call_function(torch.ops.aten.clone.default, (node,))
         copy.meta = {"val": node.meta["val"]}
-        set_origin(copy, NodeOrigin(note="what the input held before it is written"))
+        set_provenance(copy, NodeProvenance(note="what the input held before it is written"))
         for reader in readers:
             reader.replace_input_with(node, copy)
 
 
-def _compute_apart(joint: Joint, parts: _Parts) -> dict[Node, Node]:
+def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict[Node, Node]:
     """Where a checkpoint's result is read by the backward, let the backward read a copy of its own, made again inside of the checkpoint.
 
     The result itself is then kept only where another checkpoint starts from it: nothing is computed again from one checkpoint to the next.
@@ -169,12 +175,17 @@ def _compute_apart(joint: Joint, parts: _Parts) -> dict[Node, Node]:
     graph = joint.module.graph
     twins: dict[Node, Node] = {}
     for node in parts.nodes:
-        if node not in parts.again or is_backward(node) or is_stated(node) or not parts.leaves_checkpoint(node):
+        if (
+            node not in parts.checkpointed
+            or is_backward_node(node)
+            or takes_rng_state(node)
+            or not parts.escapes_checkpoint(node)
+        ):
             continue
         with graph.inserting_before(node.next):
             twins[node] = twin = graph.node_copy(node, lambda n: twins.get(n, n) if is_view(node) else n)  # noqa: B023
         twin.meta = {**node.meta}
-        for reader in [u for u in node.users if u in parts.late or is_backward(u)]:
+        for reader in [u for u in node.users if u in parts.backward_only or is_backward_node(u)]:
             reader.replace_input_with(node, twin)
     for twin in reversed(list(twins.values())):
         if not twin.users:
@@ -182,63 +193,69 @@ def _compute_apart(joint: Joint, parts: _Parts) -> dict[Node, Node]:
     return {node: twin for node, twin in twins.items() if twin.users}
 
 
-def _minimum_cut(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
+def _minimum_cut(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
     """The early values to save so that everything in ``read`` can be had from them, at the least bytes."""
-    early = [n for n in parts.nodes[:-1] if n not in parts.late]
+    early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
     relevant = _ancestors(read)
-    network = Network()
+    network = FlowNetwork()
     source, sink = network.node(), network.node()
     places = {n: (network.node(), network.node()) for n in early if n in relevant}
     costs = _costs(parts, read, is_free)
 
     def is_left(node: Node) -> bool:
-        return node in parts.again and not is_view(node) and parts.leaves_checkpoint(node)
+        return node in parts.checkpointed and not is_view(node) and parts.escapes_checkpoint(node)
 
     for node, (into, out) in places.items():
         network.edge(into, out, costs(node))
-        if node.op == "placeholder" or is_left(node) or _is_fixed(node, parts):
+        if node.op == "placeholder" or is_left(node) or _cannot_recompute(node, parts):
             network.edge(source, into, INFINITE)
         if node in read:
             network.edge(out, sink, INFINITE)
         for used in node.all_input_nodes:
             network.edge(places[used][1], into, INFINITE)
-    capacity, beyond = network.cut(source, sink)
+    capacity, beyond = network.min_cut(source, sink)
     if capacity >= INFINITE:
         return read
     return {n for n, (into, out) in places.items() if into not in beyond and out in beyond}
 
 
-def _is_fixed(node: Node, parts: _Parts) -> bool:
+def _cannot_recompute(node: Node, parts: _JointNodes) -> bool:
     """Whether a node may not be computed again, or has to be."""
-    return node in parts.chosen or (node not in parts.again and not is_stated(node) and bool(ban(node)))
+    return node in parts.policy_saved or (
+        node not in parts.checkpointed and not takes_rng_state(node) and bool(why_not_recomputable(node))
+    )
 
 
-def _costs(parts: _Parts, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
+def _costs(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
     """What saving each node costs, in shares of bytes; INFINITE where it must not be saved.
 
     Results and inputs are the caller's, who may write to them between forward and backward, as an optimizer does to parameters: they are
     saved only where eager would have saved them too, and complain.
     """
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
-    given = (n for node in parts.again for n in node.all_input_nodes if n not in parts.again)
-    eager = {seen_by(n) for n in (*read, *given, *parts.read_by_autograd())}
+    given = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
+    eager = {view_base_node(n) for n in (*read, *given, *parts.read_by_autograd())}
     inputs = set(parts.inputs)
-    callers = {seen_by(r) for r in parts.results if isinstance(r, Node)} | inputs
-    written = set(parts.written)
+    callers = {view_base_node(r) for r in parts.results if isinstance(r, Node)} | inputs
+    written = set(parts.mutated_inputs)
 
     def cost(node: Node) -> int:
         value = node.meta.get("val")
-        if seen_by(node) is not node or node in written or isinstance(value, (tuple, list)):
+        if view_base_node(node) is not node or node in written or isinstance(value, (tuple, list)):
             return INFINITE
-        if node in parts.again and not parts.leaves_checkpoint(node):
+        if node in parts.checkpointed and not parts.escapes_checkpoint(node):
             return INFINITE
         if node.op == "get_attr":
             return 1
-        if node in callers and not is_size(node):
+        if node in callers and not is_scalar(node):
             if node not in eager:
                 return INFINITE
-            return 1 if node in free else size_of(value) * (_GIVEN if node in inputs else _MADE)
-        return size_of(value) * _MADE
+            return (
+                1
+                if node in free
+                else num_bytes(value) * (_INPUT_BYTE_COST if node in inputs else _INTERMEDIATE_BYTE_COST)
+            )
+        return num_bytes(value) * _INTERMEDIATE_BYTE_COST
 
     return cost
 
@@ -254,34 +271,36 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _completed(parts: _Parts, chosen: set[Node]) -> set[Node]:
+def _unpack_saved_tuples(parts: _JointNodes, chosen: set[Node]) -> set[Node]:
     """What must cross over so that the backward can run: constants and views of saved values are made anew there, tuples are unpacked before."""
     saved: set[Node] = set()
     for node in chosen:
         if isinstance(node.meta.get("val"), (tuple, list)):
-            saved.update(u for u in node.users if u not in parts.late)
+            saved.update(u for u in node.users if u not in parts.backward_only)
         elif node.op != "get_attr":
             saved.add(node)
     return saved
 
 
-def _ordered(parts: _Parts, saved: Iterable[Node]) -> list[Node]:
+def _tensors_before_scalars(parts: _JointNodes, saved: Iterable[Node]) -> list[Node]:
     """Tensors before numbers, each in the joint graph's order."""
-    return sorted(saved, key=lambda n: (is_size(n), parts.order[n]))
+    return sorted(saved, key=lambda n: (is_scalar(n), parts.order[n]))
 
 
-def _split(parts: _Parts, saved: list[Node], method: Method, is_free: Sequence[bool]) -> Halves:
+def _extract_forward_and_backward(
+    parts: _JointNodes, saved: list[Node], method: PartitionMethod, is_free: Sequence[bool]
+) -> PartitionedGraphs:
     module = parts.joint.module
     again: list[Node] = []
-    forward = _extract(module, parts.inputs, [*parts.results, *saved], _effects(parts), again, is_lazy=False)
-    read_drawn(forward)
-    join_draws(forward)
+    forward = _extract(module, parts.inputs, [*parts.results, *saved], _forward_effects(parts), again, is_lazy=False)
+    use_unpacked_masks(forward)
+    save_rng_states(forward)
     again.clear()
-    backward = _extract(module, [*saved, *parts.tangents], parts.gradients, _late_effects(parts), again)
-    recomputed = [n for n in again if n not in parts.late]
-    tensors = tuple(n.name for n in saved if not is_size(n))
-    numbers = tuple(n.name for n in saved if is_size(n))
-    return Halves(
+    backward = _extract(module, [*saved, *parts.tangents], parts.gradients, _backward_effects(parts), again)
+    recomputed = [n for n in again if n not in parts.backward_only]
+    tensors = tuple(n.name for n in saved if not is_scalar(n))
+    numbers = tuple(n.name for n in saved if is_scalar(n))
+    return PartitionedGraphs(
         forward,
         backward,
         len(parts.results),
@@ -306,21 +325,21 @@ def _with_peaks(
     return replace(record, forward_peak_bytes=peaks[0], backward_peak_bytes=peaks[1])
 
 
-def inputs_unread(halves: Halves) -> frozenset[str]:
+def inputs_unused_by_backward(halves: PartitionedGraphs) -> frozenset[str]:
     """Names of the inputs that the backward reads neither itself nor through a view."""
-    saved = output_args(halves.forward.graph)[halves.results :]
-    read = {seen_by(n).name for n in saved if isinstance(n, torch.fx.Node)}
+    saved = output_args(halves.forward.graph)[halves.num_results :]
+    read = {view_base_node(n).name for n in saved if isinstance(n, torch.fx.Node)}
     return frozenset(n.name for n in halves.forward.graph.nodes if n.op == "placeholder") - read
 
 
-def _effects(parts: _Parts) -> set[Node]:
+def _forward_effects(parts: _JointNodes) -> set[Node]:
     """Nodes of the forward that run although nobody reads them."""
-    early = (n for n in parts.nodes[:-1] if n not in parts.late and n.op != "placeholder")
-    return {n for n in early if is_stated(n) or not is_droppable(n)}
+    early = (n for n in parts.nodes[:-1] if n not in parts.backward_only and n.op != "placeholder")
+    return {n for n in early if takes_rng_state(n) or not is_removable(n)}
 
 
-def _late_effects(parts: _Parts) -> set[Node]:
-    return {n for n in parts.nodes[:-1] if n in parts.late and not is_droppable(n) and n.op != "placeholder"}
+def _backward_effects(parts: _JointNodes) -> set[Node]:
+    return {n for n in parts.nodes[:-1] if n in parts.backward_only and not is_removable(n) and n.op != "placeholder"}
 
 
 def _extract(
@@ -342,8 +361,8 @@ def _extract(
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    wanted = _between(inputs, [*(o for o in outputs if isinstance(o, Node)), *effects])
-    lazy = {n for n in wanted if not is_backward(n)} if is_lazy else set()
+    wanted = _nodes_between(inputs, [*(o for o in outputs if isinstance(o, Node)), *effects])
+    lazy = {n for n in wanted if not is_backward_node(n)} if is_lazy else set()
 
     def emit(last: Node) -> None:
         todo = [last]
@@ -362,7 +381,7 @@ def _extract(
 
     def is_ready(node: Node) -> bool:
         """Whether what the backward asks for can be had now, so that what it is made from need not be kept until the end."""
-        return node in wanted and is_backward(node) and all(n in copies for n in node.all_input_nodes)
+        return node in wanted and is_backward_node(node) and all(n in copies for n in node.all_input_nodes)
 
     for node in module.graph.nodes:
         if node in wanted and node not in lazy:
@@ -374,7 +393,7 @@ def _extract(
     return torch.fx.GraphModule(module, graph)
 
 
-def _between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
+def _nodes_between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
     """Nodes that must run to get from ``inputs`` to ``last``."""
     known = set(inputs)
     found: set[Node] = set()
@@ -389,12 +408,16 @@ def _between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
 
 
 def _record(
-    parts: _Parts, saved: Sequence[Node], recomputed: Sequence[Node], method: Method, is_free: Sequence[bool]
+    parts: _JointNodes,
+    saved: Sequence[Node],
+    recomputed: Sequence[Node],
+    method: PartitionMethod,
+    is_free: Sequence[bool],
 ) -> PartitionRecord:
     """What is told of the cut. Memory that saved values share counts once, with the first of them."""
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
     inputs = set(parts.inputs)
-    memories = {seen_by(n): n for n in reversed(saved)}
+    memories = {view_base_node(n): n for n in reversed(saved)}
     taken = {n: _bytes(memory) for memory, n in memories.items() if memory not in inputs}
     rows = [
         SavedValue(
@@ -402,72 +425,75 @@ def _record(
             "saved",
             taken.get(n, 0),
             "the policy of its activation checkpoint saves it"
-            if n in parts.chosen
+            if n in parts.policy_saved
             else _why_saved(n, inputs, free, method),
-            _of(n),
+            _traced_node_ids(n),
         )
         for n in saved
     ]
     rows += [
-        SavedValue(n.name, "recomputed", 0 if _is_part(n) else _bytes(n), _why_again(n), _of(n)) for n in recomputed
+        SavedValue(
+            n.name, "recomputed", 0 if _is_view_or_item(n) else _bytes(n), _why_recomputed(n), _traced_node_ids(n)
+        )
+        for n in recomputed
     ]
     return PartitionRecord(
         method,
         tuple(rows),
         saved_bytes=sum(taken.values()),
-        kept_bytes=sum(map(_bytes, inputs & memories.keys())),
-        default_bytes=_default_bytes(parts),
+        saved_input_bytes=sum(map(_bytes, inputs & memories.keys())),
+        bytes_without_recompute=_default_bytes(parts),
     )
 
 
-def _is_part(node: Node) -> bool:
+def _is_view_or_item(node: Node) -> bool:
     """Whether a value is a view, or one of several that count together."""
-    return seen_by(node) is not node or node.target is operator.getitem
+    return view_base_node(node) is not node or node.target is operator.getitem
 
 
 def _bytes(node: Node) -> int:
     value = node.meta.get("val")
-    return sum(map(size_of, value)) if isinstance(value, (tuple, list)) else size_of(value)
+    return sum(map(num_bytes, value)) if isinstance(value, (tuple, list)) else num_bytes(value)
 
 
-def _default_bytes(parts: _Parts) -> int:
+def _default_bytes(parts: _JointNodes) -> int:
     """What would be saved if nothing were computed again."""
-    return sum(_bytes(n) for n in {seen_by(r) for r in parts.read_by_backward()} if n.op == "call_function")
+    return sum(_bytes(n) for n in {view_base_node(r) for r in parts.read_by_backward()} if n.op == "call_function")
 
 
-def _of(node: Node) -> tuple[str, ...]:
-    return origin_of(node).nodes
+def _traced_node_ids(node: Node) -> tuple[str, ...]:
+    return provenance_of(node).nodes
 
 
-def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: Method) -> str:
+def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: PartitionMethod) -> str:
     if node in free:
         return "a parameter, in memory anyway"
-    if is_state(node):
+    if reads_rng_state(node):
         return "the state that random numbers are drawn from again"
     if node in inputs:
         return "an input: saving it takes no memory of its own, and keeps it alive"
-    if is_size(node):
+    if is_scalar(node):
         return "a number made of sizes"
     if method == "default":
         return "the backward reads it"
     producer = node.all_input_nodes[0] if node.target.__class__.__name__ == "builtin_function_or_method" else node
-    if reason := ban(node) or ban(producer):
+    if reason := why_not_recomputable(node) or why_not_recomputable(producer):
         return reason
     return "saving it takes the least memory of all that the backward could start from"
 
 
-def _why_again(node: Node) -> str:
-    if is_stated(node):
+def _why_recomputed(node: Node) -> str:
+    if takes_rng_state(node):
         where = "" if checkpoint_of(node) is None else ": it stands in an activation checkpoint"
         return f"drawn again from the same state of the random numbers{where}"
-    if checkpoint_of(node) is not None and not is_backward(node) and seen_by(node) is node:
+    if checkpoint_of(node) is not None and not is_backward_node(node) and view_base_node(node) is node:
         return "it stands in an activation checkpoint"
-    if seen_by(node) is not node:
+    if view_base_node(node) is not node:
         return "a view: making it takes no time and no memory"
     if node.target is operator.getitem:
         return "one of several results that are computed together"
-    if is_size(node):
+    if is_scalar(node):
         return "a number made of sizes"
-    if is_backward(node):
+    if is_backward_node(node):
         return "only the backward needs it"
     return "cheap to compute from what is saved"

@@ -16,14 +16,14 @@ from engine.ir.graph import policy_of
 
 _SAVED = {CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE}
 
-_ASKED = "engine_is_to_be_saved"
+_POLICY_RESULT_KEY = "engine_is_to_be_saved"
 
 
-def is_to_be_saved(node: torch.fx.Node) -> bool:
+def policy_saves(node: torch.fx.Node) -> bool:
     """Whether the policy of the node's checkpoint wants its result saved, asked once. What a policy raises is raised."""
-    if _ASKED not in node.meta:
-        node.meta[_ASKED] = _ask(node)
-    return bool(node.meta[_ASKED])
+    if _POLICY_RESULT_KEY not in node.meta:
+        node.meta[_POLICY_RESULT_KEY] = _ask(node)
+    return bool(node.meta[_POLICY_RESULT_KEY])
 
 
 def _ask(node: torch.fx.Node) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.graph.passes.drop_dead import is_droppable
-from engine.graph.tokens import takes_token
+from engine.graph.passes.drop_dead import is_removable
+from engine.graph.tokens import is_with_effects
 
 _EXPENSIVE = frozenset(
     (
@@ -27,18 +27,18 @@ _EXPENSIVE = frozenset(
 """ATen operators whose work is far more than reading their arguments once."""
 
 
-def ban(node: torch.fx.Node) -> str:
+def why_not_recomputable(node: torch.fx.Node) -> str:
     """Why this node must not run a second time in the backward; empty when it may."""
     if node.op != "call_function":
         return ""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        if takes_token(node):
+        if is_with_effects(node):
             return "it has effects, which must happen once"
-        return "" if target is operator.getitem or is_size(node) else "it is not an operator"
+        return "" if target is operator.getitem or is_scalar(node) else "it is not an operator"
     if torch.Tag.nondeterministic_seeded in target.tags:
         return "it draws random numbers, which must be the same in forward and backward"
-    if not is_droppable(node):
+    if not is_removable(node):
         return "it may have effects, which must happen once"
     name = target._schema.name.partition("::")[2]
     if target.namespace not in ("aten", "prims"):
@@ -48,7 +48,7 @@ def ban(node: torch.fx.Node) -> str:
     return ""
 
 
-def is_size(node: torch.fx.Node) -> bool:
+def is_scalar(node: torch.fx.Node) -> bool:
     """Whether a node's value is a number made of sizes."""
     return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 
@@ -64,14 +64,14 @@ def is_view(node: torch.fx.Node) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)
 
 
-def seen_by(node: torch.fx.Node) -> torch.fx.Node:
+def view_base_node(node: torch.fx.Node) -> torch.fx.Node:
     """What a chain of views and unpackings of views starts from."""
     while is_view(node) or (node.target is operator.getitem and is_view(node.all_input_nodes[0])):
         node = node.all_input_nodes[0]
     return node
 
 
-def size_of(value: Any) -> int:
+def num_bytes(value: Any) -> int:
     """Bytes of a tensor; symbols count with the sizes of the call that was compiled. A number counts 8."""
     if not isinstance(value, torch.Tensor):
         return 8

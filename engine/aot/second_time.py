@@ -14,15 +14,15 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.graph import is_backward
+from engine.ir.graph import is_backward_node
 
-Tangents = frozenset[int]
+TangentSet = frozenset[int]
 """Some of a backward's tangents, by position."""
 
-UNPACKS_ONE = hasattr(torch._C._autograd.SavedTensor, "unpack")
+CAN_UNPACK_SINGLE = hasattr(torch._C._autograd.SavedTensor, "unpack")
 """Whether this torch can unpack one saved tensor of several."""
 
-FREED = (
+ALREADY_FREED_MESSAGE = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
     "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you "
     "need to backward through the graph a second time or if you need to access saved tensors after calling backward."
@@ -30,15 +30,17 @@ FREED = (
 """Torch's words."""
 
 
-def meetings(backward: torch.fx.GraphModule, tensors: int, tangents: Sequence[str]) -> frozenset[Tangents]:
+def tangent_dependencies(
+    backward: torch.fx.GraphModule, tensors: int, tangents: Sequence[str]
+) -> frozenset[TangentSet]:
     """For each operator of a backward graph that reads what eager saves: the tangents that its gradient comes from.
 
     ``tensors`` is the number of saved tensors, the graph's first inputs; ``tangents`` are names of other inputs.
     """
     places = {name: n for n, name in enumerate(tangents)}
-    comes_from: dict[torch.fx.Node, Tangents] = {}
+    comes_from: dict[torch.fx.Node, TangentSet] = {}
     saved: set[torch.fx.Node] = set()
-    found: set[Tangents] = set()
+    found: set[TangentSet] = set()
     for n, node in enumerate(backward.graph.nodes):
         if node.op == "placeholder":
             if node.name in places:
@@ -50,16 +52,16 @@ def meetings(backward: torch.fx.GraphModule, tensors: int, tangents: Sequence[st
         is_read = any(i in saved for i in node.all_input_nodes)
         if late:
             comes_from[node] = late
-            if node.op != "output" and (is_read or _multiplies_by_number(node)):
+            if node.op != "output" and (is_read or _is_scalar_product_grad(node)):
                 found.add(late)
-        elif not _is_number(node) and (is_read or not is_backward(node)):
+        elif not _is_number(node) and (is_read or not is_backward_node(node)):
             saved.add(node)  # the forward's own, which is made anew here, or made of what was saved
     return frozenset(found)
 
 
-def _multiplies_by_number(node: torch.fx.Node) -> bool:
+def _is_scalar_product_grad(node: torch.fx.Node) -> bool:
     """Whether it is the derivative of a product with a number, which autograd saves as a tensor."""
-    if node.target not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor) or not is_backward(node):
+    if node.target not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor) or not is_backward_node(node):
         return False
     factor = node.args[1]
     return not isinstance(factor, torch.fx.Node) or _is_number(factor)
@@ -69,12 +71,12 @@ def _is_number(value: torch.fx.Node) -> bool:
     return isinstance(value.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat))
 
 
-def meet(meetings: Collection[Tangents], some: Tangents, others: Tangents) -> bool:
+def share_saved_values(meetings: Collection[TangentSet], some: TangentSet, others: TangentSet) -> bool:
     """Whether gradients of both flow through one operator that reads what was saved."""
     return any(part & some and part & others for part in meetings)
 
 
-class _Keep(torch.autograd.Function):
+class _SaveTensors(torch.autograd.Function):
     """Holds tensors as autograd does: it knows whether they were written to since."""
 
     @staticmethod
@@ -84,16 +86,16 @@ class _Keep(torch.autograd.Function):
 
 
 @dataclass
-class Held:
+class RetainedTensors:
     """Saved tensors of a call that gave some gradients and may be asked for others."""
 
     _result: torch.Tensor
     """Its autograd node keeps them."""
-    _places: dict[int, int]
+    _position_in_node: dict[int, int]
     _errors: dict[int, RuntimeError]
     """What cannot be read any more, which eager notices when it reads it."""
 
-    def read(self, position: int) -> torch.Tensor:
+    def unpack(self, position: int) -> torch.Tensor:
         """A saved tensor.
 
         Raises:
@@ -101,10 +103,12 @@ class Held:
         """
         if position in self._errors:
             raise self._errors[position]
-        return read_saved(self._result.grad_fn, self._places[position])
+        return unpack_saved_tensor(self._result.grad_fn, self._position_in_node[position])
 
 
-def hold(read: Callable[[int], torch.Tensor], needed: Collection[int], returned: Collection[int]) -> Held:
+def retain_tensors(
+    read: Callable[[int], torch.Tensor], needed: Collection[int], returned: Collection[int]
+) -> RetainedTensors:
     """Take over the ``needed`` saved tensors from an autograd node, which may then let go of all. ``returned`` are results of its call."""
     tensors: dict[int, torch.Tensor] = {}
     errors: dict[int, RuntimeError] = {}
@@ -115,17 +119,17 @@ def hold(read: Callable[[int], torch.Tensor], needed: Collection[int], returned:
         except RuntimeError as error:
             errors[n] = error.with_traceback(None)
     with torch.enable_grad():
-        result = _Keep.apply(torch.empty(0, requires_grad=True), tuple(tensors.values()))  # type: ignore[no-untyped-call]
-    return Held(result, {n: k for k, n in enumerate(tensors)}, errors)
+        result = _SaveTensors.apply(torch.empty(0, requires_grad=True), tuple(tensors.values()))  # type: ignore[no-untyped-call]
+    return RetainedTensors(result, {n: k for k, n in enumerate(tensors)}, errors)
 
 
-def read_saved(ctx: Any, position: int, returned: Collection[int] = ()) -> torch.Tensor:
+def unpack_saved_tensor(ctx: Any, position: int, returned: Collection[int] = ()) -> torch.Tensor:
     """One saved tensor of an autograd node, whose own results are ``returned``.
 
     Raises:
         RuntimeError: it was written to since, or is freed; also another one, where torch gives all of them or none.
     """
     # Torch gives back results only together with all others.
-    one = UNPACKS_ONE and position not in returned
+    one = CAN_UNPACK_SINGLE and position not in returned
     found: torch.Tensor = ctx._raw_saved_tensors[position].unpack() if one else ctx.saved_tensors[position]
     return found

@@ -12,15 +12,17 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.graph.passes.drop_dead import drop_dead
+from engine.graph.passes.drop_dead import eliminate_dead_code
 from engine.ir.plan import is_same_layout, is_same_size
 
 
-class NotSeparable(Exception):
+class CannotSpecializeTangents(Exception):
     """The size of an absent value, for which zeros must stand, is not known."""
 
 
-def without_tangents(module: torch.fx.GraphModule, absent: Collection[str], tangents: Collection[str]) -> Any:
+def specialize_to_defined_tangents(
+    module: torch.fx.GraphModule, absent: Collection[str], tangents: Collection[str]
+) -> Any:
     """``module`` without the placeholders in ``absent``; gradients that nothing flows to are None.
 
     Raises:
@@ -37,18 +39,18 @@ def without_tangents(module: torch.fx.GraphModule, absent: Collection[str], tang
             graph.output(tuple(None if o in gone or o is None else copies[o] for o in node.args[0]))
             break
         elif any(n in gone for n in node.all_input_nodes):
-            _thin(graph, node, copies, late, gone)
+            _copy_with_zeros(graph, node, copies, late, gone)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta = dict(node.meta)
         if node.name in tangents or any(n in late for n in node.all_input_nodes):
             late.add(node)
     thinned = torch.fx.GraphModule(module, graph)
-    drop_dead(thinned)
+    eliminate_dead_code(thinned)
     return thinned
 
 
-def absent_gradients(module: torch.fx.GraphModule, defined: Collection[str]) -> tuple[bool, ...]:
+def undefined_gradients(module: torch.fx.GraphModule, defined: Collection[str]) -> tuple[bool, ...]:
     """For each gradient whether none of the ``defined`` tangents flows to it."""
     reached: set[torch.fx.Node] = set()
     for node in module.graph.nodes:
@@ -58,7 +60,9 @@ def absent_gradients(module: torch.fx.GraphModule, defined: Collection[str]) -> 
     return tuple(o not in reached for o in output.args[0])
 
 
-def _thin(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], late: set[Any], gone: set[Any]) -> None:
+def _copy_with_zeros(
+    graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], late: set[Any], gone: set[Any]
+) -> None:
     """Copy a node that reads something absent, unless it is absent itself: of operators that are not linear too, since autograd runs none of them."""
     if all(n in gone or n not in late for n in node.all_input_nodes):
         gone.add(node)
@@ -77,7 +81,7 @@ def _thin(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], la
 def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
-        raise NotSeparable(node.name)
+        raise CannotSpecializeTangents(node.name)
     sizes = [size if isinstance(size, int) else _size(graph, size, copies) for size in value.shape]
     made = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
     with value.fake_mode:  # type: ignore[attr-defined]
@@ -102,4 +106,4 @@ def _size(graph: torch.fx.Graph, size: torch.SymInt, copies: dict[torch.fx.Node,
                 made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
                 made.meta = {"val": size}
                 return made
-    raise NotSeparable(str(size))
+    raise CannotSpecializeTangents(str(size))

@@ -8,61 +8,64 @@ from typing import Any
 import torch
 
 from engine.ir.frame import GraphInput
-from engine.ir.plan import Detachment, MadeWhere, Size, View, is_same_size
+from engine.ir.plan import CreationGradMode, DetachKind, IntOrSymInt, ViewSpec, is_same_size
 
 
-class NotFunctional(Exception):
+class CannotFunctionalize(Exception):
     """The graph cannot be made functional without changing what a person could notice; the text says why."""
 
 
-def storage_of(t: torch.Tensor) -> int:
+def storage_id(t: torch.Tensor) -> int:
     """Identity of a tensor's storage."""
     return int(t.untyped_storage()._cdata)
 
 
-def offset_of(t: torch.Tensor) -> Size:
+def offset_of(t: torch.Tensor) -> IntOrSymInt:
     """Where it starts in its storage, in elements."""
     return t.storage_offset()
 
 
-def end_of(t: torch.Tensor) -> int:
+def end_byte(t: torch.Tensor) -> int:
     """Where the memory that it sees ends, in bytes from the start of its storage; for static sizes."""
     reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
     return int(t.storage_offset() + reach) * t.element_size()
 
 
-def start_of(t: torch.Tensor) -> int:
+def start_byte(t: torch.Tensor) -> int:
     """Where it starts, in bytes from the start of its storage; for static sizes."""
     return int(t.storage_offset()) * t.element_size()
 
 
 def is_dense(t: torch.Tensor) -> bool:
     """Whether it sees every element between its first and its last once; for static sizes."""
-    return not overlaps(t) and (end_of(t) - start_of(t)) == t.numel() * t.element_size()
+    return not has_internal_overlap(t) and (end_byte(t) - start_byte(t)) == t.numel() * t.element_size()
 
 
-def is_same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
+def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors over one storage see the same elements by the same strides, as eager compares them before it writes."""
-    return (a.dtype, a.shape, a.stride(), start_of(a)) == (b.dtype, b.shape, b.stride(), start_of(b))
+    return (a.dtype, a.shape, a.stride(), start_byte(a)) == (b.dtype, b.shape, b.stride(), start_byte(b))
 
 
-_FEW = 1 << 16
+_MAX_ENUMERATED_ELEMENTS = 1 << 16
 """Elements of which each is looked at."""
 
 
-def is_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+def is_disjoint(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors over one storage surely share no element; sizes with symbols are taken for what they are in this call."""
-    a, b = at_hand(a), at_hand(b)
+    a, b = with_hint_sizes(a), with_hint_sizes(b)
     if a._has_symbolic_sizes_strides or b._has_symbolic_sizes_strides:
         return False
-    if not a.numel() or not b.numel() or end_of(a) <= start_of(b) or end_of(b) <= start_of(a):
+    if not a.numel() or not b.numel() or end_byte(a) <= start_byte(b) or end_byte(b) <= start_byte(a):
         return True
-    if a.element_size() != b.element_size() or max(end_of(a), end_of(b)) > _FEW * a.element_size():
+    if (
+        a.element_size() != b.element_size()
+        or max(end_byte(a), end_byte(b)) > _MAX_ENUMERATED_ELEMENTS * a.element_size()
+    ):
         return False
-    return not (_places(a) & _places(b))
+    return not (_element_offsets(a) & _element_offsets(b))
 
 
-def _places(t: torch.Tensor) -> set[int]:
+def _element_offsets(t: torch.Tensor) -> set[int]:
     """Where the elements lie in the storage."""
     places = {int(t.storage_offset())}
     for n, s in zip(t.shape, t.stride(), strict=True):
@@ -70,17 +73,17 @@ def _places(t: torch.Tensor) -> set[int]:
     return places
 
 
-def here_of(size: Any) -> int | None:
+def size_hint(size: Any) -> int | None:
     """A size in the call that is being compiled, asking for no guard; None where only the running graph knows."""
     hint = size.node.hint if isinstance(size, torch.SymInt) else size
     return None if hint is None else int(hint)
 
 
-def at_hand(t: torch.Tensor) -> torch.Tensor:
+def with_hint_sizes(t: torch.Tensor) -> torch.Tensor:
     """A tensor laid out as one with symbols is in this call, over no memory; one without symbols, or with unknown ones, itself."""
     if not t._has_symbolic_sizes_strides:
         return t
-    place = [here_of(s) for s in (*t.shape, *t.stride(), t.storage_offset())]
+    place = [size_hint(s) for s in (*t.shape, *t.stride(), t.storage_offset())]
     known = [s for s in place if s is not None]
     if len(known) != len(place):
         return t
@@ -89,47 +92,48 @@ def at_hand(t: torch.Tensor) -> torch.Tensor:
     return torch.empty(max(reach, offset), dtype=t.dtype, device="meta").as_strided(sizes, strides, offset)
 
 
-def writes_to(fake: torch.Tensor) -> int:
+def write_count(fake: torch.Tensor) -> int:
     """How often traced code wrote to the tensor's memory in place."""
     return 0 if fake.is_inference() else fake._version
 
 
-def view_of(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> View:
+def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> ViewSpec:
     """How ``fake`` sees what ``base`` sees, made again by a call ``in_grad_mode`` or without gradients.
 
     Raises:
         NotFunctional: no view can be made from the outside that does so.
     """
-    view = _view_of(name, base, fake)
+    view = _view_geometry(name, base, fake)
     if not fake._is_view() or fake.is_inference():
         return view
-    history = history_of(name, fake) if base.requires_grad else None
-    if history is not None and _ends_in_the_dark(history, history_of(name, base)):
-        raise NotFunctional(f"{name} is a view of a view that was made under no_grad")
+    history = view_grad_fn(name, fake) if base.requires_grad else None
+    if history is not None and _crosses_no_grad_view(history, view_grad_fn(name, base)):
+        raise CannotFunctionalize(f"{name} is a view of a view that was made under no_grad")
     is_unseen = base.requires_grad and history is None
     return replace(
         view,
-        is_unseen=is_unseen,
-        is_made_by_hand=_creation_of(fake) == _BY_HAND and _creation_of(base) != _BY_HAND,
-        is_one_of_several=_becomes_one_of_several(base, fake),
-        made_where="" if is_unseen else _made_where(base, fake, in_grad_mode=in_grad_mode),
+        made_without_grad=is_unseen,
+        is_from_custom_function=_creation_meta(fake) == _CUSTOM_FUNCTION_VIEW
+        and _creation_meta(base) != _CUSTOM_FUNCTION_VIEW,
+        is_multi_output=_becomes_multi_output_view(base, fake),
+        creation_grad_mode="" if is_unseen else _grad_mode_at_creation(base, fake, in_grad_mode=in_grad_mode),
     )
 
 
 _CreationMeta: Any = torch._C._autograd.CreationMeta
-_BY_HAND = _CreationMeta.IN_CUSTOM_FUNCTION
+_CUSTOM_FUNCTION_VIEW = _CreationMeta.IN_CUSTOM_FUNCTION
 
 
-def _creation_of(t: torch.Tensor) -> Any:
+def _creation_meta(t: torch.Tensor) -> Any:
     return torch._C._autograd._get_creation_meta(t) if t._is_view() and not t.is_inference() else _CreationMeta.DEFAULT
 
 
-def made_as(t: torch.Tensor) -> str:
+def creation_meta(t: torch.Tensor) -> str:
     """How autograd remembers that a view was made, which decides what may be done to it."""
-    return str(_creation_of(t))
+    return str(_creation_meta(t))
 
 
-def _ends_in_the_dark(history: Any, last: Any) -> bool:
+def _crosses_no_grad_view(history: Any, last: Any) -> bool:
     """Whether gradients that flow from here, and not through ``last``, end where a view was made under ``no_grad``."""
     while history is not last and history.next_functions:
         onwards = [n for n, _ in history.next_functions if n is not None]
@@ -139,15 +143,15 @@ def _ends_in_the_dark(history: Any, last: Any) -> bool:
     return False
 
 
-def _made_where(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> MadeWhere:
+def _grad_mode_at_creation(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> CreationGradMode:
     """The grad mode that a view was made in, where that is not the mode of the call."""
-    made, whole = _creation_of(fake), _creation_of(base)
+    made, whole = _creation_meta(fake), _creation_meta(base)
     if made == _CreationMeta.NO_GRAD_MODE and in_grad_mode and whole != made:
         return "no_grad"
     return "enable_grad" if made == _CreationMeta.DEFAULT and not in_grad_mode else ""
 
 
-def history_of(name: str, fake: torch.Tensor) -> Any:
+def view_grad_fn(name: str, fake: torch.Tensor) -> Any:
     """What autograd made a view by; None for a view made under ``no_grad``.
 
     Raises:
@@ -156,15 +160,15 @@ def history_of(name: str, fake: torch.Tensor) -> Any:
     try:
         return fake.grad_fn
     except RuntimeError as error:
-        raise NotFunctional(f"{name} is a view whose history is spoilt by a change in place") from error
+        raise CannotFunctionalize(f"{name} is a view whose history is spoilt by a change in place") from error
 
 
-def is_made_by_hand(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
+def is_view_from_custom_function(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
     """Whether the user's own autograd function, whose backward says what gradients are, made a view of ``base``, or what it is a view of."""
     if fake.is_inference() or not fake._is_view():
         return False
-    node: Any = history_of("a view", fake)
-    last = None if base is None else history_of("a view", base)
+    node: Any = view_grad_fn("a view", fake)
+    last = None if base is None else view_grad_fn("a view", base)
     while node is not None and node is not last:
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             return True
@@ -172,11 +176,11 @@ def is_made_by_hand(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
     return False
 
 
-def _becomes_one_of_several(base: torch.Tensor, fake: torch.Tensor) -> bool:
+def _becomes_multi_output_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
     """Whether it is what was done to ``base`` that makes a view one of several: what ``base`` is itself, its views inherit."""
-    if not _is_one_of_several(fake):
+    if not _is_multi_output_view(fake):
         return False
-    if not base._is_view() or not _is_one_of_several(base):
+    if not base._is_view() or not _is_multi_output_view(base):
         return True
     node: Any = fake.grad_fn
     while node is not None and node is not base.grad_fn:
@@ -186,45 +190,53 @@ def _becomes_one_of_several(base: torch.Tensor, fake: torch.Tensor) -> bool:
     return False
 
 
-def _is_one_of_several(fake: torch.Tensor) -> bool:
-    return bool(_creation_of(fake) == _CreationMeta.MULTI_OUTPUT_NODE)
+def _is_multi_output_view(fake: torch.Tensor) -> bool:
+    return bool(_creation_meta(fake) == _CreationMeta.MULTI_OUTPUT_NODE)
 
 
-def _view_of(name: str, base: torch.Tensor, fake: torch.Tensor) -> View:
-    detached: Detachment = "" if fake._is_view() else "detach" if counts_with(base, fake) else "data"
+def _view_geometry(name: str, base: torch.Tensor, fake: torch.Tensor) -> ViewSpec:
+    detached: DetachKind = "" if fake._is_view() else "detach" if shares_version_counter(base, fake) else "data"
     sizes, strides = tuple(fake.shape), tuple(fake.stride())
-    flips = _flips(base, fake)
+    flips = _lazy_conj_neg(base, fake)
     ratio, rest = divmod(base.element_size(), fake.element_size())
     if base.dtype != fake.dtype and base.element_size() != fake.element_size():
         if rest and fake.element_size() % base.element_size():
-            raise NotFunctional(f"{name} sees its memory as elements of another width")
-        return View(sizes, strides, _rescaled(name, base, fake, ratio), detached, fake.dtype, _reach(base, name), flips)
+            raise CannotFunctionalize(f"{name} sees its memory as elements of another width")
+        return ViewSpec(
+            sizes,
+            strides,
+            _offset_in_view_dtype(name, base, fake, ratio),
+            detached,
+            fake.dtype,
+            _reach(base, name),
+            flips,
+        )
     offset = fake.storage_offset() - base.storage_offset()
     dtype = None if base.dtype == fake.dtype else fake.dtype
-    plain = dtype is None and is_same_size(offset, 0) and _is_row(base) and _is_row(fake)
-    return View(
+    plain = dtype is None and is_same_size(offset, 0) and _is_contiguous(base) and _is_contiguous(fake)
+    return ViewSpec(
         sizes, strides, offset, detached, dtype, None, flips, plain and is_same_size(base.numel(), fake.numel())
     )
 
 
-def _rescaled(name: str, base: torch.Tensor, fake: torch.Tensor, ratio: int) -> Size:
+def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, ratio: int) -> IntOrSymInt:
     start = base.storage_offset()
     if ratio:
         return fake.storage_offset() - start * ratio
     per = fake.element_size() // base.element_size()
     if not isinstance(start, int) or start % per:
-        raise NotFunctional(f"{name} sees its memory as wider elements that do not start where it does")
+        raise CannotFunctionalize(f"{name} sees its memory as wider elements that do not start where it does")
     return fake.storage_offset() - start // per
 
 
 def _reach(t: torch.Tensor, name: str) -> int:
     sizes = [*t.shape, *t.stride()]
     if not all(isinstance(s, int) for s in sizes):
-        raise NotFunctional(f"{name} sees memory of a size that varies as elements of another width")
+        raise CannotFunctionalize(f"{name} sees memory of a size that varies as elements of another width")
     return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
 
 
-def _is_row(t: torch.Tensor) -> bool:
+def _is_contiguous(t: torch.Tensor) -> bool:
     """Whether the elements lie one after another, asking for no guard."""
     expected: Any = 1
     for n, s in zip(reversed(t.shape), reversed(t.stride()), strict=True):
@@ -234,16 +246,16 @@ def _is_row(t: torch.Tensor) -> bool:
     return True
 
 
-def _flips(base: torch.Tensor, fake: torch.Tensor) -> tuple[str, ...]:
+def _lazy_conj_neg(base: torch.Tensor, fake: torch.Tensor) -> tuple[str, ...]:
     conj = ("conj",) if base.is_conj() != fake.is_conj() else ()
     return (*conj, "neg") if base.is_neg() != fake.is_neg() else conj
 
 
-def counts_with(base: torch.Tensor, fake: torch.Tensor) -> bool:
+def shares_version_counter(base: torch.Tensor, fake: torch.Tensor) -> bool:
     """Whether two tensors over one memory count their writes together (``detach``) or apart (``data``): tried out, and put back."""
     if base.is_inference() or fake.is_inference():
         return True
-    if storage_of(base) != storage_of(fake):
+    if storage_id(base) != storage_id(fake):
         return False
     before, other = base._version, fake._version
     set_version = torch._C._autograd._unsafe_set_version_counter
@@ -253,15 +265,15 @@ def counts_with(base: torch.Tensor, fake: torch.Tensor) -> bool:
     return together
 
 
-def view_in_place(i: GraphInput) -> View:
+def mutated_layout(i: GraphInput) -> ViewSpec:
     """The layout that an input is given in place. Where it starts may be a symbol too: it is compared with where it started, symbol or not."""
-    started = i.real.storage_offset() if i.came is None else i.came[2]
-    return View(tuple(i.fake.shape), tuple(i.fake.stride()), i.fake.storage_offset() - started)
+    started = i.example_value.storage_offset() if i.original_layout is None else i.original_layout[2]
+    return ViewSpec(tuple(i.fake.shape), tuple(i.fake.stride()), i.fake.storage_offset() - started)
 
 
-def overlaps(t: torch.Tensor) -> bool:
+def has_internal_overlap(t: torch.Tensor) -> bool:
     """Whether two elements of a tensor may be the same memory; errs towards yes. Symbols are taken for what they are in this call."""
-    here = [(here_of(s), here_of(n)) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)]
+    here = [(size_hint(s), size_hint(n)) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)]
     pairs = [(s, n) for s, n in here if s is not None and n is not None and n != 1]
     if any(s is None or n is None for s, n in here):  # known to the running graph only
         return any(s == 0 for s, _ in here)

@@ -19,7 +19,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _protocol: Any = torch._C._dynamo.compiled_autograd
 
 
-class Recorder(Protocol):
+class CaptureCallbacks(Protocol):
     """What a capture is told, whatever the version of torch. Tensors are stand-ins, told apart by identity; None is "undefined"."""
 
     def fail(self, error: BaseException) -> None:
@@ -30,7 +30,7 @@ class Recorder(Protocol):
         """Stand-ins for the tensors, sizes and scalars that the graph will be called with, as three lists."""
         ...
 
-    def node(self, name: str, index: int, owner: Any) -> None:
+    def begin_node(self, name: str, index: int, owner: Any) -> None:
         """From here on it is about this autograd node; ``owner`` is a Python function's context."""
         ...
 
@@ -42,17 +42,17 @@ class Recorder(Protocol):
         """What a node returned, made to fit the nodes that it goes to."""
         ...
 
-    def python(
+    def python_function(
         self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any
     ) -> list[Any]:
         """A Python function's backward; its context stands at ``place`` among the hooks."""
         ...
 
-    def add(self, old: Any, new: Any) -> Any:
+    def add_gradients(self, old: Any, new: Any) -> Any:
         """Two gradients that meet."""
         ...
 
-    def accumulate(self, variable: Any, grad: Any, old: Any) -> Any:
+    def accumulate_grad(self, variable: Any, grad: Any, old: Any) -> Any:
         """Into a leaf's ``.grad``, which was ``old``."""
         ...
 
@@ -68,11 +68,11 @@ class Recorder(Protocol):
         """A saved tensor out of what a hook packed."""
         ...
 
-    def slices_before(self, grads: Sequence[Any], geometry: Sequence[Any]) -> list[Any]:
+    def copy_slices_prologue(self, grads: Sequence[Any], geometry: Sequence[Any]) -> list[Any]:
         """The first half of what a write through a view means for gradients."""
         ...
 
-    def slices_after(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
+    def copy_slices_epilogue(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
         """The second half."""
         ...
 
@@ -81,11 +81,11 @@ class Recorder(Protocol):
         ...
 
 
-def _empty(metadata: Sequence[Any]) -> list[Any]:
+def _placeholder_gradients(metadata: Sequence[Any]) -> list[Any]:
     return [None if m is None else torch.empty(0) for m in metadata]
 
 
-def _safely(answer: Callable[..., Any]) -> Callable[[Method], Method]:
+def _never_raise(answer: Callable[..., Any]) -> Callable[[Method], Method]:
     """Make a method that never raises: an exception would leave stand-ins in torch's nodes. ``answer`` gives torch something to go on with."""
 
     def wrap(method: Method) -> Method:
@@ -94,7 +94,7 @@ def _safely(answer: Callable[..., Any]) -> Callable[[Method], Method]:
             try:
                 return method(self, *args)
             except Exception as error:
-                self._to.fail(error)
+                self._callbacks.fail(error)
                 return answer(*args)
 
         return cast("Method", safe)
@@ -102,130 +102,130 @@ def _safely(answer: Callable[..., Any]) -> Callable[[Method], Method]:
     return wrap
 
 
-class Protocol213:
+class AutogradCompilerAdapter:
     """The methods that torch 2.11 to 2.13 calls, each passed on to a recorder."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._to = recorder
+    def __init__(self, recorder: CaptureCallbacks) -> None:
+        self._callbacks = recorder
 
     def begin_capture(
         self, inputs: list[Any], sizes: Sequence[int], scalars: Sequence[Any], origins: Any = (), *modes: bool
     ) -> tuple[Any, ...]:
         """Newer versions pass what kind of call it is (``modes``) and want an id first."""
-        found = self._to.begin(inputs, sizes, scalars)
+        found = self._callbacks.begin(inputs, sizes, scalars)
         return ("engine", *found) if modes else found
 
     def log_compile_reasons(self, reasons: Sequence[str]) -> None:
         """Called where somebody has set torch's logger; ours are told in words of their own."""
 
-    @_safely(lambda *_: None)
+    @_never_raise(lambda *_: None)
     def set_node_origin(self, name: str, index: int, owner: Any) -> None:
         """Called before each node."""
-        self._to.node(name, index, owner)
+        self._callbacks.begin_node(name, index, owner)
 
     def bind_function(self, name: str, run: Callable[..., Any], is_custom: bool, is_traceable: bool) -> str:
         """Called once a process for each kind of node; answers with the name to call it by."""
-        return bind(name, run, is_custom=is_custom, is_traceable=is_traceable)
+        return bind_formula(name, run, is_custom=is_custom, is_traceable=is_traceable)
 
-    @_safely(lambda name, grads, args, metadata: _empty(metadata))
+    @_never_raise(lambda name, grads, args, metadata: _placeholder_gradients(metadata))
     def apply_functional(self, name: str, grads: Any, args: Any, metadata: Any) -> list[Any]:
         """Called for nodes whose formula was bound."""
-        return self._to.function(name, grads, args, len(metadata))
+        return self._callbacks.function(name, grads, args, len(metadata))
 
-    @_safely(lambda name, values, *_: values)
+    @_never_raise(lambda name, values, *_: values)
     def validate_outputs(self, name: str, values: Any, args: Any, metadata: Any) -> list[Any]:
         """Called after each node."""
-        return self._to.validate(values, metadata)
+        return self._callbacks.validate(values, metadata)
 
-    @_safely(lambda grads, metadata, *_: tuple(_empty(metadata)))
+    @_never_raise(lambda grads, metadata, *_: tuple(_placeholder_gradients(metadata)))
     def proxy_call_backward(
         self, grads: Any, metadata: Any, saved: Any, place: int, owner: Any, state: int | None = None, *rest: Any
     ) -> tuple[Any, ...]:
         """Called for Python functions."""
-        return tuple(self._to.python(grads, metadata, saved, place, owner))
+        return tuple(self._callbacks.python_function(grads, metadata, saved, place, owner))
 
-    @_safely(lambda old, new: old)
+    @_never_raise(lambda old, new: old)
     def accumulate(self, old: Any, new: Any) -> Any:
         """Called where gradients meet."""
-        return self._to.add(old, new)
+        return self._callbacks.add_gradients(old, new)
 
-    @_safely(lambda variable, *rest: None if len(rest) < 3 else variable)
+    @_never_raise(lambda variable, *rest: None if len(rest) < 3 else variable)
     def accumulate_grad(self, variable: Any, *rest: Any) -> Any:
         """(variable, grad[, has post hooks]), and since 2.13 (variable, variable's grad, grad, has post hooks), which wants an answer."""
         is_old = len(rest) < 3
         grad, before = (rest[0], getattr(variable, "grad", None)) if is_old else (rest[1], rest[0])
-        result = self._to.accumulate(variable, grad, before)
+        result = self._callbacks.accumulate_grad(variable, grad, before)
         return None if is_old else result
 
-    @_safely(lambda values, *_: values)
+    @_never_raise(lambda values, *_: values)
     def tensor_pre_hook(self, values: Any, place: int, position: int) -> list[Any]:
         """A tensor's hook."""
-        return self._to.tensor_hook(place, values, position, is_builtin=False)
+        return self._callbacks.tensor_hook(place, values, position, is_builtin=False)
 
-    @_safely(lambda values, *_: values)
+    @_never_raise(lambda values, *_: values)
     def cpp_tensor_pre_hook(self, values: Any, place: int, position: int) -> list[Any]:
         """A tensor's hook in C++: ``retain_grad``."""
-        return self._to.tensor_hook(place, values, position, is_builtin=True)
+        return self._callbacks.tensor_hook(place, values, position, is_builtin=True)
 
-    @_safely(lambda values, *_: values)
+    @_never_raise(lambda values, *_: values)
     def pre_hook(self, values: Any, place: int) -> list[Any]:
         """A node's hook, before it runs."""
-        return self._to.hook("pre_hook", place, values)
+        return self._callbacks.hook("pre_hook", place, values)
 
-    @_safely(lambda results, *_: results)
+    @_never_raise(lambda results, *_: results)
     def post_hook(self, results: Any, values: Any, place: int) -> list[Any]:
         """A node's hook, after it ran."""
-        return self._to.hook("post_hook", place, results, values)
+        return self._callbacks.hook("post_hook", place, results, values)
 
-    @_safely(lambda variable, _: [variable])
+    @_never_raise(lambda variable, _: [variable])
     def post_acc_grad_hook(self, variable: Any, place: int) -> list[Any]:
         """A leaf's hook, after its ``.grad`` was written."""
-        return self._to.hook("post_acc_grad_hook", place, [variable])
+        return self._callbacks.hook("post_acc_grad_hook", place, [variable])
 
-    @_safely(lambda *_: torch.empty(0))
+    @_never_raise(lambda *_: torch.empty(0))
     def unpack_hook(self, hook: int, packed: int) -> Any:
         """A saved tensor's hook."""
-        return self._to.unpack(hook, packed)
+        return self._callbacks.unpack(hook, packed)
 
-    @_safely(lambda *_: [torch.empty(0) for _ in range(3)])
+    @_never_raise(lambda *_: [torch.empty(0) for _ in range(3)])
     def call_copy_slices_prologue(self, grads: Any, *geometry: Any) -> list[Any]:
         """Geometry: sizes, strides and offset of base and view."""
-        return self._to.slices_before(grads, geometry)
+        return self._callbacks.copy_slices_prologue(grads, geometry)
 
-    @_safely(lambda needed, *_: _empty([n or None for n in needed]))
+    @_never_raise(lambda needed, *_: _placeholder_gradients([n or None for n in needed]))
     def call_copy_slices_epilogue(self, needed: Any, result: Any, grads: Any, part: Any) -> list[Any]:
         """Of the same write."""
-        return self._to.slices_after(needed, result, grads, part)
+        return self._callbacks.copy_slices_epilogue(needed, result, grads, part)
 
     def end_capture(self, results: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Called last; torch keeps both and calls the first with the second and the inputs, now and whenever the same graph comes again."""
-        return self._to.end(results)
+        return self._callbacks.end(results)
 
     def close(self) -> None:
         """Called when torch lets go of this object."""
 
 
-BOUND: dict[str, Callable[..., Any]] = {}
+FORMULAS: dict[str, Callable[..., Any]] = {}
 """Formulas of built-in nodes by name: ``run(grads, *args) -> list``. torch binds each once a process."""
 
-BUILTIN_HOOK = cast("Callable[..., Any] | None", getattr(_protocol, "call_cpp_tensor_pre_hooks", None))
+CALL_CPP_TENSOR_PRE_HOOK = cast("Callable[..., Any] | None", getattr(_protocol, "call_cpp_tensor_pre_hooks", None))
 """Calls a hook in C++ by its place among those of the backward that runs."""
 
 
-def bind(name: str, run: Callable[..., Any], *, is_custom: bool, is_traceable: bool) -> str:
+def bind_formula(name: str, run: Callable[..., Any], *, is_custom: bool, is_traceable: bool) -> str:
     """Keep a formula; the name of a C++ function of the user's is made unique."""
     if is_custom:
-        name = f"CppNode{name}{sum(n.startswith(f'CppNode{name}') for n in BOUND)}"
-    BOUND[name] = run
+        name = f"CppNode{name}{sum(n.startswith(f'CppNode{name}') for n in FORMULAS)}"
+    FORMULAS[name] = run
     _opaque[name] = not is_traceable
-    share()
+    share_formulas()
     return name
 
 
 _opaque: dict[str, bool] = {}
 
 
-def is_opaque(name: str) -> bool:
+def is_opaque_formula(name: str) -> bool:
     """Whether a formula may only be run, not traced: a C++ function of the user's that does not call itself traceable."""
     return _opaque.get(name, False)
 
@@ -236,43 +236,43 @@ def formula(name: str) -> Callable[..., Any]:
     Raises:
         KeyError: torch bound it to another object before.
     """
-    if name not in BOUND:
-        share()
-    return BOUND[name]
+    if name not in FORMULAS:
+        share_formulas()
+    return FORMULAS[name]
 
 
-def share() -> None:
+def share_formulas() -> None:
     """Exchange formulas with torch's own capture, where it is loaded: each is bound only once, to whoever comes first."""
     stock = sys.modules.get("torch._dynamo.compiled_autograd")
     namespace = getattr(stock, "ops", None)
     if namespace is None:
         return
     for name, bound in list(vars(namespace).items()):
-        run = getattr(bound, "fn", None) or _closed_over(bound)
-        if callable(run) and name not in BOUND:
-            BOUND[name] = run
-    for name, run in BOUND.items():
+        run = getattr(bound, "fn", None) or _formula_in_closure(bound)
+        if callable(run) and name not in FORMULAS:
+            FORMULAS[name] = run
+    for name, run in FORMULAS.items():
         if not hasattr(namespace, name):
-            given = namespace.add(name, run, False, not is_opaque(name))
+            given = namespace.add(name, run, False, not is_opaque_formula(name))
             assert given == name
 
 
-def _closed_over(bound: Any) -> Any:
+def _formula_in_closure(bound: Any) -> Any:
     cells = getattr(bound, "__closure__", None) or ()
     found = [getattr(c.cell_contents, "fn", None) for c in cells]
     return next((f for f in found if f is not None), None)
 
 
-def stock_captures() -> int:
+def torch_capture_count() -> int:
     """How many backwards torch's own capture has captured: what it leaves in the common cache is not ours to run."""
     loaded = sys.modules.get("torch._dynamo.utils")
     return int(loaded.counters["compiled_autograd"]["captures"]) if loaded is not None else 0
 
 
-Previous = tuple[Any, ...]
+PreviousCompiler = tuple[Any, ...]
 
 
-def set_compiler(factory: Callable[[], Any] | None, *, dynamic: bool = False) -> Previous:
+def set_compiler(factory: Callable[[], Any] | None, *, dynamic: bool = False) -> PreviousCompiler:
     """Make torch's engine call ``factory`` for backwards that it has not captured yet (None: run backwards itself); what was set before.
 
     Raises:
@@ -281,7 +281,7 @@ def set_compiler(factory: Callable[[], Any] | None, *, dynamic: bool = False) ->
     return restore_compiler((factory, dynamic))
 
 
-def restore_compiler(previous: Previous) -> Previous:
+def restore_compiler(previous: PreviousCompiler) -> PreviousCompiler:
     """Undo ``set_compiler``."""
     found = _protocol.set_autograd_compiler(*previous)
     return found if isinstance(found, tuple) else (found, False)

@@ -11,17 +11,17 @@ from typing import Any, cast
 import torch
 from torch.autograd.function import BackwardCFunction
 
-TRACEBACK = "traceback_"
+TRACEBACK_KEY = "traceback_"
 """Key of a node's ``metadata``: the stack that made it, as lines of text. torch keeps it under anomaly mode."""
 
-REASON = "anomaly mode: operator by operator, each node's results looked at"
+ANOMALY_REASON = "anomaly mode: operator by operator, each node's results looked at"
 """What is told of a backward that runs so."""
 
 
 class _Thread(threading.local):
     """The place in the walk of the node that runs."""
 
-    place = -1
+    node_index = -1
 
 
 _thread = _Thread()
@@ -35,12 +35,12 @@ class FoundNan(RuntimeError):
         self.index = index
 
 
-def reached(place: int) -> None:
+def set_running_node(place: int) -> None:
     """From here on it is about the node at this place in the walk."""
-    _thread.place = place
+    _thread.node_index = place
 
 
-def look_for_nan(outputs: Sequence[Any]) -> None:
+def check_nan(outputs: Sequence[Any]) -> None:
     """Look at a node's results, where anomaly mode asks for that.
 
     Raises:
@@ -54,21 +54,23 @@ def look_for_nan(outputs: Sequence[Any]) -> None:
                 raise FoundNan(index)
 
 
-def watched(run: Callable[[], Any], raise_again: Callable[[int, Exception], None]) -> Any:
-    """What ``run`` returns; an exception goes, with the place of the node that raised it, through ``raise_again``."""
-    outer, _thread.place = _thread.place, -1
+def run_with_anomaly_mode(run: Callable[[], Any], raise_again: Callable[[int, Exception], None]) -> Any:
+    """What ``run`` returns; an exception goes, with the place of the node that raised it, through ``reraise_in_torch``."""
+    outer, _thread.node_index = _thread.node_index, -1
     try:
         return run()
     except Exception as error:
-        if _thread.place < 0:
+        if _thread.node_index < 0:
             raise
-        raise_again(_thread.place, error)
+        raise_again(_thread.node_index, error)
         raise
     finally:
-        _thread.place = outer
+        _thread.node_index = outer
 
 
-def raise_by_torch(error: Exception, name: str, metadata: Mapping[str, Any], differentiate: Callable[..., Any]) -> None:
+def raise_through_torch(
+    error: Exception, name: str, metadata: Mapping[str, Any], differentiate: Callable[..., Any]
+) -> None:
     """Let torch's engine meet the same in a node of this name and history: it warns and raises in its own words.
 
     ``differentiate(tensors, gradients, inputs)`` runs a backward in torch's engine.
@@ -100,6 +102,6 @@ def raise_by_torch(error: Exception, name: str, metadata: Mapping[str, Any], dif
             raise (error.with_traceback(place) if found is error else found) from error.__cause__
 
 
-def stack_of(frame: FrameType | None) -> dict[str, Any]:
+def traceback_metadata(frame: FrameType | None) -> dict[str, Any]:
     """A node's metadata as if it were made in this frame."""
-    return {TRACEBACK: traceback.format_stack(frame)}
+    return {TRACEBACK_KEY: traceback.format_stack(frame)}

@@ -10,13 +10,13 @@ from typing import Any, cast
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from engine.autograd.registries import in_function
-from engine.autograd.targets import unchanged
+from engine.autograd.registries import running_function
+from engine.autograd.targets import check_saved_versions
 
-KINDS = ("tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook")
+HOOK_KINDS = ("tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook")
 
 
-class Context:
+class SavedTensorsContext:
     """A Python function's context whose saved tensors are those that the captured graph was called with; all else is the real one's."""
 
     __slots__ = ("_engine_check", "_engine_context", "_engine_saved")
@@ -37,7 +37,7 @@ class Context:
     def __hash__(self) -> int:
         return hash(self._engine_context)
 
-    def _engine_let_go(self) -> None:
+    def _engine_release_saved(self) -> None:
         """The backward has ended: what the forward saved is there as long as torch keeps it."""
         object.__setattr__(self, "_engine_saved", None)
 
@@ -60,9 +60,9 @@ class Context:
 
 
 @functools.cache
-def _class_of(name: str) -> type[Context]:
+def _context_class(name: str) -> type[SavedTensorsContext]:
     """The class of contexts whose class shows this name."""
-    return type(name, (Context,), {"__slots__": ()})
+    return type(name, (SavedTensorsContext,), {"__slots__": ()})
 
 
 def python_backward(
@@ -83,18 +83,18 @@ def python_backward(
 
     def check() -> None:
         if places:
-            unchanged(versions, places, [t for t in saved if t is not None])
+            check_saved_versions(versions, places, [t for t in saved if t is not None])
 
-    shown = _class_of(type(context).__name__)(context, saved, check)
-    with in_function(shown):
+    shown = _context_class(type(context).__name__)(context, saved, check)
+    with running_function(shown):
         found = BackwardCFunction.apply(shown, *grads)  # type: ignore[arg-type]
-    shown._engine_let_go()
+    shown._engine_release_saved()
     results = found if isinstance(found, tuple) else (found,)
     if len(results) == len(present) and all(
         r is None or (there and isinstance(r, torch.Tensor)) for r, there in zip(results, present, strict=True)
     ):
         return results
-    _again_in_python(context, present, found)
+    _raise_for_python_function(context, present, found)
     return tuple(results[: len(present)])
 
 
@@ -107,28 +107,28 @@ def tensor_hook(hook: Callable[..., Any], value: Any) -> Any:
     result = hook(value)
     if result is None:
         return value
-    if not _is_like(result, value):
-        _again_on_tensor(hook, value, result)
+    if not _has_same_metadata(result, value):
+        _raise_for_tensor_hook(hook, value, result)
     return result
 
 
 def pre_hook(hook: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...]:
     """A node's hook on the gradients that come in. Raises as ``tensor_hook``."""
-    return _checked(hook, hook(values), values, "register_prehook")
+    return _check_hook_results(hook, hook(values), values, "register_prehook")
 
 
 def post_hook(hook: Callable[..., Any], results: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
     """A node's hook on the gradients that go out, which sees those that came in. Raises as ``tensor_hook``."""
-    return _checked(hook, hook(results, values), results, "register_hook")
+    return _check_hook_results(hook, hook(results, values), results, "register_hook")
 
 
 def post_acc_grad_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None:
     """A leaf's hook once its ``.grad`` is written. Raises as ``tensor_hook``, though what it returns counts for nothing."""
     result = hook(variable)
-    if result is not None and not _is_like(result, variable):
+    if result is not None and not _has_same_metadata(result, variable):
         probe = torch.zeros_like(variable).detach().requires_grad_()
-        probe.register_post_accumulate_grad_hook(_Again(hook, result))
-        with _silent():
+        probe.register_post_accumulate_grad_hook(_ReplayedHookResult(hook, result))
+        with _without_anomaly_mode():
             probe.backward(torch.zeros_like(probe))
 
 
@@ -141,14 +141,17 @@ def unpack_hook(hook: Callable[..., Any], packed: Any) -> Any:
     result = hook(packed)
     if not isinstance(result, torch.Tensor):
         probe = torch.zeros((), requires_grad=True)
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, _Again(hook, result)), torch.enable_grad():
+        with (
+            torch.autograd.graph.saved_tensors_hooks(lambda t: t, _ReplayedHookResult(hook, result)),
+            torch.enable_grad(),
+        ):
             made = probe.exp()
-        with _silent():
+        with _without_anomaly_mode():
             made.backward()
     return result
 
 
-RUNS: dict[str, Callable[..., Any]] = {
+HOOK_RUNNERS: dict[str, Callable[..., Any]] = {
     "tensor_pre_hook": tensor_hook,
     "pre_hook": pre_hook,
     "post_hook": post_hook,
@@ -157,7 +160,7 @@ RUNS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _is_like(result: Any, value: Any) -> bool:
+def _has_same_metadata(result: Any, value: Any) -> bool:
     return (
         type(result) is torch.Tensor
         and type(value) is torch.Tensor
@@ -168,22 +171,24 @@ def _is_like(result: Any, value: Any) -> bool:
     )
 
 
-def _checked(hook: Callable[..., Any], found: Any, values: tuple[Any, ...], register: str) -> tuple[Any, ...]:
+def _check_hook_results(
+    hook: Callable[..., Any], found: Any, values: tuple[Any, ...], register: str
+) -> tuple[Any, ...]:
     if found is None:
         return values
     is_tuple = type(found) is tuple and len(found) == len(values)
-    if is_tuple and all(r is v or _is_like(r, v) for r, v in zip(found, values, strict=True)):
+    if is_tuple and all(r is v or _has_same_metadata(r, v) for r, v in zip(found, values, strict=True)):
         return tuple(found)
-    _again_on_node(hook, values, found, register)
+    _raise_for_node_hook(hook, values, found, register)
     return tuple(found)
 
 
-def _silent() -> contextlib.AbstractContextManager[Any]:
+def _without_anomaly_mode() -> contextlib.AbstractContextManager[Any]:
     """Without anomaly mode: it would tell where the stand-in for the user's node was made."""
     return torch.autograd.set_detect_anomaly(False)
 
 
-class _Again:
+class _ReplayedHookResult:
     """A hook that gives again what a hook of the user's gave, under its name: torch then says what is wrong with it."""
 
     def __init__(self, hook: Any, result: Any) -> None:
@@ -196,16 +201,16 @@ class _Again:
         return self._result
 
 
-def _again_on_tensor(hook: Callable[..., Any], value: Any, result: Any) -> None:
+def _raise_for_tensor_hook(hook: Callable[..., Any], value: Any, result: Any) -> None:
     if not isinstance(value, torch.Tensor):
         return
     probe = torch.zeros_like(value).requires_grad_()
-    probe.register_hook(_Again(hook, result))
-    with _silent():
+    probe.register_hook(_ReplayedHookResult(hook, result))
+    with _without_anomaly_mode():
         torch.autograd.grad(probe, probe, value)
 
 
-class _PassOn(torch.autograd.Function):
+class _Identity(torch.autograd.Function):
     """Gives what it is given, both ways."""
 
     @staticmethod
@@ -218,18 +223,18 @@ class _PassOn(torch.autograd.Function):
         return grads
 
 
-def _again_on_node(hook: Callable[..., Any], values: tuple[Any, ...], found: Any, register: str) -> None:
+def _raise_for_node_hook(hook: Callable[..., Any], values: tuple[Any, ...], found: Any, register: str) -> None:
     probes = [torch.zeros(()) if v is None else torch.zeros_like(v) for v in values]
     with torch.enable_grad():
-        made: Any = cast("Any", _PassOn).apply(*[p.requires_grad_() for p in probes])
+        made: Any = cast("Any", _Identity).apply(*[p.requires_grad_() for p in probes])
     outputs = made if isinstance(made, tuple) else (made,)
-    getattr(outputs[0].grad_fn, register)(_Again(hook, found))
+    getattr(outputs[0].grad_fn, register)(_ReplayedHookResult(hook, found))
     defined = [n for n, v in enumerate(values) if v is not None]
-    with _silent():
+    with _without_anomaly_mode():
         torch.autograd.grad([outputs[n] for n in defined], probes, [values[n] for n in defined], allow_unused=True)
 
 
-def _again_in_python(context: Any, present: Sequence[bool], found: Any) -> None:
+def _raise_for_python_function(context: Any, present: Sequence[bool], found: Any) -> None:
     name = type(context).__name__.removesuffix("Backward")
     methods = {
         "forward": staticmethod(lambda ctx, *values: torch.zeros(())),
@@ -239,5 +244,5 @@ def _again_in_python(context: Any, present: Sequence[bool], found: Any) -> None:
     given = [torch.zeros((), requires_grad=True) if there else None for there in present]
     with torch.enable_grad():
         made = function.apply(*given)
-    with _silent():
+    with _without_anomaly_mode():
         torch.autograd.grad(made, [g for g in given if g is not None], allow_unused=True)

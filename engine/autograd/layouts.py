@@ -10,13 +10,13 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from engine.ir.origin import Local
+from engine.ir.origin import LocalSource
 
-Key = tuple[Any, ...]
+SegmentKey = tuple[Any, ...]
 """For each value its layout, as ``layout_of`` gives it."""
 
 
-def layout_of(value: Any) -> Any:
+def input_spec(value: Any) -> Any:
     """What a compiled segment takes for granted of a value; None: it cannot be compiled for it."""
     if value is None:
         return "None"
@@ -27,12 +27,12 @@ def layout_of(value: Any) -> Any:
     return ("is", value) if type(value) in (int, float, bool) else None
 
 
-def are_alike(a: Key, b: Key) -> bool:
+def differ_only_in_sizes(a: SegmentKey, b: SegmentKey) -> bool:
     """Whether two keys differ in sizes alone, and such as can be symbols."""
-    return all(x == y or _differ_in_size(x, y) for x, y in zip(a, b, strict=True))
+    return all(x == y or _differs_only_in_sizes(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _differ_in_size(x: Any, y: Any) -> bool:
+def _differs_only_in_sizes(x: Any, y: Any) -> bool:
     if len(x) != len(y) or "None" in (x, y):
         return False
     if x[0] == "is":
@@ -41,32 +41,32 @@ def _differ_in_size(x: Any, y: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Symbolic:
+class SymbolicInputs:
     """Stand-ins for values like ``values``: fake tensors and symbols where keys differ, the values themselves elsewhere."""
 
-    env: ShapeEnv
-    mode: FakeTensorMode
+    shape_env: ShapeEnv
+    fake_mode: FakeTensorMode
     fakes: tuple[Any, ...]
 
     @property
-    def count(self) -> int:
+    def symbol_count(self) -> int:
         """How many sizes are symbols."""
         return len(
             {
                 s
                 for f in self.fakes
-                for n in _numbers(f)
+                for n in _sizes_and_strides(f)
                 if isinstance(n, torch.SymInt)
                 for s in n.node.expr.free_symbols
             }
         )
 
-    def serves(self, values: Sequence[Any]) -> bool:
+    def accepts(self, values: Sequence[Any]) -> bool:
         """Whether what was assumed of the symbols, while they were traced and compiled, holds of other values of a key that is alike."""
         known: dict[Any, int] = {}
         computed: list[tuple[Any, int]] = []
         for fake, value in zip(self.fakes, values, strict=True):
-            for wanted, given in zip(_numbers(fake), _numbers(value), strict=True):
+            for wanted, given in zip(_sizes_and_strides(fake), _sizes_and_strides(value), strict=True):
                 if not isinstance(wanted, torch.SymInt):
                     if wanted != given:
                         return False
@@ -76,15 +76,15 @@ class Symbolic:
                     computed.append((expr, given))
                 elif known.setdefault(expr, given) != given:
                     return False
-        ranges = self.env.var_to_range
+        ranges = self.shape_env.var_to_range
         return (
             all(s not in ranges or ranges[s].lower <= n <= ranges[s].upper for s, n in known.items())
             and all(expr.xreplace(known) == given for expr, given in computed)
-            and all(guard.expr.xreplace(known) == True for guard in self.env.guards)  # noqa: E712  sympy's own truth
+            and all(guard.expr.xreplace(known) == True for guard in self.shape_env.guards)  # noqa: E712  sympy's own truth
         )
 
 
-def _numbers(value: Any) -> Iterator[Any]:
+def _sizes_and_strides(value: Any) -> Iterator[Any]:
     """The sizes, strides and offset of a tensor; a number itself."""
     if isinstance(value, torch.Tensor):
         yield from (*value.shape, *value.stride(), value.storage_offset())
@@ -92,14 +92,14 @@ def _numbers(value: Any) -> Iterator[Any]:
         yield value
 
 
-def symbolic(values: Sequence[Any], key: Key, before: Sequence[Key]) -> Symbolic:
+def make_symbolic_inputs(values: Sequence[Any], key: SegmentKey, before: Sequence[SegmentKey]) -> SymbolicInputs:
     """Stand-ins for values of this key, of which others, alike, came before."""
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env)
     fakes = []
     for n, (value, layout) in enumerate(zip(values, key, strict=True)):
         others = [b[n] for b in before]
-        source = Local(f"value_{n}")
+        source = LocalSource(f"value_{n}")
         if isinstance(value, torch.Tensor):
             dims = [
                 DimDynamic.DYNAMIC if any(o[0][d] != size for o in others) else DimDynamic.STATIC
@@ -113,4 +113,4 @@ def symbolic(values: Sequence[Any], key: Key, before: Sequence[Key]) -> Symbolic
             fakes.append(made)
         else:
             fakes.append(value)
-    return Symbolic(env, mode, tuple(fakes))
+    return SymbolicInputs(env, mode, tuple(fakes))

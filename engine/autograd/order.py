@@ -12,30 +12,30 @@ from typing import Any
 
 import torch
 
-Place = tuple[Any, int]
+NodeEdge = tuple[Any, int]
 """An autograd node, and which of its inputs."""
 
 
 @dataclass(frozen=True)
-class Node:
+class AutogradNode:
     """A node of autograd's graph as torch walks it: ``next`` holds, for each of its outputs, (node, input) by place in the walk; None: nowhere.
 
     ``sequence`` is larger for later forward operations, and largest for leaves.
     """
 
     name: str
-    sequence: int
-    next: tuple[tuple[int, int] | None, ...]
+    sequence_nr: int
+    next_edges: tuple[tuple[int, int] | None, ...]
     node: Any = None
 
 
-def walk(roots: Sequence[Place], wanted: Sequence[Place] = ()) -> tuple[Node, ...]:
+def walk_autograd_graph(roots: Sequence[NodeEdge], wanted: Sequence[NodeEdge] = ()) -> tuple[AutogradNode, ...]:
     """The nodes that a backward from ``roots`` visits, in the order in which torch's capture walks, the root of all first.
 
     ``wanted``: only nodes on a way to these inputs of nodes, and the nodes that have them.
     """
     nodes, edges = _reachable(roots)
-    useful = _useful(nodes, edges, [n for n, _ in wanted]) if wanted else None
+    useful = _nodes_leading_to(nodes, edges, [n for n, _ in wanted]) if wanted else None
     # A call's edges, root first: its place in `nodes` is -1.
     waits = [0] * len(nodes)
     for targets in (edges[-1], *(edges[k] for k in range(len(nodes)))):
@@ -58,18 +58,18 @@ def walk(roots: Sequence[Place], wanted: Sequence[Place] = ()) -> tuple[Node, ..
     for place in order:
         following = tuple(None if t is None or t[0] not in index else (index[t[0]], t[1]) for t in edges[place])
         if place < 0:
-            found.append(Node("torch::autograd::GraphRoot", _MOST, following))
+            found.append(AutogradNode("torch::autograd::GraphRoot", _MAX_SEQUENCE_NR, following))
         else:
             node = nodes[place]
-            found.append(Node(node.name(), node._sequence_nr(), following, node))
+            found.append(AutogradNode(node.name(), node._sequence_nr(), following, node))
     return tuple(found)
 
 
-_MOST = 2**64 - 1
+_MAX_SEQUENCE_NR = 2**64 - 1
 _Edges = dict[int, tuple[tuple[int, int] | None, ...]]
 
 
-def _reachable(roots: Sequence[Place]) -> tuple[list[Any], _Edges]:
+def _reachable(roots: Sequence[NodeEdge]) -> tuple[list[Any], _Edges]:
     nodes: list[Any] = []
     places: dict[Any, int] = {}
 
@@ -87,7 +87,7 @@ def _reachable(roots: Sequence[Place]) -> tuple[list[Any], _Edges]:
     return nodes, edges
 
 
-def _useful(nodes: Sequence[Any], edges: _Edges, wanted: Sequence[Any]) -> set[int]:
+def _nodes_leading_to(nodes: Sequence[Any], edges: _Edges, wanted: Sequence[Any]) -> set[int]:
     """Places of the wanted nodes and of all from which one of them can be reached."""
     into: dict[int, list[int]] = {}
     for place in range(len(nodes)):
@@ -104,24 +104,24 @@ def _useful(nodes: Sequence[Any], edges: _Edges, wanted: Sequence[Any]) -> set[i
     return found
 
 
-def eager_order(nodes: Sequence[Node]) -> tuple[int, ...]:
+def eager_execution_order(nodes: Sequence[AutogradNode]) -> tuple[int, ...]:
     """Places in ``nodes`` in the order in which eager runs them."""
     waits = [0] * len(nodes)
     for node in nodes:
-        for target in node.next:
+        for target in node.next_edges:
             if target is not None:
                 waits[target[0]] += 1
     ready: list[int] = []
     order: list[int] = []
 
     def is_less(a: int, b: int) -> bool:
-        return nodes[a].sequence < nodes[b].sequence
+        return nodes[a].sequence_nr < nodes[b].sequence_nr
 
     push_heap(ready, 0, is_less)
     while ready:
         place = pop_heap(ready, is_less)
         order.append(place)
-        for target in nodes[place].next:
+        for target in nodes[place].next_edges:
             if target is None:
                 continue
             waits[target[0]] -= 1
@@ -134,7 +134,7 @@ def push_heap(heap: list[int], item: int, is_less: Callable[[int, int], bool]) -
     """Add to a heap whose greatest item stands first; equals stay where they are."""
     heap.append(item)
     hole = len(heap) - 1
-    _rise(heap, hole, item, is_less)
+    _sift_up(heap, hole, item, is_less)
 
 
 def pop_heap(heap: list[int], is_less: Callable[[int, int], bool]) -> int:
@@ -152,23 +152,23 @@ def pop_heap(heap: list[int], is_less: Callable[[int, int], bool]) -> int:
     if 2 * hole + 1 == size - 1:
         heap[hole] = heap[size - 1]
         hole = size - 1
-    _rise(heap, hole, last, is_less)
+    _sift_up(heap, hole, last, is_less)
     return greatest
 
 
-def _rise(heap: list[int], hole: int, item: int, is_less: Callable[[int, int], bool]) -> None:
+def _sift_up(heap: list[int], hole: int, item: int, is_less: Callable[[int, int], bool]) -> None:
     while hole > 0 and is_less(heap[(hole - 1) // 2], item):
         heap[hole] = heap[(hole - 1) // 2]
         hole = (hole - 1) // 2
     heap[hole] = item
 
 
-def places_of(tensors: Sequence[Any]) -> list[Place]:
+def gradient_edges_of(tensors: Sequence[Any]) -> list[NodeEdge]:
     """Where gradients of tensors (or of gradient edges) enter autograd's graph."""
-    return [_place(t) for t in tensors]
+    return [_gradient_edge(t) for t in tensors]
 
 
-def _place(tensor: Any) -> Place:
+def _gradient_edge(tensor: Any) -> NodeEdge:
     if not isinstance(tensor, torch.Tensor):
         return tensor.node, tensor.output_nr
     edge: Any = torch.autograd.graph.get_gradient_edge(tensor)

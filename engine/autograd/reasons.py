@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.autograd.capture import Captured
-from engine.records.autograd import MissReason
+from engine.autograd.capture import BackwardCapture
+from engine.records.autograd import CacheMissReason
 
 
 @dataclass(frozen=True)
-class Shape:
+class CaptureKey:
     """What torch's cache compares of a capture, as far as people can read it."""
 
     id: str
-    names: tuple[str, ...]
-    steps: tuple[tuple[str, ...], ...]
+    node_names: tuple[str, ...]
+    step_kinds: tuple[tuple[str, ...], ...]
     """Kinds of each node's steps, where they are hooks or Python."""
     inputs: tuple[tuple[str, str], ...]
     """Type and device of each tensor input."""
-    sizes: int
-    added_to: int = 0
+    symbolic_size_count: int
+    leaves_with_grad: int = 0
     """Leaves that have a ``.grad`` already."""
 
     @property
-    def accumulating(self) -> int:
+    def accumulating_leaf_count(self) -> int:
         """Leaves whose gradients are added to."""
-        return sum(n.endswith("AccumulateGrad") for n in self.names)
+        return sum(n.endswith("AccumulateGrad") for n in self.node_names)
 
 
-def shape_of(id: str, captured: Captured) -> Shape:
+def capture_key(id: str, captured: BackwardCapture) -> CaptureKey:
     """The shape of a capture."""
     steps = tuple(
         tuple(s.kind for s in c.steps if s.kind not in ("function", "validate", "add")) for c in captured.calls
@@ -37,46 +37,56 @@ def shape_of(id: str, captured: Captured) -> Shape:
     inputs = tuple(
         (str(t.dtype).removeprefix("torch."), str(d)) for t, d in zip(captured.inputs, captured.devices, strict=True)
     )
-    return Shape(id, tuple(c.name for c in captured.calls), steps, inputs, captured.sizes, captured.added_to)
+    return CaptureKey(
+        id,
+        tuple(c.name for c in captured.calls),
+        steps,
+        inputs,
+        captured.symbolic_size_count,
+        captured.leaves_with_grad,
+    )
 
 
-def miss_reason(shape: Shape, before: Sequence[Shape]) -> MissReason:
+def miss_reason(shape: CaptureKey, before: Sequence[CaptureKey]) -> CacheMissReason:
     """What is different from the nearest of the captures before, in one sentence and its details."""
     if not before:
-        return MissReason("the first backward")
-    nearest = max(before, key=lambda b: (_alike(shape, b), before.index(b)))
-    sentence, details = _difference(shape, nearest)
-    return MissReason(sentence, nearest.id, details)
+        return CacheMissReason("the first backward")
+    nearest = max(before, key=lambda b: (_similarity(shape, b), before.index(b)))
+    sentence, details = _describe_difference(shape, nearest)
+    return CacheMissReason(sentence, nearest.id, details)
 
 
-def _alike(a: Shape, b: Shape) -> int:
-    same = sum(x == y for x, y in zip(a.names, b.names, strict=False))
-    return 2 * same - abs(len(a.names) - len(b.names)) + (a.steps == b.steps)
+def _similarity(a: CaptureKey, b: CaptureKey) -> int:
+    same = sum(x == y for x, y in zip(a.node_names, b.node_names, strict=False))
+    return 2 * same - abs(len(a.node_names) - len(b.node_names)) + (a.step_kinds == b.step_kinds)
 
 
-def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
-    for n, (a, b) in enumerate(zip(new.names, old.names, strict=False)):
+def _describe_difference(new: CaptureKey, old: CaptureKey) -> tuple[str, tuple[str, ...]]:
+    for n, (a, b) in enumerate(zip(new.node_names, old.node_names, strict=False)):
         if a != b:
-            return f"another graph: node {n} is {_short(a)}, it was {_short(b)} in {old.id}", ()
-    if len(new.names) != len(old.names):
-        more = "more" if len(new.names) > len(old.names) else "fewer"
-        return f"another graph: {abs(len(new.names) - len(old.names))} {more} nodes than {old.id}", ()
-    changed = [n for n, (a, b) in enumerate(zip(new.steps, old.steps, strict=True)) if a != b]
+            return f"another graph: node {n} is {_short_name(a)}, it was {_short_name(b)} in {old.id}", ()
+    if len(new.node_names) != len(old.node_names):
+        more = "more" if len(new.node_names) > len(old.node_names) else "fewer"
+        return f"another graph: {abs(len(new.node_names) - len(old.node_names))} {more} nodes than {old.id}", ()
+    changed = [n for n, (a, b) in enumerate(zip(new.step_kinds, old.step_kinds, strict=True)) if a != b]
     if changed:
         details = tuple(
-            f"{_short(new.names[n])} (NodeCall {n}): {_hooks(new.steps[n])}, before {_hooks(old.steps[n])}"
+            f"{_short_name(new.node_names[n])} (NodeCall {n}): {_hook_list(new.step_kinds[n])}, before {_hook_list(old.step_kinds[n])}"
             for n in changed
         )
         return f"other hooks than {old.id}, at {len(changed)} {'node' if len(changed) == 1 else 'nodes'}", details
-    extra = new.added_to - old.added_to
+    extra = new.leaves_with_grad - old.leaves_with_grad
     if extra:
         now = "have a .grad to add to now" if extra > 0 else "have no .grad any more"
         return (
-            f"{abs(extra)} of {new.accumulating} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike",
+            f"{abs(extra)} of {new.accumulating_leaf_count} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike",
             (),
         )
-    if new.sizes != old.sizes:
-        return f"sizes changed since {old.id}: {new.sizes} of them are symbols now, {old.sizes} were before", ()
+    if new.symbolic_size_count != old.symbolic_size_count:
+        return (
+            f"sizes changed since {old.id}: {new.symbolic_size_count} of them are symbols now, {old.symbolic_size_count} were before",
+            (),
+        )
     kept_more = len(new.inputs) - len(old.inputs)
     if kept_more:
         word = "more" if kept_more > 0 else "fewer"
@@ -87,9 +97,9 @@ def _difference(new: Shape, old: Shape) -> tuple[str, tuple[str, ...]]:
     return f"constants of a node are others than in {old.id}", ()
 
 
-def _hooks(kinds: Sequence[str]) -> str:
+def _hook_list(kinds: Sequence[str]) -> str:
     return ", ".join(kinds) or "none"
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.rpartition("::")[2]

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch.fx
 
-from engine.autograd.capture import Captured
-from engine.autograd.finish import leaving
-from engine.autograd.order import Node
-from engine.autograd.program import Writer, callable_of, runs_users_code
-from engine.autograd.reasons import Shape
-from engine.graph.straight import straight_line
+from engine.autograd.capture import BackwardCapture
+from engine.autograd.finish import make_exit_hook
+from engine.autograd.order import AutogradNode
+from engine.autograd.program import CapturedGraphBuilder, captured_node_callable, runs_users_code
+from engine.autograd.reasons import CaptureKey
+from engine.graph.straight import generate_function
 
 Run = Callable[..., Any]
 
@@ -27,54 +27,58 @@ class CapturedBackward:
     id: str
     graph: torch.fx.GraphModule
     """Called with the lists ``program.PLACEHOLDERS``."""
-    captured: Captured
-    shape: Shape
-    nodes: tuple[Node, ...]
+    capture: BackwardCapture
+    key: CaptureKey
+    nodes: tuple[AutogradNode, ...]
     """Autograd's nodes in the order of the walk, and in ``order`` their places as eager runs them."""
-    order: tuple[int, ...]
-    before: tuple[Shape, ...] = ()
+    execution_order: tuple[int, ...]
+    earlier_keys: tuple[CaptureKey, ...] = ()
     """Captures that did not serve."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    compilations: Iterator[int] = field(default_factory=itertools.count)
+    compilation_numbers: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for what backends compile of it."""
-    _eager: Run | None = None
-    _watched: Run | None = None
+    _eager_run: Run | None = None
+    _anomaly_run: Run | None = None
     _runs: dict[Any, Run] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def runs_users_code(self) -> bool:
         """Whether hooks or Python functions of the user's are in it."""
-        return any(runs_users_code(s) for c in self.captured.calls for s in c.steps)
+        return any(runs_users_code(s) for c in self.capture.calls for s in c.steps)
 
     @property
-    def unpacks(self) -> bool:
+    def has_unpack_hooks(self) -> bool:
         """Whether saved tensors come out of hooks."""
-        return any("unpack_hook" in kinds for kinds in self.shape.steps)
+        return any("unpack_hook" in kinds for kinds in self.key.step_kinds)
 
     def __call__(self, *lists: Any) -> Any:
         """Run it operator by operator on the five lists."""
-        return self.eager()(*lists)
+        return self.eager_run()(*lists)
 
-    def eager(self) -> Run:
+    def eager_run(self) -> Run:
         """Operator by operator."""
         with self._lock:
-            if self._eager is None:
-                leave = leaving(self.captured, self.order)
-                self._eager = straight_line(self.graph, callable_of, name="captured backward", leave=leave)
-            return self._eager
+            if self._eager_run is None:
+                leave = make_exit_hook(self.capture, self.execution_order)
+                self._eager_run = generate_function(
+                    self.graph, captured_node_callable, name="captured backward", early_exit=leave
+                )
+            return self._eager_run
 
-    def watched(self) -> Run:
+    def anomaly_run(self) -> Run:
         """Operator by operator, looking at what each node returns."""
         with self._lock:
-            if self._watched is None:
-                module = Writer(self.captured, self.order, is_watched=True).write()
-                leave = leaving(self.captured, self.order, is_watched=True)
-                self._watched = straight_line(module, callable_of, name="captured backward", leave=leave)
-            return self._watched
+            if self._anomaly_run is None:
+                module = CapturedGraphBuilder(self.capture, self.execution_order, checks_anomalies=True).build()
+                leave = make_exit_hook(self.capture, self.execution_order, checks_anomalies=True)
+                self._anomaly_run = generate_function(
+                    module, captured_node_callable, name="captured backward", early_exit=leave
+                )
+            return self._anomaly_run
 
-    def run_for(self, backend: Any, compile: Callable[[CapturedBackward], Run]) -> Run:
+    def compiled_run(self, backend: Any, compile: Callable[[CapturedBackward], Run]) -> Run:
         """What ``compile`` makes of it, made once for each backend."""
         run = self._runs.get(backend)
         if run is None:

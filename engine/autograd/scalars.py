@@ -5,34 +5,34 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from engine.autograd.program import DEVICE, KIND, named
-from engine.ir.graph import origin_of, set_origin
+from engine.autograd.program import INPUT_DEVICE, STEP_KIND, named_target
+from engine.ir.graph import provenance_of, set_provenance
 
 
-def to_device(number: torch.Tensor, device: torch.device) -> torch.Tensor:
+def move_to_device(number: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The number over there; the transfer waits for nothing."""
     return number.to(device, non_blocking=True)
 
 
-def move_scalars(module: torch.fx.GraphModule) -> tuple[str, ...]:
+def move_cpu_scalars(module: torch.fx.GraphModule) -> tuple[str, ...]:
     """Move, in place, what only formulas of torch's read, which take either; a sentence for each number.
 
     A graph whose inputs are all on one device can be compiled, and recorded, as a whole.
     """
-    inputs = [n for n in module.graph.nodes if DEVICE in n.meta]
-    elsewhere = {n.meta[DEVICE] for n in inputs if n.meta[DEVICE].type != "cpu"}
+    inputs = [n for n in module.graph.nodes if INPUT_DEVICE in n.meta]
+    elsewhere = {n.meta[INPUT_DEVICE] for n in inputs if n.meta[INPUT_DEVICE].type != "cpu"}
     if len(elsewhere) != 1:
         return ()
     (device,) = elsewhere
     moved = []
     after = inputs[-1]
     for node in inputs:
-        if not _is_number(node) or any(u.meta[KIND] != "function" for u in _readers(node)):
+        if not _is_cpu_scalar(node) or any(u.meta[STEP_KIND] != "function" for u in _readers(node)):
             continue
         with module.graph.inserting_after(after):
-            there = module.graph.call_function(named("to_device", to_device), (node, device))
-        there.meta[KIND] = "input"
-        set_origin(there, origin_of(node))
+            there = module.graph.call_function(named_target("to_device", move_to_device), (node, device))
+        there.meta[STEP_KIND] = "input"
+        set_provenance(there, provenance_of(node))
         for reader in _readers(node):
             if reader is not there:
                 reader.replace_input_with(node, there)
@@ -43,8 +43,8 @@ def move_scalars(module: torch.fx.GraphModule) -> tuple[str, ...]:
     return tuple(moved)
 
 
-def _is_number(node: torch.fx.Node) -> bool:
-    return bool(node.meta[DEVICE].type == "cpu" and node.meta["val"].dim() == 0)
+def _is_cpu_scalar(node: torch.fx.Node) -> bool:
+    return bool(node.meta[INPUT_DEVICE].type == "cpu" and node.meta["val"].dim() == 0)
 
 
 def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:

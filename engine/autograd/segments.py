@@ -14,30 +14,30 @@ import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.autograd.layouts import Key, Symbolic, are_alike, layout_of, symbolic
-from engine.autograd.program import CALL, KIND, VALUES, callable_of
-from engine.graph.straight import Leave, straight_line
-from engine.ir.graph import NodeOrigin, node_id, set_origin
+from engine.autograd.layouts import SegmentKey, SymbolicInputs, differ_only_in_sizes, input_spec, make_symbolic_inputs
+from engine.autograd.program import CAPTURED_VALUES, NODE_CALL, STEP_KIND, captured_node_callable
+from engine.graph.straight import EarlyExit, generate_function
+from engine.ir.graph import NodeProvenance, node_id, set_provenance
 
 Run = Callable[..., Any]
-Compile = Callable[["Traced"], Run]
+CompileSegment = Callable[["TracedSegment"], Run]
 """Makes a traced segment runnable."""
 
-Fail = Callable[[str, Exception], None]
+OnSegmentFailure = Callable[[str, Exception], None]
 """Hears that a segment could not be traced or compiled, and then runs operator by operator."""
 
-PURE = frozenset({"function", "validate", "add", "zeros", "slices_before", "slices_after", "size"})
+PURE_KINDS = frozenset({"function", "validate", "add", "zeros", "copy_slices_prologue", "copy_slices_epilogue", "size"})
 """Kinds that only compute."""
 
-LIMIT = 8
+MAX_COMPILES_PER_SEGMENT = 8
 """How often a segment is compiled."""
 
-KEPT = 256
+MAX_CACHED_LAYOUTS = 256
 """Layouts for which it is kept in mind what serves them."""
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedSegment:
     """A segment for inputs of one layout, or of all that differ in their symbols: as ATen operators.
 
     ``reals`` are this call's, in placeholder order; ``why`` says what it is compiled for.
@@ -45,8 +45,8 @@ class Traced:
 
     name: str
     module: torch.fx.GraphModule
-    reals: tuple[Any, ...]
-    why: str
+    example_inputs: tuple[Any, ...]
+    reason: str
 
 
 @dataclass(eq=False)
@@ -59,13 +59,13 @@ class Segment:
 
     name: str
     module: torch.fx.GraphModule
-    compile: Compile
-    fail: Fail
-    _eager: Run | None = None
-    _runs: dict[Key, Run] = field(default_factory=dict)
-    _seen: list[Key] = field(default_factory=list)
+    compile: CompileSegment
+    on_failure: OnSegmentFailure
+    _eager_run: Run | None = None
+    _runs: dict[SegmentKey, Run] = field(default_factory=dict)
+    _compiled_keys: list[SegmentKey] = field(default_factory=list)
     """Layouts that were compiled for."""
-    _symbolic: list[tuple[Key, Symbolic, Run]] = field(default_factory=list)
+    _symbolic_runs: list[tuple[SegmentKey, SymbolicInputs, Run]] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -73,65 +73,73 @@ class Segment:
 
     def __call__(self, *values: Any) -> Any:
         """The segment's results."""
-        key = tuple(map(layout_of, values))
+        key = tuple(map(input_spec, values))
         run = self._runs.get(key)
         if run is None:
-            run = self._found(key, values)
+            run = self._get_or_compile(key, values)
         return run(*values)
 
-    def eager(self) -> Run:
+    def eager_run(self) -> Run:
         """Operator by operator."""
-        if self._eager is None:
-            self._eager = straight_line(self.module, callable_of, name=self.name)
-        return self._eager
+        if self._eager_run is None:
+            self._eager_run = generate_function(self.module, captured_node_callable, name=self.name)
+        return self._eager_run
 
-    def _found(self, key: Key, values: Sequence[Any]) -> Run:
+    def _get_or_compile(self, key: SegmentKey, values: Sequence[Any]) -> Run:
         with self._lock:
             if key in self._runs:
                 return self._runs[key]
             if None in key:
-                return self.eager()
-            if len(self._runs) >= KEPT:
+                return self.eager_run()
+            if len(self._runs) >= MAX_CACHED_LAYOUTS:
                 self._runs.clear()
-            self._runs[key] = run = self._serving(key, values) or self._made(key, values)
+            self._runs[key] = run = self._matching_symbolic_run(key, values) or self._compile_for(key, values)
             return run
 
-    def _serving(self, key: Key, values: Sequence[Any]) -> Run | None:
-        return next((run for k, s, run in self._symbolic if are_alike(k, key) and s.serves(values)), None)
+    def _matching_symbolic_run(self, key: SegmentKey, values: Sequence[Any]) -> Run | None:
+        return next(
+            (run for k, s, run in self._symbolic_runs if differ_only_in_sizes(k, key) and s.accepts(values)), None
+        )
 
-    def _made(self, key: Key, values: Sequence[Any]) -> Run:
-        if len(self._seen) >= LIMIT:
-            return self.eager()
-        before = [k for k in self._seen if are_alike(k, key)]
-        self._seen.append(key)
+    def _compile_for(self, key: SegmentKey, values: Sequence[Any]) -> Run:
+        if len(self._compiled_keys) >= MAX_COMPILES_PER_SEGMENT:
+            return self.eager_run()
+        before = [k for k in self._compiled_keys if differ_only_in_sizes(k, key)]
+        self._compiled_keys.append(key)
         try:
             if before:
-                symbols = symbolic(values, key, before)
-                run = self._compiled(symbols.fakes, values, symbols, f"{symbols.count} sizes that changed are symbols")
-                self._symbolic.append((key, symbols, run))
+                symbols = make_symbolic_inputs(values, key, before)
+                run = self._trace_and_compile(
+                    symbols.fakes, values, symbols, f"{symbols.symbol_count} sizes that changed are symbols"
+                )
+                self._symbolic_runs.append((key, symbols, run))
                 return run
-            fakes = tuple(_detached(v) if isinstance(v, torch.Tensor) else v for v in values)
-            return self._compiled(
-                fakes, values, None, "for the first sizes" if len(self._seen) == 1 else "for other inputs"
+            fakes = tuple(_detach_keeping_requires_grad(v) if isinstance(v, torch.Tensor) else v for v in values)
+            return self._trace_and_compile(
+                fakes, values, None, "for the first sizes" if len(self._compiled_keys) == 1 else "for other inputs"
             )
         except Exception as error:  # what tracing to ATen does not know must not stop the user's code
-            self.fail(self.name, error)
-            return self.eager()
+            self.on_failure(self.name, error)
+            return self.eager_run()
 
-    def _compiled(self, given: Sequence[Any], values: Sequence[Any], symbols: Symbolic | None, why: str) -> Run:
+    def _trace_and_compile(
+        self, given: Sequence[Any], values: Sequence[Any], symbols: SymbolicInputs | None, why: str
+    ) -> Run:
         """The segment compiled, as a function of all its values. ``given``: what it is traced with, in place of ``values``."""
         places = tuple(n for n, g in enumerate(given) if isinstance(g, (torch.Tensor, torch.SymInt)))
-        module, keep, count = _trace(self.module, given, places, symbols)
+        module, keep, count = _trace_to_aten(self.module, given, places, symbols)
         reals = tuple(values[p].detach() if isinstance(values[p], torch.Tensor) else values[p] for p in places)
-        return _adapted(self.compile(Traced(self.name, module, reals, why)), places, keep, count)
+        return _adapt_calling_convention(
+            self.compile(TracedSegment(self.name, module, reals, why)), places, keep, count
+        )
 
 
-def _detached(value: torch.Tensor) -> torch.Tensor:
+def _detach_keeping_requires_grad(value: torch.Tensor) -> torch.Tensor:
     """A value by itself. Formulas ask what they kept whether it needs a gradient."""
     return value.detach().requires_grad_(value.requires_grad)
 
 
-def _adapted(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: int) -> Run:
+def _adapt_calling_convention(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: int) -> Run:
     """Tensors and symbols in, results out, with None for what is no tensor."""
 
     def call(*values: Any) -> Any:
@@ -144,8 +152,8 @@ def _adapted(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: in
     return call
 
 
-def _trace(
-    module: torch.fx.GraphModule, given: Sequence[Any], places: Sequence[int], symbols: Symbolic | None
+def _trace_to_aten(
+    module: torch.fx.GraphModule, given: Sequence[Any], places: Sequence[int], symbols: SymbolicInputs | None
 ) -> tuple[torch.fx.GraphModule, tuple[int, ...], int]:
     """A segment as ATen operators for values like these; which of its results are tensors, and how many it has."""
     interpreter = torch.fx.Interpreter(module)
@@ -164,7 +172,7 @@ def _trace(
         if (
             symbols is not None
         ):  # what C++ composes of operators reads sizes as numbers; torch's Python forms of it do not
-            stack.enter_context(symbols.mode)
+            stack.enter_context(symbols.fake_mode)
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch._C._DisableAutocast())
@@ -176,70 +184,74 @@ def _trace(
     return made, tuple(n for n, there in enumerate(shape) if there), len(shape)
 
 
-def divided(
-    module: torch.fx.GraphModule, id: str, compile: Compile, fail: Fail, leave: Leave | None = None
+def split_into_segments(
+    module: torch.fx.GraphModule,
+    id: str,
+    compile: CompileSegment,
+    fail: OnSegmentFailure,
+    early_exit: EarlyExit | None = None,
 ) -> tuple[Run, tuple[Segment, ...]]:
     """A captured graph with its computing parts compiled, as a function of the same five lists; and those parts.
 
-    ``leave``: as for ``straight_line``. Adding to ``.grad`` moves down to the next code of the user's: nothing else can see when it happens.
+    ``leave``: as for ``generate_function``. Adding to ``.grad`` moves down to the next code of the user's: nothing else can see when it happens.
     """
-    divider = _Divider(module, id, compile, fail)
-    return divider.divide(leave), tuple(divider.segments)
+    divider = _SegmentSplitter(module, id, compile, fail)
+    return divider.split(early_exit), tuple(divider.segments)
 
 
-class _Divider:
+class _SegmentSplitter:
     """Writes the divided graph."""
 
-    def __init__(self, module: torch.fx.GraphModule, id: str, compile: Compile, fail: Fail) -> None:
+    def __init__(self, module: torch.fx.GraphModule, id: str, compile: CompileSegment, fail: OnSegmentFailure) -> None:
         self._module = module
         self._id = id
         self._compile = compile
         self._fail = fail
         self._graph = torch.fx.Graph()
         self._map: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._pure: list[torch.fx.Node] = []
-        self._waiting: list[torch.fx.Node] = []
+        self._pure_nodes: list[torch.fx.Node] = []
+        self._pending_accumulations: list[torch.fx.Node] = []
         self.segments: list[Segment] = []
 
-    def divide(self, leave: Leave | None) -> Run:
+    def split(self, leave: EarlyExit | None) -> Run:
         """The whole as straight-line Python."""
         for node in self._module.graph.nodes:
-            kind = node.meta.get(KIND)
-            if kind in PURE or (kind == "item" and node.args[0] in self._pure):
-                self._pure.append(node)
+            kind = node.meta.get(STEP_KIND)
+            if kind in PURE_KINDS or (kind == "item" and node.args[0] in self._pure_nodes):
+                self._pure_nodes.append(node)
             elif kind == "accumulate":
-                self._waiting.append(node)
-            elif kind in ("item", "open") or (kind == "check" and not self._waiting):
+                self._pending_accumulations.append(node)
+            elif kind in ("item", "open") or (kind == "check" and not self._pending_accumulations):
                 self._copy(node)
             else:
                 self._flush()
                 self._copy(node)
         whole = torch.fx.GraphModule(torch.nn.Module(), self._graph, "DividedBackward")
-        return straight_line(whole, callable_of, name="compiled backward", leave=leave)
+        return generate_function(whole, captured_node_callable, name="compiled backward", early_exit=leave)
 
     def _copy(self, node: torch.fx.Node) -> None:
         self._map[node] = self._graph.node_copy(node, lambda n: self._map[n])
 
     def _flush(self) -> None:
-        if any(n.meta[KIND] == "function" for n in self._pure):
-            self._segment()
+        if any(n.meta[STEP_KIND] == "function" for n in self._pure_nodes):
+            self._add_segment()
         else:
-            for node in self._pure:
+            for node in self._pure_nodes:
                 self._copy(node)
-        for node in self._waiting:
+        for node in self._pending_accumulations:
             self._copy(node)
-        self._pure.clear()
-        self._waiting.clear()
+        self._pure_nodes.clear()
+        self._pending_accumulations.clear()
 
-    def _segment(self) -> None:
-        inside = set(self._pure)
-        given = list(dict.fromkeys(n for p in self._pure for n in p.all_input_nodes if n not in inside))
-        results = [p for p in self._pure if any(u not in inside for u in p.users)]
+    def _add_segment(self) -> None:
+        inside = set(self._pure_nodes)
+        given = list(dict.fromkeys(n for p in self._pure_nodes for n in p.all_input_nodes if n not in inside))
+        results = [p for p in self._pure_nodes if any(u not in inside for u in p.users)]
         graph = torch.fx.Graph()
         copies = {n: graph.placeholder(n.name) for n in given}
-        for node in self._pure:
+        for node in self._pure_nodes:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
-            set_origin(copies[node], NodeOrigin(nodes=(node_id("captured", self._id, node),)))
+            set_provenance(copies[node], NodeProvenance(nodes=(node_id("captured", self._id, node),)))
         graph.output(tuple(copies[n] for n in results))
         name = f"segment_{len(self.segments)}"
         segment = Segment(name, torch.fx.GraphModule(torch.nn.Module(), graph, name), self._compile, self._fail)
@@ -247,7 +259,7 @@ class _Divider:
         made = self._graph.create_node("call_function", segment, tuple(self._map[n] for n in given), {}, name=name)
         for n, node in enumerate(results):
             item = self._graph.create_node("call_function", operator.getitem, (made, n), {}, name=node.name)
-            item.meta[KIND] = "item"
-            item.meta.update({key: node.meta[key] for key in (CALL, VALUES) if key in node.meta})
-            set_origin(item, NodeOrigin(nodes=(node_id("captured", self._id, node),)))
+            item.meta[STEP_KIND] = "item"
+            item.meta.update({key: node.meta[key] for key in (NODE_CALL, CAPTURED_VALUES) if key in node.meta})
+            set_provenance(item, NodeProvenance(nodes=(node_id("captured", self._id, node),)))
             self._map[node] = item

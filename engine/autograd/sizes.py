@@ -8,41 +8,41 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from engine.ir.origin import Local
+from engine.ir.origin import LocalSource
 
 if TYPE_CHECKING:
-    from engine.autograd.capture import Value
+    from engine.autograd.capture import CapturedValue
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class SizeExpression:
     """A number computed from sizes: ``run(*args)``."""
 
     run: Any
     args: tuple[Any, ...]
 
 
-class NotASize(Exception):
+class UntracedSize(Exception):
     """A number that cannot be traced back to the graph's inputs."""
 
 
-class Sizes:
+class LiftedScalars:
     """The symbols of one capture."""
 
     def __init__(self) -> None:
-        self._env: ShapeEnv | None = None
-        self._by_name: dict[str, Value] = {}
+        self._shape_env: ShapeEnv | None = None
+        self._by_name: dict[str, CapturedValue] = {}
 
     @property
-    def are_used(self) -> bool:
+    def has_symbols(self) -> bool:
         """Whether there are any."""
-        return self._env is not None
+        return self._shape_env is not None
 
-    def symbol(self, number: Any, value: Value) -> Any:
+    def create_symbol(self, number: Any, value: CapturedValue) -> Any:
         """A symbolic number for an input of the graph, an int or a float."""
-        env: Any = self._env or ShapeEnv()
-        self._env = env
-        source = Local(f"{value.source}_{value.index}")
+        env: Any = self._shape_env or ShapeEnv()
+        self._shape_env = env
+        source = LocalSource(f"{value.source}_{value.index}")
         if isinstance(number, float):
             symbol = env.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
             made = env.create_symfloatnode(symbol, hint=number, source=source)
@@ -51,7 +51,7 @@ class Sizes:
         self._by_name[str(made.node.expr)] = value
         return made
 
-    def value_of(self, number: Any) -> Any:
+    def graph_value(self, number: Any) -> Any:
         """What computes a symbolic number from the graph's inputs.
 
         Raises:
@@ -59,9 +59,9 @@ class Sizes:
         """
         return self._expression(number.node.expr)
 
-    def has_decided(self) -> bool:
+    def has_guards(self) -> bool:
         """Whether torch took a decision by a size's value: the capture then holds for that value only."""
-        return self._env is not None and bool(self._env.guards)
+        return self._shape_env is not None and bool(self._shape_env.guards)
 
     def _expression(self, expr: Any) -> Any:
         if expr.is_Symbol:
@@ -72,8 +72,8 @@ class Sizes:
             return float(expr)
         run = {"Add": operator.add, "Mul": operator.mul}.get(type(expr).__name__)
         if run is None:
-            raise NotASize(f"a size is computed as {expr}")
+            raise UntracedSize(f"a size is computed as {expr}")
         first, *rest = map(self._expression, expr.args)
         for other in rest:
-            first = Arithmetic(run, (first, other))
+            first = SizeExpression(run, (first, other))
         return first

@@ -20,7 +20,7 @@ _set_version: Any = torch._C._autograd._unsafe_set_version_counter
 _use_count = torch._C._storage_Use_Count
 
 
-class Validate:
+class ValidateOutputs:
     """Makes the gradients that a node returned fit the nodes that they go to, as the engine does: summed to size, cast, checked.
 
     Called with the gradients and, for each, its sizes (None: it goes nowhere).
@@ -29,7 +29,7 @@ class Validate:
     def __init__(self, node: str, metadata: Sequence[Any]) -> None:
         self._node = node
         self._metadata = metadata
-        self._fits: list[Any] = [None] * len(metadata)
+        self._accepted_metadata: list[Any] = [None] * len(metadata)
         """For each gradient a dtype and a device that were found to fit."""
 
     def __call__(self, grads: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
@@ -44,22 +44,22 @@ class Validate:
             if grad is None or size is None:
                 continue
             if type(grad) is not torch.Tensor:
-                result[n] = self._other(n, grad, size)
+                result[n] = self._fit_subclass(n, grad, size)
                 continue
-            fits = self._fits[n]
+            fits = self._accepted_metadata[n]
             if fits is None or grad.dtype is not fits[0] or grad.device != fits[1]:
-                result[n] = self._first(n, grad, size)
+                result[n] = self._fit_unknown(n, grad, size)
             elif grad.shape != size:
-                result[n] = self._first(n, grad, size) if _is_too_small(grad, size) else grad.sum_to_size(size)
+                result[n] = self._fit_unknown(n, grad, size) if _cannot_sum_to(grad, size) else grad.sum_to_size(size)
         return result
 
-    def _first(self, n: int, grad: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
-        fitted = self._by_torch(n, grad, size)
+    def _fit_unknown(self, n: int, grad: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+        fitted = self._validate_in_torch(n, grad, size)
         if fitted.dtype is grad.dtype and fitted.device == grad.device and grad.layout is torch.strided:
-            self._fits[n] = (grad.dtype, grad.device)
+            self._accepted_metadata[n] = (grad.dtype, grad.device)
         return fitted
 
-    def _by_torch(self, n: int, grad: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+    def _validate_in_torch(self, n: int, grad: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
         options, _, *rest = self._metadata[n]
         metadata: list[Any] = [None] * len(self._metadata)
         metadata[n] = (options, list(size), *rest)
@@ -72,21 +72,21 @@ class Validate:
             ) from None
         return fitted
 
-    def _other(self, n: int, grad: torch.Tensor, size: Any) -> torch.Tensor:
+    def _fit_subclass(self, n: int, grad: torch.Tensor, size: Any) -> torch.Tensor:
         """Of a tensor subclass: fake tensors while it is traced, wrappers of the user's when it runs."""
-        if not torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) and not _is_functional(grad):
-            return self._by_torch(n, grad, size)
+        if not torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) and not _is_tracing_tensor(grad):
+            return self._validate_in_torch(n, grad, size)
         wanted = _DTYPES[self._metadata[n][0][3]]
         if grad.dim() != len(size) or any(a is not b and a != b for a, b in zip(grad.shape, size, strict=True)):
             grad = grad.sum_to_size(size)
         return grad if grad.dtype is wanted else grad.to(wanted)
 
 
-def _is_functional(grad: torch.Tensor) -> bool:
+def _is_tracing_tensor(grad: torch.Tensor) -> bool:
     return type(grad).__module__.startswith("torch._subclasses")
 
 
-def _is_too_small(grad: torch.Tensor, size: Sequence[int]) -> bool:
+def _cannot_sum_to(grad: torch.Tensor, size: Sequence[int]) -> bool:
     """Whether it cannot be summed to that size."""
     given = grad.shape[grad.dim() - len(size) :]
     return grad.dim() < len(size) or any(b not in (1, a) for a, b in zip(given, size, strict=True))
@@ -110,11 +110,11 @@ def accumulate_grad(variable: torch.Tensor, grad: torch.Tensor | None) -> None:
     old = variable.grad
     if old is None:
         # Two references: this function's and the caller's last.
-        fresh = grad.detach() if _is_alone(grad, variable) else _copied(grad, variable)
+        fresh = grad.detach() if _can_steal_gradient(grad, variable) else _clone_obeying_contract(grad, variable)
         if fresh.shape == variable.shape:
             variable.grad = fresh
         else:
-            _give(variable, fresh)
+            _set_grad_of_other_size(variable, fresh)
     elif old.layout is not torch.strided and grad.layout is torch.strided:
         variable.grad = grad + old
     elif torch.is_grad_enabled() or type(old) is not torch.Tensor or type(grad) is not torch.Tensor:
@@ -123,7 +123,7 @@ def accumulate_grad(variable: torch.Tensor, grad: torch.Tensor | None) -> None:
         old += grad
 
 
-def _give(variable: torch.Tensor, grad: torch.Tensor) -> None:
+def _set_grad_of_other_size(variable: torch.Tensor, grad: torch.Tensor) -> None:
     """Set a gradient of other sizes than the leaf has by now, which Python refuses and the engine does not ask."""
     given: Any = torch.empty_like(variable)
     variable.grad = given
@@ -131,17 +131,17 @@ def _give(variable: torch.Tensor, grad: torch.Tensor) -> None:
     _set_version((given,), (0,))
 
 
-def _is_alone(grad: torch.Tensor, variable: torch.Tensor) -> bool:
+def _can_steal_gradient(grad: torch.Tensor, variable: torch.Tensor) -> bool:
     """Whether nobody else can see this tensor's memory, and it is laid out as the leaf: then it need not be copied."""
     if torch.is_grad_enabled() or type(grad) is not torch.Tensor or grad.layout is not torch.strided:
         return False
-    if sys.getrefcount(grad) > 4 or not (grad.stride() == variable.stride() or _is_laid_out_as(grad, variable)):
+    if sys.getrefcount(grad) > 4 or not (grad.stride() == variable.stride() or _obeys_layout_contract(grad, variable)):
         return False
     storage = grad.untyped_storage()
     return _use_count(storage._cdata) <= 2 and grad.numel() * grad.element_size() == storage.nbytes()
 
 
-def _is_laid_out_as(grad: torch.Tensor, variable: torch.Tensor) -> bool:
+def _obeys_layout_contract(grad: torch.Tensor, variable: torch.Tensor) -> bool:
     """Whether a gradient lies as the leaf does, as torch sees it: the strides of dimensions of one element do not count.
 
     Nor do sizes: a leaf may have been given others in place since autograd asked for them.
@@ -152,7 +152,7 @@ def _is_laid_out_as(grad: torch.Tensor, variable: torch.Tensor) -> bool:
     return all(size == 1 or mine == its for size, mine, its in theirs)
 
 
-def _copied(grad: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
+def _clone_obeying_contract(grad: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
     """A copy in the leaf's layout, where that has no gaps."""
     if grad.layout is not torch.strided or variable.layout is not torch.strided:
         return grad.clone()
@@ -161,7 +161,7 @@ def _copied(grad: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
     return grad.new_empty_strided(variable.shape, variable.stride()).copy_(grad)
 
 
-def slices_before(
+def copy_slices_prologue(
     grad: torch.Tensor,
     base_sizes: Sequence[int],
     base_strides: Sequence[int],
@@ -177,7 +177,7 @@ def slices_before(
     return whole, part, part.clone(memory_format=torch.contiguous_format)
 
 
-def slices_after(
+def copy_slices_epilogue(
     needed: Sequence[bool],
     whole: torch.Tensor,
     grads: Sequence[torch.Tensor | None],
@@ -204,12 +204,12 @@ def zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torc
     return torch.zeros(size, dtype=dtype, device=device)
 
 
-def versions_of(inputs: Sequence[Any]) -> list[int]:
+def read_versions(inputs: Sequence[Any]) -> list[int]:
     """How often each tensor has been written to in place."""
     return [-1 if t is None or t.is_inference() else t._version for t in inputs]
 
 
-def unchanged(versions: Sequence[int], places: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+def check_saved_versions(versions: Sequence[int], places: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
     """See that tensors which the forward saved have not been written to since the backward began.
 
     Raises:
@@ -226,6 +226,6 @@ def unchanged(versions: Sequence[int], places: Sequence[int], tensors: Sequence[
             _ = product.grad_fn._saved_other  # where torch itself looks, and complains
 
 
-def let_go(inputs: list[Any]) -> None:
+def release_inputs(inputs: list[Any]) -> None:
     """Empty the list of inputs, so that each can go after its last use."""
     inputs.clear()

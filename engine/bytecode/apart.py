@@ -12,9 +12,9 @@ from bytecode.instr import CellVar, FreeVar, TryBegin, TryEnd
 from engine.bytecode.decode import decode
 from engine.bytecode.opcodes import VERSION
 
-Item = Instr | Label | TryBegin | TryEnd
+EditableItem = Instr | Label | TryBegin | TryEnd
 
-_HALVES = {
+_FUSED_PAIRS = {
     "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
@@ -22,34 +22,34 @@ _HALVES = {
 """CPython 3.13's pairs: their operands have four bits each, which new variables may not fit into."""
 
 
-def take_apart(code: CodeType) -> Iterator[tuple[Item, int]]:
+def editable_instructions(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
     """Instructions, labels and covered ranges of ``code`` in order, with the depths of its handlers; beside each the index of the instruction that it is,
     or belongs in front of. A pair of instructions in one becomes two with the same index.
     """
     index = 0
     for item in Bytecode.from_code(code, conserve_exception_block_stackdepth=True):
         if isinstance(item, Instr):
-            for part in _parts(item):
+            for part in _split_fused(item):
                 yield part, index
             index += 1
         elif isinstance(item, (Label, TryBegin, TryEnd)):
             yield item, index
 
 
-def _parts(item: Instr) -> list[Instr]:
-    halves = _HALVES.get(item.name)
+def _split_fused(item: Instr) -> list[Instr]:
+    halves = _FUSED_PAIRS.get(item.name)
     if halves is None:
         return [item]
     assert isinstance(item.arg, tuple)
     return [Instr(half, arg, location=item.location) for half, arg in zip(halves, item.arg, strict=True)]
 
 
-def first_real(code: CodeType) -> int:
+def resume_index(code: CodeType) -> int:
     """Index of RESUME, before which cells are set up: a MAKE_CELL after it belongs to a comprehension."""
     return next(op.index for op in decode(code).ops if op.opname == "RESUME")
 
 
-def with_shared_cells(item: Instr, cells: frozenset[str]) -> Instr:
+def cells_as_free_variables(item: Instr, cells: frozenset[str]) -> Instr:
     """An instruction as it reads in a function that has ``cells``, which are the code's own, as free variables."""
     arg = item.arg
     if isinstance(arg, CellVar):
@@ -59,7 +59,7 @@ def with_shared_cells(item: Instr, cells: frozenset[str]) -> Instr:
     return item
 
 
-def place_free_variables(code: CodeType, cells: frozenset[str]) -> CodeType:
+def fix_free_variable_slots(code: CodeType, cells: frozenset[str]) -> CodeType:
     """``code`` whose instructions on local variables of these names mean the free variables: on 3.12, comprehensions swap cells that way.
 
     Raises:

@@ -78,7 +78,7 @@ class Emitter:
         """Replace the top of the stack by its attribute."""
         self.emit("LOAD_ATTR", name if VERSION < (3, 12) else (False, name))
 
-    def item(self, key: Any) -> None:
+    def subscript(self, key: Any) -> None:
         """Replace the top of the stack by its item under a constant key."""
         self.const(key)
         self.emit("BINARY_SUBSCR")
@@ -87,7 +87,7 @@ class Emitter:
         """Push a global of the frame."""
         self.emit("LOAD_GLOBAL", (False, name))
 
-    def returns(self) -> None:
+    def return_value(self) -> None:
         """Return the top of the stack."""
         self.emit("RETURN_VALUE")
 

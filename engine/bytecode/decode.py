@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from engine.bytecode.kept import Kept
+from engine.bytecode.kept import WeakCodeMemo
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Op:
+class DecodedInstruction:
     """One instruction without its caches and argument extensions. ``target`` is the index a jump goes to, -1 for none."""
 
     index: int
@@ -26,30 +26,30 @@ class Op:
 
 
 @dataclass(slots=True, frozen=True)
-class Handler:
+class ExceptionHandler:
     """Where an exception goes: the index to continue at, the stack depth to cut to, whether the instruction's index is pushed."""
 
     target: int
     depth: int
-    push_index: bool
+    pushes_lasti: bool
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Decoded:
+class DecodedCode:
     """All of a code object. ``handlers[i]`` covers instruction i."""
 
-    ops: tuple[Op, ...]
-    handlers: tuple[Handler | None, ...]
+    ops: tuple[DecodedInstruction, ...]
+    handlers: tuple[ExceptionHandler | None, ...]
     index_of: dict[int, int]
     """Byte offset -> index, also for the offsets of argument extensions."""
 
 
-def decode(code: CodeType) -> Decoded:
+def decode(code: CodeType) -> DecodedCode:
     """Take ``code`` apart; remembered per code object."""
     return _decoded(code)
 
 
-def _decode(code: CodeType) -> Decoded:
+def _decode(code: CodeType) -> DecodedCode:
     raw = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
     index_of: dict[int, int] = {}
     kept: list[dis.Instruction] = []
@@ -61,7 +61,7 @@ def _decode(code: CodeType) -> Decoded:
     targets = {n: index_of[i.argval] for n, i in enumerate(kept) if i.opcode in jumps}
     landed = set(targets.values())
     ops = tuple(
-        Op(
+        DecodedInstruction(
             n,
             i.offset,
             i.opname,
@@ -73,16 +73,18 @@ def _decode(code: CodeType) -> Decoded:
         )
         for n, i in enumerate(kept)
     )
-    return Decoded(ops, _handlers(code, ops, index_of), index_of)
+    return DecodedCode(ops, _handlers(code, ops, index_of), index_of)
 
 
-_decoded = Kept(_decode)
+_decoded = WeakCodeMemo(_decode)
 
 
-def _handlers(code: CodeType, ops: tuple[Op, ...], index_of: dict[int, int]) -> tuple[Handler | None, ...]:
-    found: list[Handler | None] = [None] * len(ops)
+def _handlers(
+    code: CodeType, ops: tuple[DecodedInstruction, ...], index_of: dict[int, int]
+) -> tuple[ExceptionHandler | None, ...]:
+    found: list[ExceptionHandler | None] = [None] * len(ops)
     for start, end, target, depth, push in exception_table(code):
-        handler = Handler(index_of[target], depth, push)
+        handler = ExceptionHandler(index_of[target], depth, push)
         for n in range(index_of[start], len(ops)):
             if ops[n].offset >= end:
                 break
@@ -90,18 +92,18 @@ def _handlers(code: CodeType, ops: tuple[Op, ...], index_of: dict[int, int]) -> 
     return tuple(found)
 
 
-_TIDYING = frozenset(
+_CLEANUP_OPCODES = frozenset(
     "COPY SWAP POP_TOP POP_EXCEPT LOAD_CONST STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST STORE_FAST_LOAD_FAST".split()
 )
 """What handlers do that CPython itself adds: the stack and local variables are put in order, and the exception goes on."""
 
 
-def raises_again(decoded: Decoded, target: int) -> int:
+def reraise_index(decoded: DecodedCode, target: int) -> int:
     """Index of the RERAISE at which a handler that only tidies up lets the exception go on; -1 for a handler that does more."""
     for op in decoded.ops[target:]:
         if op.opname == "RERAISE":
             return op.index
-        if op.opname not in _TIDYING:
+        if op.opname not in _CLEANUP_OPCODES:
             break
     return -1
 

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class WeakCodeMemo(Generic[T]):
     """``make(code)``, remembered by identity: code objects compare equal across files. What ``make`` returns must not hold ``code``."""
 
     def __init__(self, make: Callable[[CodeType], T]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.bytecode.decode import Decoded, Op
+from engine.bytecode.decode import DecodedCode, DecodedInstruction
 
 _READS = frozenset("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST DELETE_FAST".split())
 _WRITES = frozenset("STORE_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL".split())
@@ -10,21 +10,21 @@ _ENDS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
 _ALWAYS_JUMP = frozenset("JUMP JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_NO_INTERRUPT".split())
 
 
-def live_before(decoded: Decoded) -> tuple[frozenset[str], ...]:
+def live_before(decoded: DecodedCode) -> tuple[frozenset[str], ...]:
     """For each instruction, the names of locals that it or what follows it may read before writing them."""
     live: list[frozenset[str]] = [frozenset()] * (len(decoded.ops) + 1)
     changed = True
     while changed:
         changed = False
         for op in reversed(decoded.ops):
-            new = _transfer(op, _after(decoded, op, live))
+            new = _transfer(op, _live_after(decoded, op, live))
             if new != live[op.index]:
                 live[op.index] = new
                 changed = True
     return tuple(live)
 
 
-def reached_from(decoded: Decoded, index: int) -> frozenset[int]:
+def reachable_from(decoded: DecodedCode, index: int) -> frozenset[int]:
     """Indices of the instructions that may run when a function goes on at ``index``, which is among them."""
     found: set[int] = set()
     due = [index]
@@ -42,7 +42,7 @@ def reached_from(decoded: Decoded, index: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _after(decoded: Decoded, op: Op, live: list[frozenset[str]]) -> frozenset[str]:
+def _live_after(decoded: DecodedCode, op: DecodedInstruction, live: list[frozenset[str]]) -> frozenset[str]:
     result: frozenset[str] = frozenset()
     if op.opname not in _ENDS and op.opname not in _ALWAYS_JUMP:
         result = live[op.index + 1]
@@ -52,7 +52,7 @@ def _after(decoded: Decoded, op: Op, live: list[frozenset[str]]) -> frozenset[st
     return result if handler is None else result | live[handler.target]
 
 
-def _transfer(op: Op, after: frozenset[str]) -> frozenset[str]:
+def _transfer(op: DecodedInstruction, after: frozenset[str]) -> frozenset[str]:
     if op.opname in _READS:
         return after | _names(op)
     if op.opname in _WRITES:
@@ -63,5 +63,5 @@ def _transfer(op: Op, after: frozenset[str]) -> frozenset[str]:
     return after
 
 
-def _names(op: Op) -> frozenset[str]:
+def _names(op: DecodedInstruction) -> frozenset[str]:
     return frozenset(op.argval) if isinstance(op.argval, tuple) else frozenset((op.argval,))

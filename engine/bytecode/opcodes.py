@@ -89,17 +89,17 @@ def real_opcodes() -> tuple[str, ...]:
     return tuple(name for name in dis.opmap if not name.startswith("INSTRUMENTED_") and not name.startswith("<"))
 
 
-def family(opname: str) -> str | None:
+def opcode_family(opname: str) -> str | None:
     """The family that traces ``opname``; None when it is in UNSUPPORTED or unknown."""
     return _FAMILY_OF.get(opname)
 
 
-def reason(opname: str) -> str:
+def unsupported_reason(opname: str) -> str:
     """Why ``opname`` is left to Python."""
     return UNSUPPORTED.get(opname, f"this version of the tracer does not know the opcode {opname}")
 
 
-def after_loop(target: int) -> int:
+def index_after_loop(target: int) -> int:
     """Where a FOR_ITER that jumps to instruction ``target`` goes on once the iterator is off the stack: from 3.12 on, END_FOR is skipped."""
     return target + VERSION[1] - 11
 

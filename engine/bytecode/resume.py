@@ -10,18 +10,24 @@ from types import CodeType
 from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import InstrLocation
 
-from engine.bytecode.apart import Item, first_real, place_free_variables, take_apart, with_shared_cells
+from engine.bytecode.apart import (
+    EditableItem,
+    cells_as_free_variables,
+    editable_instructions,
+    fix_free_variable_slots,
+    resume_index,
+)
 from engine.bytecode.decode import decode
-from engine.bytecode.kept import Kept
+from engine.bytecode.kept import WeakCodeMemo
 from engine.bytecode.opcodes import VERSION
 
 NULL = "null"
-NOTHING = "nothing"
+INITIAL_YIELD = "nothing"
 """None: what a generator that starts at a ``yield`` hands out first."""
 VALUE = "value"
-IS_FRESH = "__is_fresh"
+NOT_STARTED = "__is_fresh"
 """A variable of generators that start at a ``yield``: True until their bodies go on from there."""
-HANDLED = "handled"
+HANDLED_EXCEPTION = "handled"
 """Where CPython keeps the exception that was handled before: the parameter is the exception that is being handled from here on."""
 
 
@@ -29,7 +35,7 @@ class InstructionOffset(int):
     """Where an exception was raised, in code units, as exception handlers find it on the stack."""
 
 
-class Halt:
+class StopToken:
     """Sent to a generator where it starts at a ``yield``, this ends it: nothing of its body runs. One for each code object."""
 
     __slots__ = ("code",)
@@ -39,103 +45,107 @@ class Halt:
 
 
 @dataclass(frozen=True)
-class Point:
+class ResumePoint:
     """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (bottom first) and locals.
 
-    A place on the stack is ``VALUE``, ``NULL``, ``NOTHING``, ``HANDLED``, or an int: the offset of the instruction of that index. ``first`` names the
-    parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``. ``is_broken`` says that the
+    A place on the stack is ``VALUE``, ``NULL``, ``NOTHING``, ``HANDLED_EXCEPTION``, or an int: the offset of the instruction of that index. ``first`` names the
+    parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``. ``is_inlined_break`` says that the
     instruction itself is Python's: a graph ended there, in the caller that had this code inline.
     """
 
     index: int
     stack: tuple[str | int, ...]
     locals: tuple[str, ...]
-    first: str = ""
-    is_broken: bool = False
+    super_argument: str = ""
+    is_inlined_break: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Resumed:
+class ResumeInfo:
     """What a resume function's code was made from: instruction i of it is instruction ``indices[i]`` of ``base`` (-1: of its own), where it starts at ``index``."""
 
-    base: weakref.ref[CodeType]
+    base_code: weakref.ref[CodeType]
     indices: tuple[int, ...]
     index: int
-    is_broken: bool = False
+    is_inlined_break: bool = False
 
 
-_made: Kept[dict[Point, weakref.ref[CodeType]]] = Kept(lambda code: {})
-_resumed: Kept[Resumed | None] = Kept(lambda code: None)
+_resume_codes: WeakCodeMemo[dict[ResumePoint, weakref.ref[CodeType]]] = WeakCodeMemo(lambda code: {})
+_resume_infos: WeakCodeMemo[ResumeInfo | None] = WeakCodeMemo(lambda code: None)
 
 
-def resumed(code: CodeType) -> Resumed | None:
+def resume_info(code: CodeType) -> ResumeInfo | None:
     """How ``code`` was made, if it is a resume function's."""
-    return _resumed.get(code)
+    return _resume_infos.get(code)
 
 
-def stack_names(point: Point) -> tuple[str, ...]:
+def stack_parameters(point: ResumePoint) -> tuple[str, ...]:
     """Parameters that carry the stack, bottom first."""
-    return tuple(f"__stack_{n}" for n, kind in enumerate(point.stack) if kind in (VALUE, HANDLED))
+    return tuple(f"__stack_{n}" for n, kind in enumerate(point.stack) if kind in (VALUE, HANDLED_EXCEPTION))
 
 
-def first_local(code: CodeType) -> str:
+def super_argument_name(code: CodeType) -> str:
     """The parameter that ``super()`` in this code looks at; empty where it is not called so, or there is none."""
     calls = "super" in code.co_names and "__class__" in (*code.co_freevars, *code.co_cellvars) and code.co_argcount
     return code.co_varnames[0] if calls else ""
 
 
-def resume_code(code: CodeType, point: Point) -> CodeType:
+def resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     """The code of the resume function; one object per point as long as anything holds it, so that compiles of one frame share its cache.
 
     Its parameters are ``point.first``, the stack's values, then ``point.locals``. Cells and free variables of ``code`` are its free variables, in the
     order ``co_cellvars + co_freevars``.
     A resume function that breaks goes on in the same code as its base does from there, so that the rounds of a loop share one cache.
     """
-    code, point = _in_base(code, point)
-    made = _made(code)
+    code, point = _rebase(code, point)
+    made = _resume_codes(code)
     known = made.get(point)
     found = None if known is None else known()
     if found is None:
-        found = _build(code, point)
+        found = _build_resume_code(code, point)
         made[point] = weakref.ref(found)
     return found
 
 
-def _in_base(code: CodeType, point: Point) -> tuple[CodeType, Point]:
+def _rebase(code: CodeType, point: ResumePoint) -> tuple[CodeType, ResumePoint]:
     """The same place in the code that ``code`` was made from, where it shares the same cells."""
-    known = resumed(code)
-    base = None if known is None else known.base()
-    if known is None or base is None or free_names(base) != free_names(code):
+    known = resume_info(code)
+    base = None if known is None else known.base_code()
+    if known is None or base is None or shared_cell_names(base) != shared_cell_names(code):
         return code, point
     stack = tuple(known.indices[kind] if isinstance(kind, int) else kind for kind in point.stack)
     return base, replace(point, index=known.indices[point.index], stack=stack)
 
 
-def free_names(code: CodeType) -> tuple[str, ...]:
+def shared_cell_names(code: CodeType) -> tuple[str, ...]:
     """Names of the cells that a resume function of ``code`` shares with it."""
     return (*code.co_cellvars, *code.co_freevars)
 
 
-def halt_of(code: CodeType) -> Halt | None:
+def stop_token_of(code: CodeType) -> StopToken | None:
     """What ends a generator of this code where it starts, if it starts at a ``yield``."""
-    return next((const for const in code.co_consts if type(const) is Halt), None)
+    return next((const for const in code.co_consts if type(const) is StopToken), None)
 
 
-def _build(code: CodeType, point: Point) -> CodeType:
-    known = resumed(code)
-    base = code if known is None else known.base()
+def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
+    known = resume_info(code)
+    base = code if known is None else known.base_code()
     if base is None:  # the user's function is gone: its resume function holds all of it too
         known, base = None, code
     index = point.index if known is None else known.indices[point.index]
     own = frozenset(base.co_cellvars)
     label = Label()
-    free = free_names(code)
+    free = shared_cell_names(code)
     is_generator = bool(base.co_flags & inspect.CO_GENERATOR)
     prefix = _prefix(point, label, free, _location(base, index), is_generator=is_generator)
-    halt = Halt() if is_generator else None
+    halt = StopToken() if is_generator else None
     body, indices = _body(base, index, label, halt)
     result = Bytecode([*prefix, *body])
-    result.argnames = [*((point.first,) if point.first else ()), *stack_names(point), *point.locals]
+    result.argnames = [
+        *((point.super_argument,) if point.super_argument else ()),
+        *stack_parameters(point),
+        *point.locals,
+    ]
     result.argcount = len(result.argnames)
     result.name = base.co_name
     result.qualname = base.co_qualname
@@ -147,39 +157,39 @@ def _build(code: CodeType, point: Point) -> CodeType:
     )
     # The body's own depths hold: the assembler's search starts at the first instruction and does not see the middle of a block.
     depth = max(base.co_stacksize + 2 * is_generator, len(point.stack) + 1)
-    assembled = place_free_variables(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
+    assembled = fix_free_variable_slots(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
     indices = (-1,) * len(prefix) + indices
-    made = _place_offsets(assembled, known, indices)
-    _resumed[made] = Resumed(weakref.ref(base), indices, index, point.is_broken)
+    made = _relocate_offsets(assembled, known, indices)
+    _resume_infos[made] = ResumeInfo(weakref.ref(base), indices, index, point.is_inlined_break)
     if halt is not None:
         halt.code = weakref.ref(made)
     return made
 
 
 def _prefix(
-    point: Point, label: Label, free: tuple[str, ...], location: InstrLocation | None, *, is_generator: bool
+    point: ResumePoint, label: Label, free: tuple[str, ...], location: InstrLocation | None, *, is_generator: bool
 ) -> list[Instr]:
     prefix = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
     if is_generator:
         prefix += [Instr("RETURN_GENERATOR", location=location), Instr("POP_TOP", location=location)]
-        prefix += [Instr("LOAD_CONST", True, location=location), Instr("STORE_FAST", IS_FRESH, location=location)]
+        prefix += [Instr("LOAD_CONST", True, location=location), Instr("STORE_FAST", NOT_STARTED, location=location)]
     prefix.append(Instr("RESUME", 0, location=location))
     for n, kind in enumerate(point.stack):
         if kind == NULL:
             prefix.append(Instr("PUSH_NULL", location=location))
-        elif kind == NOTHING:
+        elif kind == INITIAL_YIELD:
             prefix.append(Instr("LOAD_CONST", None, location=location))
         elif isinstance(kind, int):
             prefix.append(Instr("LOAD_CONST", InstructionOffset(kind), location=location))
         else:
             prefix.append(Instr("LOAD_FAST", f"__stack_{n}", location=location))
-        if kind == HANDLED:
+        if kind == HANDLED_EXCEPTION:
             prefix.extend([Instr("PUSH_EXC_INFO", location=location), Instr("POP_TOP", location=location)])
     prefix.append(Instr("JUMP_FORWARD", label, location=location))
     return prefix
 
 
-def _place_offsets(made: CodeType, known: Resumed | None, indices: tuple[int, ...]) -> CodeType:
+def _relocate_offsets(made: CodeType, known: ResumeInfo | None, indices: tuple[int, ...]) -> CodeType:
     """Turn indices of the broken code's instructions into offsets of this code's own."""
     if not any(type(c) is InstructionOffset for c in made.co_consts):
         return made
@@ -194,16 +204,18 @@ def _place_offsets(made: CodeType, known: Resumed | None, indices: tuple[int, ..
     return made.replace(co_consts=tuple(map(placed, made.co_consts)))
 
 
-def _body(base: CodeType, index: int, label: Label, halt: Halt | None) -> tuple[list[Item], tuple[int, ...]]:
+def _body(
+    base: CodeType, index: int, label: Label, halt: StopToken | None
+) -> tuple[list[EditableItem], tuple[int, ...]]:
     """The instructions after the set-up of cells, ``label`` in front of instruction ``index``; for each which of ``base`` it is.
 
     With ``halt``, that instruction is a ``yield``, and what it gives is looked at first.
     """
-    body: list[Item] = []
+    body: list[EditableItem] = []
     indices: list[int] = []
-    start, cells = first_real(base), frozenset(base.co_cellvars)
+    start, cells = resume_index(base), frozenset(base.co_cellvars)
     label_is_due = True
-    for item, n in take_apart(base):
+    for item, n in editable_instructions(base):
         if not isinstance(item, Instr):
             body.append(item)
             continue
@@ -212,16 +224,16 @@ def _body(base: CodeType, index: int, label: Label, halt: Halt | None) -> tuple[
         if n == index and label_is_due:
             body.append(label)
             label_is_due = False
-        body.append(with_shared_cells(item, cells))
+        body.append(cells_as_free_variables(item, cells))
         indices.append(n)
         if halt is not None and n == index + 1:  # the RESUME that follows each ``yield``
-            added = _halting(halt, item.location)
+            added = _stop_check(halt, item.location)
             body.extend(added)
             indices.extend(-1 for part in added if isinstance(part, Instr))
     return body, tuple(indices)
 
 
-def _halting(halt: Halt, location: InstrLocation | None) -> list[Item]:
+def _stop_check(halt: StopToken, location: InstrLocation | None) -> list[EditableItem]:
     """Return, past all handlers, when what was sent is ``halt``; else note that the body has gone on."""
     goes_on = Label()
     jump = "POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"
@@ -234,10 +246,10 @@ def _halting(halt: Halt, location: InstrLocation | None) -> list[Item]:
         Instr("RETURN_VALUE", location=location),
         goes_on,
         Instr("LOAD_CONST", False, location=location),
-        Instr("STORE_FAST", IS_FRESH, location=location),
+        Instr("STORE_FAST", NOT_STARTED, location=location),
     ]
 
 
 def _location(base: CodeType, index: int) -> InstrLocation | None:
-    found = [item for item, n in take_apart(base) if isinstance(item, Instr) and n == index]
+    found = [item for item, n in editable_instructions(base) if isinstance(item, Instr) and n == index]
     return found[0].location if found else None

@@ -9,11 +9,11 @@ from typing import Any
 
 from bytecode import Bytecode, Instr
 
-from engine.bytecode.apart import Item, take_apart
-from engine.bytecode.decode import Decoded, Handler, Op, decode
+from engine.bytecode.apart import EditableItem, editable_instructions
+from engine.bytecode.decode import DecodedCode, DecodedInstruction, ExceptionHandler, decode
 from engine.bytecode.opcodes import VERSION
 
-Stack = tuple[bool, ...]
+NullStack = tuple[bool, ...]
 """For each entry, whether it is NULL."""
 _CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX"))
 _ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"))
@@ -21,7 +21,7 @@ _ALWAYS_JUMP = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INT
 _NULL_AND_VALUE = (False, True) if VERSION >= (3, 13) else (True, False)
 
 
-def route_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
+def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     """``code`` with each call ``f(...)`` made ``callee(f)(...)``. Lines, columns and exception handlers stay as they were.
 
     Code that sets the recursion limit stays as it is: it may leave no room for calls other than its own.
@@ -29,10 +29,10 @@ def route_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     if "setrecursionlimit" in code.co_names:
         return code
     source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
-    positions = _callable_positions(decode(code))
-    routed: list[Item] = []
-    pending: list[Item] = []
-    for item, n in take_apart(code):
+    positions = _callable_depths(decode(code))
+    routed: list[EditableItem] = []
+    pending: list[EditableItem] = []
+    for item, n in editable_instructions(code):
         if not isinstance(item, Instr):
             routed.append(item)
             continue
@@ -41,10 +41,10 @@ def route_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
             pending.append(item)
             continue
         if n in positions:
-            routed.extend(_through(callee, positions[n], item))
+            routed.extend(_pass_through_callee(callee, positions[n], item))
         routed.extend(pending)
         pending.clear()
-        routed.extend(_static_shape(item))
+        routed.extend(_expand_method_load(item))
     source[:] = routed
     # Depths stay: a resume function starts in the middle of a block, where they cannot be computed. What is inserted takes two places at most.
     return source.to_code(stacksize=code.co_stacksize + 2, compute_exception_stack_depths=False)
@@ -57,7 +57,7 @@ def _loads_method(name: str, arg: Any) -> bool:
     return VERSION >= (3, 12) and name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(arg)
 
 
-def _static_shape(item: Instr) -> list[Item]:
+def _expand_method_load(item: Instr) -> list[EditableItem]:
     """Make method loads always push (NULL, attribute)."""
     first = item.arg[0] if isinstance(item.arg, tuple) and item.arg else item.name == "LOAD_METHOD"
     if not _loads_method(item.name, first):
@@ -71,7 +71,7 @@ def _static_shape(item: Instr) -> list[Item]:
     return [load, null] if VERSION >= (3, 13) else [load, null, Instr("SWAP", 2, location=item.location)]
 
 
-def _through(callee: Callable[[Any], Any], position: int, call: Instr) -> list[Item]:
+def _pass_through_callee(callee: Callable[[Any], Any], position: int, call: Instr) -> list[EditableItem]:
     """Bring the callable, ``position`` from the top, up; pass it through ``callee``; put it back."""
     swap = [Instr("SWAP", position, location=call.location)] if position > 1 else []
     one = [
@@ -84,11 +84,11 @@ def _through(callee: Callable[[Any], Any], position: int, call: Instr) -> list[I
     return [*swap, *one, *swap]
 
 
-def _callable_positions(decoded: Decoded) -> dict[int, int]:
+def _callable_depths(decoded: DecodedCode) -> dict[int, int]:
     """For each reachable call, by instruction index: how deep its callable lies (1 is the top of the stack)."""
     found: dict[int, int] = {}
     seen: set[int] = set()
-    todo: list[tuple[int, Stack]] = [(0, ())]
+    todo: list[tuple[int, NullStack]] = [(0, ())]
     while todo:
         n, stack = todo.pop()
         while n < len(decoded.ops) and n not in seen:
@@ -96,22 +96,22 @@ def _callable_positions(decoded: Decoded) -> dict[int, int]:
             op, handler = decoded.ops[n], decoded.handlers[n]
             n += 1
             if handler is not None:
-                todo.append((handler.target, _at_handler(handler, stack)))
+                todo.append((handler.target, _stack_at_handler(handler, stack)))
             if op.opname in _CALLS:
-                found[op.index] = _position(op, stack)
+                found[op.index] = _callable_depth(op, stack)
             if op.target >= 0:
-                todo.append((op.target, _after(op, stack, jump=True)))
+                todo.append((op.target, _stack_after(op, stack, jump=True)))
             if op.opname in _ENDS or op.opname in _ALWAYS_JUMP:
                 break
-            stack = _after(op, stack, jump=False)
+            stack = _stack_after(op, stack, jump=False)
     return found
 
 
-def _at_handler(handler: Handler, stack: Stack) -> Stack:
-    return (*stack[: handler.depth], *(False,) * (2 if handler.push_index else 1))
+def _stack_at_handler(handler: ExceptionHandler, stack: NullStack) -> NullStack:
+    return (*stack[: handler.depth], *(False,) * (2 if handler.pushes_lasti else 1))
 
 
-def _after(op: Op, stack: Stack, *, jump: bool) -> Stack:
+def _stack_after(op: DecodedInstruction, stack: NullStack, *, jump: bool) -> NullStack:
     """The stack after an instruction."""
     if op.opname == "PUSH_NULL":
         return (*stack, True)
@@ -130,7 +130,7 @@ def _after(op: Op, stack: Stack, *, jump: bool) -> Stack:
         return stack
     if op.opname == "RETURN_GENERATOR":
         return (*stack, False)
-    effect = -(op.arg + 1) if op.opname == "CALL" else _effect(op, jump)
+    effect = -(op.arg + 1) if op.opname == "CALL" else _stack_effect(op, jump)
     if effect >= 0:
         return (*stack, *(False,) * effect)
     # What a shrinking call leaves on top is its result, where NULL may have been.
@@ -138,12 +138,12 @@ def _after(op: Op, stack: Stack, *, jump: bool) -> Stack:
     return (*kept[:-1], False) if op.opname in _CALLS else kept
 
 
-def _effect(op: Op, jump: bool) -> int:
+def _stack_effect(op: DecodedInstruction, jump: bool) -> int:
     opcode = dis.opmap[op.opname]
     return dis.stack_effect(opcode, op.arg if opcode >= dis.HAVE_ARGUMENT else None, jump=jump)
 
 
-def _position(op: Op, stack: Stack) -> int:
+def _callable_depth(op: DecodedInstruction, stack: NullStack) -> int:
     if op.opname == "CALL_FUNCTION_EX":
         return (3 if VERSION >= (3, 13) else 2) + (op.arg & 1)
     if VERSION >= (3, 13):

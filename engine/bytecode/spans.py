@@ -6,11 +6,11 @@ import linecache
 from types import CodeType
 
 from engine.bytecode.decode import decode
-from engine.bytecode.kept import Kept
+from engine.bytecode.kept import WeakCodeMemo
 from engine.records.bytecode import Instruction, Span
 
 
-class _Places:
+class _SourcePositions:
     """Where the instructions of one code object come from, worked out as they are asked for."""
 
     def __init__(self, code: CodeType) -> None:
@@ -18,12 +18,12 @@ class _Places:
         self.spans: dict[int, Span] = {}
 
 
-_places = Kept(_Places)
+_source_positions = WeakCodeMemo(_SourcePositions)
 
 
 def span_of(code: CodeType, offset: int) -> Span:
     """The source text of the instruction at a byte offset; columns are -1 where Python kept none."""
-    places = _places(code)
+    places = _source_positions(code)
     found = places.spans.get(offset)
     if found is None:
         found = places.spans[offset] = _span(code, places.positions, offset)
@@ -34,14 +34,20 @@ def _span(code: CodeType, positions: tuple[tuple[int | None, ...], ...], offset:
     file = code.co_filename
     line, end_line, column, end_column = positions[offset // 2] if offset // 2 < len(positions) else (None,) * 4
     if line is None:
-        return Span(file, _line_before(code, offset))
+        return Span(file, _last_line_before(code, offset))
     if column is None or end_column is None:
         return Span(file, line, line if end_line is None else end_line)
     end_line = line if end_line is None else end_line
-    return Span(file, line, end_line, _characters(file, line, column), _characters(file, end_line, end_column))
+    return Span(
+        file,
+        line,
+        end_line,
+        _column_in_characters(file, line, column),
+        _column_in_characters(file, end_line, end_column),
+    )
 
 
-def _line_before(code: CodeType, offset: int) -> int:
+def _last_line_before(code: CodeType, offset: int) -> int:
     best = code.co_firstlineno
     for start, _, line in code.co_lines():
         if start > offset:
@@ -51,7 +57,7 @@ def _line_before(code: CodeType, offset: int) -> int:
     return best
 
 
-def _characters(file: str, line: int, column: int) -> int:
+def _column_in_characters(file: str, line: int, column: int) -> int:
     """A column in bytes of UTF-8 as a column in characters."""
     text = linecache.getline(file, line)
     if not text or text.isascii():
@@ -59,13 +65,13 @@ def _characters(file: str, line: int, column: int) -> int:
     return len(text.encode()[:column].decode(errors="ignore"))
 
 
-def instructions(code: CodeType) -> tuple[Instruction, ...]:
+def instruction_records(code: CodeType) -> tuple[Instruction, ...]:
     """Every instruction of ``code`` as a record, caches and argument extensions left out."""
     return tuple(
         Instruction(
             op.offset,
             op.opname,
-            op.argrepr or _plain_argument(op.opname, op.arg),
+            op.argrepr or _argument_text(op.opname, op.arg),
             span_of(code, op.offset),
             op.is_target,
         )
@@ -73,6 +79,6 @@ def instructions(code: CodeType) -> tuple[Instruction, ...]:
     )
 
 
-def _plain_argument(opname: str, arg: int) -> str:
+def _argument_text(opname: str, arg: int) -> str:
     without = opname.startswith(("POP_TOP", "RETURN_VALUE", "NOP", "PUSH_", "UNARY_", "BINARY_SUBSCR", "GET_ITER"))
     return "" if without else str(arg)

@@ -15,22 +15,32 @@ from typing import Any
 import torch
 
 Data = Any
-_BY_VERSION = frozenset(
+_VERSIONED_MODULES = frozenset(
     "torch math cmath operator functools itertools collections typing typing_extensions numbers contextlib dataclasses enum".split()
 )
 """Modules that are the same where the versions are, and that keep no state of the process: what is found there is known by its name."""
-_OF_PYTHON = frozenset("builtins _operator _functools _collections".split())
-_PLACES = ("torch", "torch._C._nn", "torch.nn.functional", "torch._C", "torch.special", "torch.linalg", "torch.fft")
+_BUILTIN_MODULES = frozenset("builtins _operator _functools _collections".split())
+_TORCH_NAMESPACES = (
+    "torch",
+    "torch._C._nn",
+    "torch.nn.functional",
+    "torch._C",
+    "torch.special",
+    "torch.linalg",
+    "torch.fft",
+)
 """Where else torch shows what it does not say the place of."""
-_UNFOLLOWED = frozenset("globals locals vars eval exec compile __import__ open input getattr setattr delattr".split())
-_ASKING = frozenset(
+_DYNAMIC_BUILTINS = frozenset(
+    "globals locals vars eval exec compile __import__ open input getattr setattr delattr".split()
+)
+_PROCESS_STATE_FUNCTIONS = frozenset(
     (
         "get_num_threads get_num_interop_threads get_autocast_dtype get_autocast_cpu_dtype get_autocast_gpu_dtype is_warn_always_enabled "
         "is_autocast_cache_enabled get_device_module get_file_path"
     ).split()
 )
 """Functions of torch whose answers are the process's, and not told apart where its state is."""
-_ASKED = (
+_PROCESS_STATE_MODULES = (
     "torch.random torch.cuda torch.backends torch.distributed torch.cpu torch.xpu torch.mps torch.mtia torch.accelerator torch.hub "
     "torch.multiprocessing torch.profiler torch.overrides torch.__config__ torch.__future__"
 ).split()
@@ -39,64 +49,64 @@ _WRITES = frozenset("STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME".split())
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
-class NotFollowed(Exception):
+class CannotFingerprint(Exception):
     """What a function does cannot be told from its code; the text says why."""
 
 
-def described(function: Any, plainly: Callable[[Any], Data]) -> Data:
+def function_fingerprint(function: Any, plainly: Callable[[Any], Data]) -> Data:
     """A function, and whatever its code reads, as JSON. ``plainly`` writes values that are no functions, and raises for what it does not know.
 
     Raises:
         NotFollowed: it reads something that is not known by its text, as a module with state, an object or a class of the user's own.
     """
-    return _Description(plainly).of(function, "it")
+    return _FunctionWalk(plainly).describe(function, "it")
 
 
-class _Description:
+class _FunctionWalk:
     """One walk over what a function reads; what was met before is a number, so that recursion ends."""
 
     def __init__(self, plainly: Callable[[Any], Data]) -> None:
-        self.plainly = plainly
-        self.met: dict[int, int] = {}
-        self.held: list[Any] = []
+        self.serialize = plainly
+        self.seen: dict[int, int] = {}
+        self.keep_alive: list[Any] = []
 
-    def of(self, value: Any, name: str) -> Data:
-        if known := known_by_name(value):
-            _refuse_asking(value, known)
+    def describe(self, value: Any, name: str) -> Data:
+        if known := stable_name(value):
+            _refuse_process_state(value, known)
             return {"named": known}
         if isinstance(value, (staticmethod, classmethod)):
-            return {type(value).__name__: self.of(value.__func__, name)}
+            return {type(value).__name__: self.describe(value.__func__, name)}
         if isinstance(value, functools.partial):
-            return {"partial": [self.of(v, name) for v in (value.func, value.args, value.keywords)]}
+            return {"partial": [self.describe(v, name) for v in (value.func, value.args, value.keywords)]}
         if type(value) in (tuple, list):
-            return [self.of(v, name) for v in value]
+            return [self.describe(v, name) for v in value]
         if type(value) is dict and all(type(k) is str for k in value):
-            return {"dict": [[k, self.of(v, f"{name}[{k!r}]")] for k, v in value.items()]}
+            return {"dict": [[k, self.describe(v, f"{name}[{k!r}]")] for k, v in value.items()]}
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.ModuleType):
-            raise NotFollowed(f"it reads the module {value.__name__}")
+            raise CannotFingerprint(f"it reads the module {value.__name__}")
         if isinstance(value, type):
-            raise NotFollowed(f"it uses the class {value.__qualname__}")
+            raise CannotFingerprint(f"it uses the class {value.__qualname__}")
         try:
-            return self.plainly(value)
-        except NotFollowed as error:
-            raise NotFollowed(f"it reads {name}, and {error}") from None
+            return self.serialize(value)
+        except CannotFingerprint as error:
+            raise CannotFingerprint(f"it reads {name}, and {error}") from None
 
     def _function(self, function: types.FunctionType) -> Data:
-        if id(function) in self.met:
-            return {"again": self.met[id(function)]}
-        self.met[id(function)] = len(self.met)
-        self.held.append(function)
+        if id(function) in self.seen:
+            return {"again": self.seen[id(function)]}
+        self.seen[id(function)] = len(self.seen)
+        self.keep_alive.append(function)
         code = function.__code__
         held = {k: v for k, v in vars(function).items() if k != "__wrapped__"}
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         return {
-            "code": _code(code, self),
-            "defaults": self.of([function.__defaults__, function.__kwdefaults__], "a default"),
-            "cells": [[n, self.of(_content(c, n), n)] for n, c in cells],
-            "attributes": self.of(held, f"an attribute of {function.__name__}"),
-            "reads": [[".".join(path), self._read(function, path)] for path in sorted(set(_read_by(code)))],
+            "code": _code_fingerprint(code, self),
+            "defaults": self.describe([function.__defaults__, function.__kwdefaults__], "a default"),
+            "cells": [[n, self.describe(_cell_contents(c, n), n)] for n, c in cells],
+            "attributes": self.describe(held, f"an attribute of {function.__name__}"),
+            "reads": [[".".join(path), self._read(function, path)] for path in sorted(set(_global_reads(code)))],
         }
 
     def _read(self, function: types.FunctionType, path: tuple[str, ...]) -> Data:
@@ -104,8 +114,8 @@ class _Description:
         name, *rest = path
         space = function.__globals__
         if name not in space:
-            if name in _UNFOLLOWED:
-                raise NotFollowed(f"it calls {name}()")
+            if name in _DYNAMIC_BUILTINS:
+                raise CannotFingerprint(f"it calls {name}()")
             return {"builtin": hasattr(builtins, name)}
         value: Any = space[name]
         place = ""
@@ -114,57 +124,63 @@ class _Description:
                 break
             value, place = getattr(value, part, None), value.__name__
         root = place.partition(".")[0]
-        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _BY_VERSION:
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _VERSIONED_MODULES:
             return {"module": value.__name__}
-        if root in _BY_VERSION and isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType)):
-            _refuse_asking(value, f"{place}:{path[-1]}")
+        if root in _VERSIONED_MODULES and isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType)):
+            _refuse_process_state(value, f"{place}:{path[-1]}")
             return {"named": f"{place}:{value.__name__}"}
-        return self.of(value, ".".join(path))
+        return self.describe(value, ".".join(path))
 
 
-def _content(cell: types.CellType, name: str) -> Any:
+def _cell_contents(cell: types.CellType, name: str) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        raise NotFollowed(f"{name} has no value yet") from None
+        raise CannotFingerprint(f"{name} has no value yet") from None
 
 
-def _code(code: types.CodeType, walk: _Description) -> Data:
-    constants = [_code(c, walk) if isinstance(c, types.CodeType) else _constant(c, walk) for c in code.co_consts]
+def _code_fingerprint(code: types.CodeType, walk: _FunctionWalk) -> Data:
+    constants = [
+        _code_fingerprint(c, walk) if isinstance(c, types.CodeType) else _constant(c, walk) for c in code.co_consts
+    ]
     counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
     names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
     return [code.co_code.hex(), code.co_exceptiontable.hex(), constants, counts, [list(n) for n in names]]
 
 
-def _constant(value: Any, walk: _Description) -> Data:
-    return {"bytes": value.hex()} if isinstance(value, bytes) else walk.plainly(value)
+def _constant(value: Any, walk: _FunctionWalk) -> Data:
+    return {"bytes": value.hex()} if isinstance(value, bytes) else walk.serialize(value)
 
 
-def _refuse_asking(value: Any, known: str) -> None:
+def _refuse_process_state(value: Any, known: str) -> None:
     """Refuse a function of torch's whose answer depends on the process."""
     place, _, name = known.partition(":")
     if isinstance(value, type):
         return
     inner = place == "torch._C" and name.startswith(("_get", "_is", "_has"))
-    if name in _ASKING or inner or any(place == m or place.startswith(f"{m}.") for m in _ASKED):
-        raise NotFollowed(f"it calls {place}.{name}(), which tells of the process")
+    if (
+        name in _PROCESS_STATE_FUNCTIONS
+        or inner
+        or any(place == m or place.startswith(f"{m}.") for m in _PROCESS_STATE_MODULES)
+    ):
+        raise CannotFingerprint(f"it calls {place}.{name}(), which tells of the process")
 
 
-def _read_by(code: types.CodeType) -> Iterator[tuple[str, ...]]:
+def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
     """The global names that code reads, with the attributes that follow in the same breath."""
     before: tuple[str, ...] = ()
     for op in dis.get_instructions(code):
         if op.opname in _WRITES:
-            raise NotFollowed(f"it assigns to {op.argval} outside of itself")
+            raise CannotFingerprint(f"it assigns to {op.argval} outside of itself")
         if op.opname == "IMPORT_NAME":
-            if str(op.argval).partition(".")[0] not in _BY_VERSION:
-                raise NotFollowed(f"it imports {op.argval}")
+            if str(op.argval).partition(".")[0] not in _VERSIONED_MODULES:
+                raise CannotFingerprint(f"it imports {op.argval}")
         elif op.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             before = (str(op.argval),)
             yield before
             continue
         elif op.opname in _ATTRIBUTES:
-            _refuse_given(str(op.argval))
+            _refuse_patched_attribute(str(op.argval))
             if before:
                 before = (*before, str(op.argval))
                 yield before
@@ -173,53 +189,61 @@ def _read_by(code: types.CodeType) -> Iterator[tuple[str, ...]]:
             before = ()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _read_by(constant)
+            yield from _global_reads(constant)
 
 
-def _refuse_given(name: str) -> None:
+def _refuse_patched_attribute(name: str) -> None:
     """Refuse an attribute that a tensor may be asked for, and that somebody else gave to tensors."""
-    if not method_known(name) and hasattr(torch.Tensor, name):
-        raise NotFollowed(f"it reads {name}, which somebody else gave to tensors")
+    if not stable_method_name(name) and hasattr(torch.Tensor, name):
+        raise CannotFingerprint(f"it reads {name}, which somebody else gave to tensors")
 
 
 @functools.cache
-def _of_its_own() -> frozenset[str]:
+def _native_tensor_attributes() -> frozenset[str]:
     """Attributes of tensors that are written in C, and stand where torch's own class puts them."""
     return frozenset(vars(torch._C.TensorBase))
 
 
-def method_known(name: str) -> str:
+def stable_method_name(name: str) -> str:
     """The name that a method or attribute of tensors has in every process of these versions; empty when tensors have none, or one of somebody else's."""
     found = inspect.getattr_static(torch.Tensor, name, None)
-    if name in _of_its_own() and found is vars(torch._C.TensorBase)[name]:
+    if name in _native_tensor_attributes() and found is vars(torch._C.TensorBase)[name]:
         return name
     found = getattr(found, "__func__", getattr(found, "fget", found))
-    if isinstance(found, types.FunctionType) and _is_at_home(found):
+    if isinstance(found, types.FunctionType) and _is_defined_where_it_says(found):
         return f"{found.__module__}:{found.__qualname__}"
     if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
         return found.__qualname__
     return "" if callable(found) or found is None else name
 
 
-def _is_at_home(function: types.FunctionType) -> bool:
+def _is_defined_where_it_says(function: types.FunctionType) -> bool:
     """Whether a function that says it is torch's or Python's is: who wraps one gives it the other's name."""
     return all(
-        str(m).partition(".")[0] in _BY_VERSION for m in (function.__module__, function.__globals__.get("__name__"))
+        str(m).partition(".")[0] in _VERSIONED_MODULES
+        for m in (function.__module__, function.__globals__.get("__name__"))
     )
 
 
-def known_by_name(value: Any) -> str:
+def stable_name(value: Any) -> str:
     """The name that a function or class of Python or torch has in every process of these versions; empty when it has none."""
-    if isinstance(value, types.FunctionType) and not _is_at_home(value):
+    if isinstance(value, types.FunctionType) and not _is_defined_where_it_says(value):
         return ""
     names = [n for n in (getattr(value, k, None) for k in ("__name__", "__qualname__")) if isinstance(n, str)]
     module = getattr(value, "__module__", None) or "torch"
-    if not names or (module.partition(".")[0] not in _BY_VERSION and module not in _OF_PYTHON):
+    if not names or (module.partition(".")[0] not in _VERSIONED_MODULES and module not in _BUILTIN_MODULES):
         return ""
-    return next((f"{p}:{n}" for p, n in itertools.product((module, *_PLACES), names) if _at(p, n) is value), "")
+    return next(
+        (
+            f"{p}:{n}"
+            for p, n in itertools.product((module, *_TORCH_NAMESPACES), names)
+            if _lookup_in_module(p, n) is value
+        ),
+        "",
+    )
 
 
-def _at(place: str, name: str) -> Any:
+def _lookup_in_module(place: str, name: str) -> Any:
     found: Any = sys.modules.get(place)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -45,7 +45,7 @@ def _recurrent(name: str) -> Function:
     return run
 
 
-OPERATORS: dict[str, tuple[str, Function]] = {
+INFERENCE_OPS: dict[str, tuple[str, Function]] = {
     "attention": (_ATTENTION, _attention),
     "lstm": (_RNN.format(hidden="[]", results="(Tensor, Tensor, Tensor)"), _recurrent("lstm")),
     **{
@@ -55,41 +55,41 @@ OPERATORS: dict[str, tuple[str, Function]] = {
 }
 
 
-def operators() -> dict[str, tuple[str, Function]]:
+def composite_ops() -> dict[str, tuple[str, Function]]:
     """Schema and implementation of every operator of ours, by name."""
-    from engine.graph.differentiable import OPERATORS as WITH_BACKWARD
+    from engine.graph.differentiable import TRAINING_OPS as WITH_BACKWARD
 
-    return {**OPERATORS, **WITH_BACKWARD}
+    return {**INFERENCE_OPS, **WITH_BACKWARD}
 
 
 @functools.cache
 def _library() -> torch.library.Library:
-    from engine.graph.differentiable import FAKES
+    from engine.graph.differentiable import FAKE_IMPLEMENTATIONS
 
     library = torch.library.Library("engine", "FRAGMENT")
-    for name, (schema, run) in operators().items():
+    for name, (schema, run) in composite_ops().items():
         draws = (torch.Tag.nondeterministic_seeded,) if "dropout" in schema else ()
         library.define(f"{name}{schema}", tags=(*draws, torch.Tag.needs_exact_strides))
         library.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"engine::{name}", FAKES.get(name, run), lib=library)
+        torch.library.register_fake(f"engine::{name}", FAKE_IMPLEMENTATIONS.get(name, run), lib=library)
     return library
 
 
-def operator(name: str) -> Any:
+def composite_op(name: str) -> Any:
     """The operator of ours with this name."""
     _library()
     return getattr(torch.ops.engine, name).default
 
 
-def _exchanged(name: str, original: Function, admits: Callable[..., bool]) -> Function:
+def _replaced(name: str, original: Function, admits: Callable[..., bool]) -> Function:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return operator(name)(*args, **kwargs) if admits(*args, **kwargs) else original(*args, **kwargs)
+        return composite_op(name)(*args, **kwargs) if admits(*args, **kwargs) else original(*args, **kwargs)
 
     return call
 
 
-def is_padded(*args: Any, **kwargs: Any) -> bool:
+def is_padded_rnn_call(*args: Any, **kwargs: Any) -> bool:
     """The form of an RNN whose input is one tensor; packed sequences have batch sizes in second place, and no flag in last."""
     return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
 
@@ -102,32 +102,32 @@ def _always(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
-WHOLE: dict[Any, Function] = {
-    F.scaled_dot_product_attention: _exchanged("attention", F.scaled_dot_product_attention, _always),
+INFERENCE_REPLACEMENTS: dict[Any, Function] = {
+    F.scaled_dot_product_attention: _replaced("attention", F.scaled_dot_product_attention, _always),
     **{
-        getattr(torch, name): _exchanged(name, getattr(torch, name), is_padded)
+        getattr(torch, name): _replaced(name, getattr(torch, name), is_padded_rnn_call)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     },
 }
 """What is exchanged, and for what."""
 
 
-def eager_of(target: Any) -> Function | None:
+def eager_implementation(target: Any) -> Function | None:
     """What an operator of ours runs, to be called without the dispatcher in between; None for all others. Gradients must be off."""
     if target is with_effects:
         return run_with_token
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
         return None
-    known = operators().get(target._schema.name.removeprefix("engine::"))
+    known = composite_ops().get(target._schema.name.removeprefix("engine::"))
     return None if known is None else known[1]
 
 
 @functools.cache
-def _with_whole_parts(function: types.FunctionType, trains: bool) -> types.FunctionType:
+def _with_replaced_globals(function: types.FunctionType, trains: bool) -> types.FunctionType:
     """A copy of one of torch's Python functions that finds composites of ours where it names torch's."""
-    known = _known(trains)
+    known = _replacements(trains)
     found = dict(function.__globals__)
-    found.update({name: known[value] for name, value in found.items() if _is_known(value, known)})
+    found.update({name: known[value] for name, value in found.items() if _is_replaceable(value, known)})
     # Else the function would hand itself, not this copy, to whatever mode traces it.
     found.update(dict.fromkeys([n for n in found if n.startswith("has_torch_function")], _never))
     copy = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
@@ -135,28 +135,28 @@ def _with_whole_parts(function: types.FunctionType, trains: bool) -> types.Funct
     return copy
 
 
-def _known(trains: bool) -> dict[Any, Function]:
+def _replacements(trains: bool) -> dict[Any, Function]:
     if not trains:
-        return WHOLE
-    from engine.graph.differentiable import WITH_BACKWARD
+        return INFERENCE_REPLACEMENTS
+    from engine.graph.differentiable import TRAINING_REPLACEMENTS
 
-    return WITH_BACKWARD
+    return TRAINING_REPLACEMENTS
 
 
-def _is_known(value: Any, known: dict[Any, Function]) -> bool:
+def _is_replaceable(value: Any, known: dict[Any, Function]) -> bool:
     return isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) and value in known
 
 
-def whole(target: Any, *, trains: bool = False) -> Any:
+def replace_composite(target: Any, *, needs_grad: bool = False) -> Any:
     """What to call for ``target`` so that composites stay whole: an operator of ours, a copy that calls one, or the target itself.
 
     With ``trains`` it can be differentiated.
     """
     if not callable(target) or isinstance(target, torch._ops.OpOverload):
         return target
-    known = _known(trains)
-    if _is_known(target, known):
+    known = _replacements(needs_grad)
+    if _is_replaceable(target, known):
         return known[target]
     if target is F.multi_head_attention_forward:
-        return _with_whole_parts(target, trains)
+        return _with_replaced_globals(target, needs_grad)
     return target

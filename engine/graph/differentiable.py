@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import _disable_current_modes
 
-from engine.graph.composites import is_padded, operator
+from engine.graph.composites import composite_op, is_padded_rnn_call
 
 Function = Callable[..., Any]
 aten = torch.ops.aten
@@ -100,7 +100,7 @@ def _leaves(
     return leaves[0], leaves[1 : 1 + len(hidden)], leaves[1 + len(hidden) :]
 
 
-OPERATORS: dict[str, tuple[str, Function]] = {
+TRAINING_OPS: dict[str, tuple[str, Function]] = {
     "attention_with_backward": (_ATTENTION, _attention),
     "attention_backward": (_ATTENTION_BACKWARD, _attention_backward),
     "recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _recurrent),
@@ -113,14 +113,16 @@ def _fake_recurrent(*args: Any) -> list[torch.Tensor]:
     if autocast is None:
         return list(_outputs(kind, x, hidden, params, *flags, None))
     with _disable_current_modes():
-        dtypes = _cast(kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast)
+        dtypes = _autocast_result_dtypes(
+            kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast
+        )
     alike = [t.to(params[0].dtype) for t in (x, *hidden)]
     made = _outputs(kind, alike[0], alike[1:], params, *flags, None)
     return [torch.empty_like(t, dtype=d) for t, d in zip(made, dtypes, strict=True)]
 
 
 @functools.cache
-def _cast(
+def _autocast_result_dtypes(
     kind: str,
     given: torch.dtype,
     state: torch.dtype,
@@ -145,14 +147,17 @@ def _fake_recurrent_backward(
     return [torch.empty_like(t) for t in (x, *hidden, *params)]
 
 
-FAKES: dict[str, Function] = {"recurrent": _fake_recurrent, "recurrent_backward": _fake_recurrent_backward}
+FAKE_IMPLEMENTATIONS: dict[str, Function] = {
+    "recurrent": _fake_recurrent,
+    "recurrent_backward": _fake_recurrent_backward,
+}
 """What tells the results' sizes, where that is not the implementation: over fake tensors autograd is out of reach."""
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> Any:
-        out, logsumexp = operator("attention_with_backward")(query, key, value, mask, is_causal, scale)
+        out, logsumexp = composite_op("attention_with_backward")(query, key, value, mask, is_causal, scale)
         ctx.save_for_backward(query, key, value, out, logsumexp, mask)
         ctx.options = (is_causal, scale)
         return out
@@ -160,7 +165,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         *saved, mask = ctx.saved_tensors
-        return *operator("attention_backward")(grads[0], *saved, mask, *ctx.options), None, None, None
+        return *composite_op("attention_backward")(grads[0], *saved, mask, *ctx.options), None, None, None
 
 
 class _Recurrent(torch.autograd.Function):
@@ -168,17 +173,17 @@ class _Recurrent(torch.autograd.Function):
     def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *rest: Any) -> Any:
         ctx.save_for_backward(x, *rest)
         ctx.options = (kind, hidden, flags)
-        return tuple(operator("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags))
+        return tuple(composite_op("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         kind, hidden, flags = ctx.options
         x, *rest = ctx.saved_tensors
-        found = operator("recurrent_backward")(list(grads), kind, x, rest[:hidden], rest[hidden:], *flags)
+        found = composite_op("recurrent_backward")(list(grads), kind, x, rest[:hidden], rest[hidden:], *flags)
         return None, None, None, *found
 
 
-def _attend(
+def _sdpa(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -216,7 +221,7 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
         return int(choose(*asked, **options)) == SDPBackend.FLASH_ATTENTION.value
 
 
-def _layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence[Any], flags: Sequence[Any]) -> Any:
+def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence[Any], flags: Sequence[Any]) -> Any:
     """A stack of recurrent layers with dropout in between, drawn as torch's own stack draws it: with time in front."""
     biases, layers, dropout, train, bidirectional, batch_first = flags
     each, ways = len(params) // layers, 2 if bidirectional else 1
@@ -234,16 +239,16 @@ def _layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence
     return (x.transpose(0, 1) if batch_first else x, *(torch.cat(h) for h in last))
 
 
-def _recur(kind: str) -> Function:
+def _rnn(kind: str) -> Function:
     original = getattr(torch, kind)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not is_padded(*args, **kwargs):
+        if not is_padded_rnn_call(*args, **kwargs):
             return original(*args, **kwargs)
         x, hx, params, *flags = args
         _, layers, dropout, train, _, _ = flags
         if dropout and train and layers > 1:
-            return _layer_by_layer(call, kind, x, hx, params, flags)
+            return _run_layer_by_layer(call, kind, x, hx, params, flags)
         device = x.device.type
         flags.append(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
         hidden = tuple(hx) if kind == "lstm" else (hx,)
@@ -252,8 +257,8 @@ def _recur(kind: str) -> Function:
     return call
 
 
-WITH_BACKWARD: dict[Any, Function] = {
-    F.scaled_dot_product_attention: _attend,
-    **{getattr(torch, kind): _recur(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+TRAINING_REPLACEMENTS: dict[Any, Function] = {
+    F.scaled_dot_product_attention: _sdpa,
+    **{getattr(torch, kind): _rnn(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 """What is exchanged where gradients are needed, and for what."""

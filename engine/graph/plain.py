@@ -16,40 +16,65 @@ from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from engine.graph.code_text import NotFollowed
-from engine.graph.composites import operator as operator_of_ours
-from engine.graph.composites import operators
-from engine.graph.foreign import identity_of, operator_of
-from engine.graph.randomness import form_named, form_of
-from engine.graph.symbols import NUMBERS, NotWritten, Symbols, expression_to_plain, number_to_plain
-from engine.graph.tokens import first_token
-from engine.ir.binary import Configuration
-from engine.ir.graph import BACKWARD, CHECKPOINT, NodeOrigin, checkpoint_of, is_backward, origin_of
-from engine.ir.kernel import Buffer, Constant, Extern, KernelArg, KernelSource, Launch, Program, Ref
-from engine.ir.plan import InputPlan, OutputPlan, Plan, View, is_same_size
+from engine.graph.code_text import CannotFingerprint
+from engine.graph.composites import composite_op as operator_of_ours
+from engine.graph.composites import composite_ops
+from engine.graph.foreign import custom_op_fingerprint, op_overload_of
+from engine.graph.randomness import variant_by_name, variant_name
+from engine.graph.symbols import (
+    SYMBOLIC_TYPES,
+    CannotSerializeExpression,
+    SymbolTable,
+    serialize_expression,
+    serialize_symbolic_number,
+)
+from engine.graph.tokens import effect_token_op
+from engine.ir.binary import KernelConfig
+from engine.ir.graph import BACKWARD_KEY, CHECKPOINT_KEY, NodeProvenance, checkpoint_of, is_backward_node, provenance_of
+from engine.ir.kernel import (
+    AtenCall,
+    Buffer,
+    BufferRef,
+    ConstantTensor,
+    GeneratedKernel,
+    KernelArg,
+    Launch,
+    LoweredProgram,
+)
+from engine.ir.plan import AotMetadata, InputAliasInfo, OutputAliasInfo, ViewSpec, is_same_size
 from engine.records.aot import PartitionRecord, SavedValue
 from engine.records.base import Record
 from engine.records.lowering import LoopOp, LoweringRecord
 
-_LARGEST = 1 << 12
+_MAX_CONSTANT_BYTES = 1 << 12
 """Bytes up to which a tensor that a graph holds is written down."""
 Data = Any
 """What ``json`` reads and writes."""
 
 
-class NotPlain(Exception):
+class CannotSerialize(Exception):
     """A value has no form on disk; the text says which."""
 
 
-_CLASSES: Mapping[str, Any] = {
+_SERIALIZABLE_CLASSES: Mapping[str, Any] = {
     c.__name__: c
     for c in (
-        *(View, InputPlan, OutputPlan, Plan, PartitionRecord, SavedValue),
-        *(Program, Buffer, Launch, Extern, Ref, Constant, KernelSource, KernelArg, Configuration),
+        *(ViewSpec, InputAliasInfo, OutputAliasInfo, AotMetadata, PartitionRecord, SavedValue),
+        *(
+            LoweredProgram,
+            Buffer,
+            Launch,
+            AtenCall,
+            BufferRef,
+            ConstantTensor,
+            GeneratedKernel,
+            KernelArg,
+            KernelConfig,
+        ),
     )
 }
 _RECORDS: Mapping[str, type[Record]] = {c.__name__: c for c in (LoweringRecord, LoopOp)}
-_NAMED: Mapping[str, Mapping[str, Any]] = {
+_TORCH_ENUMS: Mapping[str, Mapping[str, Any]] = {
     "dtype": {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)},
     "layout": {str(v): v for v in vars(torch).values() if isinstance(v, torch.layout)},
     "memory format": {str(v): v for v in vars(torch).values() if isinstance(v, torch.memory_format)},
@@ -57,7 +82,7 @@ _NAMED: Mapping[str, Mapping[str, Any]] = {
 _KINDS: Mapping[type, str] = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory format"}
 
 
-def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) -> Data:
+def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) -> Data:
     """A value as JSON; ``node`` says what stands for a node of a graph.
 
     Raises:
@@ -82,41 +107,43 @@ def to_plain(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) ->
         if type(v) is slice:
             return {"slice": [go(v.start), go(v.stop), go(v.step)]}
         if isinstance(v, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
-            return {"operator": target_name(v)}
+            return {"operator": serialize_target(v)}
         if v is Ellipsis:
             return {"ellipsis": True}
         if type(v) in _KINDS:
             return {_KINDS[type(v)]: str(v)}
         if type(v) is torch.device:
             return {"device": str(v)}
-        if isinstance(v, NUMBERS):
-            return {"number": _written(number_to_plain, v)}
+        if isinstance(v, SYMBOLIC_TYPES):
+            return {"number": _serialize_symbolic(serialize_symbolic_number, v)}
         if isinstance(v, sympy.Basic):
-            return {"relation": _written(expression_to_plain, v)}
+            return {"relation": _serialize_symbolic(serialize_expression, v)}
         if isinstance(v, torch.fx.Node) and node is not None:
             return {"node": node(v)}
         if type(v) is torch.Tensor:
-            return {"tensor": _constant_to_plain(v)}
+            return {"tensor": _serialize_constant(v)}
         if type(v) in _RECORDS.values():
             return {"record": [type(v).__name__, v.to_dict()]}
-        if type(v).__name__ in _CLASSES and type(v) is _CLASSES[type(v).__name__]:
+        if type(v).__name__ in _SERIALIZABLE_CLASSES and type(v) is _SERIALIZABLE_CLASSES[type(v).__name__]:
             return {
                 "class": type(v).__name__,
                 "fields": {f.name: go(getattr(v, f.name)) for f in dataclasses.fields(v)},
             }
-        raise NotPlain(f"a {type(v).__name__} cannot be written down")
+        raise CannotSerialize(f"a {type(v).__name__} cannot be written down")
 
     return go(value)
 
 
-def _written(write: Callable[[Any], Data], value: Any) -> Data:
+def _serialize_symbolic(write: Callable[[Any], Data], value: Any) -> Data:
     try:
         return write(value)
-    except NotWritten as error:
-        raise NotPlain(str(error)) from error
+    except CannotSerializeExpression as error:
+        raise CannotSerialize(str(error)) from error
 
 
-def from_plain(data: Data, node: Callable[[str], torch.fx.Node] | None = None, symbols: Symbols | None = None) -> Any:
+def deserialize_value(
+    data: Data, node: Callable[[str], torch.fx.Node] | None = None, symbols: SymbolTable | None = None
+) -> Any:
     """What ``to_plain`` was given."""
 
     def go(d: Data) -> Any:
@@ -125,27 +152,29 @@ def from_plain(data: Data, node: Callable[[str], torch.fx.Node] | None = None, s
         if not isinstance(d, dict):
             return d
         if "class" in d:
-            return _CLASSES[d["class"]](**{k: go(v) for k, v in d["fields"].items()})
+            return _SERIALIZABLE_CLASSES[d["class"]](**{k: go(v) for k, v in d["fields"].items()})
         ((kind, v),) = d.items()
-        return _READ[kind](v, go) if kind in _READ else _known(kind, v, node, symbols)
+        return _READERS[kind](v, go) if kind in _READERS else _deserialize_reference(kind, v, node, symbols)
 
     return go(data)
 
 
-def _known(kind: str, value: Data, node: Callable[[str], torch.fx.Node] | None, symbols: Symbols | None) -> Any:
+def _deserialize_reference(
+    kind: str, value: Data, node: Callable[[str], torch.fx.Node] | None, symbols: SymbolTable | None
+) -> Any:
     if kind == "node":
         assert node is not None
         return node(value)
     if kind == "number":
         assert symbols is not None
-        return symbols.number(value)
+        return symbols.deserialize_number(value)
     if kind == "relation":
         assert symbols is not None
-        return symbols.expression(value)
-    return _NAMED[kind][value]
+        return symbols.deserialize(value)
+    return _TORCH_ENUMS[kind][value]
 
 
-_READ: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
+_READERS: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
     "float": lambda v, _: float(v),
     "complex": lambda v, _: complex(float(v[0]), float(v[1])),
     "tuple": lambda v, go: tuple(go(i) for i in v),
@@ -154,8 +183,8 @@ _READ: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
     "slice": lambda v, go: slice(*map(go, v)),
     "ellipsis": lambda v, go: Ellipsis,
     "device": lambda v, _: torch.device(v),
-    "operator": lambda v, _: target_named(v),
-    "tensor": lambda v, _: _constant_from_plain(v),
+    "operator": lambda v, _: deserialize_target(v),
+    "tensor": lambda v, _: _deserialize_constant(v),
     "record": lambda v, _: _RECORDS[v[0]].from_dict(v[1]),
 }
 
@@ -163,31 +192,31 @@ _READ: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
 # Fake values.
 
 
-def to_shape(value: Any) -> Data:
+def serialize_fake(value: Any) -> Data:
     """A fake value as JSON: of a tensor what it looks like, not what it shares.
 
     Raises:
         NotPlain: it is no plain tensor, or a size is of no listed form.
     """
     if isinstance(value, (tuple, list)):
-        return {"several": [to_shape(v) for v in value]}
+        return {"several": [serialize_fake(v) for v in value]}
     if not isinstance(value, torch.Tensor):
-        return {"value": to_plain(value)}
+        return {"value": serialize_value(value)}
     if type(value) is not FakeTensor or value.layout != torch.strided or value.is_conj() or value.is_neg():
-        raise NotPlain(f"a {type(value).__name__} of an unusual kind is computed")
-    place = to_plain([list(value.shape), list(value.stride()), value.storage_offset()])
+        raise CannotSerialize(f"a {type(value).__name__} of an unusual kind is computed")
+    place = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
     return {"tensor": [str(value.dtype), str(value.device), *place]}
 
 
-def from_shape(data: Data, mode: FakeTensorMode, symbols: Symbols) -> Any:
-    """A new fake value that looks like the one that ``to_shape`` was given."""
+def deserialize_fake(data: Data, mode: FakeTensorMode, symbols: SymbolTable) -> Any:
+    """A new fake value that looks like the one that ``serialize_fake`` was given."""
     if "several" in data:
-        return tuple(from_shape(d, mode, symbols) for d in data["several"])
+        return tuple(deserialize_fake(d, mode, symbols) for d in data["several"])
     if "value" in data:
-        return from_plain(data["value"], symbols=symbols)
+        return deserialize_value(data["value"], symbols=symbols)
     dtype, device = data["tensor"][:2]
-    shape, stride, offset = from_plain(data["tensor"][2:], symbols=symbols)
-    made = torch.empty_strided(shape, stride, dtype=_NAMED["dtype"][dtype], device="meta")
+    shape, stride, offset = deserialize_value(data["tensor"][2:], symbols=symbols)
+    made = torch.empty_strided(shape, stride, dtype=_TORCH_ENUMS["dtype"][dtype], device="meta")
     if not is_same_size(offset, 0):
         reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
         made = torch.empty(
@@ -199,13 +228,13 @@ def from_shape(data: Data, mode: FakeTensorMode, symbols: Symbols) -> Any:
 # Graphs.
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-_TOKENS: Mapping[Any, str] = {
+_HIGHER_ORDER_TARGETS: Mapping[Any, str] = {
     with_effects: "with effects",
-    first_token(): "token",
+    effect_token_op(): "token",
     auto_functionalized: "auto functionalized",
     auto_functionalized_v2: "auto functionalized, views",
 }
-_OF_NUMBERS: Mapping[Any, str] = {
+_SIZE_FUNCTIONS: Mapping[Any, str] = {
     getattr(place, name): f"{place.__name__}.{name}"
     for place, names in (
         (torch, "sym_max sym_min sym_not sym_float sym_int sym_ite sym_sum"),
@@ -217,68 +246,66 @@ _OF_NUMBERS: Mapping[Any, str] = {
 """What computes with sizes, apart from ``operator``."""
 
 
-def target_name(target: Any) -> str:
+def serialize_target(target: Any) -> str:
     """The name of an operator of a functional graph.
 
     Raises:
         NotPlain: what it is cannot be told from its code.
     """
-    if found := _TOKENS.get(target) or _OF_NUMBERS.get(target):
+    if found := _HIGHER_ORDER_TARGETS.get(target) or _SIZE_FUNCTIONS.get(target):
         return found
     if isinstance(target, torch._ops.OpOverload):
-        if form := form_of(target):
+        if form := variant_name(target):
             return form
         name, overload = target._schema.name, target._overloadname
-        if target.namespace in ("aten", "prims") or name.removeprefix("engine::") in operators():
+        if target.namespace in ("aten", "prims") or name.removeprefix("engine::") in composite_ops():
             return f"{name}.{overload}"
     if isinstance(target, _OPERATORS):
-        return (
-            f"{target.name() if isinstance(target, _OPERATORS[0]) else target._qualified_op_name}#{_identity(target)}"
-        )
+        return f"{target.name() if isinstance(target, _OPERATORS[0]) else target._qualified_op_name}#{_custom_op_fingerprint(target)}"
     name = getattr(target, "__name__", "")
     if name and getattr(operator, name, None) is target:
         return f"operator.{name}"
-    raise NotPlain(f"{target} is an operator of somebody else's")
+    raise CannotSerialize(f"{target} is an operator of somebody else's")
 
 
-def _identity(target: Any) -> str:
+def _custom_op_fingerprint(target: Any) -> str:
     namespace = getattr(target, "namespace", "") or target._qualified_op_name.partition("::")[0]
     if namespace in ("aten", "prims", "engine"):
         return ""
     try:
-        return identity_of(target, _plainly)
-    except NotFollowed as error:
-        raise NotPlain(str(error)) from error
+        return custom_op_fingerprint(target, _serialize_read)
+    except CannotFingerprint as error:
+        raise CannotSerialize(str(error)) from error
 
 
-def _plainly(value: Any) -> Data:
+def _serialize_read(value: Any) -> Data:
     """What the code of somebody else's operator reads, as JSON."""
     try:
-        operator = operator_of(value)
-        return to_plain(value) if operator is None else {"operator": target_name(operator)}
-    except NotPlain as error:
-        raise NotFollowed(str(error)) from error
+        operator = op_overload_of(value)
+        return serialize_value(value) if operator is None else {"operator": serialize_target(operator)}
+    except CannotSerialize as error:
+        raise CannotFingerprint(str(error)) from error
 
 
-def target_named(name: str) -> Any:
+def deserialize_target(name: str) -> Any:
     """The operator of this name.
 
     Raises:
         KeyError: there is none, or it is not what it was when its name was written.
     """
-    for target, known in (*_TOKENS.items(), *_OF_NUMBERS.items()):
+    for target, known in (*_HIGHER_ORDER_TARGETS.items(), *_SIZE_FUNCTIONS.items()):
         if name == known:
             return target
     if name.startswith("operator."):
         return getattr(operator, name.partition(".")[2])
-    if (form := form_named(name, target_named)) is not None:
+    if (form := variant_by_name(name, deserialize_target)) is not None:
         return form
     name, _, identity = name.partition("#")
     namespace, _, rest = name.partition("::")
     rest, _, overload = rest.partition(".")
     if identity:
         found = getattr(getattr(getattr(torch.ops, namespace), rest), overload or "default")
-        if _identity(found) != identity:
+        if _custom_op_fingerprint(found) != identity:
             raise KeyError(name)
         return found
     if namespace == "engine":
@@ -288,72 +315,72 @@ def target_named(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), rest), overload)
 
 
-def graph_to_plain(module: torch.fx.GraphModule) -> Data:
+def serialize_graph(module: torch.fx.GraphModule) -> Data:
     """A functional graph as JSON. Of origins only the names of the traced graph's nodes are kept: where these stand may change.
 
     Raises:
         NotPlain: something in it has no form on disk.
     """
-    return [_node_to_plain(n, module) for n in module.graph.nodes]
+    return [_serialize_node(n, module) for n in module.graph.nodes]
 
 
-def _node_to_plain(node: torch.fx.Node, module: torch.fx.GraphModule) -> Data:
+def _serialize_node(node: torch.fx.Node, module: torch.fx.GraphModule) -> Data:
     if node.op not in ("placeholder", "call_function", "output", "get_attr"):
-        raise NotPlain(f"{node.name} is held by the graph")
-    origin = origin_of(node)
+        raise CannotSerialize(f"{node.name} is held by the graph")
+    origin = provenance_of(node)
     sources = [n.rpartition(":")[2] for n in origin.nodes]
-    target: Data = target_name(node.target) if node.op == "call_function" else ""
+    target: Data = serialize_target(node.target) if node.op == "call_function" else ""
     if node.op == "get_attr":
-        target = to_plain(getattr(module, str(node.target), None))
-    args = to_plain((node.args, dict(node.kwargs)), lambda n: n.name) if node.op != "placeholder" else None
-    shape = to_shape(node.meta["val"]) if "val" in node.meta else None
-    marks = [is_backward(node), checkpoint_of(node)]
+        target = serialize_value(getattr(module, str(node.target), None))
+    args = serialize_value((node.args, dict(node.kwargs)), lambda n: n.name) if node.op != "placeholder" else None
+    shape = serialize_fake(node.meta["val"]) if "val" in node.meta else None
+    marks = [is_backward_node(node), checkpoint_of(node)]
     return [node.op, node.name, target, args, shape, sources, origin.note, marks]
 
 
-def _constant_to_plain(value: torch.Tensor) -> Data:
+def _serialize_constant(value: torch.Tensor) -> Data:
     """A small tensor that tracing made of numbers in the code: its type, its sizes and its bytes."""
     is_plain = value.device.type == "cpu" and value.layout == torch.strided and not (value.is_conj() or value.is_neg())
-    if not is_plain or value.nbytes > _LARGEST or not value.is_contiguous():
-        raise NotPlain("a tensor that the graph holds is large, or of an unusual kind")
+    if not is_plain or value.nbytes > _MAX_CONSTANT_BYTES or not value.is_contiguous():
+        raise CannotSerialize("a tensor that the graph holds is large, or of an unusual kind")
     held = value.detach().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
     return [str(value.dtype), list(value.shape), bytes(held).hex()]
 
 
-def _constant_from_plain(data: Data) -> torch.Tensor:
+def _deserialize_constant(data: Data) -> torch.Tensor:
     dtype, shape, held = data
-    kind: torch.dtype = _NAMED["dtype"][dtype]
+    kind: torch.dtype = _TORCH_ENUMS["dtype"][dtype]
     with _disable_current_modes():
         if not held:
             return torch.empty(shape, dtype=kind)
         return torch.frombuffer(bytearray.fromhex(held), dtype=torch.uint8).view(kind).reshape(shape)
 
 
-def graph_from_plain(
-    data: Data, mode: FakeTensorMode, symbols: Symbols, origin: Callable[[list[str], str], NodeOrigin]
+def deserialize_graph(
+    data: Data, mode: FakeTensorMode, symbols: SymbolTable, origin: Callable[[list[str], str], NodeProvenance]
 ) -> torch.fx.GraphModule:
-    """The graph that ``graph_to_plain`` was given, its fake values anew; ``origin`` makes a node's from names and note."""
+    """The graph that ``serialize_graph`` was given, its fake values anew; ``origin`` makes a node's from names and note."""
     graph = torch.fx.Graph()
     nodes: dict[str, torch.fx.Node] = {}
     constants: dict[str, Any] = {}
     for op, name, target, args, shape, sources, note, (late, checkpoint) in data:
-        given = ((), {}) if args is None else from_plain(args, nodes.__getitem__, symbols)
+        given = ((), {}) if args is None else deserialize_value(args, nodes.__getitem__, symbols)
         if op == "output":
             made = graph.output(given[0][0])
         elif op == "placeholder":
             made = graph.create_node(op, name, name=name)
         elif op == "get_attr":
-            constants[name] = from_plain(target)
+            constants[name] = deserialize_value(target)
             made = graph.create_node(op, name, name=name)
         else:
-            made = graph.create_node(op, target_named(target), given[0], given[1], name=name)
+            made = graph.create_node(op, deserialize_target(target), given[0], given[1], name=name)
         nodes[name] = made
         if shape is not None:
-            made.meta["val"] = from_shape(shape, mode, symbols)
+            made.meta["val"] = deserialize_fake(shape, mode, symbols)
         custom: dict[str, Any] = {"engine_origin": origin(sources, note)}
         if late:
-            custom[BACKWARD] = True
+            custom[BACKWARD_KEY] = True
         if checkpoint is not None:
-            custom[CHECKPOINT] = checkpoint
+            custom[CHECKPOINT_KEY] = checkpoint
         made.meta["custom"] = custom
     return torch.fx.GraphModule(constants, graph)

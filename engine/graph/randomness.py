@@ -21,11 +21,11 @@ from engine.ir.graph import checkpoint_of
 
 Node = torch.fx.Node
 
-_ORIGINALS: dict[Any, tuple[torch._ops.OpOverload, bool]] = {}
+_ORIGINAL_OPS: dict[Any, tuple[torch._ops.OpOverload, bool]] = {}
 """Random operators by their forms that draw from a state, and whether they fill memory that was made for them."""
 
 
-_FORMS: dict[Any, tuple[torch._ops.OpOverload, bool, int]] = {}
+_VARIANTS: dict[Any, tuple[torch._ops.OpOverload, bool, int]] = {}
 """Both forms, with what they are forms of, and which of the two they are."""
 
 
@@ -34,12 +34,12 @@ def is_random(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def drawn_from(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
+def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
     """The states of the devices' random number generators: the whole state of a CPU's, seed and offset of a GPU's."""
     return tuple(torch.get_rng_state() if d == "cpu" else torch.cuda.get_rng_state(d) for d in devices)
 
 
-def draw_from(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
+def set_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
     """Put the generators into these states."""
     for device, state in zip(devices, states, strict=True):
         if device == "cpu":
@@ -49,54 +49,54 @@ def draw_from(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
 
 
 @contextlib.contextmanager
-def drawing_from(devices: Sequence[str], states: Sequence[torch.Tensor]) -> Iterator[None]:
+def with_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> Iterator[None]:
     """Draw from these states; afterwards the generators are where they were."""
-    now = drawn_from(devices)
-    draw_from(devices, states)
+    now = get_rng_states(devices)
+    set_rng_states(devices, states)
     try:
         yield
     finally:
-        draw_from(devices, now)
+        set_rng_states(devices, now)
 
 
 @functools.cache
 def _library() -> torch.library.Library:
     library = torch.library.Library("engine", "FRAGMENT")
     library.define("random_state(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-    library.impl("random_state", lambda device: drawn_from((str(device),))[0], "CompositeExplicitAutograd")
-    fake = functools.partial(_fake_state, torch.get_rng_state().numel())
+    library.impl("random_state", lambda device: get_rng_states((str(device),))[0], "CompositeExplicitAutograd")
+    fake = functools.partial(_fake_rng_state, torch.get_rng_state().numel())
     torch.library.register_fake("engine::random_state", fake, lib=library)
     return library
 
 
-def _fake_state(size: int, device: torch.device) -> torch.Tensor:
+def _fake_rng_state(size: int, device: torch.device) -> torch.Tensor:
     return torch.empty(size if device.type == "cpu" else 16, dtype=torch.uint8)
 
 
 @functools.cache
-def _forms(target: torch._ops.OpOverload, is_filled: bool) -> tuple[Any, Any]:
+def _rng_state_variants(target: torch._ops.OpOverload, is_filled: bool) -> tuple[Any, Any]:
     """Two forms of a random operator: one draws from a state that it is given, the other returns the state that it drew from as well."""
     library = _library()
     name, _, text = str(target._schema).partition("(")
     name = name.replace("::", "_").replace(".", "_") + ("_in_place" if is_filled else "")
-    run = _filled if is_filled else target
+    run = _bernoulli_into_new if is_filled else target
     parameters, _, results = text.rpartition(") -> ")
     state = "Tensor engine_state, " if parameters else "Tensor engine_state"
     several = f"{results[1:-1]}" if results.startswith("(") else results
     again, drawing = f"again_{name}", f"drawing_{name}"
 
     def run_again(state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        with drawing_from(_devices(args, kwargs), (state,)):
+        with with_rng_states(_devices(args, kwargs), (state,)):
             return run(*args, **kwargs)
 
     def run_drawing(*args: Any, **kwargs: Any) -> Any:
-        (state,) = drawn_from(_devices(args, kwargs))
+        (state,) = get_rng_states(_devices(args, kwargs))
         made = run(*args, **kwargs)
         return (state, *made) if isinstance(made, tuple) else (state, made)
 
     def fake_drawing(*args: Any, **kwargs: Any) -> Any:
         made = target(*args, **kwargs)
-        state = _fake_state(torch.get_rng_state().numel(), torch.device(_devices(args, kwargs)[0]))
+        state = _fake_rng_state(torch.get_rng_state().numel(), torch.device(_devices(args, kwargs)[0]))
         return (state, *made) if isinstance(made, tuple) else (state, made)
 
     library.define(f"{again}({state}{parameters}) -> {results}")
@@ -106,18 +106,18 @@ def _forms(target: torch._ops.OpOverload, is_filled: bool) -> tuple[Any, Any]:
     library.impl(drawing, run_drawing, "CompositeExplicitAutograd")
     torch.library.register_fake(f"engine::{drawing}", fake_drawing, lib=library)
     forms = getattr(torch.ops.engine, again).default, getattr(torch.ops.engine, drawing).default
-    _ORIGINALS[forms[0]] = (target, is_filled)
+    _ORIGINAL_OPS[forms[0]] = (target, is_filled)
     for number, form in enumerate(forms):
-        _FORMS[form] = (target, is_filled, number)
+        _VARIANTS[form] = (target, is_filled, number)
     return forms
 
 
-def _filled(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
     """``tensor.bernoulli_(p)``: numbers are drawn in the order of memory, which ATen's functional form does not keep."""
     return torch.empty_like(tensor).bernoulli_(p, generator=generator)
 
 
-def _fills(node: Node) -> bool:
+def _fills_new_memory(node: Node) -> bool:
     filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
     return isinstance(filled, Node) and filled.target is torch.ops.aten.empty_like.default
 
@@ -137,7 +137,7 @@ def _device(value: Any) -> torch.device:
     return value if isinstance(value, torch.device) else value.device
 
 
-def _can_be_stated(node: Node) -> bool:
+def _supports_explicit_state(node: Node) -> bool:
     """Whether it draws from a default generator, and makes nothing but tensors."""
     schema = node.target._schema  # type: ignore[union-attr]
     if node.target.namespace == "engine" or schema.is_mutable:  # type: ignore[union-attr]
@@ -147,24 +147,24 @@ def _can_be_stated(node: Node) -> bool:
     return plain and bool(schema.returns) and not any(g is not None for g in given)
 
 
-def state_draws(graph: torch.fx.Graph, *, everywhere: bool = False) -> int:
+def make_rng_state_explicit(graph: torch.fx.Graph, *, outside_checkpoints_too: bool = False) -> int:
     """Make random operators functions of a state that is read right before them, in checkpoints only or ``everywhere``; returns how many."""
     count = 0
     for node in list(graph.nodes):
         if (
-            not (everywhere or checkpoint_of(node) is not None)
+            not (outside_checkpoints_too or checkpoint_of(node) is not None)
             or not node.users
             or not is_random(node)
-            or not _can_be_stated(node)
+            or not _supports_explicit_state(node)
         ):
             continue
-        again, _ = _forms(node.target, _fills(node))
+        again, _ = _rng_state_variants(node.target, _fills_new_memory(node))
         values = [n.meta.get("val") for n in node.all_input_nodes]
         device = torch.device(_devices((values, node.args), node.kwargs)[0])
         with graph.inserting_before(node):
-            state = graph.create_node("call_function", _state_operator(), (device,), name="random_state")
+            state = graph.create_node("call_function", _rng_state_op(), (device,), name="random_state")
             made = graph.call_function(again, (state, *node.args), dict(node.kwargs))
-        state.meta = {"val": _state_value(node, device)}
+        state.meta = {"val": _rng_state_value(node, device)}
         made.meta = dict(node.meta)
         node.replace_all_uses_with(made)
         graph.erase_node(node)
@@ -173,45 +173,45 @@ def state_draws(graph: torch.fx.Graph, *, everywhere: bool = False) -> int:
     return count
 
 
-def _state_operator() -> Any:
+def _rng_state_op() -> Any:
     _library()
     return torch.ops.engine.random_state.default
 
 
-def _state_value(node: Node, device: torch.device) -> torch.Tensor:
+def _rng_state_value(node: Node, device: torch.device) -> torch.Tensor:
     value = node.meta["val"]
     like = value[0] if isinstance(value, (tuple, list)) else value
     with like.fake_mode:
-        return _fake_state(torch.get_rng_state().numel(), device)
+        return _fake_rng_state(torch.get_rng_state().numel(), device)
 
 
-def is_state(node: Node) -> bool:
+def reads_rng_state(node: Node) -> bool:
     """Whether a node reads a generator's state for the operator that follows."""
-    return node.target is _state_operator()
+    return node.target is _rng_state_op()
 
 
-def is_stated(node: Node) -> bool:
+def takes_rng_state(node: Node) -> bool:
     """Whether a node draws from a state that it is given."""
-    return node.target in _ORIGINALS
+    return node.target in _ORIGINAL_OPS
 
 
-def join_draws(module: torch.fx.GraphModule) -> None:
+def save_rng_states(module: torch.fx.GraphModule) -> None:
     """In a forward, join each reading of a state with the operator that draws from it, so that the generator moves on."""
     graph = module.graph
-    for state in [n for n in graph.nodes if is_state(n)]:
+    for state in [n for n in graph.nodes if reads_rng_state(n)]:
         drawn = next(u for u in state.users if u.op == "call_function")
-        original = _ORIGINALS[drawn.target]
+        original = _ORIGINAL_OPS[drawn.target]
         drawn.args = drawn.args[1:]
         if not state.users:  # nothing is to be drawn again
             drawn.target = original[0]
         else:
-            _return_state(graph, state, drawn, _forms(*original)[1])
+            _return_rng_state(graph, state, drawn, _rng_state_variants(*original)[1])
         if not state.users:
             graph.erase_node(state)
     module.recompile()
 
 
-def _return_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: Any) -> None:
+def _return_rng_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: Any) -> None:
     value = drawn.meta["val"]
     is_several = isinstance(value, (tuple, list))
     with graph.inserting_before(drawn):
@@ -232,20 +232,20 @@ def _return_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: Any)
     graph.erase_node(drawn)
 
 
-def form_of(target: Any) -> str:
+def variant_name(target: Any) -> str:
     """The name of a form of a random operator that is given a state or returns it; empty for what is none."""
-    known = _FORMS.get(target)
+    known = _VARIANTS.get(target)
     if known is None:
         return "state" if str(target) == "engine.random_state.default" else ""
     original, is_filled, number = known
     return f"form {number}{int(is_filled)} {original._schema.name}.{original._overloadname}"
 
 
-def form_named(name: str, find: Callable[[str], Any]) -> Any:
+def variant_by_name(name: str, find: Callable[[str], Any]) -> Any:
     """The form of this name, None for what names none; ``find`` gives a random operator by name."""
     if name == "state":
-        return _state_operator()
+        return _rng_state_op()
     if not name.startswith("form "):
         return None
     _, numbers, original = name.split(" ")
-    return _forms(find(original), numbers[1] == "1")[int(numbers[0])]
+    return _rng_state_variants(find(original), numbers[1] == "1")[int(numbers[0])]

@@ -10,11 +10,11 @@ import torch.fx
 Rule = Callable[[torch.fx.GraphModule], Iterator[str]]
 
 
-class IllegalGraph(ValueError):
+class GraphVerificationError(ValueError):
     """A stage of ours made a graph that breaks a rule; says which node and which rule."""
 
     def __init__(self, title: str, faults: tuple[str, ...]) -> None:
-        self.faults = faults
+        self.violations = faults
         super().__init__(f"{title}: {'; '.join(faults)}")
 
 
@@ -47,7 +47,7 @@ def defined_before_use(module: torch.fx.GraphModule) -> Iterator[str]:
         known.add(node)
 
 
-def values_are_known(module: torch.fx.GraphModule) -> Iterator[str]:
+def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:
     """Every node that can have a value carries its fake one in ``meta["example_value"]`` or ``meta["val"]``."""
     for node in module.graph.nodes:
         if node.op == "output" or _returns_nothing(node):
@@ -60,25 +60,25 @@ def _returns_nothing(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
 
 
-def only_operators(module: torch.fx.GraphModule) -> Iterator[str]:
+def calls_only_functions(module: torch.fx.GraphModule) -> Iterator[str]:
     """No modules and no methods are called: operators and functions only."""
     for node in module.graph.nodes:
         if node.op in ("call_module", "call_method"):
             yield f"{node.name} is a {node.op}"
 
 
-def nothing_is_mutated(module: torch.fx.GraphModule) -> Iterator[str]:
+def is_functional(module: torch.fx.GraphModule) -> Iterator[str]:
     """No operator writes to one of its arguments."""
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             yield f"{node.name} ({node.target}) writes to one of its arguments"
 
 
-WELL_FORMED: tuple[Rule, ...] = (inputs_come_first, one_output_at_the_end, defined_before_use)
-FUNCTIONAL: tuple[Rule, ...] = (*WELL_FORMED, values_are_known, only_operators, nothing_is_mutated)
+WELL_FORMED_RULES: tuple[Rule, ...] = (inputs_come_first, one_output_at_the_end, defined_before_use)
+FUNCTIONAL_RULES: tuple[Rule, ...] = (*WELL_FORMED_RULES, values_have_fakes, calls_only_functions, is_functional)
 
 
-def check(module: torch.fx.GraphModule, rules: tuple[Rule, ...], title: str) -> None:
+def verify_graph(module: torch.fx.GraphModule, rules: tuple[Rule, ...], title: str) -> None:
     """Hold a graph against rules.
 
     Raises:
@@ -86,4 +86,4 @@ def check(module: torch.fx.GraphModule, rules: tuple[Rule, ...], title: str) -> 
     """
     faults = tuple(fault for rule in rules for fault in rule(module))
     if faults:
-        raise IllegalGraph(title, faults)
+        raise GraphVerificationError(title, faults)

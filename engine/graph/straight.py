@@ -9,30 +9,30 @@ from typing import Any
 import torch.fx
 
 Run = Callable[..., Any]
-Leave = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[Callable[[], bool], Run] | None]
+EarlyExit = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[Callable[[], bool], Run] | None]
 """Of a node and the nodes whose values are still needed after it: whether to leave the function there, asked each time, and who then goes on."""
 
 
-def straight_line(
+def generate_function(
     module: torch.fx.GraphModule,
-    callable_of: Callable[[torch.fx.Node], Any],
+    node_callable: Callable[[torch.fx.Node], Any],
     *,
     name: str,
     is_boxed: bool = False,
-    leave: Leave | None = None,
+    early_exit: EarlyExit | None = None,
 ) -> Run:
     """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``, which empties the list), where ``callable_of`` says what computes a node.
 
     ``name`` is shown in tracebacks. ``leave`` names the nodes after which something else may have to go on: called with the values that are
     still needed, it returns in place of the function.
     """
-    writer = _Writer(module, callable_of, is_boxed, leave)
+    writer = _FunctionWriter(module, node_callable, is_boxed, early_exit)
     exec(compile(writer.text(), f"<engine {name}>", "exec"), writer.scope)
     run: Run = writer.scope["run"]
     return run
 
 
-class _Writer:
+class _FunctionWriter:
     """Writes the function's text; callables and constants go into ``scope``."""
 
     def __init__(
@@ -40,16 +40,16 @@ class _Writer:
         module: torch.fx.GraphModule,
         callable_of: Callable[[torch.fx.Node], Any],
         is_boxed: bool,
-        leave: Leave | None,
+        leave: EarlyExit | None,
     ) -> None:
         self._module = module
         self._callable = callable_of
         self._is_boxed = is_boxed
-        self._leave = leave
+        self._early_exit = leave
         self._nodes = list(module.graph.nodes)
         self.scope: dict[str, Any] = {}
         self._names: dict[int, str] = {}
-        self._kept: list[Any] = []
+        self._keep_alive: list[Any] = []
 
     def text(self) -> str:
         """The function ``run``."""
@@ -71,11 +71,11 @@ class _Writer:
                 lines.append(f"    del {', '.join(n.name for n in dead)}")
             for gone in dead:
                 alive.pop(gone, None)
-            lines += self._leaving(node, list(alive))
+            lines += self._early_exit_lines(node, list(alive))
         return "\n".join(lines)
 
-    def _leaving(self, node: torch.fx.Node, alive: list[torch.fx.Node]) -> list[str]:
-        found = None if self._leave is None else self._leave(node, alive)
+    def _early_exit_lines(self, node: torch.fx.Node, alive: list[torch.fx.Node]) -> list[str]:
+        found = None if self._early_exit is None else self._early_exit(node, alive)
         if found is None:
             return []
         is_time, goes_on = (self._name(f, "op") for f in found)
@@ -102,7 +102,7 @@ class _Writer:
     def _name(self, value: Any, kind: str) -> str:
         if id(value) not in self._names:
             self._names[id(value)] = name = f"__{kind}_{len(self._names)}"
-            self._kept.append(value)
+            self._keep_alive.append(value)
             self.scope[name] = value
         return self._names[id(value)]
 

@@ -14,27 +14,27 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 Data = Any
-NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _KINDS: Mapping[str, type] = {"int": torch.SymInt, "float": torch.SymFloat, "bool": torch.SymBool}
-_OF_TORCH = (
+_TORCH_FUNCTIONS = (
     "FloorDiv ModularIndexing Where PythonMod Mod CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift Max Min PowByNatural FloatPow "
     "FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat Identity"
 ).split()
-_OF_SYMPY = (
+_SYMPY_FUNCTIONS = (
     "Add Mul Pow Equality Unequality LessThan StrictLessThan GreaterThan StrictGreaterThan And Or Not Piecewise ITE "
     "ExprCondPair ceiling floor"
 ).split()
-_FORMS: Mapping[str, Any] = {
-    **{name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)},
-    **{name: getattr(sympy, name) for name in _OF_SYMPY if hasattr(sympy, name)},
+_EXPRESSION_TYPES: Mapping[str, Any] = {
+    **{name: getattr(functions, name) for name in _TORCH_FUNCTIONS if hasattr(functions, name)},
+    **{name: getattr(sympy, name) for name in _SYMPY_FUNCTIONS if hasattr(sympy, name)},
 }
 
 
-class NotWritten(Exception):
+class CannotSerializeExpression(Exception):
     """An expression has no form on disk; the text says why."""
 
 
-def expression_to_plain(expression: sympy.Basic) -> Data:
+def serialize_expression(expression: sympy.Basic) -> Data:
     """An expression over size symbols as JSON: a number, a name, or a form with what it is of.
 
     Raises:
@@ -51,13 +51,13 @@ def expression_to_plain(expression: sympy.Basic) -> Data:
     if isinstance(expression, sympy.Float):
         return {"float": repr(float(expression))}
     name = type(expression).__name__
-    if _FORMS.get(name) is not type(expression):
-        raise NotWritten(f"a size is computed by {name}")
-    return [name, *map(expression_to_plain, expression.args)]
+    if _EXPRESSION_TYPES.get(name) is not type(expression):
+        raise CannotSerializeExpression(f"a size is computed by {name}")
+    return [name, *map(serialize_expression, expression.args)]
 
 
-def expression_from_plain(data: Data, symbols: Mapping[str, sympy.Symbol]) -> Any:
-    """What ``expression_to_plain`` was given, over these symbols by name.
+def deserialize_expression(data: Data, symbols: Mapping[str, sympy.Symbol]) -> Any:
+    """What ``serialize_expression`` was given, over these symbols by name.
 
     Raises:
         KeyError: there is no such symbol or form.
@@ -76,29 +76,29 @@ def expression_from_plain(data: Data, symbols: Mapping[str, sympy.Symbol]) -> An
         case {"float": text}:
             return sympy.Float(float(text))
         case [name, *args]:
-            return _FORMS[name](*(expression_from_plain(a, symbols) for a in args))
+            return _EXPRESSION_TYPES[name](*(deserialize_expression(a, symbols) for a in args))
     raise KeyError(str(data))
 
 
-def number_to_plain(number: Any) -> Data:
+def serialize_symbolic_number(number: Any) -> Data:
     """A symbolic number as JSON: of which kind it is, and its expression."""
     kind = next(name for name, k in _KINDS.items() if isinstance(number, k))
-    return [kind, expression_to_plain(number.node.expr)]
+    return [kind, serialize_expression(number.node.expr)]
 
 
-class Symbols:
+class SymbolTable:
     """The symbols of one call by name, and numbers over them in the call's own environment."""
 
     def __init__(self, env: ShapeEnv | None, values: Sequence[Any]) -> None:
-        self.env = env
-        self._known = {s.name: s for v in values for n in numbers_in(v) for s in n.node.expr.free_symbols}
+        self.shape_env = env
+        self._known = {s.name: s for v in values for n in symbolic_numbers_in(v) for s in n.node.expr.free_symbols}
 
-    def revive(self, data: Data, traced: Sequence[Any]) -> None:
-        """Make the symbols anew that ``unbacked_to_plain`` was given. In the call's environment they stand for those of ``traced``."""
-        env = self.env
+    def recreate_unbacked(self, data: Data, traced: Sequence[Any]) -> None:
+        """Make the symbols anew that ``serialize_unbacked_symbols`` was given. In the call's environment they stand for those of ``traced``."""
+        env = self.shape_env
         if not data or env is None:
             return
-        before = {s.name: s for v in traced for n in numbers_in(v) for s in n.node.expr.free_symbols}
+        before = {s.name: s for v in traced for n in symbolic_numbers_in(v) for s in n.node.expr.free_symbols}
         for name, is_fraction, is_size, bounds, stands_for, _ in data:
             with env.ignore_fresh_unbacked_symbols():
                 made = env.create_unbacked_symfloat() if is_fraction else env.create_unbacked_symint()
@@ -112,34 +112,34 @@ class Symbols:
                 env.size_like.add(symbol)
         for *_, facts in data:
             for fact in facts:
-                env.guard_or_defer_runtime_assert(self.expression(fact), "read from disk")
+                env.guard_or_defer_runtime_assert(self.deserialize(fact), "read from disk")
 
-    def number(self, data: Data) -> Any:
-        """The number that ``number_to_plain`` was given.
+    def deserialize_number(self, data: Data) -> Any:
+        """The number that ``serialize_symbolic_number`` was given.
 
         Raises:
             KeyError: it is over symbols that the call does not have.
         """
         kind, plain = data
-        if self.env is None:
+        if self.shape_env is None:
             raise KeyError(kind)
-        expression = self.expression(plain)
+        expression = self.deserialize(plain)
         if kind == "int":
-            return self.env.create_symintnode(expression, hint=None)
+            return self.shape_env.create_symintnode(expression, hint=None)
         if kind == "float":
-            return self.env.create_symfloatnode(expression, hint=None)
-        return self.env.create_symboolnode(expression)
+            return self.shape_env.create_symfloatnode(expression, hint=None)
+        return self.shape_env.create_symboolnode(expression)
 
-    def expression(self, data: Data) -> Any:
-        """The expression that ``expression_to_plain`` was given.
+    def deserialize(self, data: Data) -> Any:
+        """The expression that ``serialize_expression`` was given.
 
         Raises:
             KeyError: it is over symbols that the call does not have.
         """
-        return expression_from_plain(data, self._known)
+        return deserialize_expression(data, self._known)
 
 
-def unbacked_to_plain(env: ShapeEnv | None, values: Sequence[Any], traced: Sequence[Any]) -> Data:
+def serialize_unbacked_symbols(env: ShapeEnv | None, values: Sequence[Any], traced: Sequence[Any]) -> Data:
     """The symbols among ``values`` that only the running graph knows: what is known of each, and for which of ``traced`` it stands.
 
     Raises:
@@ -147,14 +147,20 @@ def unbacked_to_plain(env: ShapeEnv | None, values: Sequence[Any], traced: Seque
     """
     if env is None:
         return []
-    before = {s.name for v in traced for n in numbers_in(v) for s in n.node.expr.free_symbols}
-    found = {s.name: s for v in values for n in numbers_in(v) for s in n.node.expr.free_symbols if is_free(s)}
+    before = {s.name for v in traced for n in symbolic_numbers_in(v) for s in n.node.expr.free_symbols}
+    found = {
+        s.name: s
+        for v in values
+        for n in symbolic_numbers_in(v)
+        for s in n.node.expr.free_symbols
+        if is_unbacked_symbol(s)
+    }
     return [
         [
             *(name, symbol_is_type(s, SymT.UNBACKED_FLOAT), s in env.size_like),
             [int(b) if isinstance(b, sympy.Integer) else None for b in _bounds(env, s)],
             sorted(str(old) for old, new in env.replacements.items() if new == s and str(old) in before),
-            [expression_to_plain(env.replace(a.expr)) for a in env.deferred_runtime_asserts.get(s, ())],
+            [serialize_expression(env.replace(a.expr)) for a in env.deferred_runtime_asserts.get(s, ())],
         ]
         for name, s in sorted(found.items())
     ]
@@ -165,29 +171,29 @@ def _bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
     return known.lower, known.upper
 
 
-def is_free(expression: Any) -> bool:
+def is_unbacked_symbol(expression: Any) -> bool:
     """Whether it is a symbol that only the running graph knows."""
     return isinstance(expression, sympy.Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
-def numbers_in(value: Any) -> Iterator[Any]:
+def symbolic_numbers_in(value: Any) -> Iterator[Any]:
     """The symbolic numbers that a value is, or has for sizes, strides and offset."""
     if isinstance(value, (tuple, list)):
         for v in value:
-            yield from numbers_in(v)
-    elif isinstance(value, NUMBERS):
+            yield from symbolic_numbers_in(v)
+    elif isinstance(value, SYMBOLIC_TYPES):
         yield value
     elif isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides:
-        yield from numbers_in((*value.shape, *value.stride(), value.storage_offset()))
+        yield from symbolic_numbers_in((*value.shape, *value.stride(), value.storage_offset()))
 
 
-def assumptions(values: Sequence[Any]) -> Data:
+def shape_env_facts(values: Sequence[Any]) -> Data:
     """What is taken for granted of sizes when a graph is compiled: ranges, and every relation that its guards check."""
-    envs = {id(n.node.shape_env): n.node.shape_env for v in values for n in numbers_in(v)}
-    return [_taken_for_granted(env) for env in envs.values()]
+    envs = {id(n.node.shape_env): n.node.shape_env for v in values for n in symbolic_numbers_in(v)}
+    return [_facts_of(env) for env in envs.values()]
 
 
-def _taken_for_granted(env: ShapeEnv) -> Data:
+def _facts_of(env: ShapeEnv) -> Data:
     ranges = sorted((str(s), str(r.lower), str(r.upper)) for s, r in env.var_to_range.items())
     replaced = sorted((str(s), str(r)) for s, r in env.replacements.items())
     divisible = sorted(map(str, env.divisible))

@@ -7,37 +7,37 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.graph.passes.watch import PASSES
-from engine.graph.text import line_of, target_of
-from engine.ir.aot import prefix_of
-from engine.ir.graph import node_id, origin_of
+from engine.graph.passes.watch import PASS_RECORDS_KEY
+from engine.graph.text import format_node, format_target
+from engine.ir.aot import node_id_prefix
+from engine.ir.graph import node_id, provenance_of
 from engine.records.graph import GraphRecord, NodeRecord
 
 
 def graph_record(module: torch.fx.GraphModule, stage: str, compilation: str, title: str) -> GraphRecord:
     """The record of a traced graph ("fx") or of an ATen graph ("aten", "decomposed", ...); nothing is computed."""
-    nodes = tuple(_node_record(node, prefix_of(stage), compilation) for node in module.graph.nodes)
-    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=module.meta.get(PASSES, ()))
+    nodes = tuple(_node_record(node, node_id_prefix(stage), compilation) for node in module.graph.nodes)
+    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=module.meta.get(PASS_RECORDS_KEY, ()))
 
 
-def value_of(node: torch.fx.Node) -> Any:
+def fake_value_of(node: torch.fx.Node) -> Any:
     """The fake value that a node stands for; None where none is known."""
     value = node.meta.get("val")
     return node.meta.get("example_value") if value is None else value
 
 
 def _node_record(node: torch.fx.Node, stage: str, compilation: str) -> NodeRecord:
-    origin = origin_of(node)
-    value = value_of(node)
-    layout = _layout(value) if isinstance(value, torch.Tensor) else {}
+    origin = provenance_of(node)
+    value = fake_value_of(node)
+    layout = _tensor_fields(value) if isinstance(value, torch.Tensor) else {}
     if not layout and isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         layout = {"dtype": f"{type(value).__name__}({value})"}
     return NodeRecord(
         id=node_id(stage, compilation, node),
         name=node.name,
         op=node.op,
-        target=target_of(node),
-        text=line_of(node),
+        target=format_target(node),
+        text=format_node(node),
         inputs=tuple(node_id(stage, compilation, n) for n in node.all_input_nodes),
         origins=origin.nodes,
         span=origin.span,
@@ -48,7 +48,7 @@ def _node_record(node: torch.fx.Node, stage: str, compilation: str) -> NodeRecor
     )
 
 
-def _layout(value: torch.Tensor) -> dict[str, Any]:
+def _tensor_fields(value: torch.Tensor) -> dict[str, Any]:
     told: dict[str, Any] = {
         "shape": tuple(map(str, value.shape)),
         "dtype": str(value.dtype).removeprefix("torch."),

@@ -49,7 +49,7 @@ _IN_PLACE: dict[Any, str] = {
     operator.irshift: ">>=",
 }
 _UNARY: dict[Any, str] = {operator.neg: "-", operator.pos: "+", operator.invert: "~", operator.not_: "not "}
-_OWNERS: dict[str, str] = {
+_MODULE_ALIASES: dict[str, str] = {
     "torch.nn.functional": "F",
     "torch._C._nn": "F",
     "torch._C._VariableFunctions": "torch",
@@ -60,20 +60,20 @@ _OWNERS: dict[str, str] = {
 }
 
 
-def line_of(node: torch.fx.Node) -> str:
+def format_node(node: torch.fx.Node) -> str:
     """The node as a statement: ``mul = x * 0.125``, ``softmax = torch.softmax(s, dim=-1)``, ``return (mul, softmax)``."""
     if node.op == "placeholder":
         return node.name
     if node.op == "output":
-        return f"return {argument(node.args[0])}"
+        return f"return {format_argument(node.args[0])}"
     if node.op == "get_attr":
         return f"{node.name} = self.{node.target}"
     if node.target is operator.setitem:
-        return f"{_operand(node.args[0])}[{_subscript(node.args[1])}] = {argument(node.args[2])}"
+        return f"{_operand(node.args[0])}[{_subscript(node.args[1])}] = {format_argument(node.args[2])}"
     return f"{node.name} = {_call(node)}"
 
 
-def target_of(node: torch.fx.Node) -> str:
+def format_target(node: torch.fx.Node) -> str:
     """What the node calls, as a person writes it: ``aten.add.Tensor``, ``torch.softmax``, ``Tensor.view``, ``operator.add``."""
     if node.op == "call_method":
         return f"Tensor.{node.target}"
@@ -82,19 +82,19 @@ def target_of(node: torch.fx.Node) -> str:
     return str(node.target)
 
 
-def argument(value: Any) -> str:
+def format_argument(value: Any) -> str:
     """An argument: nodes by name, containers item by item, everything else as Python writes it."""
     if isinstance(value, torch.fx.Node):
         return value.name
     if isinstance(value, tuple):
-        items = ", ".join(map(argument, value))
+        items = ", ".join(map(format_argument, value))
         return f"({items},)" if len(value) == 1 else f"({items})"
     if isinstance(value, list):
-        return f"[{', '.join(map(argument, value))}]"
+        return f"[{', '.join(map(format_argument, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{k!r}: {argument(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{k!r}: {format_argument(v)}' for k, v in value.items())}}}"
     if isinstance(value, slice):
-        return f"slice({argument(value.start)}, {argument(value.stop)}, {argument(value.step)})"
+        return f"slice({format_argument(value.start)}, {format_argument(value.stop)}, {format_argument(value.step)})"
     if isinstance(value, torch.device):
         return f'device("{value}")'
     if isinstance(
@@ -128,7 +128,7 @@ def _operator(target: Any, args: tuple[Any, ...]) -> str | None:
         if target in _BINARY:
             return f"{_operand(args[0])} {_BINARY[target]} {_operand(args[1])}"
         if target in _IN_PLACE:
-            return f"({argument(args[0])} {_IN_PLACE[target]} {argument(args[1])})"
+            return f"({format_argument(args[0])} {_IN_PLACE[target]} {format_argument(args[1])})"
         if target is operator.getitem:
             return f"{_operand(args[0])}[{_subscript(args[1])}]"
         if target is getattr and isinstance(args[1], str):
@@ -139,7 +139,7 @@ def _operator(target: Any, args: tuple[Any, ...]) -> str | None:
 
 
 def _operand(value: Any) -> str:
-    text = argument(value)
+    text = format_argument(value)
     return f"({text})" if isinstance(value, (int, float)) and text.startswith("-") else text
 
 
@@ -152,13 +152,13 @@ def _subscript(key: Any) -> str:
 
 def _subscript_item(key: Any) -> str:
     if not isinstance(key, slice):
-        return argument(key)
-    text = ":".join("" if v is None else argument(v) for v in (key.start, key.stop))
-    return text if key.step is None else f"{text}:{argument(key.step)}"
+        return format_argument(key)
+    text = ":".join("" if v is None else format_argument(v) for v in (key.start, key.stop))
+    return text if key.step is None else f"{text}:{format_argument(key.step)}"
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    return ", ".join([*map(argument, args), *(f"{k}={argument(v)}" for k, v in kwargs.items())])
+    return ", ".join([*map(format_argument, args), *(f"{k}={format_argument(v)}" for k, v in kwargs.items())])
 
 
 def _qualified(target: Any) -> str:
@@ -180,5 +180,5 @@ def _qualified(target: Any) -> str:
         owner, name = "torch", name.rpartition(".")[2]
     if getattr(torch, name, None) is target:
         return f"torch.{name}"
-    owner = _OWNERS.get(str(owner), str(owner or ""))
+    owner = _MODULE_ALIASES.get(str(owner), str(owner or ""))
     return f"{owner}.{name}" if owner else str(name)

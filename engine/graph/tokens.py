@@ -16,7 +16,7 @@ from torch._higher_order_ops.effects import with_effects
 from torch._library.effects import EffectType
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
-from engine.ir.graph import NodeOrigin, origin_of, set_origin
+from engine.ir.graph import NodeProvenance, provenance_of, set_provenance
 
 Node = torch.fx.Node
 
@@ -30,21 +30,21 @@ def _library() -> torch.library.Library:
     return library
 
 
-def first_token() -> Any:
+def effect_token_op() -> Any:
     """The operator that begins a chain."""
     _library()
     return torch.ops.engine.effect_token.default
 
 
-def hand_tokens(mode: FunctionalTensorMode) -> None:
+def set_mode_tokens(mode: FunctionalTensorMode) -> None:
     """Let operators that torch knows to have effects take the mode's token, of which there is one for each kind."""
     for kind in EffectType:
         with torch.no_grad():
-            token = first_token()()
+            token = effect_token_op()()
         mode._tokens[kind] = token if isinstance(token, FunctionalTensor) else FunctionalTensor.to_functional(token)
 
 
-def takes_token(node: Node) -> bool:
+def is_with_effects(node: Node) -> bool:
     """Whether a node is an operator with effects that hands on a token."""
     return node.target is with_effects
 
@@ -54,18 +54,18 @@ def thread_tokens(module: torch.fx.GraphModule) -> None:
     graph = module.graph
     chains: dict[bool, Node] = {}
     for node in list(graph.nodes):
-        if not takes_token(node) and not _is_only_effect(node):
+        if not is_with_effects(node) and not _has_only_effect(node):
             continue
         half = bool(node.meta.get("custom", {}).get("engine_backward"))
         if half not in chains:
-            chains[half] = _token(graph, node, half)
-        chains[half] = _handed_on(graph, node, chains[half])
+            chains[half] = _create_token(graph, node, half)
+        chains[half] = _next_token(graph, node, chains[half])
     for node in reversed(list(graph.nodes)):
-        if not node.users and (node.target is first_token() or _is_token(node)):
+        if not node.users and (node.target is effect_token_op() or _is_token(node)):
             graph.erase_node(node)
 
 
-def _is_only_effect(node: Node) -> bool:
+def _has_only_effect(node: Node) -> bool:
     """Whether an operator gives no result: it is there for what it does. Of ATen's it is the one that looks for errors of linear algebra, which
     newer torch hands a token itself.
     """
@@ -77,11 +77,11 @@ def _is_only_effect(node: Node) -> bool:
     return not target._schema.returns and target.namespace not in ("aten", "prims", "engine")
 
 
-def _token(graph: torch.fx.Graph, before: Node, half: bool) -> Node:
+def _create_token(graph: torch.fx.Graph, before: Node, half: bool) -> Node:
     with graph.inserting_before(before):
-        token = graph.create_node("call_function", first_token(), (), name="token")
+        token = graph.create_node("call_function", effect_token_op(), (), name="token")
     token.meta = {"val": _value(before)}
-    set_origin(token, NodeOrigin(note="what the first operator with effects starts from"))
+    set_provenance(token, NodeProvenance(note="what the first operator with effects starts from"))
     if half:
         token.meta["custom"]["engine_backward"] = True
     return token
@@ -97,11 +97,11 @@ def _value(node: Node) -> torch.Tensor:
         return torch.empty(0)
 
 
-def _handed_on(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
+def _next_token(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
     """The token after ``node``, which takes ``token``."""
-    if takes_token(node):
+    if is_with_effects(node):
         node.args = (token, *node.args[1:])
-        node._rename(_name(node))
+        node._rename(_operator_name(node))
         found = next((u for u in node.users if _is_token(u)), None)
         if found is not None:
             return found
@@ -116,11 +116,11 @@ def _handed_on(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
     with graph.inserting_after(called):
         after = graph.create_node("call_function", operator.getitem, (called, 0), name="token")
     after.meta = {**{k: v for k, v in called.meta.items() if k == "custom"}, "val": token.meta["val"]}
-    set_origin(after, origin_of(called))
+    set_provenance(after, provenance_of(called))
     return after
 
 
-def _name(node: Node) -> str:
+def _operator_name(node: Node) -> str:
     target: Any = node.args[1]
     return target._schema.name.rpartition("::")[2] if isinstance(target, torch._ops.OpOverload) else str(target)
 
@@ -129,7 +129,7 @@ def _is_token(node: Node) -> bool:
     """Whether a node is the token that an operator hands on."""
     if node.target is not operator.getitem or not isinstance(node.args[0], Node):
         return False
-    return takes_token(node.args[0]) and bool(node.args[1] == 0)
+    return is_with_effects(node.args[0]) and bool(node.args[1] == 0)
 
 
 def run_with_token(token: torch.Tensor, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.guards.explain import holds
-from engine.guards.structure import Structure
-from engine.guards.tensors import batchable, never, state_helper, tensor_helper
+from engine.guards.explain import all_hold
+from engine.guards.structure import SubtreeVersionGuard
+from engine.guards.tensors import always_false, batchable_tensors, make_global_state_check, make_tensor_check
 from engine.ir.guard import Guard
-from engine.ir.origin import Closure, MaybeClosure, Origin, Scope
+from engine.ir.origin import ClosureSource, FrameScope, OptionalClosureSource, Source
 
-WALKED = 2
+MAX_WALKS_BEFORE_CODEGEN = 2
 """Checks done by walking before the one-by-one check is worth compiling."""
-LESSONS = 4
+MAX_RELEARNS = 4
 """How often the quick check may learn anew; a caller that keeps upsetting it (another tensor twice in each call) is not worth more."""
 
 
-class Admission:
+class SlowPath:
     """The slow path of one quick check. Safe to share between threads: what it replaces is replaced whole."""
 
     def __init__(
@@ -26,36 +26,36 @@ class Admission:
         self._guards = guards
         self._parameters = parameters
         self._compile_exact = compile_exact
-        self._exact: Callable[..., bool] | None = None
-        self._batches: dict[str, tuple[Origin, ...]] = {}
-        self._structures: list[Structure] = []
+        self._check: Callable[..., bool] | None = None
+        self._batches: dict[str, tuple[Source, ...]] = {}
+        self._structures: list[SubtreeVersionGuard] = []
         self._state = ""
-        self._space: dict[str, Any] = {}
-        self._walked = 0
-        self._learned = 0
+        self._namespace: dict[str, Any] = {}
+        self._explain_count = 0
+        self._relearn_count = 0
         self._cells = {
-            o.variable: o.index
+            o.variable_name: o.index
             for g in guards
-            for o in (x.chain()[0] for x in g.origins)
-            if isinstance(o, (Closure, MaybeClosure))
+            for o in (x.chain()[0] for x in g.sources)
+            if isinstance(o, (ClosureSource, OptionalClosureSource))
         }
 
-    def add_batch(self, name: str, members: tuple[Origin, ...]) -> None:
+    def add_tensor_batch(self, name: str, members: tuple[Source, ...]) -> None:
         """Declare a name of the quick check that stands for the tensor helper on these origins."""
         self._batches[name] = members
 
-    def add_structure(self, structure: Structure) -> None:
+    def add_subtree(self, structure: SubtreeVersionGuard) -> None:
         """Declare what stands for many guards."""
         self._structures.append(structure)
 
-    def add_state(self, name: str) -> None:
+    def add_global_state(self, name: str) -> None:
         """Declare the name of the quick check that stands for the state helper."""
         self._state = name
 
-    def attach(self, space: dict[str, Any]) -> None:
+    def install_helpers(self, space: dict[str, Any]) -> None:
         """Put helpers that have learned nothing yet into the quick check's namespace."""
-        space.update(dict.fromkeys((*self._batches, *((self._state,) if self._state else ())), never))
-        self._space = space
+        space.update(dict.fromkeys((*self._batches, *((self._state,) if self._state else ())), always_false))
+        self._namespace = space
 
     def __call__(self, cells: Any, *arguments: Any) -> bool:
         """Whether all guards hold."""
@@ -65,27 +65,29 @@ class Admission:
         for structure in self._structures:
             module = None if structure.root is None else structure.root.resolve(scope)
             if not structure(module):
-                structure.learn(module)
-        if self._learned < LESSONS:
-            self._learned += 1
-            self._learn(scope)
+                structure.record_versions(module)
+        if self._relearn_count < MAX_RELEARNS:
+            self._relearn_count += 1
+            self._relearn(scope)
         return True
 
-    def _scope(self, cells: Any, arguments: tuple[Any, ...]) -> Scope:
-        return Scope(dict(zip(self._parameters, arguments, strict=True)), {n: cells[i] for n, i in self._cells.items()})
+    def _scope(self, cells: Any, arguments: tuple[Any, ...]) -> FrameScope:
+        return FrameScope(
+            dict(zip(self._parameters, arguments, strict=True)), {n: cells[i] for n, i in self._cells.items()}
+        )
 
-    def _holds(self, cells: Any, arguments: tuple[Any, ...], scope: Scope) -> bool:
-        if self._exact is None:
-            if self._walked < WALKED:
-                self._walked += 1
-                return holds(self._guards, scope)
-            self._exact = self._compile_exact()
-        return self._exact(cells, *arguments)
+    def _holds(self, cells: Any, arguments: tuple[Any, ...], scope: FrameScope) -> bool:
+        if self._check is None:
+            if self._explain_count < MAX_WALKS_BEFORE_CODEGEN:
+                self._explain_count += 1
+                return all_hold(self._guards, scope)
+            self._check = self._compile_exact()
+        return self._check(cells, *arguments)
 
-    def _learn(self, scope: Scope) -> None:
+    def _relearn(self, scope: FrameScope) -> None:
         if self._state:
-            self._space[self._state] = state_helper()
-        facets = batchable(self._guards)
+            self._namespace[self._state] = make_global_state_check()
+        facets = batchable_tensors(self._guards)
         for name, members in self._batches.items():
-            helper = tensor_helper([o.resolve(scope) for o in members], [facets[o] for o in members])
-            self._space[name] = never if helper is None else helper
+            helper = make_tensor_check([o.resolve(scope) for o in members], [facets[o] for o in members])
+            self._namespace[name] = always_false if helper is None else helper

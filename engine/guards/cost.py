@@ -6,44 +6,46 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from engine.guards.compile import Writer
-from engine.guards.names import CELLS, Names
-from engine.guards.order import exact_type
+from engine.guards.compile import CheckWriter
+from engine.guards.names import CELLS_PARAM, CheckNames
+from engine.guards.order import implied_type
 from engine.ir.guard import Guard
-from engine.ir.origin import Origin
+from engine.ir.origin import Source
 
 REPEATS = 40
 ROUNDS = 3
 
 
-def costs_of(
+def measure_guard_costs(
     ordered: Sequence[Guard], parameters: tuple[str, ...], cells: Any, arguments: Sequence[Any]
 ) -> tuple[float | None, ...]:
     """Nanoseconds that each guard takes for these arguments, the loop around it taken off; None where it cannot be evaluated for them.
 
     Many guards share what they read, and the check asks many at once: the whole costs less than the sum.
     """
-    known: dict[Origin, type] = {}
-    empty = _seconds("pass", (), Names(parameters), cells, arguments) or 0.0
+    known: dict[Source, type] = {}
+    empty = _time_condition("pass", (), CheckNames(parameters), cells, arguments) or 0.0
     told = []
     for guard in ordered:
-        names = Names(parameters)
-        writer = Writer((guard,), names, no_modes=True)
-        for origin in guard.origins:
+        names = CheckNames(parameters)
+        writer = CheckWriter((guard,), names, no_modes=True)
+        for origin in guard.sources:
             if origin in known:
-                writer.settle(origin, known[origin])
+                writer.assume_type(origin, known[origin])
         lines: list[str] = []
         condition = writer.condition(guard, lines)
-        seconds = _seconds(condition, lines, names, cells, arguments)
+        seconds = _time_condition(condition, lines, names, cells, arguments)
         told.append(None if seconds is None else max(0.0, (seconds - empty) * 1e9))
-        kind = exact_type(guard)
+        kind = implied_type(guard)
         if kind is not None:
-            known[guard.origin] = kind
+            known[guard.source] = kind
     return tuple(told)
 
 
-def _seconds(condition: str, lines: Sequence[str], names: Names, cells: Any, arguments: Sequence[Any]) -> float | None:
-    heading = ", ".join((CELLS, *names.parameters.values()))
+def _time_condition(
+    condition: str, lines: Sequence[str], names: CheckNames, cells: Any, arguments: Sequence[Any]
+) -> float | None:
+    heading = ", ".join((CELLS_PARAM, *names.parameters.values()))
     turns = names.const(range(REPEATS), "turns")
     turn, name = names.fresh("turn"), names.fresh("timed")
     body = "".join(f"        {line}\n" for line in (*lines, condition))

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.guards.read import Read, Reader
+from engine.guards.read import ReadResult, SourceReader
 from engine.ir.guard import Guard
-from engine.ir.origin import Origin, Scope
+from engine.ir.origin import FrameScope, Source
 from engine.records.guards import GuardResult, Verdict
 
 
 @dataclass(frozen=True)
-class Finding:
+class GuardEvaluation:
     """One guard evaluated: ``holds`` is None where that could not be known without running the user's code."""
 
     guard: Guard
     holds: bool | None
-    read: Read
+    read: ReadResult
     others: tuple[Any, ...] = ()
 
-    def actual(self) -> str:
+    def actual_text(self) -> str:
         """What the value is, in the guard's terms."""
         if not self.read.ok:
-            return self.read.problem
+            return self.read.error_text
         try:
             return self.guard.actual_text(self.read.value, self.others)
         except Exception as error:
@@ -36,49 +36,49 @@ def guard_id(index: int) -> str:
     return f"g{index}"
 
 
-def holds(ordered: Sequence[Guard], scope: Scope) -> bool:
+def all_hold(ordered: Sequence[Guard], scope: FrameScope) -> bool:
     """Whether all guards hold: what the generated check says, found by walking; stops at the first that does not."""
-    reader = Reader(scope)
-    return all(_find(guard, reader, set()).holds for guard in ordered)
+    reader = SourceReader(scope)
+    return all(_evaluate(guard, reader, set()).holds for guard in ordered)
 
 
-def findings(ordered: Sequence[Guard], scope: Scope) -> tuple[Finding, ...]:
+def evaluate_guards(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardEvaluation, ...]:
     """All guards evaluated. Past a failed guard values are read without running code, as the check would not have come so far."""
-    reader = Reader(scope)
-    failed: set[Origin] = set()
+    reader = SourceReader(scope)
+    failed: set[Source] = set()
     found = []
     for guard in ordered:
-        finding = _find(guard, reader, failed)
+        finding = _evaluate(guard, reader, failed)
         if not finding.holds:
-            failed.add(guard.origin)
+            failed.add(guard.source)
         found.append(finding)
     return tuple(found)
 
 
-def _find(guard: Guard, reader: Reader, failed: set[Origin]) -> Finding:
-    reads = [reader.read(o, doubtful=bool(failed) and not failed.isdisjoint(o.chain()[:-1])) for o in guard.origins]
+def _evaluate(guard: Guard, reader: SourceReader, failed: set[Source]) -> GuardEvaluation:
+    reads = [reader.read(o, doubtful=bool(failed) and not failed.isdisjoint(o.chain()[:-1])) for o in guard.sources]
     bad = next((r for r in reads if not r.ok), None)
     if bad is not None:
-        return Finding(guard, False if bad.is_safe else None, bad)
+        return GuardEvaluation(guard, False if bad.is_safe else None, bad)
     value, *others = (r.value for r in reads)
     try:
         verdict = bool(guard.test(value, tuple(others)))
     except Exception:
         verdict = False
-    return Finding(guard, verdict, reads[0], tuple(others))
+    return GuardEvaluation(guard, verdict, reads[0], tuple(others))
 
 
-def explain(ordered: Sequence[Guard], scope: Scope) -> tuple[GuardResult, ...]:
+def explain(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardResult, ...]:
     """Each guard's verdict in executed order: pass up to the first fail, then what would pass or fail had the check gone on."""
-    return results(findings(ordered, scope))
+    return guard_results(evaluate_guards(ordered, scope))
 
 
-def results(found: Sequence[Finding]) -> tuple[GuardResult, ...]:
+def guard_results(found: Sequence[GuardEvaluation]) -> tuple[GuardResult, ...]:
     """Findings as records; their ids are the guards' places in executed order."""
     told = []
     has_failed = False
     for index, finding in enumerate(found):
-        told.append(GuardResult(guard_id(index), _verdict(finding.holds, has_failed), finding.actual()))
+        told.append(GuardResult(guard_id(index), _verdict(finding.holds, has_failed), finding.actual_text()))
         has_failed = has_failed or not finding.holds
     return tuple(told)
 

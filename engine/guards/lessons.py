@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.guards.explain import Finding
+from engine.guards.explain import GuardEvaluation
 from engine.ir.guard import Guard
-from engine.ir.origin import Attr, CellOf, Closure, Global, Maybe, Member, Origin
-from engine.ir.relation_guard import Distinct, NoOverlap, SameObject
-from engine.ir.state_guard import GlobalState
-from engine.ir.tensor_guard import RequiresGradIs, ShapeIs
-from engine.ir.value_guard import DictKeys, Equals, IsObject
+from engine.ir.origin import (
+    AttrSource,
+    CellContentsSource,
+    ClosureSource,
+    GlobalSource,
+    InstanceDictGetSource,
+    ModuleMemberSource,
+    Source,
+)
+from engine.ir.relation_guard import DisjointStorage, DistinctObjects, SameObject
+from engine.ir.state_guard import GlobalStateMatch
+from engine.ir.tensor_guard import RequiresGradMatch, ShapeMatch
+from engine.ir.value_guard import DictKeysMatch, EqualsMatch, IdMatch
 
 
-def lesson_of(finding: Finding) -> str:
+def hint_for(finding: GuardEvaluation) -> str:
     """A few sentences, empty where the failure is of no common kind."""
-    return next((text for applies, text in LESSONS if applies(finding.guard)), "")
+    return next((text for applies, text in HINTS if applies(finding.guard)), "")
 
 
-def _through(*kinds: type[Origin]) -> Callable[[Guard], bool]:
-    return lambda guard: isinstance(guard.origin.chain()[0], kinds) or any(isinstance(o, kinds) for o in guard.origin)
+def _reads_through(*kinds: type[Source]) -> Callable[[Guard], bool]:
+    return lambda guard: isinstance(guard.source.chain()[0], kinds) or any(isinstance(o, kinds) for o in guard.source)
 
 
 def _is_state(guard: Guard) -> bool:
-    return isinstance(guard, GlobalState)
+    return isinstance(guard, GlobalStateMatch)
 
 
 def _is_value(guard: Guard) -> bool:
-    return isinstance(guard, (Equals, IsObject))
+    return isinstance(guard, (EqualsMatch, IdMatch))
 
 
-LESSONS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
+HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
     (
         _is_state,
         (
@@ -40,28 +48,28 @@ LESSONS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        lambda g: isinstance(g, RequiresGradIs),
+        lambda g: isinstance(g, RequiresGradMatch),
         (
             "A tensor that requires grad needs a backward graph, one that does not needs none: these are two programs. The difference often creeps in "
             "unseen, because the result of one call, which requires grad, is passed to the next. Detach it there, or accept the two entries."
         ),
     ),
     (
-        lambda g: isinstance(g, (NoOverlap, Distinct, SameObject)),
+        lambda g: isinstance(g, (DisjointStorage, DistinctObjects, SameObject)),
         (
             "Where two arguments are one tensor, or share storage, a write to one shows in the other; the compiled code was made for the other case. "
             "Which arguments alias is part of what is compiled: keep it the same in all calls, or pass a clone."
         ),
     ),
     (
-        lambda g: isinstance(g, DictKeys),
+        lambda g: isinstance(g, DictKeysMatch),
         (
             "A dictionary is taken apart while tracing: which keys it has, and in which order, decides which operations the graph has. Build it with the "
             "same keys in the same order in every call, and give what is absent as None or as an empty tensor."
         ),
     ),
     (
-        lambda g: _is_value(g) and _through(Closure, CellOf)(g),
+        lambda g: _is_value(g) and _reads_through(ClosureSource, CellContentsSource)(g),
         (
             "A variable of an enclosing function is read when the function is traced, and its value becomes part of the compiled code. When the "
             "enclosing function changes it between calls, each new value is a new program. Pass it as an argument: a number seen to change then becomes a "
@@ -69,7 +77,11 @@ LESSONS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        lambda g: _is_value(g) and isinstance(g.origin, (Attr, Maybe, Member)) and not g.name.endswith(".training"),
+        lambda g: (
+            _is_value(g)
+            and isinstance(g.source, (AttrSource, InstanceDictGetSource, ModuleMemberSource))
+            and not g.user_expr.endswith(".training")
+        ),
         (
             "An attribute of an object or module is part of the compiled code, like a constant written into it. One that is assigned in every step (a "
             "counter, a schedule, a cached flag) makes each value a program of its own. Numbers become symbols once they are seen to change; keep "
@@ -77,14 +89,14 @@ LESSONS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        lambda g: _is_value(g) and isinstance(g.origin.chain()[0], Global),
+        lambda g: _is_value(g) and isinstance(g.source.chain()[0], GlobalSource),
         (
             "A global variable is read when the function is traced, and its value becomes part of the compiled code. Pass what changes between calls as an "
             "argument instead."
         ),
     ),
     (
-        lambda g: isinstance(g, ShapeIs),
+        lambda g: isinstance(g, ShapeMatch),
         (
             "Compiling starts with the sizes it sees. A size that is seen to change becomes a symbol in the next entry, which then serves all sizes but 0 "
             "and 1. To have one entry from the start, mark the dimension dynamic before the first call."

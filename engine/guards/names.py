@@ -7,18 +7,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from engine.ir.origin import MISSING, Hooks, Local, Maybe, Member, Origin
+from engine.ir.origin import MISSING, InstanceDictGetSource, LocalSource, ModuleHooksSource, ModuleMemberSource, Source
 
-CELLS = "__cells__"
+CELLS_PARAM = "__cells__"
 """The check's first parameter: the closure cells of the function being called."""
 
 
-class Names:
+class CheckNames:
     """Hands out names that do not clash, and keeps the namespace of the generated text."""
 
     def __init__(self, parameters: tuple[str, ...]) -> None:
         self.namespace: dict[str, Any] = {}
-        self._taken: set[str] = {CELLS, *keyword.kwlist}
+        self._taken: set[str] = {CELLS_PARAM, *keyword.kwlist}
         self._next: defaultdict[str, int] = defaultdict(int)
         self._by_id: dict[int, str] = {}
         self.parameters: dict[str, str] = {}
@@ -43,46 +43,46 @@ class Names:
         return name
 
 
-class Reads:
+class SourceReads:
     """Texts that read origins; one that is read more than once goes into a local first."""
 
-    def __init__(self, names: Names, origins: Iterable[Origin]) -> None:
+    def __init__(self, names: CheckNames, origins: Iterable[Source]) -> None:
         self._names = names
-        self._texts: dict[Origin, str] = {}
-        self._uses: Counter[Origin] = Counter()
-        self._dicts: dict[Origin, str] = {}
+        self._texts: dict[Source, str] = {}
+        self._uses: Counter[Source] = Counter()
+        self._dicts: dict[Source, str] = {}
         self._local_names = (f"_{i}" for i in range(1, 10_000_000))
-        seen: set[Origin] = set()
+        seen: set[Source] = set()
         for origin in origins:
             self._uses[origin] += 1
             _count_parents(origin, seen, self._uses)
 
-    def text(self, origin: Origin, lines: list[str]) -> str:
+    def text(self, origin: Source, lines: list[str]) -> str:
         """Text that reads the origin; assignments that must come before it are appended to ``lines``."""
         found = self._texts.get(origin)
         if found is not None:
             return found
-        for link in self._unread(origin):
+        for link in self._links_without_text(origin):
             self._texts[link] = self._read(link, lines)
         return self._texts[origin]
 
-    def _unread(self, origin: Origin) -> list[Origin]:
+    def _links_without_text(self, origin: Source) -> list[Source]:
         """The links of the chain below the last one that has a text, outermost first."""
-        links: list[Origin] = []
-        link: Origin | None = origin
+        links: list[Source] = []
+        link: Source | None = origin
         while link is not None and link not in self._texts:
             links.append(link)
             link = link.parent
         return links[::-1]
 
-    def given(self, origin: Origin, text: str) -> None:
+    def set_text(self, origin: Source, text: str) -> None:
         """Declare that ``text`` reads the origin."""
         self._texts[origin] = text
 
-    def _read(self, origin: Origin, lines: list[str]) -> str:
-        if isinstance(origin, Local):
-            return self._names.parameters[origin.variable]
-        text = self._through_dict(origin, lines)
+    def _read(self, origin: Source, lines: list[str]) -> str:
+        if isinstance(origin, LocalSource):
+            return self._names.parameters[origin.variable_name]
+        text = self._read_module_dict(origin, lines)
         if not text:
             base = "" if origin.parent is None else self._texts[origin.parent]
             text = origin.code(base, self._names.const)
@@ -92,22 +92,22 @@ class Reads:
         lines.append(f"{local} = {text}")
         return local
 
-    def _through_dict(self, origin: Origin, lines: list[str]) -> str:
+    def _read_module_dict(self, origin: Source, lines: list[str]) -> str:
         """Reads of a module's tables go through its ``__dict__``, read once: attribute access is slow on a class that has ``__getattr__``."""
-        if not isinstance(origin, (Member, Hooks, Maybe)):
+        if not isinstance(origin, (ModuleMemberSource, ModuleHooksSource, InstanceDictGetSource)):
             return ""
         space = self._dicts.get(origin.base)
         if space is None:
             space = self._dicts[origin.base] = self._names.fresh(f"{next(self._local_names)}_dict")
             lines.append(f"{space} = {self._texts[origin.base]}.__dict__")
-        if isinstance(origin, Member):
-            return f"{space}[{origin.table!r}][{origin.member!r}]"
-        if isinstance(origin, Maybe):
+        if isinstance(origin, ModuleMemberSource):
+            return f"{space}[{origin.table!r}][{origin.member_name!r}]"
+        if isinstance(origin, InstanceDictGetSource):
             return f"{space}.get({origin.attribute!r}, {self._names.const(MISSING, 'MISSING')})"
-        return "(" + " or ".join(f"{space}[{table!r}]" for table in Hooks.TABLES) + ")"
+        return "(" + " or ".join(f"{space}[{table!r}]" for table in ModuleHooksSource.TABLES) + ")"
 
 
-def _count_parents(origin: Origin, seen: set[Origin], uses: Counter[Origin]) -> None:
+def _count_parents(origin: Source, seen: set[Source], uses: Counter[Source]) -> None:
     while origin not in seen:
         seen.add(origin)
         parent = origin.parent

@@ -10,66 +10,73 @@ from collections.abc import Iterable, Iterator
 import sympy
 
 from engine.ir.guard import Guard
-from engine.ir.origin import Local, Origin
-from engine.ir.outcome_guard import ComesTo
-from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
-from engine.ir.state_guard import GlobalState
-from engine.ir.tensor_guard import TensorMatch, facets
-from engine.ir.value_guard import CodeIs, DictKeys, Equals, IsObject, LengthIs, TypeIs
+from engine.ir.origin import LocalSource, Source
+from engine.ir.outcome_guard import ComputedCondition
+from engine.ir.relation_guard import DisjointStorage, DistinctObjects, SameObject, SharedStorage, SymbolicShapeGuard
+from engine.ir.state_guard import GlobalStateMatch
+from engine.ir.tensor_guard import TensorMatch, expand_tensor_match
+from engine.ir.value_guard import CodeMatch, DictKeysMatch, EqualsMatch, IdMatch, LengthMatch, TypeMatch
 
-RELATIONAL = (SameObject, NoOverlap, Distinct, SharesMemory, ShapeRelation, ComesTo)
+RELATIONAL_KINDS = (SameObject, DisjointStorage, DistinctObjects, SharedStorage, SymbolicShapeGuard, ComputedCondition)
 """Kinds that read several values; they come after all guards on each of those."""
 
-UNCHANGING = (type(None), bool, types.FunctionType, types.BuiltinFunctionType)
+FIXED_CLASS_TYPES = (type(None), bool, types.FunctionType, types.BuiltinFunctionType)
 """Types whose instances cannot be given another ``__class__``."""
 
 
-def ordered(guards: Iterable[Guard]) -> tuple[Guard, ...]:
+def order_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
     """Guards in executed order, tensor matches expanded into their facets."""
-    return sort(without_implied(tuple(dict.fromkeys(expanded(guards)))))
+    return sort_by_tier(drop_implied(tuple(dict.fromkeys(expand_tensor_matches(guards)))))
 
 
-def expanded(guards: Iterable[Guard]) -> Iterator[Guard]:
+def expand_tensor_matches(guards: Iterable[Guard]) -> Iterator[Guard]:
     """Each tensor match as one guard a facet; other guards as they are."""
     for guard in guards:
         if isinstance(guard, TensorMatch):
-            yield from facets(guard)
+            yield from expand_tensor_match(guard)
         else:
             yield guard
 
 
-def without_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+def drop_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """The guards that no other one of them implies."""
-    lengths = {(g.origin, len(g.keys)) for g in guards if isinstance(g, DictKeys)}
+    lengths = {(g.source, len(g.keys)) for g in guards if isinstance(g, DictKeysMatch)}
     fixed_types = {
-        g.origin: exact_type(g)
+        g.source: implied_type(g)
         for g in guards
-        if isinstance(g, (Equals, IsObject, CodeIs)) and exact_type(g) is not None
+        if isinstance(g, (EqualsMatch, IdMatch, CodeMatch)) and implied_type(g) is not None
     }
-    no_modes = any(isinstance(g, GlobalState) and g.state == "torch_function_modes" and g.value == () for g in guards)
+    no_modes = any(
+        isinstance(g, GlobalStateMatch) and g.state_name == "torch_function_modes" and g.expected == () for g in guards
+    )
 
     def implied(guard: Guard) -> bool:
-        if isinstance(guard, TypeIs):
-            return fixed_types.get(guard.origin) is guard.type
-        if isinstance(guard, LengthIs):
-            return (guard.origin, guard.length) in lengths
-        if isinstance(guard, ShapeRelation):
+        if isinstance(guard, TypeMatch):
+            return fixed_types.get(guard.source) is guard.type
+        if isinstance(guard, LengthMatch):
+            return (guard.source, guard.length) in lengths
+        if isinstance(guard, SymbolicShapeGuard):
             return guard.relation is sympy.true
-        return isinstance(guard, GlobalState) and guard.state == "default_device" and guard.value is None and no_modes
+        return (
+            isinstance(guard, GlobalStateMatch)
+            and guard.state_name == "default_device"
+            and guard.expected is None
+            and no_modes
+        )
 
     return tuple(g for g in guards if not implied(g))
 
 
-def exact_type(guard: Guard) -> type | None:
+def implied_type(guard: Guard) -> type | None:
     """The exact type that a value has where this guard holds."""
     match guard:
-        case TypeIs():
+        case TypeMatch():
             return guard.type
-        case Equals():
-            return type(guard.value)
-        case IsObject() if type(guard.held) in UNCHANGING:
-            return type(guard.held)
-        case CodeIs():
+        case EqualsMatch():
+            return type(guard.expected)
+        case IdMatch() if type(guard.expected) in FIXED_CLASS_TYPES:
+            return type(guard.expected)
+        case CodeMatch():
             return types.FunctionType
         case _:
             return None
@@ -77,25 +84,25 @@ def exact_type(guard: Guard) -> type | None:
 
 def tier(guard: Guard) -> int:
     """0: global state; 1: an argument itself; 2: what is reached through something; 3: relations."""
-    if isinstance(guard, GlobalState):
+    if isinstance(guard, GlobalStateMatch):
         return 0
-    if isinstance(guard, RELATIONAL):
+    if isinstance(guard, RELATIONAL_KINDS):
         return 3
-    return 1 if isinstance(guard.origin, Local) else 2
+    return 1 if isinstance(guard.source, LocalSource) else 2
 
 
-def sort(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """By tier and rank, but never before the guards of the origins that a guard reads through; else as they came."""
-    pending: defaultdict[Origin, int] = defaultdict(int)
+    pending: defaultdict[Source, int] = defaultdict(int)
     for guard in guards:
-        if not isinstance(guard, RELATIONAL):
-            pending[guard.origin] += 1
-    waiting: defaultdict[Origin, list[int]] = defaultdict(list)
+        if not isinstance(guard, RELATIONAL_KINDS):
+            pending[guard.source] += 1
+    waiting: defaultdict[Source, list[int]] = defaultdict(list)
     blockers = [0] * len(guards)
     ready: list[tuple[int, int, int]] = []
-    prefixes: dict[Origin, tuple[Origin, ...]] = {}
+    prefixes: dict[Source, tuple[Source, ...]] = {}
     for index, guard in enumerate(guards):
-        for origin in _before(guard, prefixes):
+        for origin in _prerequisites(guard, prefixes):
             if pending.get(origin):
                 waiting[origin].append(index)
                 blockers[index] += 1
@@ -105,25 +112,25 @@ def sort(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     while ready:
         guard = guards[heapq.heappop(ready)[2]]
         done.append(guard)
-        if isinstance(guard, RELATIONAL):
+        if isinstance(guard, RELATIONAL_KINDS):
             continue
-        pending[guard.origin] -= 1
-        if pending[guard.origin]:
+        pending[guard.source] -= 1
+        if pending[guard.source]:
             continue
-        for index in waiting.pop(guard.origin, ()):
+        for index in waiting.pop(guard.source, ()):
             blockers[index] -= 1
             if not blockers[index]:
                 heapq.heappush(ready, (tier(guards[index]), guards[index].rank, index))
     return tuple(done)
 
 
-def _before(guard: Guard, prefixes: dict[Origin, tuple[Origin, ...]]) -> set[Origin]:
+def _prerequisites(guard: Guard, prefixes: dict[Source, tuple[Source, ...]]) -> set[Source]:
     """Origins whose guards must come first."""
-    found: set[Origin] = set()
-    for origin in guard.origins:
+    found: set[Source] = set()
+    for origin in guard.sources:
         if origin not in prefixes:
             prefixes[origin] = origin.chain()[:-1]
         found.update(prefixes[origin])
-        if isinstance(guard, RELATIONAL):
+        if isinstance(guard, RELATIONAL_KINDS):
             found.add(origin)
     return found

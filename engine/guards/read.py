@@ -10,35 +10,45 @@ from typing import Any
 import torch
 
 from engine.ir import exact
-from engine.ir.origin import Attr, CellOf, Item, MaybeCellOf, Member, Origin, Scope, Stored, TypeOf
+from engine.ir.origin import (
+    AttrSource,
+    CellContentsSource,
+    FrameScope,
+    GetItemSource,
+    ModuleMemberSource,
+    OptionalCellContentsSource,
+    RawItemSource,
+    Source,
+    TypeSource,
+)
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadResult:
     """What reading an origin gave: a value, or why there is none. ``is_safe`` is False when reading might have run the user's code and so was not done."""
 
     value: Any = None
-    problem: str = ""
+    error_text: str = ""
     is_safe: bool = True
 
     @property
     def ok(self) -> bool:
         """Whether there is a value."""
-        return not self.problem
+        return not self.error_text
 
 
-class Unsafe(Exception):
+class UnsafeRead(Exception):
     """The value cannot be read without running code of the user's."""
 
 
-class Reader:
+class SourceReader:
     """Reads origins against one scope, each once."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: FrameScope) -> None:
         self._scope = scope
-        self._seen: dict[tuple[Origin, bool], Read] = {}
+        self._seen: dict[tuple[Source, bool], ReadResult] = {}
 
-    def read(self, origin: Origin, doubtful: bool = False) -> Read:
+    def read(self, origin: Source, doubtful: bool = False) -> ReadResult:
         """The value of an origin; ``doubtful`` says that a guard on the way to it has failed, so that its type is not as expected."""
         key = (origin, doubtful)
         found = self._seen.get(key)
@@ -46,7 +56,7 @@ class Reader:
             found = self._seen[key] = self._read(origin, doubtful)
         return found
 
-    def _read(self, origin: Origin, doubtful: bool) -> Read:
+    def _read(self, origin: Source, doubtful: bool) -> ReadResult:
         parent = origin.parent
         base: Any = self._scope
         if parent is not None:
@@ -55,14 +65,14 @@ class Reader:
                 return above
             base = above.value
         try:
-            return Read(read_static(origin, base) if doubtful and parent is not None else origin.read(base))
-        except Unsafe as error:
-            return Read(problem=str(error), is_safe=False)
+            return ReadResult(read_static(origin, base) if doubtful and parent is not None else origin.read(base))
+        except UnsafeRead as error:
+            return ReadResult(error_text=str(error), is_safe=False)
         except Exception as error:
-            return Read(problem=problem_of(error))
+            return ReadResult(error_text=read_error_text(error))
 
 
-def problem_of(error: Exception) -> str:
+def read_error_text(error: Exception) -> str:
     """Why a read failed, in a few words."""
     if isinstance(error, KeyError):
         return f"missing: no {exact.describe(error.args[0])}" if error.args else "missing"
@@ -71,66 +81,66 @@ def problem_of(error: Exception) -> str:
     return f"unreadable ({type(error).__name__})"
 
 
-def read_static(origin: Origin, base: Any) -> Any:
+def read_static(origin: Source, base: Any) -> Any:
     """Read one step without running any code of the user's.
 
     Raises:
         Unsafe: that cannot be known.
         KeyError, IndexError, AttributeError, TypeError: the step leads nowhere.
     """
-    reader = _STATIC.get(type(origin))
+    reader = _SAFE_READERS.get(type(origin))
     if reader is None:
-        raise Unsafe(f"not read: {type(base).__name__} is of another type than expected")
+        raise UnsafeRead(f"not read: {type(base).__name__} is of another type than expected")
     return reader(origin, base)
 
 
-def _attr(origin: Attr, base: Any) -> Any:
+def _attr(origin: AttrSource, base: Any) -> Any:
     found = exact.static_attribute(base, origin.attribute)
-    if found is exact.MISSING:
+    if found is exact.NO_ATTRIBUTE:
         raise AttributeError(origin.attribute)
     in_class = any(exact.class_dict(c).get(origin.attribute) is found for c in exact.mro_of(type(base)))
     if in_class and hasattr(type(found), "__get__") and type(found) is not types.FunctionType:
-        raise Unsafe(f"not read: {origin.attribute} is computed by {type(base).__name__}")
+        raise UnsafeRead(f"not read: {origin.attribute} is computed by {type(base).__name__}")
     return types.MethodType(found, base) if in_class and type(found) is types.FunctionType else found
 
 
-def _item(origin: Item, base: Any) -> Any:
+def _item(origin: GetItemSource, base: Any) -> Any:
     if type(base) not in (list, tuple, dict, torch.Size, types.MappingProxyType):
-        raise Unsafe(f"not read: {type(base).__name__} may compute its items")
+        raise UnsafeRead(f"not read: {type(base).__name__} may compute its items")
     if type(base) is dict and type(origin.key) not in (int, str, bool, bytes, float, type(None)):
-        raise Unsafe("not read: comparing keys may run code")
+        raise UnsafeRead("not read: comparing keys may run code")
     return base[origin.key]
 
 
-def _stored(origin: Stored, base: Any) -> Any:
+def _raw_item(origin: RawItemSource, base: Any) -> Any:
     if type(origin.key) not in (int, str, bool, bytes, float, type(None)):
-        raise Unsafe("not read: comparing keys may run code")
+        raise UnsafeRead("not read: comparing keys may run code")
     return origin.read(base)
 
 
-def _member(origin: Member, base: Any) -> Any:
+def _member(origin: ModuleMemberSource, base: Any) -> Any:
     table = exact.instance_dict(base)[origin.table]
     if not isinstance(table, dict):
         raise TypeError(type(table).__name__)
-    return dict.__getitem__(table, origin.member)
+    return dict.__getitem__(table, origin.member_name)
 
 
-def _cell(origin: CellOf | MaybeCellOf, base: Any) -> Any:
+def _cell(origin: CellContentsSource | OptionalCellContentsSource, base: Any) -> Any:
     if type(base) is not types.FunctionType:
         raise TypeError(type(base).__name__)
     return origin.read(base)
 
 
-def _type(origin: TypeOf, base: Any) -> Any:
+def _type(origin: TypeSource, base: Any) -> Any:
     return type(base)
 
 
-_STATIC: dict[type, Callable[[Any, Any], Any]] = {
-    Attr: _attr,
-    Item: _item,
-    Member: _member,
-    Stored: _stored,
-    CellOf: _cell,
-    MaybeCellOf: _cell,
-    TypeOf: _type,
+_SAFE_READERS: dict[type, Callable[[Any, Any], Any]] = {
+    AttrSource: _attr,
+    GetItemSource: _item,
+    ModuleMemberSource: _member,
+    RawItemSource: _raw_item,
+    CellContentsSource: _cell,
+    OptionalCellContentsSource: _cell,
+    TypeSource: _type,
 }

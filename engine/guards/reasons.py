@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.guards.explain import Finding, findings, guard_id, results
-from engine.guards.lessons import lesson_of
+from engine.guards.explain import GuardEvaluation, evaluate_guards, guard_id, guard_results
+from engine.guards.lessons import hint_for
 from engine.ir.guard import Guard
-from engine.ir.origin import Scope
-from engine.records.guards import Fix, Rejection
+from engine.ir.origin import FrameScope
+from engine.records.guards import Fix, GuardFailure
 
 
-def rejection(entry_id: str, ordered: Sequence[Guard], scope: Scope) -> Rejection | None:
+def first_guard_failure(entry_id: str, ordered: Sequence[Guard], scope: FrameScope) -> GuardFailure | None:
     """The rejection of one call by one entry; None when all its guards hold."""
-    found = findings(ordered, scope)
+    found = evaluate_guards(ordered, scope)
     index = next((i for i, f in enumerate(found) if not f.holds), None)
     if index is None:
         return None
     first = found[index]
     guard = first.guard
-    return Rejection(
+    return GuardFailure(
         entry_id,
         guard_id(index),
-        guard.origin.expr,
-        guard.kind_words,
+        guard.source.expr,
+        guard.kind_label,
         guard.expected_text(),
-        first.actual(),
-        sentence_of(first),
+        first.actual_text(),
+        failure_message(first),
         guard.cause.span,
-        fixes_of(first),
-        results(found),
-        lesson_of(first),
+        failure_fixes(first),
+        guard_results(found),
+        hint_for(first),
     )
 
 
-def sentence_of(finding: Finding) -> str:
+def failure_message(finding: GuardEvaluation) -> str:
     """Why this guard failed."""
     guard = finding.guard
     if not finding.read.ok:
-        return f"{guard.name} is {finding.read.problem}; the compiled code expects {guard.kind_words} {guard.expected_text()}."
-    return guard.sentence(finding.actual())
+        return f"{guard.user_expr} is {finding.read.error_text}; the compiled code expects {guard.kind_label} {guard.expected_text()}."
+    return guard.failure_message(finding.actual_text())
 
 
-def fixes_of(finding: Finding) -> tuple[Fix, ...]:
+def failure_fixes(finding: GuardEvaluation) -> tuple[Fix, ...]:
     """What to do, best first."""
     if not finding.read.ok:
-        return (Fix(f"Set {finding.guard.name} before every call, with the same kind of value."),)
+        return (Fix(f"Set {finding.guard.user_expr} before every call, with the same kind of value."),)
     try:
         return finding.guard.fixes(finding.read.value, finding.others)
     except (TypeError, RuntimeError, IndexError):

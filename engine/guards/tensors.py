@@ -13,27 +13,35 @@ import torch
 
 from engine.ir.exact import set_instance_dict
 from engine.ir.guard import Guard
-from engine.ir.origin import Origin
-from engine.ir.state_guard import GlobalState
-from engine.ir.tensor_guard import PLAIN_TENSORS, DimensionsAre, DispatchKeys, Facet, LayoutIs, ShapeIs, StrideIs
-from engine.ir.value_guard import HasAttribute, TypeIs
+from engine.ir.origin import Source
+from engine.ir.state_guard import GlobalStateMatch
+from engine.ir.tensor_guard import (
+    PLAIN_TENSOR_TYPES,
+    DispatchKeysMatch,
+    LayoutMatch,
+    NdimMatch,
+    ShapeMatch,
+    StrideMatch,
+    TensorPropertyGuard,
+)
+from engine.ir.value_guard import HasAttrGuard, TypeMatch
 
 Sizes = tuple[int | None, ...]
 
 _helpers: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-HAS_HELPERS = hasattr(_helpers, "TensorGuards") and hasattr(_helpers, "GlobalStateGuard")
+HAS_C_HELPERS = hasattr(_helpers, "TensorGuards") and hasattr(_helpers, "GlobalStateGuard")
 """Whether this torch has both helpers."""
 
 dict_version: Any = getattr(_helpers, "dict_version", None)
 """A number that differs once a dictionary was written to, and is no other dictionary's."""
-HAS_VERSIONS = HAS_HELPERS and dict_version is not None
+HAS_DICT_VERSIONS = HAS_C_HELPERS and dict_version is not None
 """Whether this torch tells versions of dictionaries."""
 
 _INLINE_VALUES = 1 << 2
 """The flag of classes, from CPython 3.13 on, whose instances hold their attributes' values themselves while their dictionary only looks at them."""
 
 
-def _attributes_move_versions() -> bool:
+def _attribute_writes_change_version() -> bool:
     class Probe:
         held = 0
 
@@ -44,55 +52,63 @@ def _attributes_move_versions() -> bool:
     return bool(dict_version(probe.__dict__) != before)
 
 
-_ATTRIBUTES_MOVE_VERSIONS = HAS_VERSIONS and _attributes_move_versions()
+_ATTRIBUTE_WRITES_CHANGE_VERSION = HAS_DICT_VERSIONS and _attribute_writes_change_version()
 
 
-def follow_attributes(value: Any, space: dict[str, Any]) -> None:
+def track_attribute_writes(value: Any, space: dict[str, Any]) -> None:
     """Let the version of ``space``, the dictionary of ``value``, move with each attribute that is assigned or deleted.
 
     CPython 3.13 writes attributes past the version as long as the values lie in the object itself. Given its own dictionary once more, the object
     leaves the values to it; nothing else changes.
     """
-    if not _ATTRIBUTES_MOVE_VERSIONS and type(value).__flags__ & _INLINE_VALUES:
+    if not _ATTRIBUTE_WRITES_CHANGE_VERSION and type(value).__flags__ & _INLINE_VALUES:
         set_instance_dict(value, space)
 
 
-STATE_GUARDS = frozenset(
+HELPER_STATES = frozenset(
     ("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only")
 )
 """Pieces of global state that the state helper compares."""
-STATE_WORTH_IT = frozenset(("grad_mode", "autocast", "default_dtype", "deterministic"))
+MIN_HELPER_STATES = frozenset(("grad_mode", "autocast", "default_dtype", "deterministic"))
 """With guards on all of these the helper is quicker than reading them one by one."""
-IMPLIED_BY_TENSORS = frozenset((("inference_mode", False), ("dispatch_modes", ()), ("functorch", None)))
+STATES_IMPLIED_BY_DISPATCH_KEYS = frozenset((("inference_mode", False), ("dispatch_modes", ()), ("functorch", None)))
 """Global state that shows in the dispatch keys of any tensor that autograd may see, with which the tensor helper compares."""
 
 
-def batchable(in_order: Sequence[Guard]) -> dict[Origin, tuple[Facet, ...]]:
+def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPropertyGuard, ...]]:
     """Origins whose tensors the helper can check, with their facets: plain strided tensors all of whose facets are guarded."""
-    facets: dict[Origin, list[Facet]] = {}
+    facets: dict[Source, list[TensorPropertyGuard]] = {}
     for guard in in_order:
-        if isinstance(guard, Facet):
-            facets.setdefault(guard.origin, []).append(guard)
-    plain = {g.origin for g in in_order if isinstance(g, TypeIs) and g.type in PLAIN_TENSORS}
-    others = {g.origin for g in in_order if not isinstance(g, (Facet, TypeIs, GlobalState, HasAttribute))}
-    return {o: tuple(found) for o, found in facets.items() if o in plain and o not in others and _is_whole(found)}
+        if isinstance(guard, TensorPropertyGuard):
+            facets.setdefault(guard.source, []).append(guard)
+    plain = {g.source for g in in_order if isinstance(g, TypeMatch) and g.type in PLAIN_TENSOR_TYPES}
+    others = {
+        g.source
+        for g in in_order
+        if not isinstance(g, (TensorPropertyGuard, TypeMatch, GlobalStateMatch, HasAttrGuard))
+    }
+    return {
+        o: tuple(found) for o, found in facets.items() if o in plain and o not in others and _has_all_properties(found)
+    }
 
 
-def _is_whole(found: list[Facet]) -> bool:
+def _has_all_properties(found: list[TensorPropertyGuard]) -> bool:
     kinds = [type(f) for f in found]
     if len(set(kinds)) != len(kinds):
         return False
-    is_strided = any(isinstance(f, LayoutIs) and f.layout is torch.strided for f in found)
-    is_dense = any(isinstance(f, DispatchKeys) and "Nested" not in f.keys and "Sparse" not in f.keys for f in found)
-    return is_strided and is_dense and any(isinstance(f, DimensionsAre) for f in found)
+    is_strided = any(isinstance(f, LayoutMatch) and f.layout is torch.strided for f in found)
+    is_dense = any(
+        isinstance(f, DispatchKeysMatch) and "Nested" not in f.keys and "Sparse" not in f.keys for f in found
+    )
+    return is_strided and is_dense and any(isinstance(f, NdimMatch) for f in found)
 
 
-def keys_tell_modes(tensors: dict[Origin, tuple[Facet, ...]]) -> bool:
+def dispatch_keys_show_modes(tensors: dict[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
     """Whether one of the batched tensors has autograd keys, so that modes change its effective keys."""
-    return any(isinstance(f, DispatchKeys) and "Autograd" in f.keys for found in tensors.values() for f in found)
+    return any(isinstance(f, DispatchKeysMatch) and "Autograd" in f.keys for found in tensors.values() for f in found)
 
 
-def guard_tree() -> Any:
+def new_guard_tree() -> Any:
     """An empty tree of guards on one value.
 
     Raises:
@@ -101,34 +117,38 @@ def guard_tree() -> Any:
     return _helpers.RootGuardManager()
 
 
-def never(*values: Any) -> bool:
+def always_false(*values: Any) -> bool:
     """Stands for a helper that has learned nothing yet."""
     return False
 
 
-def state_helper() -> Callable[[], bool]:
+def make_global_state_check() -> Callable[[], bool]:
     """Compares plain global state with what it is now."""
     check: Callable[[], bool] = _helpers.GlobalStateGuard().check
     return check
 
 
-def tensor_helper(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool] | None:
+def make_tensor_check(
+    values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
+) -> Callable[..., bool] | None:
     """Compares tensors with these, which have just passed their guards; None where effective dispatch keys would not tell them apart."""
     if torch.is_inference_mode_enabled():
         # torch.is_inference would run a torch-function mode's code.
-        return None if torch._C._len_torch_function_stack() else _inference_helper(values, facets)
+        return None if torch._C._len_torch_function_stack() else _make_inference_check(values, facets)
     excluded: Any = torch._C._dispatch_tls_local_exclude_set()
     if any(excluded.has(key) for key in _AUTOGRAD_KEYS):
         return None
-    return _layers(values, facets)
+    return _make_duplicate_safe_check(values, facets)
 
 
 _AUTOGRAD_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("AutogradCPU", "AutogradCUDA"))
 
 
-def _inference_helper(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool]:
+def _make_inference_check(
+    values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
+) -> Callable[..., bool]:
     """In inference mode effective keys hide which tensors were made in it, so that is asked too."""
-    check = _layers(values, facets)
+    check = _make_duplicate_safe_check(values, facets)
     expected = [torch.is_inference(v) for v in values]
 
     def check_both(*found: Any) -> bool:
@@ -137,7 +157,9 @@ def _inference_helper(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]
     return check_both
 
 
-def _layers(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool]:
+def _make_duplicate_safe_check(
+    values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
+) -> Callable[..., bool]:
     """One helper; several when a tensor appears more than once, which a single helper refuses."""
     layers: list[list[int]] = []
     count: dict[int, int] = {}
@@ -146,7 +168,7 @@ def _layers(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Calla
         if layer == len(layers):
             layers.append([])
         layers[layer].append(index)
-    checks = [(_one([values[i] for i in layer], [facets[i] for i in layer]), layer) for layer in layers]
+    checks = [(_make_tensor_guards([values[i] for i in layer], [facets[i] for i in layer]), layer) for layer in layers]
     if len(checks) == 1:
         return checks[0][0]
 
@@ -156,7 +178,9 @@ def _layers(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Calla
     return check_layers
 
 
-def _one(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable[..., bool]:
+def _make_tensor_guards(
+    values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
+) -> Callable[..., bool]:
     sizes = [list(_sizes(found)) for found in facets]
     strides = [list(_strides(found)) for found in facets]
     check: Callable[..., bool] = _helpers.TensorGuards(
@@ -165,13 +189,13 @@ def _one(values: Sequence[Any], facets: Sequence[tuple[Facet, ...]]) -> Callable
     return check
 
 
-def _sizes(found: tuple[Facet, ...]) -> Sizes:
-    return next((f.sizes for f in found if isinstance(f, ShapeIs)), (None,) * _dimensions(found))
+def _sizes(found: tuple[TensorPropertyGuard, ...]) -> Sizes:
+    return next((f.sizes for f in found if isinstance(f, ShapeMatch)), (None,) * _dimensions(found))
 
 
-def _strides(found: tuple[Facet, ...]) -> Sizes:
-    return next((f.strides for f in found if isinstance(f, StrideIs)), (None,) * _dimensions(found))
+def _strides(found: tuple[TensorPropertyGuard, ...]) -> Sizes:
+    return next((f.strides for f in found if isinstance(f, StrideMatch)), (None,) * _dimensions(found))
 
 
-def _dimensions(found: tuple[Facet, ...]) -> int:
-    return next(f.count for f in found if isinstance(f, DimensionsAre))
+def _dimensions(found: tuple[TensorPropertyGuard, ...]) -> int:
+    return next(f.ndim for f in found if isinstance(f, NdimMatch))

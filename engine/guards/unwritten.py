@@ -11,27 +11,31 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
-from engine.guards.tensors import dict_version, guard_tree
+from engine.guards.tensors import dict_version, new_guard_tree
 from engine.ir.origin import MISSING
 
-Ask = Callable[[], bool]
-Attribute = tuple[Any, str, Any]
+UnchangedCheck = Callable[[], bool]
+AttributeValue = tuple[Any, str, Any]
 """(object, attribute, value)."""
 
-BRANCHES = 32
+MAX_CHILDREN = 32
 """How many values one node has below it: a node looks for each new one among those that it has."""
 
 
-def unwritten(dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[Attribute]) -> Ask:
+def make_unchanged_check(
+    dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[AttributeValue]
+) -> UnchangedCheck:
     """A question: have no dictionaries been written to from now on, and are the objects' classes and the attributes these still?"""
     try:
-        return in_c(dicts, objects, attributes)
+        return make_c_check(dicts, objects, attributes)
     except (AttributeError, TypeError, RuntimeError):
         # Another torch, whose nodes are made in another way.
-        return in_python(dicts, objects, attributes)
+        return make_python_check(dicts, objects, attributes)
 
 
-def in_python(dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[Attribute]) -> Ask:
+def make_python_check(
+    dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[AttributeValue]
+) -> UnchangedCheck:
     """The question asked by Python's own iterators."""
     versions = list(map(dict_version, dicts))
     types = list(map(type, objects))
@@ -47,19 +51,19 @@ def in_python(dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence
     return ask
 
 
-def in_c(dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[Attribute]) -> Ask:
+def make_c_check(dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[AttributeValue]) -> UnchangedCheck:
     """The question asked by a tree of torch's nodes.
 
     Raises:
         AttributeError, TypeError, RuntimeError: this torch has none, or others.
     """
     nodes = [
-        *((d, partial(_version, d)) for d in dicts),
-        *((o, partial(_class, type(o))) for o in objects),
-        *((a[0], partial(_attribute, a)) for a in attributes),
+        *((d, partial(_add_version_guard, d)) for d in dicts),
+        *((o, partial(_add_type_guard, type(o))) for o in objects),
+        *((a[0], partial(_add_attribute_guard, a)) for a in attributes),
     ]
-    tree = guard_tree()
-    groups = [nodes[i : i + BRANCHES] for i in range(0, len(nodes), BRANCHES)]
+    tree = new_guard_tree()
+    groups = [nodes[i : i + MAX_CHILDREN] for i in range(0, len(nodes), MAX_CHILDREN)]
     for index, group in enumerate(groups):
         branch = tree.tuple_getitem_manager(index, "", None, None)
         for place, (_, add) in enumerate(group):
@@ -75,15 +79,15 @@ def in_c(dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[Attr
     return ask
 
 
-def _version(space: Any, node: Any) -> None:
-    node.add_dict_version_guard(space, _TOLD, None)
+def _add_version_guard(space: Any, node: Any) -> None:
+    node.add_dict_version_guard(space, _NO_MESSAGE, None)
 
 
-def _class(cls: type, node: Any) -> None:
-    node.add_type_match_guard(id(cls), _TOLD, None)
+def _add_type_guard(cls: type, node: Any) -> None:
+    node.add_type_match_guard(id(cls), _NO_MESSAGE, None)
 
 
-def _attribute(attribute: Attribute, node: Any) -> None:
+def _add_attribute_guard(attribute: AttributeValue, node: Any) -> None:
     _, name, value = attribute
     if name == "__code__":
         found = node.code_manager("", None, None)
@@ -91,8 +95,8 @@ def _attribute(attribute: Attribute, node: Any) -> None:
         found = node.type_mro_manager("", None, None)
     else:
         found = node.getattr_manager(name, "", None, None)
-    found.add_id_match_guard(id(value), _TOLD, None)
+    found.add_id_match_guard(id(value), _NO_MESSAGE, None)
 
 
-_TOLD = [""]
+_NO_MESSAGE = [""]
 """What a node would say of itself; nobody asks."""

@@ -17,21 +17,21 @@ class AotGraph:
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
-    compilation: str
+    compilation_id: str
     stage: str = "aten"
     is_boxed: bool = False
     """It is called with one list of inputs, which it empties, so that each input can go as soon as it was read for the last time."""
-    results: int | None = None
+    num_user_outputs: int | None = None
     """How many outputs the caller sees; the rest is saved for the backward. None: all."""
-    saved: tuple[torch.fx.Node, ...] = ()
+    saved_placeholders: tuple[torch.fx.Node, ...] = ()
     """The backward's placeholders for that rest. Rows of what is saved may lie apart, if the placeholder's value then says so."""
 
     @property
-    def prefix(self) -> str:
+    def node_id_prefix(self) -> str:
         """What ids of its nodes begin with: "backward", or "aten" for whatever runs when the user's code is called."""
-        return prefix_of(self.stage)
+        return node_id_prefix(self.stage)
 
 
-def prefix_of(stage: str) -> str:
+def node_id_prefix(stage: str) -> str:
     """What ids of the nodes of a graph of this stage begin with."""
     return "aten" if stage == "forward" else stage

@@ -7,60 +7,60 @@ from dataclasses import dataclass
 
 import torch
 
-FORWARD, SUMS, KEYS, QUERIES = "forward", "sums", "keys", "queries"
+FORWARD_KERNEL, DELTA_KERNEL, GRAD_KEY_VALUE_KERNEL, GRAD_QUERY_KERNEL = "forward", "sums", "keys", "queries"
 """Kernels: results, each row's sum of results times their gradients, gradients of keys and values, gradients of queries."""
 
 
 @dataclass(frozen=True)
-class Blocks:
+class AttentionBlocks:
     """Queries and keys that a program works on at a time."""
 
-    rows: int
-    cols: int
+    query_block: int
+    key_block: int
     num_warps: int = 4
     num_stages: int = 2
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.cols}, {self.num_warps} warps, {self.num_stages} stages"
+        return f"{self.query_block}x{self.key_block}, {self.num_warps} warps, {self.num_stages} stages"
 
 
 @dataclass(frozen=True)
-class Lying:
+class AttentionOperand:
     """A tensor by its role ("query", "mask", "grad_key"...): type, and its strides for batch, head, row and column, and offset, in elements."""
 
     role: str
     dtype: torch.dtype
     stride: tuple[int, ...]
     offset: int = 0
-    written: bool = False
+    is_written: bool = False
 
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """One kernel. ``width`` and ``values`` are the sizes of a key and of a value; each of ``key_heads`` serves several of ``heads``."""
+    """One kernel. ``width`` and ``values`` are the sizes of a key and of a value; each of ``kv_heads`` serves several of ``heads``."""
 
     kind: str
     batch: int
     heads: int
-    key_heads: int
-    rows: int
-    cols: int
-    width: int
-    values: int
+    kv_heads: int
+    query_len: int
+    key_len: int
+    head_dim: int
+    value_dim: int
     scale: float
     is_causal: bool
     precision: str
-    blocks: Blocks
-    tensors: tuple[Lying, ...]
-    is_wide: bool = False
+    blocks: AttentionBlocks
+    tensors: tuple[AttentionOperand, ...]
+    uses_int64_index: bool = False
 
-    def lying(self, role: str) -> Lying | None:
+    def operand(self, role: str) -> AttentionOperand | None:
         """The tensor of this role, None where there is none."""
         return next((t for t in self.tensors if t.role == role), None)
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionLaunch:
     """One kernel where it is launched: its id, what its operations' ids begin with, the nodes it computes, each role's buffer."""
 
     kernel: AttentionKernel

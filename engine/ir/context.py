@@ -13,19 +13,19 @@ _session: ContextVar[weakref.ref[Session] | None] = ContextVar("engine_session",
 """Held weakly: contexts are copied for backwards that are compiled later, and outlive the session."""
 
 
-attention: list[object] = []
+slow_dispatch_tokens: list[object] = []
 """Not empty while a session records, or a frame is compiled, anywhere in the process: dispatch then takes its careful path."""
 
 
 @contextlib.contextmanager
-def paying_attention() -> Iterator[None]:
+def force_slow_dispatch() -> Iterator[None]:
     """Make dispatch take its careful path, in every thread, for as long as this lasts."""
     token = object()
-    attention.append(token)
+    slow_dispatch_tokens.append(token)
     try:
         yield
     finally:
-        attention.remove(token)
+        slow_dispatch_tokens.remove(token)
 
 
 def current_session() -> Session | None:
@@ -35,11 +35,11 @@ def current_session() -> Session | None:
 
 
 @contextlib.contextmanager
-def recording(session: Session | None) -> Iterator[Session | None]:
+def set_current_session(session: Session | None) -> Iterator[Session | None]:
     """Make ``session`` the one that stages' drivers add to (None: record nothing)."""
     token = _session.set(None if session is None else weakref.ref(session))
     try:
-        with contextlib.nullcontext() if session is None else paying_attention():
+        with contextlib.nullcontext() if session is None else force_slow_dispatch():
             yield session
     finally:
         _session.reset(token)

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from engine.ir.origin import STACK
+from engine.ir.origin import STACK_PARAM_PREFIX
 from engine.ir.spec import TensorSpec
 
-MISSING = object()
+NO_ATTRIBUTE = object()
 """Stands for an attribute that is not there."""
 
-SINGLETONS: tuple[type, ...] = (
+SINGLETON_TYPES: tuple[type, ...] = (
     type(None),
     bool,
     type(Ellipsis),
@@ -30,7 +30,7 @@ SINGLETONS: tuple[type, ...] = (
 )
 """Types whose values are compared by identity because equal means same."""
 
-_LENGTHS: dict[type, Any] = {
+_LEN_METHODS: dict[type, Any] = {
     t: t.__len__
     for t in (
         dict,
@@ -69,7 +69,7 @@ def builtin_base(cls: type, bases: Iterable[type]) -> type | None:
     return next((c for c in mro_of(cls) if c in wanted), None)
 
 
-def same(value: Any, expected: Any) -> bool:
+def constants_equal(value: Any, expected: Any) -> bool:
     """Same type and equal value: True is not 1, 1 is not 1.0, 0.0 is not -0.0, NaN is NaN; anything unknown goes by identity."""
     kind = type(expected)
     if type(value) is not kind:
@@ -77,53 +77,53 @@ def same(value: Any, expected: Any) -> bool:
     if value is expected:
         return True
     if kind is float:
-        return _same_float(value, expected)
+        return _floats_equal(value, expected)
     if kind is complex:
-        return _same_float(value.real, expected.real) and _same_float(value.imag, expected.imag)
+        return _floats_equal(value.real, expected.real) and _floats_equal(value.imag, expected.imag)
     if kind in (int, str, bytes, torch.device, range, torch._C.DispatchKeySet):
         return bool(value == expected)
     if kind.__module__.partition(".")[0] == "numpy":
-        return _same_numpy(value, expected)
+        return _numpy_constants_equal(value, expected)
     if kind in (tuple, list, torch.Size):
-        return len(value) == len(expected) and all(map(same, value, expected))
+        return len(value) == len(expected) and all(map(constants_equal, value, expected))
     if kind is slice:
-        return same((value.start, value.stop, value.step), (expected.start, expected.stop, expected.step))
+        return constants_equal((value.start, value.stop, value.step), (expected.start, expected.stop, expected.step))
     if kind in (frozenset, set):
-        return len(value) == len(expected) and all(any(same(v, e) for e in expected) for v in value)
+        return len(value) == len(expected) and all(any(constants_equal(v, e) for e in expected) for v in value)
     if kind is dict:
-        return len(value) == len(expected) and all(map(same, value.items(), expected.items()))
-    if is_placement(expected):
+        return len(value) == len(expected) and all(map(constants_equal, value.items(), expected.items()))
+    if is_dtensor_placement(expected):
         return bool(value == expected)
     if kind.__module__ == "datetime":
         return repr(value) == repr(expected)  # of equal times, one may be the later of two in a repeated hour
     return False
 
 
-def is_placement(value: Any) -> bool:
+def is_dtensor_placement(value: Any) -> bool:
     """Whether it says how a tensor lies on a mesh of devices: ``Shard(0)``, ``Replicate()``, ``Partial()``; immutable, equal ones are interchangeable."""
-    return is_placement_class(type(value))
+    return is_dtensor_placement_class(type(value))
 
 
-def is_placement_class(cls: type) -> bool:
+def is_dtensor_placement_class(cls: type) -> bool:
     """Whether it is one of torch's own classes of placements."""
     own = cls.__module__ == "torch.distributed.tensor.placement_types"
     return own and any(base.__name__ == "Placement" for base in mro_of(cls))
 
 
-def _same_numpy(value: Any, expected: Any) -> bool:
+def _numpy_constants_equal(value: Any, expected: Any) -> bool:
     """Two of numpy's numbers, or of its types of elements."""
     if hasattr(expected, "tobytes") and getattr(expected, "shape", None) == ():
         return bool(value.tobytes() == expected.tobytes())
     return type(expected).__module__ == "numpy.dtypes" and bool(value == expected)
 
 
-def _same_float(value: float, expected: float) -> bool:
+def _floats_equal(value: float, expected: float) -> bool:
     if expected != expected:
         return value != value
     return value == expected and math.copysign(1.0, value) == math.copysign(1.0, expected)
 
 
-def parts_of(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+def operator_callable_args(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
     """What an ``itemgetter``, ``attrgetter`` or ``methodcaller`` was made of: positional arguments, and pairs of keyword arguments.
 
     Raises:
@@ -137,24 +137,24 @@ def parts_of(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
     return tuple(args), ()
 
 
-def length_of(value: Any) -> int:
+def builtin_len(value: Any) -> int:
     """``len`` of a builtin container or of a subclass of one, never through an overriding ``__len__``.
 
     Raises:
         TypeError: it is no such container.
     """
     kind = type(value)
-    measure = _LENGTHS.get(kind)
+    measure = _LEN_METHODS.get(kind)
     if measure is None:
-        base = builtin_base(kind, _LENGTHS)
+        base = builtin_base(kind, _LEN_METHODS)
         if base is None:
             raise TypeError(f"{kind.__name__} is no builtin container")
-        measure = _LENGTHS[base]
+        measure = _LEN_METHODS[base]
     found: int = measure(value)
     return found
 
 
-def keys_of(value: Any) -> list[Any]:
+def builtin_dict_keys(value: Any) -> list[Any]:
     """The keys of a dict or of a subclass of one, in order, never through an overriding ``__iter__``.
 
     Raises:
@@ -168,15 +168,15 @@ def keys_of(value: Any) -> list[Any]:
     return list(base.__iter__(value))
 
 
-def same_keys(value: Any, keys: tuple[Any, ...]) -> bool:
+def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:
     """Whether a dict has exactly these keys in this order; constants by type and value, others by identity."""
-    found = keys_of(value)
-    return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(same, found, keys)))
+    found = builtin_dict_keys(value)
+    return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(constants_equal, found, keys)))
 
 
 def instance_dict(value: Any) -> dict[str, Any]:
     """The instance's own ``__dict__`` (empty where it has none), never through a property of that name."""
-    holder = _in_classes(type(value), "__dict__")
+    holder = _lookup_in_mro(type(value), "__dict__")
     if type(holder) in (types.GetSetDescriptorType, types.MemberDescriptorType):
         found = holder.__get__(value, type(value))
         return found if type(found) is dict else {}
@@ -185,7 +185,7 @@ def instance_dict(value: Any) -> dict[str, Any]:
 
 def set_instance_dict(value: Any, space: dict[str, Any]) -> None:
     """Let ``space`` be the instance's own ``__dict__``, never through a property of that name; without effect where it has none."""
-    holder = _in_classes(type(value), "__dict__")
+    holder = _lookup_in_mro(type(value), "__dict__")
     if type(holder) is types.GetSetDescriptorType:
         holder.__set__(value, space)
 
@@ -197,39 +197,39 @@ def static_attribute(value: Any, name: str) -> Any:
     """
     kind = type(value)
     if issubclass(kind, type):
-        found = _in_classes(value, name)
-        if found is not MISSING:
+        found = _lookup_in_mro(value, name)
+        if found is not NO_ATTRIBUTE:
             return found
-    found = _in_classes(kind, name)
+    found = _lookup_in_mro(kind, name)
     if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
         return _read_descriptor(found, value)
     own = instance_dict(value)
     if name in own and not hasattr(type(found), "__set__"):
         return own[name]
-    return _module_member(value, own, name) if found is MISSING else found
+    return _module_getattr(value, own, name) if found is NO_ATTRIBUTE else found
 
 
-_PLAIN_METACLASSES = (type, type(torch.Tensor))
+_TRUSTED_METACLASSES = (type, type(torch.Tensor))
 """They read attributes of classes as Python does, and cannot be changed."""
 
 
-def _in_classes(cls: type, name: str) -> Any:
+def _lookup_in_mro(cls: type, name: str) -> Any:
     """The first entry of this name in the namespaces of a class's MRO."""
     # Plain access where the metaclass is known to leave it alone: this is asked often.
-    if type(cls) in _PLAIN_METACLASSES:
+    if type(cls) in _TRUSTED_METACLASSES:
         for base in cls.__mro__:
-            if type(base) not in _PLAIN_METACLASSES:
+            if type(base) not in _TRUSTED_METACLASSES:
                 break
             space = base.__dict__
             if name in space:
                 return space[name]
         else:
-            return MISSING
+            return NO_ATTRIBUTE
     for base in mro_of(cls):
         space = class_dict(base)
         if name in space:
             return space[name]
-    return MISSING
+    return NO_ATTRIBUTE
 
 
 def _read_descriptor(descriptor: Any, value: Any) -> Any:
@@ -237,25 +237,25 @@ def _read_descriptor(descriptor: Any, value: Any) -> Any:
         with torch._C.DisableTorchFunction():
             return descriptor.__get__(value, type(value))
     except (AttributeError, TypeError, RuntimeError):
-        return MISSING
+        return NO_ATTRIBUTE
 
 
-def _module_member(value: Any, own: dict[str, Any], name: str) -> Any:
+def _module_getattr(value: Any, own: dict[str, Any], name: str) -> Any:
     """What ``nn.Module.__getattr__`` would find; a class with a ``__getattr__`` of its own is not asked."""
-    if _in_classes(type(value), "__getattr__") is not torch.nn.Module.__getattr__:
-        return MISSING
+    if _lookup_in_mro(type(value), "__getattr__") is not torch.nn.Module.__getattr__:
+        return NO_ATTRIBUTE
     for table in ("_parameters", "_buffers", "_modules"):
         members = own.get(table)
         if type(members) is dict and name in members:
             return members[name]
-    return MISSING
+    return NO_ATTRIBUTE
 
 
-def has_attribute(value: Any, name: str) -> bool:
+def has_static_attribute(value: Any, name: str) -> bool:
     """Whether the attribute is there, without running code of the user's."""
     if type(value) is TensorSpec:
-        return _in_classes(value.tensor_type, name) is not MISSING
-    return static_attribute(value, name) is not MISSING
+        return _lookup_in_mro(value.tensor_type, name) is not NO_ATTRIBUTE
+    return static_attribute(value, name) is not NO_ATTRIBUTE
 
 
 SHORT_DTYPES = {
@@ -265,7 +265,7 @@ SHORT_DTYPES = {
 """dtype -> the field's short word; others print without their "torch."."""
 
 
-def dtype_word(dtype: torch.dtype) -> str:
+def short_dtype(dtype: torch.dtype) -> str:
     """``f32`` for ``torch.float32``."""
     return SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
@@ -276,15 +276,15 @@ def describe(value: Any, depth: int = 0) -> str:
     if kind in (int, float, bool, type(None)):
         return repr(value)
     if kind is TensorSpec:
-        text = f"{dtype_word(value.dtype)}[{', '.join(map(str, value.shape))}]"
+        text = f"{short_dtype(value.dtype)}[{', '.join(map(str, value.shape))}]"
         return text if value.device.type == "cpu" else f"{text} {value.device}"
     if builtin_base(kind, (torch.Tensor,)) is not None:
         return _describe_tensor(value)
     if (
         kind in (int, float, complex, bool, type(None), type(Ellipsis), slice, range)
-        or kind in SINGLETONS
+        or kind in SINGLETON_TYPES
         or kind is torch.device
-        or is_placement(value)
+        or is_dtensor_placement(value)
     ):
         return repr(value)
     if kind in (str, bytes):
@@ -294,7 +294,7 @@ def describe(value: Any, depth: int = 0) -> str:
         inner = ", ".join(describe(v, depth + 1) for v in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if builtin_base(kind, (list, tuple, dict, set, frozenset)) is not None:
-        return f"{kind.__name__} of {length_of(value)}"
+        return f"{kind.__name__} of {builtin_len(value)}"
     if builtin_base(kind, (enum.Enum,)) is not None:
         return f"{kind.__name__}.{instance_dict(value).get('_name_', '?')}"
     if kind is types.FunctionType:
@@ -310,7 +310,7 @@ def _describe_tensor(value: Any) -> str:
     try:
         with torch._C.DisableTorchFunction():
             sizes = ", ".join(map(str, torch.Tensor.size(value)))
-            text = f"{dtype_word(torch.Tensor.dtype.__get__(value))}[{sizes}]"  # type: ignore[attr-defined]
+            text = f"{short_dtype(torch.Tensor.dtype.__get__(value))}[{sizes}]"  # type: ignore[attr-defined]
             device = torch.Tensor.device.__get__(value)
     except RuntimeError:
         return type(value).__name__
@@ -325,17 +325,19 @@ def type_name(cls: type) -> str:
     return str(name) if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"
 
 
-MOST_ITEMS = 8
+MAX_DICT_ITEMS = 8
 """Items of a dict that are told one by one."""
 
 
-def described(arguments: Mapping[str, Any]) -> dict[str, str]:
+def describe_arguments(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The arguments of a frame in words. What a resume function is handed from the stack has a name that nobody gave: it is left out."""
-    return {name: _told(value) for name, value in arguments.items() if not name.startswith(STACK)}
+    return {
+        name: _describe_argument(value) for name, value in arguments.items() if not name.startswith(STACK_PARAM_PREFIX)
+    }
 
 
-def _told(value: Any) -> str:
+def _describe_argument(value: Any) -> str:
     """A value in words; a small dict, as ``**kwargs`` is, with what it holds."""
-    if type(value) is not dict or not 0 < len(value) <= MOST_ITEMS or any(type(k) is not str for k in value):
+    if type(value) is not dict or not 0 < len(value) <= MAX_DICT_ITEMS or any(type(k) is not str for k in value):
         return describe(value)
     return f"{{{', '.join(f'{k!r}: {describe(v, 1)}' for k, v in value.items())}}}"

@@ -9,10 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDispatchCache
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from engine.ir.eager_layouts import eager_strides, rule_of
+from engine.ir.eager_layouts import eager_strides, stride_rule_for
 
 
-def fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
+def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     """A mode that keeps out of torch's cache of fake results the operators that return views without being marked as views (``prims.as_strided``).
 
     A result from the cache would lie over memory of its own; torch's forms of views of tensors without elements come to this. Results are
@@ -30,7 +30,7 @@ def fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = dispatch(func, types, args, kwargs or {})
-        rule = rule_of(func)
+        rule = stride_rule_for(func)
         if rule is None:
             return found
 

@@ -16,7 +16,7 @@ cell_names: dict[str, str] = {}
 _CELL = re.compile(r"<ipython-input-(\d+)-|ipykernel_\d+[/\\]")
 
 
-def file_name(file: str) -> str:
+def display_name(file: str) -> str:
     """What a person calls a file."""
     if file in cell_names:
         return cell_names[file]
@@ -33,7 +33,7 @@ def is_cell(file: str) -> bool:
 
 def source_file(file: str) -> SourceFile:
     """The record of a source file, with its whole text where that can be had."""
-    return SourceFile(file, file_name(file), "".join(linecache.getlines(file)))
+    return SourceFile(file, display_name(file), "".join(linecache.getlines(file)))
 
 
 # Found, not imported: a trace is read where nothing of torch is needed.
@@ -42,25 +42,27 @@ _LIBRARIES = (
     *((os.path.dirname(os.path.abspath(_TORCH.origin)) + os.sep,) if _TORCH and _TORCH.origin else ()),
     *{os.path.normpath(sysconfig.get_path(p)) + os.sep for p in ("stdlib", "platstdlib")},
 )
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_SITE_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def is_library_file(file: str) -> bool:
     """Whether a file is torch's or the standard library's; other installed packages count as the user's program."""
     if file.startswith(_LIBRARIES[0]):
         return True
-    return file.startswith(("<frozen", *_LIBRARIES[1:])) and not any(i in file for i in _INSTALLED)
+    return file.startswith(("<frozen", *_LIBRARIES[1:])) and not any(i in file for i in _SITE_PACKAGES)
 
 
-_OVER_TENSORS = ("torch.optim", "torch.amp.grad_scaler", "torch.distributions", "torch.nn.utils.clip_grad")
+_TRACEABLE_TORCH_MODULES = ("torch.optim", "torch.amp.grad_scaler", "torch.distributions", "torch.nn.utils.clip_grad")
 """Packages and modules of torch whose functions are Python over tensors, as a user might have written them."""
 
 
-def is_over_tensors(module: str) -> bool:
+def is_traceable_torch_module(module: str) -> bool:
     """Whether functions of a module of torch's are compiled by themselves where Python calls them, as the user's own are."""
-    return module in _OVER_TENSORS or module.startswith(tuple(f"{name}." for name in _OVER_TENSORS))
+    return module in _TRACEABLE_TORCH_MODULES or module.startswith(
+        tuple(f"{name}." for name in _TRACEABLE_TORCH_MODULES)
+    )
 
 
-def innermost_of_user(stack: tuple[Span, ...]) -> Span | None:
+def innermost_user_span(stack: tuple[Span, ...]) -> Span | None:
     """The innermost place of a stack (outermost first) that lies in the user's program: the line that a person can change."""
     return next((s for s in reversed(stack) if not is_library_file(s.file)), stack[-1] if stack else None)

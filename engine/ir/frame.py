@@ -10,17 +10,17 @@ from typing import Any, Protocol
 import torch.fx
 
 from engine.ir.guard import Guard
-from engine.ir.handed import Handed
-from engine.ir.origin import Origin, Scope
+from engine.ir.handed import PrefetchedParams
+from engine.ir.origin import FrameScope, Source
 from engine.options import Options
 from engine.records.bytecode import Span
-from engine.records.guards import GuardResult, GuardsRecord, Rejection
+from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
 from engine.records.session import Session
 from engine.records.trace import TraceRecord
 
 
 @dataclass(frozen=True, eq=False)
-class Slot:
+class ConstSlot:
     """A placeholder among ``co_consts`` of traced code, compared by identity; the pipeline puts the real object in its place."""
 
     name: str
@@ -34,46 +34,46 @@ class GraphInput:
     """
 
     name: str
-    origin: Origin
+    source: Source
     fake: Any
-    real: Any
-    version: int = 0
-    came: tuple[Sequence[Any], Sequence[Any], Any] | None = None
+    example_value: Any
+    initial_version: int = 0
+    original_layout: tuple[Sequence[Any], Sequence[Any], Any] | None = None
     """Sizes, strides and place in its memory that a tensor came with, symbols among them, whatever the traced code did to it."""
 
 
 @dataclass(frozen=True)
-class GraphSlot:
+class TracedGraph:
     """The compiled graph goes here: a callable that takes the graph inputs in order and returns a tuple of the graph's outputs."""
 
-    slot: Slot
+    slot: ConstSlot
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]
-    changes_objects: bool = False
+    has_object_side_effects: bool = False
     """The frame also changes Python objects, once the graph has run."""
-    asking: str = ""
+    autograd_uses_after_break: str = ""
     """What the rest of the frame, after a break, asks autograd about single tensors with (``register_hook``), if it does."""
-    assumed: Callable[[], tuple[Guard, ...]] = tuple
+    late_shape_guards: Callable[[], tuple[Guard, ...]] = tuple
     """Guards for what has been assumed of symbolic sizes since the frame was traced: a backend may assume more."""
 
-    def computes(self) -> bool:
+    def has_computation(self) -> bool:
         """Whether it does more than switch grad mode, as before a break inside ``with torch.no_grad()``."""
         *nodes, output = self.graph.graph.nodes
         return bool(output.args[0]) or any(n.target is not torch._C._set_grad_enabled for n in nodes)
 
 
 @dataclass(frozen=True)
-class ResumeSlot:
+class ResumeFunctionSlot:
     """A dispatcher for a resume function goes here. ``code`` has no free variables unless ``makes_closure``:
 
     then the traced bytecode builds the function itself (cells of the broken frame) and calls ``runtime.callee`` on it, and the slot only
     registers ``code`` as a resume function with its name and parent.
     """
 
-    slot: Slot
+    slot: ConstSlot
     code: CodeType
     globals: dict[str, Any]
-    after: Span | None
+    break_span: Span | None
     makes_closure: bool = False
 
 
@@ -88,16 +88,16 @@ class TracedFrame:
     code: CodeType | None
     guards: tuple[Guard, ...]
     record: TraceRecord
-    graph: GraphSlot | None = None
-    resumes: tuple[ResumeSlot, ...] = ()
-    constants: Mapping[Slot, Any] = field(default_factory=dict)
+    graph: TracedGraph | None = None
+    resume_functions: tuple[ResumeFunctionSlot, ...] = ()
+    slot_values: Mapping[ConstSlot, Any] = field(default_factory=dict)
     """Objects for the remaining slots (helpers, modules' objects)."""
-    handed: Handed | None = None
+    prefetched_params: PrefetchedParams | None = None
     """Wants the module's tensors from the check, so that ``code`` need not read them again."""
 
 
 @dataclass(frozen=True)
-class FrameRequest:
+class CompileRequest:
     """One miss: compile this function for these arguments.
 
     ``arguments`` maps parameter names (``*args`` and ``**kwargs`` under their own names) to values, in ``co_varnames`` order.
@@ -105,17 +105,17 @@ class FrameRequest:
 
     function: FunctionType
     arguments: Mapping[str, Any]
-    frame: str
+    frame_id: str
     """Id of the FrameRecord."""
-    entry: int
+    entry_index: int
     """Which cache entry this will be."""
-    cause: str
-    dynamic: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    miss_reason: str
+    dynamic_dims: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Origins' ``expr`` -> dimensions seen to change (automatic dynamic); dimension -1 stands for the value of an int itself."""
 
 
 @dataclass(frozen=True)
-class CompiledFrame:
+class CacheEntry:
     """What the cache keeps: linked code that takes the frame's arguments, and the check that admits a call.
 
     ``check`` takes ``(__cells__, *arguments in co_varnames order)`` and returns a bool; ``check_text`` is its source.
@@ -126,7 +126,7 @@ class CompiledFrame:
     guards: tuple[Guard, ...]
     check: Callable[..., bool]
     check_text: str
-    is_python: bool = False
+    runs_python: bool = False
 
 
 class Compiler(Protocol):
@@ -142,16 +142,16 @@ class Compiler(Protocol):
         ...
 
     @property
-    def around(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
+    def root_wrapper(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
         """What stands around each function that a person compiles (frames of role "root"); None: nothing."""
         ...
 
     @property
-    def callee(self) -> Callable[[Any], Any]:
+    def dispatch_callee(self) -> Callable[[Any], Any]:
         """``runtime.call.make_callee(self)``: where calls of frames left to Python go."""
         ...
 
-    def compile_frame(self, request: FrameRequest) -> CompiledFrame:
+    def compile_frame(self, request: CompileRequest) -> CacheEntry:
         """Trace, compile and link one frame. Never raises for what the user wrote, save under ``fullgraph``."""
         ...
 
@@ -162,22 +162,22 @@ class Compiler(Protocol):
         """
         ...
 
-    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
+    def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
         """All guards of an entry evaluated against one call: ``guards.explain.explain(entry.guards, scope)``."""
         ...
 
-    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+    def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
         """Why an entry does not serve a call: ``guards.reasons.rejection(entry.id, entry.guards, scope)``."""
         ...
 
-    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
+    def guards_record(self, entry: CacheEntry) -> GuardsRecord:
         """An entry's guards as records: ``guards.tell.guards_record(entry.guards, entry.check_text)``."""
         ...
 
-    def guard_costs(self, entry: CompiledFrame, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
+    def guard_costs(self, entry: CacheEntry, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
         """Nanoseconds of each of an entry's guards: ``guards.cost.costs_of``."""
         ...
 
 
-CALLEE = Slot("callee")
+CALLEE_SLOT = ConstSlot("callee")
 """Well-known slot: ``runtime.call.callee``, bound to the compiler. The broken instruction's callable goes through it."""

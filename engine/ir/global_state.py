@@ -20,11 +20,11 @@ _functorch: Any = torch._C._functorch
 
 
 @dataclass(frozen=True)
-class State:
+class GlobalStateItem:
     """One piece of global state. ``words`` is what a person calls it; ``read`` is cheap and runs no code of the user's."""
 
     name: str
-    words: str
+    label: str
     read: Callable[[], Any]
 
 
@@ -38,26 +38,26 @@ def _autocast() -> tuple[Any, ...]:
 
 def _torch_function_modes() -> tuple[Any, ...]:
     """The stack of torch-function modes, outermost first: of those that the tracer looks into, the classes."""
-    modes = function_modes()
-    return tuple(map(type, modes)) if are_looked_into(modes) else modes
+    modes = torch_function_modes()
+    return tuple(map(type, modes)) if are_traced_modes(modes) else modes
 
 
-def function_modes() -> tuple[Any, ...]:
+def torch_function_modes() -> tuple[Any, ...]:
     """The torch-function modes in force, outermost first."""
     count = _C._len_torch_function_stack()
     return tuple(_C._get_function_stack_at(i) for i in range(count)) if count else ()
 
 
-def are_looked_into(modes: tuple[Any, ...]) -> bool:
+def are_traced_modes(modes: tuple[Any, ...]) -> bool:
     """Whether the tracer does what these modes do, so that the graph runs without them. A default device is left in force."""
     return bool(modes) and not any(isinstance(m, torch.utils._device.DeviceContext) for m in modes)
 
 
 @contextlib.contextmanager
-def without_modes() -> Iterator[None]:
+def without_torch_function_modes() -> Iterator[None]:
     """Take the torch-function modes that the tracer looks into out of force, as long as the block runs."""
-    modes = function_modes()
-    if not are_looked_into(modes):
+    modes = torch_function_modes()
+    if not are_traced_modes(modes):
         yield
         return
     for _ in modes:
@@ -70,7 +70,7 @@ def without_modes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_transforms() -> Iterator[None]:
+def without_functorch_transforms() -> Iterator[None]:
     """Take the transformations of ``torch.func`` that run now out of force, as long as the block runs."""
     taken = []
     while _functorch.peek_interpreter_stack() is not None:
@@ -82,7 +82,7 @@ def without_transforms() -> Iterator[None]:
             _functorch.push_dynamic_layer_stack(transform)
 
 
-def _torch_function() -> bool | None:
+def _torch_function_enabled() -> bool | None:
     """Whether ``__torch_function__`` is asked: True; False where subclasses' is not; None where that of modes is not either."""
     return True if _C._is_torch_function_enabled() else None if _C._is_torch_function_all_disabled() else False
 
@@ -93,7 +93,7 @@ def _dispatch_modes() -> tuple[Any, ...]:
     return tuple(_C._get_dispatch_stack_at(i) for i in range(count)) if count else ()
 
 
-def _transforms() -> str | None:
+def _functorch_active() -> str | None:
     """Whether a transformation of ``torch.func`` runs what runs now. Which one, and how deep, is the tensors' matter: graphs run under it as traced."""
     return None if _functorch.peek_interpreter_stack() is None else "active"
 
@@ -102,7 +102,7 @@ def _default_device() -> torch.device | None:
     return torch.utils._device.CURRENT_DEVICE
 
 
-ATTENTION_KERNELS = tuple(
+SDPA_BACKENDS = tuple(
     name
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
     if hasattr(_C, f"_get_{name}_sdp_enabled") and hasattr(_C, f"_set_sdp_use_{name}")
@@ -110,22 +110,22 @@ ATTENTION_KERNELS = tuple(
 """Kinds of kernels that attention may be computed by, each of which can be switched."""
 
 
-def attention_kernels() -> tuple[Any, ...]:
+def sdpa_backends() -> tuple[Any, ...]:
     """Whether each of them may be used, then the order in which they are tried."""
     order = getattr(_C, "_get_sdp_priority_order", tuple)
-    return (*(getattr(_C, f"_get_{name}_sdp_enabled")() for name in ATTENTION_KERNELS), tuple(order()))
+    return (*(getattr(_C, f"_get_{name}_sdp_enabled")() for name in SDPA_BACKENDS), tuple(order()))
 
 
-def set_attention_kernels(wanted: tuple[Any, ...]) -> None:
-    """Put back what ``attention_kernels`` told."""
+def restore_sdpa_backends(wanted: tuple[Any, ...]) -> None:
+    """Put back what ``sdpa_backends`` told."""
     *enabled, order = wanted
-    for name, on in zip(ATTENTION_KERNELS, enabled, strict=True):
+    for name, on in zip(SDPA_BACKENDS, enabled, strict=True):
         getattr(_C, f"_set_sdp_use_{name}")(on)
     if order:
         _C._set_sdp_priority_order(list(order))
 
 
-def breaks_raise() -> bool:
+def error_on_graph_break() -> bool:
     """Whether ``torch._dynamo.error_on_graph_break(True)`` is in force here."""
     for place in ("torch._dynamo.utils", "torch._dynamo.symbolic_convert"):
         ask = getattr(sys.modules.get(place), "_get_error_on_graph_break", None)
@@ -144,44 +144,44 @@ def _warnings_raise() -> bool:
     return False
 
 
-def _is_capturing() -> bool:
+def _is_stream_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _is_handling() -> bool:
+def _is_handling_exception() -> bool:
     return sys.exc_info()[1] is not None
 
 
-GLOBAL_STATES: Mapping[str, State] = {
+GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
     s.name: s
     for s in (
-        State("grad_mode", "grad mode", torch.is_grad_enabled),
-        State("inference_mode", "inference mode", torch.is_inference_mode_enabled),
-        State("autocast", "autocast", _autocast),
-        State("torch_function_modes", "torch-function mode stack", _torch_function_modes),
-        State("torch_function_enabled", "torch function", _torch_function),
-        State("dispatch_modes", "dispatch mode stack", _dispatch_modes),
-        State("functorch", "functorch stack", _transforms),
-        State("default_device", "default device", _default_device),
-        State("default_dtype", "default dtype", torch.get_default_dtype),
-        State("float32_matmul_precision", "precision of float32 products", _C._get_float32_matmul_precision),
-        State("attention_kernels", "kernels of attention", attention_kernels),
-        State("anomaly", "anomaly detection", torch.is_anomaly_enabled),
-        State("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
-        State("cuda_initialized", "CUDA in use", torch.cuda.is_initialized),
-        State("capturing", "capture of a CUDA stream", _is_capturing),
-        State("deterministic", "deterministic", torch.are_deterministic_algorithms_enabled),
-        State(
+        GlobalStateItem("grad_mode", "grad mode", torch.is_grad_enabled),
+        GlobalStateItem("inference_mode", "inference mode", torch.is_inference_mode_enabled),
+        GlobalStateItem("autocast", "autocast", _autocast),
+        GlobalStateItem("torch_function_modes", "torch-function mode stack", _torch_function_modes),
+        GlobalStateItem("torch_function_enabled", "torch function", _torch_function_enabled),
+        GlobalStateItem("dispatch_modes", "dispatch mode stack", _dispatch_modes),
+        GlobalStateItem("functorch", "functorch stack", _functorch_active),
+        GlobalStateItem("default_device", "default device", _default_device),
+        GlobalStateItem("default_dtype", "default dtype", torch.get_default_dtype),
+        GlobalStateItem("float32_matmul_precision", "precision of float32 products", _C._get_float32_matmul_precision),
+        GlobalStateItem("attention_kernels", "kernels of attention", sdpa_backends),
+        GlobalStateItem("anomaly", "anomaly detection", torch.is_anomaly_enabled),
+        GlobalStateItem("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
+        GlobalStateItem("cuda_initialized", "CUDA in use", torch.cuda.is_initialized),
+        GlobalStateItem("capturing", "capture of a CUDA stream", _is_stream_capturing),
+        GlobalStateItem("deterministic", "deterministic", torch.are_deterministic_algorithms_enabled),
+        GlobalStateItem(
             "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled
         ),
-        State("warnings_raise", "warnings as errors", _warnings_raise),
-        State("digits", "limit of digits in texts of whole numbers", sys.get_int_max_str_digits),
-        State("handling", "exception being handled", _is_handling),
+        GlobalStateItem("warnings_raise", "warnings as errors", _warnings_raise),
+        GlobalStateItem("digits", "limit of digits in texts of whole numbers", sys.get_int_max_str_digits),
+        GlobalStateItem("handling", "exception being handled", _is_handling_exception),
     )
 }
-"""Every piece of global state that guards know, by the name ``GlobalState.state`` uses."""
+"""Every piece of global state that guards know, by the name ``GlobalState.state_name`` uses."""
 
-QUICK: Mapping[tuple[str, Any], tuple[str, Any]] = {
+FAST_CHECKS: Mapping[tuple[str, Any], tuple[str, Any]] = {
     ("autocast", ()): ("not {}()", _C._is_any_autocast_enabled),
     ("torch_function_modes", ()): ("{}() == 0", _C._len_torch_function_stack),
     ("torch_function_enabled", True): ("{}()", _C._is_torch_function_enabled),
@@ -191,10 +191,10 @@ QUICK: Mapping[tuple[str, Any], tuple[str, Any]] = {
 """(state, usual value) -> a cheaper expression that holds exactly when the state has that value, and the function it calls."""
 
 
-def same_state(value: Any, expected: Any) -> bool:
+def global_state_equal(value: Any, expected: Any) -> bool:
     """Whether two readings of a state agree: modes by identity, all else by type and value."""
     if type(expected) is tuple:
-        return type(value) is tuple and len(value) == len(expected) and all(map(same_state, value, expected))
+        return type(value) is tuple and len(value) == len(expected) and all(map(global_state_equal, value, expected))
     if type(expected) in (int, str, torch.device):
         return type(value) is type(expected) and bool(value == expected)
     return value is expected

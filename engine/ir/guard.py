@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from engine.ir import exact
-from engine.ir.origin import STACK, Closure, ConstName, Global, Local, MaybeClosure, MaybeGlobal, Origin
+from engine.ir.origin import (
+    STACK_PARAM_PREFIX,
+    ClosureSource,
+    ConstName,
+    GlobalSource,
+    LocalSource,
+    OptionalClosureSource,
+    OptionalGlobalSource,
+    Source,
+)
 from engine.records.bytecode import Span
 from engine.records.guards import Fix
 
@@ -22,26 +31,28 @@ class Cause:
 
     span: Span | None = None
     stack: tuple[Span, ...] = ()
-    why: str = ""
+    reason: str = ""
 
 
 NO_CAUSE = Cause()
 
 
-Known = type | None
+KnownType = type | None
 """The exact type of a value, where a guard checked before has settled it."""
 
 
-CARRIED = "a value carried over the graph break"
+STACK_VALUE_TEXT = "a value carried over the graph break"
 """What a person is told of such a value."""
 
 
-def spoken(origin: Origin) -> str:
+def user_expr(origin: Source) -> str:
     """The value as a person writes it in the frame: ``x``, ``self.weight``."""
     root = origin.chain()[0]
-    if not isinstance(root, (Local, Global, MaybeGlobal, Closure, MaybeClosure)):
+    if not isinstance(root, (LocalSource, GlobalSource, OptionalGlobalSource, ClosureSource, OptionalClosureSource)):
         return origin.expr
-    return (CARRIED if root.variable.startswith(STACK) else root.variable) + origin.expr.removeprefix(root.expr)
+    return (
+        STACK_VALUE_TEXT if root.variable_name.startswith(STACK_PARAM_PREFIX) else root.variable_name
+    ) + origin.expr.removeprefix(root.expr)
 
 
 @dataclass(frozen=True)
@@ -52,28 +63,28 @@ class Guard:
     rank: ClassVar[int] = 50
     """Order in the check: lower first (cheap and selective), but never before the guards of the origins it reads through."""
 
-    may_change: ClassVar[bool] = False
+    reports_changed_dims: ClassVar[bool] = False
     """Whether ``changed`` can say anything."""
 
-    origin: Origin
+    source: Source
     cause: Cause = field(default=NO_CAUSE, compare=False, kw_only=True)
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
+    def sources(self) -> tuple[Source, ...]:
         """Every value that the guard reads, ``origin`` first."""
-        return (self.origin,)
+        return (self.source,)
 
     @property
-    def name(self) -> str:
+    def user_expr(self) -> str:
         """What the guard is on, as a person writes it."""
-        return spoken(self.origin)
+        return user_expr(self.source)
 
     @property
-    def kind_words(self) -> str:
+    def kind_label(self) -> str:
         """The kind as the field calls it."""
         return self.kind
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         """Python text that is true when the guard holds.
 
         ``expr`` reads the value, ``others`` the rest of ``origins``. For tensors ``known`` is given only where no torch-function mode is active.
@@ -92,14 +103,14 @@ class Guard:
         """What the value is, in the same terms as ``expected_text``."""
         return exact.describe(value)
 
-    def sentence(self, actual: str) -> str:
+    def failure_message(self, actual: str) -> str:
         """A plain sentence that says why the guard failed."""
-        return f"{self.name}: {self.kind} is {actual}, the compiled code expects {self.expected_text()}."
+        return f"{self.user_expr}: {self.kind} is {actual}, the compiled code expects {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         """What a person can do so that it holds, best first."""
         return ()
 
-    def changed(self, value: Any) -> frozenset[int]:
+    def changed_dims(self, value: Any) -> frozenset[int]:
         """Dimensions whose size differs from the expected one (-1: the number itself): what automatic dynamic makes a symbol."""
         return frozenset()

@@ -16,7 +16,7 @@ import sympy
 Size: TypeAlias = int | sympy.Expr
 
 
-def plain(value: Any) -> Size:
+def as_size(value: Any) -> Size:
     """A size as an int where it is one, else as an expanded sympy expression."""
     if isinstance(value, int):
         return int(value)
@@ -24,7 +24,7 @@ def plain(value: Any) -> Size:
         return int(value) if value.is_Integer else sympy.expand(value)
     node = getattr(value, "node", None)
     if node is not None and hasattr(node, "expr"):
-        return 1 if _is_known_one(value) else plain(node.expr)
+        return 1 if _is_known_one(value) else as_size(node.expr)
     raise TypeError(f"not a size: {value!r}")
 
 
@@ -51,13 +51,13 @@ def product(sizes: Iterable[Size]) -> Size:
     """The product of sizes, 1 for none."""
     total: Size = 1
     for size in sizes:
-        total = plain(total * size)
+        total = as_size(total * size)
     return total
 
 
-def is_same(a: Size, b: Size) -> bool:
+def sizes_equal(a: Size, b: Size) -> bool:
     """Whether two sizes are equal for every value of the symbols."""
-    return bool(plain(a - b) == 0)
+    return bool(as_size(a - b) == 0)
 
 
 def exact_quotient(a: Size, b: Size) -> Size | None:
@@ -69,17 +69,19 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
         return None
     if any(not n.is_Integer for n in quotient.as_coefficients_dict().values()):
         return None
-    return plain(quotient)
+    return as_size(quotient)
 
 
 def is_nonnegative(value: Size) -> bool:
     """Whether a size is known to be >= 0 (symbols are positive integers)."""
     if isinstance(value, int):
         return value >= 0
-    return bool(plain(value) == 0 or sympy.expand(value).is_nonnegative or _shifted(value).is_nonnegative)
+    return bool(
+        as_size(value) == 0 or sympy.expand(value).is_nonnegative or _shift_positive_symbols(value).is_nonnegative
+    )
 
 
-def _shifted(value: sympy.Expr) -> sympy.Expr:
+def _shift_positive_symbols(value: sympy.Expr) -> sympy.Expr:
     """The value with each positive symbol s written as 1 + t, t >= 0: shows that ``s - 1`` is not negative."""
     replacements = {
         s: 1 + sympy.Symbol(f"{s}__", integer=True, nonnegative=True) for s in value.free_symbols if s.is_positive
@@ -89,7 +91,7 @@ def _shifted(value: sympy.Expr) -> sympy.Expr:
 
 
 @dataclass(frozen=True, slots=True)
-class Var:
+class LoopVar:
     """A loop variable: 0 <= var < size."""
 
     name: str
@@ -97,33 +99,33 @@ class Var:
 
 
 @dataclass(frozen=True, slots=True)
-class Div:
+class FloorDiv:
     """``of // by`` that did not simplify."""
 
-    of: Index
-    by: Size
+    dividend: IndexExpr
+    divisor: Size
 
 
 @dataclass(frozen=True, slots=True)
 class Mod:
     """``of % by`` that did not simplify."""
 
-    of: Index
-    by: Size
+    dividend: IndexExpr
+    divisor: Size
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class IndirectIndex:
     """An index read from memory: the value of op number ``op``, taken to be in [0, size)."""
 
     op: int
     size: Size
 
 
-Atom = Var | Div | Mod | Picked
+Atom = LoopVar | FloorDiv | Mod | IndirectIndex
 
 
-class Index:
+class IndexExpr:
     """An immutable integer expression. Build it with ``+``, ``*`` by a size, ``div`` and ``mod``; equal expressions compare equal."""
 
     __slots__ = ("_hash", "const", "terms")
@@ -135,7 +137,7 @@ class Index:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Index)
+            isinstance(other, IndexExpr)
             and self._hash == other._hash
             and self.const == other.const
             and self.terms == other.terms
@@ -145,147 +147,149 @@ class Index:
         return self._hash
 
     def __repr__(self) -> str:
-        return text_of(self, lambda number: f"%{number}")
+        return index_text(self, lambda number: f"%{number}")
 
     @property
     def is_constant(self) -> bool:
         """Whether it holds no variable."""
         return not self.terms
 
-    def __add__(self, other: Index | Size) -> Index:
-        if not isinstance(other, Index):
-            return Index(self.terms, plain(self.const + other))
+    def __add__(self, other: IndexExpr | Size) -> IndexExpr:
+        if not isinstance(other, IndexExpr):
+            return IndexExpr(self.terms, as_size(self.const + other))
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
-            terms[atom] = plain(terms.get(atom, 0) + coefficient)
-        return _recombined(Index(terms, plain(self.const + other.const)))
+            terms[atom] = as_size(terms.get(atom, 0) + coefficient)
+        return _merge_div_mod(IndexExpr(terms, as_size(self.const + other.const)))
 
-    def __sub__(self, other: Index | Size) -> Index:
+    def __sub__(self, other: IndexExpr | Size) -> IndexExpr:
         return self + (other * -1)
 
-    def __mul__(self, factor: Size) -> Index:
+    def __mul__(self, factor: Size) -> IndexExpr:
         if isinstance(factor, int) and factor == 1:
             return self
-        return Index({a: plain(c * factor) for a, c in self.terms.items()}, plain(self.const * factor))
+        return IndexExpr({a: as_size(c * factor) for a, c in self.terms.items()}, as_size(self.const * factor))
 
-    def div(self, by: Size) -> Index:
+    def div(self, by: Size) -> IndexExpr:
         """``self // by`` for by > 0; self is taken to be >= 0 wherever its value matters."""
         if by == 1 or (not self.terms and self.const == 0):
             return self
-        whole, rest = _split(self, by)
+        whole, rest = _split_by_divisor(self, by)
         if is_below(rest, by):
             return whole
         reduced, by = _without_common_factor(rest, by)
         if len(reduced.terms) == 1 and reduced.const == 0:
             ((atom, coefficient),) = reduced.terms.items()
-            if isinstance(atom, Div) and coefficient == 1:
-                return whole + atom.of.div(plain(atom.by * by))
-            if isinstance(atom, Mod) and coefficient == 1 and (outer := exact_quotient(atom.by, by)) is not None:
-                return whole + atom.of.div(by).mod(outer)
+            if isinstance(atom, FloorDiv) and coefficient == 1:
+                return whole + atom.dividend.div(as_size(atom.divisor * by))
+            if isinstance(atom, Mod) and coefficient == 1 and (outer := exact_quotient(atom.divisor, by)) is not None:
+                return whole + atom.dividend.div(by).mod(outer)
         if not reduced.terms and isinstance(reduced.const, int) and isinstance(by, int):
             return whole + reduced.const // by
-        return whole + Index({Div(reduced, by): 1})
+        return whole + IndexExpr({FloorDiv(reduced, by): 1})
 
-    def mod(self, by: Size) -> Index:
+    def mod(self, by: Size) -> IndexExpr:
         """``self % by`` for by > 0."""
         if by == 1:
             return ZERO
-        _, rest = _split(self, by)
+        _, rest = _split_by_divisor(self, by)
         if is_below(rest, by):
             return rest
         if len(rest.terms) == 1 and rest.const == 0:
             ((atom, coefficient),) = rest.terms.items()
-            if isinstance(atom, Mod) and coefficient == 1 and exact_quotient(atom.by, by) is not None:
-                return atom.of.mod(by)
+            if isinstance(atom, Mod) and coefficient == 1 and exact_quotient(atom.divisor, by) is not None:
+                return atom.dividend.mod(by)
         if not rest.terms and isinstance(rest.const, int) and isinstance(by, int):
             return constant(rest.const % by)
         factor = _common_factor(rest, by)
         if factor > 1:
-            inner = Index({a: _exact(c, factor) for a, c in rest.terms.items()}, _exact(rest.const, factor))
-            return inner.mod(_exact(by, factor)) * factor
-        return Index({Mod(rest, by): 1})
+            inner = IndexExpr(
+                {a: _divide_exactly(c, factor) for a, c in rest.terms.items()}, _divide_exactly(rest.const, factor)
+            )
+            return inner.mod(_divide_exactly(by, factor)) * factor
+        return IndexExpr({Mod(rest, by): 1})
 
-    def replace(self, values: Mapping[Var, Index]) -> Index:
+    def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
         """This expression with variables replaced."""
-        total = Index({}, self.const)
+        total = IndexExpr({}, self.const)
         for atom, coefficient in self.terms.items():
-            total = total + _replaced(atom, values) * coefficient
+            total = total + _substitute_atom(atom, values) * coefficient
         return total
 
-    def variables(self) -> frozenset[Var]:
+    def variables(self) -> frozenset[LoopVar]:
         """All loop variables in it, nested ones too."""
-        found: set[Var] = set()
+        found: set[LoopVar] = set()
         for atom in self.terms:
-            if isinstance(atom, Var):
+            if isinstance(atom, LoopVar):
                 found.add(atom)
-            elif isinstance(atom, (Div, Mod)):
-                found |= atom.of.variables()
+            elif isinstance(atom, (FloorDiv, Mod)):
+                found |= atom.dividend.variables()
         return frozenset(found)
 
     def symbols(self) -> frozenset[str]:
         """Names of the program's symbols in it, sizes of variables included."""
         found = symbols_of((self.const, *self.terms.values()))
         for atom in self.terms:
-            if isinstance(atom, (Div, Mod)):
-                found |= atom.of.symbols() | symbols_of((atom.by,))
+            if isinstance(atom, (FloorDiv, Mod)):
+                found |= atom.dividend.symbols() | symbols_of((atom.divisor,))
             else:
                 found |= symbols_of((atom.size,))
         return found
 
-    def picks(self) -> frozenset[int]:
+    def indirect_ops(self) -> frozenset[int]:
         """Numbers of the ops whose values it uses."""
         found: set[int] = set()
         for atom in self.terms:
-            if isinstance(atom, Picked):
+            if isinstance(atom, IndirectIndex):
                 found.add(atom.op)
-            elif isinstance(atom, (Div, Mod)):
-                found |= atom.of.picks()
+            elif isinstance(atom, (FloorDiv, Mod)):
+                found |= atom.dividend.indirect_ops()
         return frozenset(found)
 
 
-ZERO = Index()
+ZERO = IndexExpr()
 
 
-def constant(value: Size) -> Index:
+def constant(value: Size) -> IndexExpr:
     """A constant index."""
-    return Index({}, plain(value)) if value != 0 else ZERO
+    return IndexExpr({}, as_size(value)) if value != 0 else ZERO
 
 
-def variable(var: Var) -> Index:
+def variable(var: LoopVar) -> IndexExpr:
     """A loop variable as an index; one of size 1 is always 0."""
-    return ZERO if var.size == 1 else Index({var: 1})
+    return ZERO if var.size == 1 else IndexExpr({var: 1})
 
 
-def _replaced(atom: Atom, values: Mapping[Var, Index]) -> Index:
+def _substitute_atom(atom: Atom, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
     match atom:
-        case Var():
-            return values.get(atom, Index({atom: 1}))
-        case Div():
-            return atom.of.replace(values).div(atom.by)
+        case LoopVar():
+            return values.get(atom, IndexExpr({atom: 1}))
+        case FloorDiv():
+            return atom.dividend.replace(values).div(atom.divisor)
         case Mod():
-            return atom.of.replace(values).mod(atom.by)
-        case Picked():
-            return Index({atom: 1})
+            return atom.dividend.replace(values).mod(atom.divisor)
+        case IndirectIndex():
+            return IndexExpr({atom: 1})
 
 
-def _exact(a: Size, b: int) -> Size:
+def _divide_exactly(a: Size, b: int) -> Size:
     quotient = exact_quotient(a, b)
     if quotient is None:
         raise ArithmeticError(f"{b} does not divide {a}")
     return quotient
 
 
-def _split(index: Index, by: Size) -> tuple[Index, Index]:
+def _split_by_divisor(index: IndexExpr, by: Size) -> tuple[IndexExpr, IndexExpr]:
     """``(whole, rest)`` with index == whole * by + rest, every term that ``by`` divides in ``whole``.
 
     A rest that could be negative is not split off: targets round division towards zero.
     """
     whole, rest = _split_terms(index, by)
-    bottom = lower(rest)
+    bottom = lower_bound(rest)
     return (whole, rest) if bottom is not None and is_nonnegative(bottom) else (ZERO, index)
 
 
-def _split_terms(index: Index, by: Size) -> tuple[Index, Index]:
+def _split_terms(index: IndexExpr, by: Size) -> tuple[IndexExpr, IndexExpr]:
     whole: dict[Atom, Size] = {}
     rest: dict[Atom, Size] = {}
     for atom, coefficient in index.terms.items():
@@ -295,14 +299,14 @@ def _split_terms(index: Index, by: Size) -> tuple[Index, Index]:
         else:
             whole[atom] = quotient
     if isinstance(index.const, int) and isinstance(by, int):
-        return Index(whole, index.const // by), Index(rest, index.const % by)
+        return IndexExpr(whole, index.const // by), IndexExpr(rest, index.const % by)
     quotient = exact_quotient(index.const, by)
     if quotient is None:
-        return Index(whole), Index(rest, index.const)
-    return Index(whole, quotient), Index(rest)
+        return IndexExpr(whole), IndexExpr(rest, index.const)
+    return IndexExpr(whole, quotient), IndexExpr(rest)
 
 
-def _common_factor(index: Index, by: Size) -> int:
+def _common_factor(index: IndexExpr, by: Size) -> int:
     factor = by if isinstance(by, int) else 1
     for value in (*index.terms.values(), index.const):
         if not isinstance(value, int):
@@ -314,29 +318,31 @@ def _common_factor(index: Index, by: Size) -> int:
     return factor
 
 
-def _without_common_factor(index: Index, by: Size) -> tuple[Index, Size]:
+def _without_common_factor(index: IndexExpr, by: Size) -> tuple[IndexExpr, Size]:
     """Divide both by what divides all coefficients and ``by``; a constant smaller than that does not change a floor."""
-    factor = _common_factor(Index(index.terms), by)
+    factor = _common_factor(IndexExpr(index.terms), by)
     if factor <= 1 or not isinstance(index.const, int):
         return index, by
     if index.const < 0:
         return index, by
-    return Index({a: _exact(c, factor) for a, c in index.terms.items()}, index.const // factor), _exact(by, factor)
+    return IndexExpr(
+        {a: _divide_exactly(c, factor) for a, c in index.terms.items()}, index.const // factor
+    ), _divide_exactly(by, factor)
 
 
 def atom_size(atom: Atom) -> Size | None:
     """How many values an atom can take, None where unknown."""
     match atom:
-        case Var() | Picked():
+        case LoopVar() | IndirectIndex():
             return atom.size
         case Mod():
-            return atom.by
-        case Div():
-            top = upper(atom.of)
-            return top // atom.by + 1 if isinstance(top, int) and isinstance(atom.by, int) else None
+            return atom.divisor
+        case FloorDiv():
+            top = upper_bound(atom.dividend)
+            return top // atom.divisor + 1 if isinstance(top, int) and isinstance(atom.divisor, int) else None
 
 
-def upper(index: Index) -> Size | None:
+def upper_bound(index: IndexExpr) -> Size | None:
     """The largest value, None where unknown."""
     top = index.const
     for atom, coefficient in index.terms.items():
@@ -344,29 +350,29 @@ def upper(index: Index) -> Size | None:
             size = atom_size(atom)
             if size is None:
                 return None
-            top = plain(top + coefficient * (size - 1))
+            top = as_size(top + coefficient * (size - 1))
         elif not is_nonnegative(-coefficient):
             return None
     return top
 
 
-def lower(index: Index) -> Size | None:
+def lower_bound(index: IndexExpr) -> Size | None:
     """The smallest value, None where unknown."""
-    top = upper(index * -1)
-    return None if top is None else plain(-top)
+    top = upper_bound(index * -1)
+    return None if top is None else as_size(-top)
 
 
-def is_below(index: Index, limit: Size) -> bool:
+def is_below(index: IndexExpr, limit: Size) -> bool:
     """Whether 0 <= index < limit is known."""
     if not index.terms and isinstance(index.const, int) and isinstance(limit, int):
         return 0 <= index.const < limit
-    bottom, top = lower(index), upper(index)
+    bottom, top = lower_bound(index), upper_bound(index)
     if bottom is None or top is None:
         return False
-    return is_nonnegative(bottom) and is_nonnegative(plain(limit - 1 - top))
+    return is_nonnegative(bottom) and is_nonnegative(as_size(limit - 1 - top))
 
 
-def _recombined(index: Index) -> Index:
+def _merge_div_mod(index: IndexExpr) -> IndexExpr:
     """``k * (y % m) + k * m * (y // m)`` is ``k * y``; ``k * (y % m) + k * m * ((y // m) % t)`` is ``k * (y % (m * t))``."""
     changed = True
     while changed:
@@ -374,7 +380,7 @@ def _recombined(index: Index) -> Index:
         for atom, coefficient in index.terms.items():
             if not isinstance(atom, Mod):
                 continue
-            merged = _merged_remainder(index, atom, coefficient)
+            merged = _merge_remainder(index, atom, coefficient)
             if merged is not None:
                 index = merged
                 changed = True
@@ -382,26 +388,26 @@ def _recombined(index: Index) -> Index:
     return index
 
 
-def _merged_remainder(index: Index, atom: Mod, coefficient: Size) -> Index | None:
-    quotient = atom.of.div(atom.by)
+def _merge_remainder(index: IndexExpr, atom: Mod, coefficient: Size) -> IndexExpr | None:
+    quotient = atom.dividend.div(atom.divisor)
     if len(quotient.terms) != 1 or quotient.const != 0:
         return None
     ((high, one),) = quotient.terms.items()
     if one != 1:
         return None
-    wanted = plain(coefficient * atom.by)
+    wanted = as_size(coefficient * atom.divisor)
     for other, factor in index.terms.items():
         if factor != wanted:
             continue
-        rest = Index({a: c for a, c in index.terms.items() if a not in (atom, other)}, index.const)
+        rest = IndexExpr({a: c for a, c in index.terms.items() if a not in (atom, other)}, index.const)
         if other == high:
-            return rest + atom.of * coefficient
-        if isinstance(other, Mod) and other.of == quotient:
-            return rest + atom.of.mod(plain(atom.by * other.by)) * coefficient
+            return rest + atom.dividend * coefficient
+        if isinstance(other, Mod) and other.dividend == quotient:
+            return rest + atom.dividend.mod(as_size(atom.divisor * other.divisor)) * coefficient
     return None
 
 
-def flatten(index: Iterable[Index], strides: Iterable[Size], offset: Size = 0) -> Index:
+def flatten(index: Iterable[IndexExpr], strides: Iterable[Size], offset: Size = 0) -> IndexExpr:
     """The position in memory of an element."""
     total = constant(offset)
     for i, stride in zip(index, strides, strict=True):
@@ -415,13 +421,13 @@ def contiguous_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
     running: Size = 1
     for size in reversed(shape):
         strides.append(running)
-        running = plain(running * (size if size != 0 else 1))
+        running = as_size(running * (size if size != 0 else 1))
     return tuple(reversed(strides))
 
 
-def unflatten(flat: Index, shape: tuple[Size, ...]) -> tuple[Index, ...]:
+def unflatten(flat: IndexExpr, shape: tuple[Size, ...]) -> tuple[IndexExpr, ...]:
     """The row-major coordinates of a flat position."""
-    parts: list[Index] = []
+    parts: list[IndexExpr] = []
     for position, size in enumerate(reversed(shape)):
         last = position == len(shape) - 1
         parts.append(ZERO if size == 1 else flat if last else flat.mod(size))
@@ -430,10 +436,10 @@ def unflatten(flat: Index, shape: tuple[Size, ...]) -> tuple[Index, ...]:
     return tuple(reversed(parts))
 
 
-def text_of(
-    index: Index,
+def index_text(
+    index: IndexExpr,
     picked: Callable[[int], str],
-    name: Callable[[Var], str] | None = None,
+    name: Callable[[LoopVar], str] | None = None,
     size: Callable[[Size], str] = str,
 ) -> str:
     """The expression as Python text. ``picked`` names values read from memory, ``name`` variables, ``size`` prints symbolic sizes."""
@@ -458,18 +464,18 @@ def _term_text(
     atom: Atom,
     coefficient: Size,
     picked: Callable[[int], str],
-    name: Callable[[Var], str] | None,
+    name: Callable[[LoopVar], str] | None,
     size: Callable[[Size], str],
 ) -> str:
-    if isinstance(atom, Var):
+    if isinstance(atom, LoopVar):
         text = name(atom) if name else atom.name
-    elif isinstance(atom, Picked):
+    elif isinstance(atom, IndirectIndex):
         text = picked(atom.op)
     else:
-        inner = text_of(atom.of, picked, name, size)
-        if len(atom.of.terms) != 1 or atom.of.const != 0 or next(iter(atom.of.terms.values())) != 1:
+        inner = index_text(atom.dividend, picked, name, size)
+        if len(atom.dividend.terms) != 1 or atom.dividend.const != 0 or next(iter(atom.dividend.terms.values())) != 1:
             inner = f"({inner})"
-        text = f"({inner} {'//' if isinstance(atom, Div) else '%'} {_factor_text(atom.by, size)})"
+        text = f"({inner} {'//' if isinstance(atom, FloorDiv) else '%'} {_factor_text(atom.divisor, size)})"
     if coefficient == 1:
         return text
     if coefficient == -1:
@@ -481,7 +487,7 @@ def _term_text(
     )
 
 
-def is_bijection(index: Iterable[Index], shape: tuple[Size, ...], variables: Iterable[Var]) -> bool:
+def is_bijection(index: Iterable[IndexExpr], shape: tuple[Size, ...], variables: Iterable[LoopVar]) -> bool:
     """Whether walking the variables' ranges visits every element of ``shape`` exactly once.
 
     Sound but not complete: recognises permutations, merges and splits of variables.
@@ -492,56 +498,56 @@ def is_bijection(index: Iterable[Index], shape: tuple[Size, ...], variables: Ite
     remaining = dict(flat.terms)
     running: Size = 1
     while remaining:
-        atom = next((a for a, c in remaining.items() if is_same(c, running)), None)
+        atom = next((a for a, c in remaining.items() if sizes_equal(c, running)), None)
         size = None if atom is None else atom_size(atom)
         if atom is None or size is None:
             return False
-        running = plain(running * size)
+        running = as_size(running * size)
         del remaining[atom]
     return (
-        is_same(running, product(shape))
-        and all(_is_covered(v, flat) for v in variables if v.size != 1)
-        and not flat.picks()
+        sizes_equal(running, product(shape))
+        and all(_covers_variable(v, flat) for v in variables if v.size != 1)
+        and not flat.indirect_ops()
         and flat.variables() <= set(variables)
     )
 
 
-def _is_covered(var: Var, flat: Index) -> bool:
+def _covers_variable(var: LoopVar, flat: IndexExpr) -> bool:
     """Whether the digits of ``var`` that the atoms use make up the whole of it, each once."""
-    pieces = [p for p in (_digits(a, var) for a in flat.terms) if p is not None]
+    pieces = [p for p in (_mixed_radix_digits(a, var) for a in flat.terms) if p is not None]
     running: Size = 1
     while pieces:
-        piece = next((p for p in pieces if is_same(p[0], running)), None)
+        piece = next((p for p in pieces if sizes_equal(p[0], running)), None)
         if piece is None:
             return False
         pieces.remove(piece)
         running = piece[1]
-    return is_same(running, var.size)
+    return sizes_equal(running, var.size)
 
 
-def _digits(atom: Atom, var: Var) -> tuple[Size, Size] | None:
+def _mixed_radix_digits(atom: Atom, var: LoopVar) -> tuple[Size, Size] | None:
     """The mixed-radix digits [low, high) of ``var`` that an atom is; (0, 0) when it mixes ``var`` in another way; None without ``var``."""
-    whole = Index({var: 1})
+    whole = IndexExpr({var: 1})
     match atom:
-        case Var():
+        case LoopVar():
             return (1, var.size) if atom == var else None
-        case Div(of, by):
+        case FloorDiv(of, by):
             if of == whole:
                 return (by, var.size) if exact_quotient(var.size, by) is not None else (0, 0)
         case Mod(of, by):
-            low, inner = _divided(of)
-            high = plain(low * by)
+            low, inner = _as_floor_division(of)
+            high = as_size(low * by)
             if inner == whole and exact_quotient(var.size, high) is not None:
                 return (low, high)
-        case Picked():
+        case IndirectIndex():
             return None
-    return (0, 0) if var in Index({atom: 1}).variables() else None
+    return (0, 0) if var in IndexExpr({atom: 1}).variables() else None
 
 
-def _divided(index: Index) -> tuple[Size, Index]:
+def _as_floor_division(index: IndexExpr) -> tuple[Size, IndexExpr]:
     """``(d, y)`` where the index is ``y // d``."""
     if len(index.terms) == 1 and index.const == 0:
         ((atom, coefficient),) = index.terms.items()
-        if isinstance(atom, Div) and coefficient == 1:
-            return atom.by, atom.of
+        if isinstance(atom, FloorDiv) and coefficient == 1:
+            return atom.divisor, atom.dividend
     return 1, index

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch.fx
 
-INLINED = "_engine_inlined"
-"""Attribute of an autograd Function's class: its ``Inlined``."""
+INLINABLE_ATTR = "_engine_inlined"
+"""Attribute of an autograd Function's class: its ``InlinableBackward``."""
 
 
 @dataclass(frozen=True, eq=False)
-class Inlined:
+class InlinableBackward:
     """``graph`` takes saved tensors, saved numbers and a tangent for each of the positions ``differentiable`` of the call's results.
 
     It returns gradients; ``gradients`` says, for each input of the call, which of them is its. ``layouts`` are sizes and strides that each
@@ -21,16 +21,16 @@ class Inlined:
     """
 
     graph: torch.fx.GraphModule
-    tensors: int
-    numbers: int
-    differentiable: tuple[int, ...]
-    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]] | int, ...]
-    gradients: tuple[int | None, ...]
-    open: Callable[[Any, tuple[int, ...]], tuple[Any, ...]]
+    num_saved_tensors: int
+    num_saved_scalars: int
+    differentiable_results: tuple[int, ...]
+    tangent_layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]] | int, ...]
+    grad_of_input: tuple[int | None, ...]
+    take_saved_scalars: Callable[[Any, tuple[int, ...]], tuple[Any, ...]]
     """Of a node of this kind, with the positions in ``differentiable`` of the tangents that are there: the numbers that it saved, then sizes and
     strides of tangents where they are symbols, one by one; lets go of what else it holds."""
-    standing_for: Callable[[tuple[bool, ...]], tuple[torch.fx.GraphModule, bool]]
+    specialize_tangents: Callable[[tuple[bool, ...]], tuple[torch.fx.GraphModule, bool]]
     """The graph for calls where only these tangents are there, with None for gradients that nothing flows to; and whether it wants zeros for
     the others."""
-    laid_out: Callable[[Any, Any, Any], Any]
+    to_tangent_layout: Callable[[Any, Any, Any], Any]
     """A tangent in the layout that the graph wants."""

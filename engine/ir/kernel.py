@@ -10,7 +10,7 @@ import sympy
 import torch
 import torch.fx
 
-from engine.ir.binary import Configuration
+from engine.ir.binary import KernelConfig
 from engine.records.lowering import LoopOp, LoweringRecord
 
 Size = int | sympy.Expr
@@ -48,12 +48,12 @@ class KernelArg:
     triton_type: str
     buffer: str = ""
     value: Size | bool | str | None = None
-    written: bool = False
-    start: str | float | None = None
+    is_written: bool = False
+    initial_value: str | float | None = None
 
 
 @dataclass(frozen=True)
-class KernelSource:
+class GeneratedKernel:
     """One Triton kernel: a complete module text (imports included) that defines the jitted function ``name``.
 
     ``line_ops[i]`` are the loop-op ids behind line i + 1. ``grid`` holds up to three sizes (ints or sympy expressions).
@@ -73,12 +73,12 @@ class KernelSource:
     num_stages: int = 1
     bytes_moved: int | None = None
     flops: int | None = None
-    smaller: tuple[Configuration, ...] = ()
+    fallback_configs: tuple[KernelConfig, ...] = ()
     """Other ways to run it, for targets that have too little shared memory or too few registers."""
 
 
 @dataclass(frozen=True)
-class Ref:
+class BufferRef:
     """A buffer used as an argument or output, seen through sizes, strides and offset (elements); None means as the buffer is.
 
     One that ``is_complex`` is seen as complex numbers after that, its last dimension of two being their parts.
@@ -99,11 +99,11 @@ class Launch:
     origins its own nodes.
     """
 
-    kernel: KernelSource
+    kernel: GeneratedKernel
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantTensor:
     """Stands as an ATen call's target for a tensor that the graph holds."""
 
     tensor: torch.Tensor
@@ -114,7 +114,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Extern:
+class AtenCall:
     """Call ATen (or an operator of ours): ``target(*args, **kwargs)`` with Refs for buffers; results go to ``results`` (None: not used).
 
     ``node`` is the ATen node's id, ``reason`` why it was not lowered.
@@ -124,16 +124,16 @@ class Extern:
     target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    results: tuple[str | None, ...]
+    result_buffers: tuple[str | None, ...]
     reason: str = ""
-    is_library: bool = False
+    is_library_call: bool = False
 
 
-Step = Launch | Extern
+ProgramStep = Launch | AtenCall
 
 
 @dataclass(frozen=True)
-class Program:
+class LoweredProgram:
     """One lowered graph. ``inputs`` name the graph's placeholders in order (buffers, or symbols for sizes); ``outputs`` are Refs or constants.
 
     ``symbols`` maps each sympy symbol's name to how to read it from the inputs: (input index, dimension), dimension -1 for an int input.
@@ -145,19 +145,19 @@ class Program:
     target: str
     inputs: tuple[str, ...]
     buffers: Mapping[str, Buffer]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     outputs: tuple[Any, ...]
-    symbols: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    symbol_sources: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     record: LoweringRecord = LoweringRecord(target="")
-    reference: torch.fx.GraphModule | None = field(default=None, compare=False, repr=False)
-    told: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    reference_graph: torch.fx.GraphModule | None = field(default=None, compare=False, repr=False)
+    unbacked_symbols: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Symbols that an ATen call's result tells when the program runs: (its name, dimension), dimension -1 for a number."""
-    assumed: Mapping[str, Size] = field(default_factory=dict)
+    assumed_numbers: Mapping[str, Size] = field(default_factory=dict)
     """Numbers that ATen reads from tensors, by name, and what the graph takes them to be: told by nothing else, and to be checked."""
-    parts: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    multi_output_buffers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Buffers that hold one of several results of a node of ``reference``, which have no node of their own: (the node's name, which one)."""
 
     @property
-    def kernels(self) -> tuple[KernelSource, ...]:
+    def kernels(self) -> tuple[GeneratedKernel, ...]:
         """The kernels in launch order, one that is launched several times each time."""
         return tuple(s.kernel for s in self.steps if isinstance(s, Launch))

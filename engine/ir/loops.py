@@ -20,31 +20,31 @@ import torch
 
 from engine.ir.index import (
     ZERO,
-    Index,
-    Picked,
+    IndexExpr,
+    IndirectIndex,
+    LoopVar,
     Size,
-    Var,
+    as_size,
     flatten,
+    index_text,
     is_below,
     is_nonnegative,
-    lower,
-    plain,
-    text_of,
+    lower_bound,
     unflatten,
 )
 from engine.ir.kernel import Buffer
 
 X = "x"
 R = "r"
-OUTER = frozenset((X,))
-INNER = frozenset((X, R))
-NOTHING: frozenset[str] = frozenset()
+VARIES_WITH_X = frozenset((X,))
+VARIES_WITH_XR = frozenset((X, R))
+LOOP_INVARIANT: frozenset[str] = frozenset()
 
-Coordinates = tuple[Index, ...]
-Body = Callable[["Builder", Coordinates], "Op"]
-ReductionBody = Callable[["Builder", Coordinates, Coordinates], "Op"]
+Coordinates = tuple[IndexExpr, ...]
+Body = Callable[["LoopBuilder", Coordinates], "LoopIROp"]
+ReductionBody = Callable[["LoopBuilder", Coordinates, Coordinates], "LoopIROp"]
 
-COSTS = {
+OP_COSTS = {
     "exp": 8,
     "exp2": 6,
     "log": 8,
@@ -79,13 +79,13 @@ COSTS = {
     "rand": 60,
     "randint": 60,
 }
-FREE = frozenset(("constant", "number", "index", "load", "store", "to", "bitcast", "check"))
-WRITES = frozenset(("store", "atomic_add"))
+FREE_OPS = frozenset(("constant", "number", "index", "load", "store", "to", "bitcast", "check"))
+WRITE_OPS = frozenset(("store", "atomic_add"))
 
 
-def is_nonnegative_index(index: Index) -> bool:
+def is_nonnegative_index(index: IndexExpr) -> bool:
     """Whether an index is known never to be negative."""
-    bottom = lower(index)
+    bottom = lower_bound(index)
     return bottom is not None and is_nonnegative(bottom)
 
 
@@ -95,7 +95,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 @dataclass(eq=False)
-class Op:
+class LoopIROp:
     """One operation. ``space`` says along which loops its value varies; ``dtype`` is the type that it is held in.
 
     ``value`` is a constant, a reduction's kind, a cast's target, or whose line a check is for; ``index`` the memory position (load, store),
@@ -104,41 +104,41 @@ class Op:
 
     number: int
     name: str
-    args: tuple[Op, ...]
+    args: tuple[LoopIROp, ...]
     dtype: torch.dtype
-    space: frozenset[str]
+    loops: frozenset[str]
     value: Any = None
-    index: Index | None = None
+    index: IndexExpr | None = None
     buffer: str = ""
-    mask: Op | None = None
-    origins: list[str] = field(default_factory=list)
+    mask: LoopIROp | None = None
+    node_ids: list[str] = field(default_factory=list)
     label: str = ""
 
     def __str__(self) -> str:
-        return self.told({})
+        return self.to_text({})
 
-    def told(self, buffers: Mapping[str, str]) -> str:
+    def to_text(self, buffers: Mapping[str, str]) -> str:
         """The operation as a line, buffers by other names where given."""
         parts = [f"%{a.number}" for a in self.args]
         if self.value is not None:
             told = self.value if isinstance(self.value, tuple) else (self.value,)
             parts += [str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else repr(v) for v in told]
         if self.index is not None:
-            where = text_of(self.index, lambda number: f"%{number}")
+            where = index_text(self.index, lambda number: f"%{number}")
             parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)
         masked = f" if %{self.mask.number}" if self.mask is not None else ""
         kind = str(self.dtype).removeprefix("torch.")
-        head = "" if self.name in WRITES or self.name == "check" else f"%{self.number}: {kind} = "
+        head = "" if self.name in WRITE_OPS or self.name == "check" else f"%{self.number}: {kind} = "
         return f"{head}{self.name}({', '.join(parts)}){masked}"
 
     @property
     def cost(self) -> int:
         """Rough arithmetic cost of one evaluation."""
-        return 0 if self.name in FREE else COSTS.get(self.name, 1)
+        return 0 if self.name in FREE_OPS else OP_COSTS.get(self.name, 1)
 
 
 @dataclass(eq=False)
-class Def:
+class TensorDef:
     """A tensor of the program. ``kind``: "input", "pointwise", "reduction", "scan", "scatter", "extern" (an ATen call's result), or
     "number" (an ATen call's result that is no tensor, and tells a symbol).
 
@@ -152,17 +152,17 @@ class Def:
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     kind: str
-    origins: tuple[str, ...] = ()
+    node_ids: tuple[str, ...] = ()
     body: Any = None
     ranges: tuple[Size, ...] = ()
     reduction: str = ""
-    axis: int = 0
-    position: int = 0
+    scan_axis: int = 0
+    program_order: int = 0
     """Place in the program's order."""
     label: str = ""
     """What to call its value inside a kernel."""
-    start: Def | float | None = None
-    where: str = ""
+    initial_value: TensorDef | float | None = None
+    user_line: str = ""
     """The line of the user's that it is for, told where an index in it is out of bounds."""
     is_complex: bool = False
     """It is in memory as a complex tensor, of which this is the real view: inputs and results of ATen calls."""
@@ -173,21 +173,21 @@ class Def:
         return self.kind in ("pointwise", "reduction", "scan", "scatter")
 
     @property
-    def walked(self) -> tuple[Size, ...]:
+    def loop_ranges(self) -> tuple[Size, ...]:
         """The sizes that its body's index runs over: its own shape, save for a scatter."""
         return self.ranges if self.kind == "scatter" else self.shape
 
 
 @dataclass(frozen=True)
-class Demand:
+class MemoryRead:
     """A body read element ``index`` of ``source``; ``is_masked`` when only under a condition."""
 
-    source: Def
+    source: TensorDef
     index: Coordinates
     is_masked: bool
 
 
-class Builder:
+class LoopBuilder:
     """Writes down the operations of one kernel. Equal operations are written once.
 
     Loads of Defs in ``fused`` become their bodies; all others are recorded in ``demands`` and become memory accesses.
@@ -196,71 +196,71 @@ class Builder:
 
     def __init__(
         self,
-        fused: Collection[Def] = (),
-        inner: frozenset[Var] = frozenset(),
-        reduced: Index = ZERO,
+        fused: Collection[TensorDef] = (),
+        inner: frozenset[LoopVar] = frozenset(),
+        reduced: IndexExpr = ZERO,
         is_wide: bool = False,
     ) -> None:
         self.fused = fused
-        self.inner = inner
-        self.reduced = reduced
+        self.reduction_vars = inner
+        self.reduction_index = reduced
         self.index_dtype = torch.int64 if is_wide else torch.int32
-        self.ops: list[Op] = []
-        self.demands: list[Demand] = []
-        self.reads: dict[str, Def] = {}
-        self._known: dict[Any, Op] = {}
-        self._values: dict[Any, Op] = {}
-        self._masks: list[Op] = []
-        self._origins: tuple[str, ...] = ()
-        self._where = ""
+        self.ops: list[LoopIROp] = []
+        self.memory_reads: list[MemoryRead] = []
+        self.read_tensors: dict[str, TensorDef] = {}
+        self._cse: dict[Any, LoopIROp] = {}
+        self._inlined_values: dict[Any, LoopIROp] = {}
+        self._masks: list[LoopIROp] = []
+        self._node_ids: tuple[str, ...] = ()
+        self._user_line = ""
 
-    def _space(self, index: Index) -> frozenset[str]:
-        space = frozenset(R if v in self.inner else X for v in index.variables())
-        for number in index.picks():
-            space |= self.ops[number].space
+    def _space(self, index: IndexExpr) -> frozenset[str]:
+        space = frozenset(R if v in self.reduction_vars else X for v in index.variables())
+        for number in index.indirect_ops():
+            space |= self.ops[number].loops
         return space
 
-    def _write(
+    def _emit(
         self,
         name: str,
-        args: tuple[Op, ...],
+        args: tuple[LoopIROp, ...],
         dtype: torch.dtype,
         *,
         value: Any = None,
-        index: Index | None = None,
+        index: IndexExpr | None = None,
         buffer: str = "",
-        mask: Op | None = None,
+        mask: LoopIROp | None = None,
         space: frozenset[str] | None = None,
-    ) -> Op:
+    ) -> LoopIROp:
         value_key = (type(value), value, math.copysign(1, value) if isinstance(value, float) else 0)
         if isinstance(value, float) and value != value:
             value_key = (float, "nan", 0)
         key = (name, tuple(a.number for a in args), dtype, value_key, index, buffer, mask.number if mask else None)
-        found = self._known.get(key)
+        found = self._cse.get(key)
         if found is None:
             if space is None:
-                space = frozenset().union(*(a.space for a in args))
+                space = frozenset().union(*(a.loops for a in args))
                 if index is not None:
                     space |= self._space(index)
                 if mask is not None:
-                    space |= mask.space
-            found = Op(len(self.ops), name, args, dtype, space, value, index, buffer, mask)
+                    space |= mask.loops
+            found = LoopIROp(len(self.ops), name, args, dtype, space, value, index, buffer, mask)
             self.ops.append(found)
-            self._known[key] = found
-        for origin in self._origins:
-            if origin not in found.origins:
-                found.origins.append(origin)
+            self._cse[key] = found
+        for origin in self._node_ids:
+            if origin not in found.node_ids:
+                found.node_ids.append(origin)
         return found
 
-    def constant(self, value: Any, dtype: torch.dtype) -> Op:
+    def constant(self, value: Any, dtype: torch.dtype) -> LoopIROp:
         """A constant of a computing dtype, or a number that follows from sizes."""
         if isinstance(value, sympy.Expr) and not value.is_number:
-            return self.size(plain(value), dtype) if value.is_integer else self.number(value, dtype)
+            return self.size(as_size(value), dtype) if value.is_integer else self.number(value, dtype)
         dtype = compute_dtype(dtype)
         converted: Any = bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
-        return self._write("constant", (), dtype, value=converted, space=NOTHING)
+        return self._emit("constant", (), dtype, value=converted, space=LOOP_INVARIANT)
 
-    def number(self, value: sympy.Expr, dtype: torch.dtype) -> Op:
+    def number(self, value: sympy.Expr, dtype: torch.dtype) -> LoopIROp:
         """A fraction that follows from sizes or is given: whoever launches the kernel computes it, as Python does.
 
         Raises:
@@ -268,31 +268,31 @@ class Builder:
         """
         if not dtype.is_floating_point:
             raise TypeError(f"{value} need not be whole, and {dtype} is")
-        return self._write("number", (), compute_dtype(dtype), value=value, space=NOTHING)
+        return self._emit("number", (), compute_dtype(dtype), value=value, space=LOOP_INVARIANT)
 
-    def size(self, value: Size, dtype: torch.dtype) -> Op:
+    def size(self, value: Size, dtype: torch.dtype) -> LoopIROp:
         """A size as a number, symbolic or not."""
         if isinstance(value, int):
             return self.constant(value, dtype)
         if dtype == torch.int64:  # sizes are whole numbers of any width: they take on their partner's
-            return self._write("index", (), dtype, index=Index({}, value))
-        return self.cast(self.position(Index({}, value)), dtype)
+            return self._emit("index", (), dtype, index=IndexExpr({}, value))
+        return self.cast(self.index_value(IndexExpr({}, value)), dtype)
 
-    def position(self, index: Index) -> Op:
+    def index_value(self, index: IndexExpr) -> LoopIROp:
         """The value of an index expression."""
         if index.is_constant and isinstance(index.const, int):
             return self.constant(index.const, self.index_dtype)
         if len(index.terms) == 1 and index.const == 0:
             ((atom, coefficient),) = index.terms.items()
-            if isinstance(atom, Picked) and coefficient == 1:
+            if isinstance(atom, IndirectIndex) and coefficient == 1:
                 return self.ops[atom.op]
-        return self._write("index", (), self.index_dtype, index=index)
+        return self._emit("index", (), self.index_dtype, index=index)
 
-    def call(self, name: str, *args: Op, dtype: torch.dtype | None = None) -> Op:
+    def call(self, name: str, *args: LoopIROp, dtype: torch.dtype | None = None) -> LoopIROp:
         """Apply an operation to operands of one dtype; the result has that dtype unless said otherwise."""
-        return self._write(name, args, dtype or args[-1].dtype)
+        return self._emit(name, args, dtype or args[-1].dtype)
 
-    def cast(self, op: Op, dtype: torch.dtype) -> Op:
+    def cast(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
         """Convert to the computing type of ``dtype``, without rounding to ``dtype`` itself."""
         held = compute_dtype(dtype)
         if op.dtype == held:
@@ -301,39 +301,39 @@ class Builder:
             return (
                 self.constant(op.value, held)
                 if not (isinstance(op.value, float) and not held.is_floating_point and not math.isfinite(op.value))
-                else self._write("to", (op,), held, value=held)
+                else self._emit("to", (op,), held, value=held)
             )
-        return self._write("to", (op,), held, value=held)
+        return self._emit("to", (op,), held, value=held)
 
-    def round(self, op: Op, dtype: torch.dtype) -> Op:
+    def round_to_dtype(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
         """Convert to ``dtype`` exactly as a cast in the program does, rounding to 16 bits where it is that narrow."""
         if compute_dtype(dtype) == dtype:
             return self.cast(op, dtype)
-        return self._write("round", (self.cast(op, torch.float32),), torch.float32, value=dtype)
+        return self._emit("round", (self.cast(op, torch.float32),), torch.float32, value=dtype)
 
-    def bits(self, op: Op, own: torch.dtype, dtype: torch.dtype) -> Op:
+    def bitcast(self, op: LoopIROp, own: torch.dtype, dtype: torch.dtype) -> LoopIROp:
         """The bits of a value of dtype ``own`` read as ``dtype``, which has as many."""
-        return self._write("bitcast", (op,), compute_dtype(dtype), value=(own, dtype))
+        return self._emit("bitcast", (op,), compute_dtype(dtype), value=(own, dtype))
 
-    def where(self, condition: Op, then: Op, otherwise: Op) -> Op:
+    def where(self, condition: LoopIROp, then: LoopIROp, otherwise: LoopIROp) -> LoopIROp:
         """Choose between two values of one dtype."""
         if condition.name == "constant":
             return then if condition.value else otherwise
         return self.call("where", condition, then, otherwise, dtype=then.dtype)
 
-    def below(self, index: Index, limit: Size) -> Op:
+    def index_lt(self, index: IndexExpr, limit: Size) -> LoopIROp:
         """Whether an index is less than a size."""
-        return self.call("lt", self.position(index), self.size(limit, self.index_dtype), dtype=torch.bool)
+        return self.call("lt", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
 
-    def at_least(self, index: Index, limit: Size) -> Op:
+    def index_ge(self, index: IndexExpr, limit: Size) -> LoopIROp:
         """Whether an index is at least a size."""
-        return self.call("ge", self.position(index), self.size(limit, self.index_dtype), dtype=torch.bool)
+        return self.call("ge", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
 
-    def both(self, a: Op, b: Op) -> Op:
+    def logical_and(self, a: LoopIROp, b: LoopIROp) -> LoopIROp:
         """Logical and."""
         return self.call("and", a, b, dtype=torch.bool)
 
-    def masked(self, condition: Op, then: Callable[[], Op], otherwise: Op) -> Op:
+    def masked(self, condition: LoopIROp, then: Callable[[], LoopIROp], otherwise: LoopIROp) -> LoopIROp:
         """``then()`` where the condition holds, reading memory only there."""
         if condition.name == "constant":
             return then() if condition.value else otherwise
@@ -344,7 +344,7 @@ class Builder:
             self._masks.pop()
         return self.where(condition, value, otherwise)
 
-    def picked(self, value: Op, size: Size, *, wraps: bool = True, is_checked: bool = True) -> Index:
+    def indirect_index(self, value: LoopIROp, size: Size, *, wraps: bool = True, is_checked: bool = True) -> IndexExpr:
         """A value as an index into a dimension, with a check that it is in bounds; where it ``wraps``, negative values count from the end."""
         inner = value.args[0] if value.name == "to" else value
         if inner.name == "index" and inner.index is not None and is_nonnegative_index(inner.index):
@@ -358,170 +358,170 @@ class Builder:
             value = wrapped
         if is_checked:
             mask = self._mask()
-            space = value.space | (mask.space if mask is not None else NOTHING)
-            limit = Index({}, size)
-            self._write("check", (value,), torch.bool, value=self._where, index=limit, mask=mask, space=space)
-        return Index({Picked(value.number, size): 1})
+            space = value.loops | (mask.loops if mask is not None else LOOP_INVARIANT)
+            limit = IndexExpr({}, size)
+            self._emit("check", (value,), torch.bool, value=self._user_line, index=limit, mask=mask, space=space)
+        return IndexExpr({IndirectIndex(value.number, size): 1})
 
-    def _mask(self) -> Op | None:
-        mask: Op | None = None
+    def _mask(self) -> LoopIROp | None:
+        mask: LoopIROp | None = None
         for condition in self._masks:
-            mask = condition if mask is None else self.both(mask, condition)
+            mask = condition if mask is None else self.logical_and(mask, condition)
         return mask
 
-    def load(self, source: Def, index: Coordinates) -> Op:
+    def load(self, source: TensorDef, index: Coordinates) -> LoopIROp:
         """One element of a tensor, in its computing type."""
         if source in self.fused:
             return self._inlined(source, index)
-        self.demands.append(Demand(source, index, bool(self._masks)))
-        self.reads[source.name] = source
+        self.memory_reads.append(MemoryRead(source, index, bool(self._masks)))
+        self.read_tensors[source.name] = source
         position, mask = flatten(index, source.stride), self._mask()
-        is_narrower = mask is not None and bool(mask.space - self._space(position))
+        is_narrower = mask is not None and bool(mask.loops - self._space(position))
         if is_narrower and all(is_below(i, n) for i, n in zip(index, source.shape, strict=True)):
             mask = None  # what belongs to a whole row is there wherever in the row the mask looks
-        read = self._write("load", (), source.dtype, index=position, buffer=source.name, mask=mask)
+        read = self._emit("load", (), source.dtype, index=position, buffer=source.name, mask=mask)
         if not read.label:
             read.label = source.label or source.name
         return (
-            self._write("to", (read,), torch.float32, value=torch.float32)
+            self._emit("to", (read,), torch.float32, value=torch.float32)
             if compute_dtype(source.dtype) != source.dtype
             else read
         )
 
-    def _inlined(self, source: Def, index: Coordinates) -> Op:
+    def _inlined(self, source: TensorDef, index: Coordinates) -> LoopIROp:
         mask = self._mask() if source.kind == "pointwise" else None
         key = (source, index, mask.number if mask else None)
-        found = self._values.get(key)
+        found = self._inlined_values.get(key)
         if found is None:
             masks = self._masks
             if source.kind != "pointwise":  # read at the loop's own position, which always exists
                 self._masks = []
-            found = self._values[key] = self.evaluate(source, index)
+            found = self._inlined_values[key] = self.inline_body(source, index)
             self._masks = masks
         return found
 
-    def evaluate(self, source: Def, index: Coordinates) -> Op:
+    def inline_body(self, source: TensorDef, index: Coordinates) -> LoopIROp:
         """The body of one Def at an index."""
-        outer, self._origins = self._origins, source.origins
-        place, self._where = self._where, source.where or self._where
-        value: Op
+        outer, self._node_ids = self._node_ids, source.node_ids
+        place, self._user_line = self._user_line, source.user_line or self._user_line
+        value: LoopIROp
         try:
             if source.kind == "reduction":
-                value = source.body(self, index, unflatten(self.reduced, source.ranges))
-                value = self._sum_of_one(source, value) or self._write(
-                    "reduce", (value,), value.dtype, value=source.reduction, space=value.space - {R}
+                value = source.body(self, index, unflatten(self.reduction_index, source.ranges))
+                value = self._fold_one_hot_sum(source, value) or self._emit(
+                    "reduce", (value,), value.dtype, value=source.reduction, space=value.loops - {R}
                 )
             elif source.kind == "scan":
                 value = source.body(self, index)
-                value = self._write("scan", (value,), value.dtype, value=source.reduction, space=value.space | {R})
+                value = self._emit("scan", (value,), value.dtype, value=source.reduction, space=value.loops | {R})
             else:
                 value = source.body(self, index)
         finally:
-            self._origins, self._where = outer, place
-        if not value.label and value.name not in ("constant", "load", *WRITES):
+            self._node_ids, self._user_line = outer, place
+        if not value.label and value.name not in ("constant", "load", *WRITE_OPS):
             value.label = source.label or source.name
         return value
 
-    def _sum_of_one(self, source: Def, value: Op) -> Op | None:
+    def _fold_one_hot_sum(self, source: TensorDef, value: LoopIROp) -> LoopIROp | None:
         """A sum over ``where(position == wanted, x, 0)`` is ``x``, if ``wanted`` is a position at all; None for other reductions."""
         if source.reduction != "sum" or value.name != "where" or len(source.ranges) != 1:
             return None
         test, x, rest = value.args
-        if test.name != "eq" or R in x.space or rest.name != "constant" or rest.value != 0:
+        if test.name != "eq" or R in x.loops or rest.name != "constant" or rest.value != 0:
             return None
         place, wanted = test.args
         walked = place.args[0] if place.name == "to" else place
-        if walked.name != "index" or walked.index != self.reduced or R in wanted.space:
+        if walked.name != "index" or walked.index != self.reduction_index or R in wanted.loops:
             return None
-        is_position = self.both(
+        is_position = self.logical_and(
             self.call("ge", wanted, self.constant(0, wanted.dtype), dtype=torch.bool),
             self.call("lt", wanted, self.size(source.ranges[0], wanted.dtype), dtype=torch.bool),
         )
         return self.where(is_position, x, rest)
 
-    def scatter(self, target: Def, walked: Coordinates, place: Coordinates, value: Op, *, is_added: bool) -> Op:
+    def scatter(
+        self, target: TensorDef, walked: Coordinates, place: Coordinates, value: LoopIROp, *, is_added: bool
+    ) -> LoopIROp:
         """Write ``value`` to an element of a tensor, or add it there, once for each position ``walked``; places outside are left out."""
-        inside: Op | None = None
+        inside: LoopIROp | None = None
         for i, size in zip(place, target.shape, strict=True):
-            if i.picks():
-                for test in (self.at_least(i, 0), self.below(i, size)):
-                    inside = test if inside is None else self.both(inside, test)
+            if i.indirect_ops():
+                for test in (self.index_ge(i, 0), self.index_lt(i, size)):
+                    inside = test if inside is None else self.logical_and(inside, test)
         position = flatten(place, target.stride)
-        space = self._space(position) | value.space | frozenset().union(*(self._space(i) for i in walked))
+        space = self._space(position) | value.loops | frozenset().union(*(self._space(i) for i in walked))
         name = "atomic_add" if is_added else "store"
-        written = self._write(
-            name, (value,), target.dtype, index=position, buffer=target.name, mask=inside, space=space
-        )
+        written = self._emit(name, (value,), target.dtype, index=position, buffer=target.name, mask=inside, space=space)
         written.label = target.label or target.name
         return written
 
-    def store(self, target: Def, index: Coordinates, value: Op) -> Op:
+    def store(self, target: TensorDef, index: Coordinates, value: LoopIROp) -> LoopIROp:
         """Write one element of a tensor, rounded to its dtype."""
-        self._origins = target.origins
+        self._node_ids = target.node_ids
         position = flatten(index, target.stride)
-        written = self._write(
+        written = self._emit(
             "store",
             (value,),
             target.dtype,
             index=position,
             buffer=target.name,
-            space=self._space(position) | value.space,
+            space=self._space(position) | value.loops,
         )
         written.label = target.label or target.name
         return written
 
 
 @dataclass(frozen=True)
-class Tiling:
+class MatmulConfig:
     """How a product of matrices is cut: tiles of ``rows`` x ``cols``, summed up over slices of ``inner``; ``group`` rows of tiles share columns."""
 
-    rows: int
-    cols: int
-    inner: int
+    block_m: int
+    block_n: int
+    block_k: int
     num_warps: int = 4
     num_stages: int = 3
-    group: int = 8
+    group_m: int = 8
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.cols}x{self.inner}, {self.num_warps} warps, {self.num_stages} stages"
+        return f"{self.block_m}x{self.block_n}x{self.block_k}, {self.num_warps} warps, {self.num_stages} stages"
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulLoops:
     """What makes a kernel one of a product template: its "dot" op is summed over slices of the inner dimension.
 
     ``across`` and ``down`` are that dimension as the left side's columns and as the right side's rows; ``batch`` counts matrices.
     """
 
-    across: Var
-    down: Var
-    batch: Var
-    tiling: Tiling
+    lhs_k: LoopVar
+    rhs_k: LoopVar
+    batch: LoopVar
+    config: MatmulConfig
     precision: str
 
 
 @dataclass(frozen=True)
-class Blocking:
+class BlockConfig:
     """``x_block`` outer elements a program (1: the outer index is a scalar), ``r_block`` inner elements at a time (0: no inner loop)."""
 
     x_block: int
     r_block: int
     is_looped: bool
     num_warps: int
-    is_tiled: bool = False
+    has_2d_grid: bool = False
     """Each program works on a tile: the grid has a second dimension."""
-    in_flight: int = 0
+    prefetch_depth: int = 0
     """Turns of the loop whose loads are under way at once, through shared memory; 0: as many as the compiler finds."""
 
     @property
-    def is_row(self) -> bool:
+    def is_one_row_per_program(self) -> bool:
         """Whether a program works on one row only."""
         return self.r_block > 0 and self.x_block == 1
 
     def __str__(self) -> str:
         sizes = f"{self.x_block}" if self.r_block == 0 else f"{self.x_block}x{self.r_block}"
         loop = " in a loop" if self.is_looped else ""
-        ahead = f", {self.in_flight} turns under way" if self.in_flight else ""
+        ahead = f", {self.prefetch_depth} turns under way" if self.prefetch_depth else ""
         return f"{sizes}{loop}, {self.num_warps} warps{ahead}"
 
 
@@ -535,24 +535,24 @@ class LoopKernel:
 
     id: str
     prefix: str
-    names: tuple[str, ...]
-    ops: tuple[Op, ...]
-    x: Var
-    r: Var | None
+    name_parts: tuple[str, ...]
+    ops: tuple[LoopIROp, ...]
+    x: LoopVar
+    r: LoopVar | None
     buffers: Mapping[str, Buffer]
     nodes: tuple[str, ...]
-    is_wide: bool = False
+    uses_int64_index: bool = False
     bytes_moved: int | None = None
     flops: int | None = None
     name: str = ""
-    starts: Mapping[str, str | float] = field(default_factory=dict)
+    initial_values: Mapping[str, str | float] = field(default_factory=dict)
     """Buffers that it changes rather than fills: what each starts from, another buffer or a number."""
-    product: Product | None = None
+    matmul: MatmulLoops | None = None
     """Its loops are those of a template: ``x`` and ``r`` are rows and columns of the product."""
-    block: Blocking | None = None
+    block_config: BlockConfig | None = None
     """How it is cut, None: as is usual for its sizes."""
 
     @property
-    def is_tiled(self) -> bool:
+    def is_2d_pointwise(self) -> bool:
         """Whether the inner loop only spans a tile: nothing is put together along it."""
         return self.r is not None and not any(op.name in ("reduce", "scan") for op in self.ops)

@@ -19,9 +19,10 @@ from types import CellType
 from typing import Any, ClassVar
 
 import torch
-from torch._guards import GuardSource, Source
+from torch._guards import GuardSource
+from torch._guards import Source as TorchSource
 
-STACK = "__stack_"
+STACK_PARAM_PREFIX = "__stack_"
 """How resume functions name parameters for what lay on the stack at the graph break."""
 
 ConstName = Callable[[object, str], str]
@@ -29,25 +30,25 @@ ConstName = Callable[[object, str], str]
 
 
 @dataclass(frozen=True)
-class Namespace:
+class GlobalsNamespace:
     """A globals dictionary, compared by identity. ``name`` is the module's, for people."""
 
     values: Mapping[str, Any]
     name: str
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Namespace) and self.values is other.values
+        return isinstance(other, GlobalsNamespace) and self.values is other.values
 
     def __hash__(self) -> int:
         return id(self.values)
 
 
 @dataclass(frozen=True)
-class Origin(Source):
+class Source(TorchSource):
     """A way of reaching a value. Roots have no ``base`` field."""
 
     @property
-    def parent(self) -> Origin | None:
+    def parent(self) -> Source | None:
         """The origin that this one reads from; None for a root."""
         return getattr(self, "base", None)
 
@@ -57,7 +58,7 @@ class Origin(Source):
         raise NotImplementedError
 
     @property
-    def step(self) -> str:
+    def accessor(self) -> str:
         """The last accessor alone (``.weight``), for a path shown step by step."""
         return self.expr if self.parent is None else self.expr.removeprefix(self.parent.expr)
 
@@ -69,22 +70,22 @@ class Origin(Source):
         """The value, given the parent's. Roots get the ``Scope`` instead."""
         raise NotImplementedError
 
-    def resolve(self, scope: Scope) -> Any:
+    def resolve(self, scope: FrameScope) -> Any:
         """The value as of now, from the frame's arguments and cells. Raises what reading raises."""
         return self.read(scope if self.parent is None else self.parent.resolve(scope))
 
-    def chain(self) -> tuple[Origin, ...]:
+    def chain(self) -> tuple[Source, ...]:
         """From the root to this origin."""
         links = [self]
         while (parent := links[-1].parent) is not None:
             links.append(parent)
         return tuple(reversed(links))
 
-    def is_passed(self) -> bool:
+    def is_argument_or_item(self) -> bool:
         """Whether the caller passes it, by itself or in a container: attributes and globals are settings more often than sizes."""
-        return all(isinstance(link, (Local, Item)) for link in self.chain())
+        return all(isinstance(link, (LocalSource, GetItemSource)) for link in self.chain())
 
-    def __iter__(self) -> Iterator[Origin]:
+    def __iter__(self) -> Iterator[Source]:
         return iter(self.chain())
 
     def __str__(self) -> str:
@@ -105,7 +106,7 @@ class Origin(Source):
 
 
 @dataclass(frozen=True)
-class Scope:
+class FrameScope:
     """The values that roots read from: arguments by name (``*args`` and ``**kwargs`` under their names), closure cells by name."""
 
     arguments: Mapping[str, Any]
@@ -113,60 +114,60 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Local(Origin):
+class LocalSource(Source):
     """An argument of the frame."""
 
-    variable: str
+    variable_name: str
 
     @property
     def expr(self) -> str:
-        return f"L['{self.variable}']"
+        return f"L['{self.variable_name}']"
 
     def code(self, base: str, const: ConstName) -> str:
-        return self.variable
+        return self.variable_name
 
-    def read(self, base: Scope) -> Any:
-        return base.arguments[self.variable]
+    def read(self, base: FrameScope) -> Any:
+        return base.arguments[self.variable_name]
 
 
 @dataclass(frozen=True)
-class Closure(Origin):
+class ClosureSource(Source):
     """What a free variable of the frame's own function holds. ``index`` is its place in ``co_freevars``."""
 
-    variable: str
+    variable_name: str
     index: int
 
     @property
     def expr(self) -> str:
-        return f"C['{self.variable}']"
+        return f"C['{self.variable_name}']"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"__cells__[{self.index}].cell_contents"
 
-    def read(self, base: Scope) -> Any:
-        return base.cells[self.variable].cell_contents
+    def read(self, base: FrameScope) -> Any:
+        return base.cells[self.variable_name].cell_contents
 
 
 @dataclass(frozen=True)
-class Global(Origin):
+class GlobalSource(Source):
     """A global variable of the module (or notebook) that ``namespace`` is."""
 
-    namespace: Namespace
-    variable: str
+    namespace: GlobalsNamespace
+    variable_name: str
 
     @property
     def expr(self) -> str:
-        return f"G['{self.variable}']"
+        return f"G['{self.variable_name}']"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(self.namespace.values, 'G')}[{self.variable!r}]"
+        return f"{const(self.namespace.values, 'G')}[{self.variable_name!r}]"
 
-    def read(self, base: Scope) -> Any:
-        return self.namespace.values[self.variable]
+    def read(self, base: FrameScope) -> Any:
+        return self.namespace.values[self.variable_name]
 
 
 @dataclass(frozen=True)
-class FunctionMode(Origin):
+class TorchFunctionModeSource(Source):
     """A torch-function mode that is in force where the frame is entered; the outermost is number 0."""
 
     index: int
@@ -178,15 +179,15 @@ class FunctionMode(Origin):
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(torch._C._get_function_stack_at, 'mode_at')}({self.index})"
 
-    def read(self, base: Scope) -> Any:
+    def read(self, base: FrameScope) -> Any:
         return torch._C._get_function_stack_at(self.index)
 
 
 @dataclass(frozen=True)
-class Fixed(Origin):
+class ConstantSource(Source):
     """An object that the compiled code itself keeps alive (a function reached through a guarded one). Compared by identity."""
 
-    held: Any
+    value: Any
     text: str
 
     @property
@@ -194,33 +195,33 @@ class Fixed(Origin):
         return self.text
 
     def code(self, base: str, const: ConstName) -> str:
-        return const(self.held, "fixed")
+        return const(self.value, "fixed")
 
-    def read(self, base: Scope) -> Any:
-        return self.held
+    def read(self, base: FrameScope) -> Any:
+        return self.value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fixed) and self.held is other.held
+        return isinstance(other, ConstantSource) and self.value is other.value
 
     def __hash__(self) -> int:
-        return id(self.held)
+        return id(self.value)
 
 
 @dataclass(frozen=True)
-class Attr(Origin):
+class AttrSource(Source):
     """An attribute, read by plain attribute access: only for reads that run no code of the user's."""
 
-    base: Origin
+    base: Source
     attribute: str
 
     @property
     def expr(self) -> str:
-        if not is_name(self.attribute):
+        if not is_attribute_name(self.attribute):
             return f"getattr({self.base.expr}, {self.attribute!r})"
         return f"{self.base.expr}.{self.attribute}"
 
     def code(self, base: str, const: ConstName) -> str:
-        if not is_name(self.attribute):
+        if not is_attribute_name(self.attribute):
             return f"{const(getattr, 'getattr')}({base}, {self.attribute!r})"
         return f"{base}.{self.attribute}"
 
@@ -228,38 +229,42 @@ class Attr(Origin):
         return getattr(base, self.attribute)
 
 
-def is_name(text: str) -> bool:
+def is_attribute_name(text: str) -> bool:
     """Whether an attribute can be written after a dot; ``setattr`` and ``__dict__`` take any text."""
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
 @dataclass(frozen=True)
-class Member(Origin):
+class ModuleMemberSource(Source):
     """A parameter, buffer or submodule, read from its table so that ``nn.Module.__getattr__`` need not run.
 
     ``table`` is "_parameters", "_buffers" or "_modules".
     """
 
-    base: Origin
+    base: Source
     table: str
-    member: str
+    member_name: str
 
     @property
     def expr(self) -> str:
-        return f"{self.base.expr}.{self.member}" if self.member.isidentifier() else f"{self.base.expr}[{self.member}]"
+        return (
+            f"{self.base.expr}.{self.member_name}"
+            if self.member_name.isidentifier()
+            else f"{self.base.expr}[{self.member_name}]"
+        )
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{base}.{self.table}[{self.member!r}]"
+        return f"{base}.{self.table}[{self.member_name!r}]"
 
     def read(self, base: Any) -> Any:
-        return getattr(base, self.table)[self.member]
+        return getattr(base, self.table)[self.member_name]
 
 
 @dataclass(frozen=True)
-class Item(Origin):
+class GetItemSource(Source):
     """An item of a list, tuple or dict under a constant key."""
 
-    base: Origin
+    base: Source
     key: Any
 
     @property
@@ -277,12 +282,12 @@ class Item(Origin):
 
 
 @dataclass(frozen=True)
-class CellOf(Origin):
+class CellContentsSource(Source):
     """What the ``index``-th closure cell of a function value holds."""
 
-    base: Origin
+    base: Source
     index: int
-    variable: str
+    variable_name: str
 
     @property
     def expr(self) -> str:
@@ -296,10 +301,10 @@ class CellOf(Origin):
 
 
 @dataclass(frozen=True)
-class TypeOf(Origin):
+class TypeSource(Source):
     """The class of a value."""
 
-    base: Origin
+    base: Source
 
     @property
     def expr(self) -> str:
@@ -323,10 +328,10 @@ MISSING = _Missing()
 
 
 @dataclass(frozen=True)
-class Maybe(Origin):
+class InstanceDictGetSource(Source):
     """An entry of an object's own ``__dict__``, or ``MISSING``: an instance attribute may come to hide the class's."""
 
-    base: Origin
+    base: Source
     attribute: str
 
     @property
@@ -341,24 +346,24 @@ class Maybe(Origin):
 
 
 @dataclass(frozen=True)
-class MaybeGlobal(Origin):
+class OptionalGlobalSource(Source):
     """A global variable, or ``MISSING``: a global may come to hide a builtin."""
 
-    namespace: Namespace
-    variable: str
+    namespace: GlobalsNamespace
+    variable_name: str
 
     @property
     def expr(self) -> str:
-        return f"G.get({self.variable!r})"
+        return f"G.get({self.variable_name!r})"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(self.namespace.values, 'G')}.get({self.variable!r}, {const(MISSING, 'MISSING')})"
+        return f"{const(self.namespace.values, 'G')}.get({self.variable_name!r}, {const(MISSING, 'MISSING')})"
 
-    def read(self, base: Scope) -> Any:
-        return self.namespace.values.get(self.variable, MISSING)
+    def read(self, base: FrameScope) -> Any:
+        return self.namespace.values.get(self.variable_name, MISSING)
 
 
-def contents(cell: CellType) -> Any:
+def cell_contents_or_missing(cell: CellType) -> Any:
     """What a closure cell holds, or ``MISSING``."""
     try:
         return cell.cell_contents
@@ -367,47 +372,47 @@ def contents(cell: CellType) -> Any:
 
 
 @dataclass(frozen=True)
-class MaybeClosure(Origin):
+class OptionalClosureSource(Source):
     """What a free variable of the frame's own function holds, or ``MISSING``: an empty cell may come to be filled."""
 
-    variable: str
+    variable_name: str
     index: int
 
     @property
     def expr(self) -> str:
-        return f"C.get({self.variable!r})"
+        return f"C.get({self.variable_name!r})"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(contents, 'contents')}(__cells__[{self.index}])"
+        return f"{const(cell_contents_or_missing, 'contents')}(__cells__[{self.index}])"
 
-    def read(self, base: Scope) -> Any:
-        return contents(base.cells[self.variable])
+    def read(self, base: FrameScope) -> Any:
+        return cell_contents_or_missing(base.cells[self.variable_name])
 
 
 @dataclass(frozen=True)
-class MaybeCellOf(Origin):
+class OptionalCellContentsSource(Source):
     """What the ``index``-th closure cell of a function value holds, or ``MISSING``."""
 
-    base: Origin
+    base: Source
     index: int
-    variable: str
+    variable_name: str
 
     @property
     def expr(self) -> str:
         return f"{self.base.expr}.__closure__[{self.index}]"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(contents, 'contents')}({base}.__closure__[{self.index}])"
+        return f"{const(cell_contents_or_missing, 'contents')}({base}.__closure__[{self.index}])"
 
     def read(self, base: Any) -> Any:
-        return contents(base.__closure__[self.index])
+        return cell_contents_or_missing(base.__closure__[self.index])
 
 
 @dataclass(frozen=True)
-class Hooks(Origin):
+class ModuleHooksSource(Source):
     """A module's first table of hooks that is not empty, else an empty one: its length says whether calling the module runs hooks."""
 
-    base: Origin
+    base: Source
 
     TABLES: ClassVar[tuple[str, ...]] = (
         "_forward_pre_hooks",
@@ -431,10 +436,10 @@ class Hooks(Origin):
 
 
 @dataclass(frozen=True)
-class Key(Origin):
+class DictKeyAtSource(Source):
     """The ``index``-th key of a dict, in its order: a key that is no constant."""
 
-    base: Origin
+    base: Source
     index: int
 
     @property
@@ -449,10 +454,10 @@ class Key(Origin):
 
 
 @dataclass(frozen=True)
-class EntryAt(Origin):
+class DictValueAtSource(Source):
     """What the ``index``-th entry of a dict holds, in its order: reached without asking its key for a hash or a comparison."""
 
-    base: Origin
+    base: Source
     index: int
 
     @property
@@ -460,22 +465,22 @@ class EntryAt(Origin):
         return f"list({self.base.expr}.values())[{self.index}]"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(self.of, 'entry')}({base}, {self.index})"
+        return f"{const(self.value_at, 'entry')}({base}, {self.index})"
 
     def read(self, base: Any) -> Any:
-        return self.of(base, self.index)
+        return self.value_at(base, self.index)
 
     @staticmethod
-    def of(held: dict[Any, Any], index: int) -> Any:
+    def value_at(held: dict[Any, Any], index: int) -> Any:
         """What entry number ``index`` of a dict holds."""
         return next(itertools.islice(dict.values(held), index, None))
 
 
 @dataclass(frozen=True)
-class Stride(Origin):
+class StrideSource(Source):
     """The stride of one dimension of a tensor, an int."""
 
-    base: Origin
+    base: Source
     dimension: int
 
     @property
@@ -490,10 +495,10 @@ class Stride(Origin):
 
 
 @dataclass(frozen=True)
-class Asked(Origin):
+class MethodResultSource(Source):
     """What a method that takes nothing tells: ``storage_offset()`` of a tensor, ``__subclasses__()`` of a class."""
 
-    base: Origin
+    base: Source
     method: str
 
     @property
@@ -508,10 +513,10 @@ class Asked(Origin):
 
 
 @dataclass(frozen=True)
-class Entry(Origin):
+class DictGetSource(Source):
     """What ``get`` of a mapping gives for a constant key, ``MISSING`` where there is none."""
 
-    base: Origin
+    base: Source
     key: Any
 
     @property
@@ -525,17 +530,17 @@ class Entry(Origin):
         return base.get(self.key, MISSING)
 
 
-def stored_item(container: Any, key: Any) -> Any:
+def raw_item(container: Any, key: Any) -> Any:
     """An item of a dict, list or tuple past any ``__getitem__`` of its class."""
     kind: Any = dict if isinstance(container, dict) else list if isinstance(container, list) else tuple
     return kind.__getitem__(container, key)
 
 
 @dataclass(frozen=True)
-class Stored(Origin):
+class RawItemSource(Source):
     """An item of a dict, list or tuple whose class has a ``__getitem__`` of its own: what is stored, not what that makes of it."""
 
-    base: Origin
+    base: Source
     key: Any
 
     @property
@@ -543,23 +548,23 @@ class Stored(Origin):
         return f"{self.base.expr}.<stored>[{self.key!r}]"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(stored_item, 'stored_item')}({base}, {const(self.key, 'key')})"
+        return f"{const(raw_item, 'stored_item')}({base}, {const(self.key, 'key')})"
 
     def read(self, base: Any) -> Any:
-        return stored_item(base, self.key)
+        return raw_item(base, self.key)
 
 
-_PLAIN_ITEMS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
+_BUILTIN_GETITEMS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
 
 
-def item_origin(container: Any, base: Origin, key: Any) -> Origin:
+def item_source(container: Any, base: Source, key: Any) -> Source:
     """How an item of a real container is reached."""
     kind: Any = type(container)
-    own = isinstance(container, (dict, list, tuple)) and kind.__getitem__ not in _PLAIN_ITEMS
-    return Stored(base, key) if own else Item(base, key)
+    own = isinstance(container, (dict, list, tuple)) and kind.__getitem__ not in _BUILTIN_GETITEMS
+    return RawItemSource(base, key) if own else GetItemSource(base, key)
 
 
-def proxied(proxy: Any) -> Any:
+def weak_proxy_referent(proxy: Any) -> Any:
     """The object that a weak proxy stands for, ``MISSING`` where it is gone or does not tell."""
     try:
         found = proxy.__sizeof__.__self__
@@ -569,23 +574,23 @@ def proxied(proxy: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Proxied(Origin):
+class WeakProxySource(Source):
     """The object that a weak proxy stands for, or ``MISSING``."""
 
-    base: Origin
+    base: Source
 
     @property
     def expr(self) -> str:
         return f"what {self.base.expr} stands for"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(proxied, 'proxied')}({base})"
+        return f"{const(weak_proxy_referent, 'proxied')}({base})"
 
     def read(self, base: Any) -> Any:
-        return proxied(base)
+        return weak_proxy_referent(base)
 
 
-def _default_of(variable: contextvars.ContextVar[Any]) -> Any:
+def _context_var_default(variable: contextvars.ContextVar[Any]) -> Any:
     try:
         return variable.get()
     except LookupError:
@@ -593,10 +598,10 @@ def _default_of(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class ContextContent(Origin):
+class ContextVarSource(Source):
     """What a context variable holds, or the default that it was made with; ``MISSING`` where there is none."""
 
-    base: Origin
+    base: Source
     with_default: bool = False
 
     @property
@@ -609,14 +614,14 @@ class ContextContent(Origin):
         return f"{base}.get({const(MISSING, 'MISSING')})"
 
     def read(self, base: Any) -> Any:
-        return contextvars.Context().run(_default_of, base) if self.with_default else base.get(MISSING)
+        return contextvars.Context().run(_context_var_default, base) if self.with_default else base.get(MISSING)
 
 
 @dataclass(frozen=True)
-class Referent(Origin):
+class WeakRefCallSource(Source):
     """What a weak reference refers to, None where that is gone."""
 
-    base: Origin
+    base: Source
 
     @property
     def expr(self) -> str:
@@ -630,10 +635,10 @@ class Referent(Origin):
 
 
 @dataclass(frozen=True)
-class Drawn(Origin):
+class RandomDrawSource(Source):
     """The ``index``-th number that a call draws from a ``random.Random``, as a tensor. Reading it draws: only compiled code does."""
 
-    base: Origin
+    base: Source
     index: int
     method: str
     args: tuple[Any, ...]
@@ -652,14 +657,14 @@ class Drawn(Origin):
     @property
     def dtype(self) -> torch.dtype:
         """That of the tensor."""
-        return torch.int64 if self.method in WHOLE_DRAWS else torch.float64
+        return torch.int64 if self.method in INTEGER_DRAW_METHODS else torch.float64
 
 
 @dataclass(frozen=True)
-class DrawState(Origin):
+class RandomStateSource(Source):
     """What tells the states of a ``random.Random`` apart: a number."""
 
-    base: Origin
+    base: Source
 
     @property
     def expr(self) -> str:
@@ -672,17 +677,17 @@ class DrawState(Origin):
         return hash(base.getstate())
 
 
-WHOLE_DRAWS = frozenset(("randint", "randrange", "getrandbits"))
+INTEGER_DRAW_METHODS = frozenset(("randint", "randrange", "getrandbits"))
 """The methods of ``random.Random`` that draw whole numbers."""
 
 
-def _in_order(elements: Any) -> tuple[Any, ...]:
+def _set_elements(elements: Any) -> tuple[Any, ...]:
     """The elements of a set or frozenset, by the iterator of the builtin class itself."""
     base: Any = frozenset if isinstance(elements, frozenset) else set
     return tuple(base.__iter__(elements))
 
 
-_PLAIN: dict[type, Callable[[Any], Any]] = {
+_BUILTIN_CONVERSIONS: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
     complex: complex.__complex__,
@@ -690,29 +695,29 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     bytes: bytes.__bytes__,
     set: set.copy,
     frozenset: frozenset.copy,
-    tuple: _in_order,
+    tuple: _set_elements,
 }
 
 
 @dataclass(frozen=True)
-class Plain(Origin):
+class BuiltinValueSource(Source):
     """What an instance of a subclass of a builtin class is as an instance of that class itself; runs no method of the subclass."""
 
-    base: Origin
-    kind: type
+    base: Source
+    builtin_type: type
 
     @property
     def expr(self) -> str:
-        return f"{self.kind.__name__}({self.base.expr})"
+        return f"{self.builtin_type.__name__}({self.base.expr})"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(_PLAIN[self.kind], f'plain_{self.kind.__name__}')}({base})"
+        return f"{const(_BUILTIN_CONVERSIONS[self.builtin_type], f'plain_{self.builtin_type.__name__}')}({base})"
 
     def read(self, base: Any) -> Any:
-        return _PLAIN[self.kind](base)
+        return _BUILTIN_CONVERSIONS[self.builtin_type](base)
 
 
-def tensor_of_array(array: Any) -> Any:
+def tensor_from_array(array: Any) -> Any:
     """A tensor over the memory of a numpy array; None where there can be none (strings, objects, negative strides)."""
     import torch
 
@@ -725,27 +730,27 @@ def tensor_of_array(array: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class ArrayTensor(Origin):
+class NumpyTensorSource(Source):
     """The tensor over the memory of a numpy array."""
 
-    base: Origin
+    base: Source
 
     @property
     def expr(self) -> str:
         return f"from_numpy({self.base.expr})"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(tensor_of_array, 'tensor_of_array')}({base})"
+        return f"{const(tensor_from_array, 'tensor_of_array')}({base})"
 
     def read(self, base: Any) -> Any:
-        return tensor_of_array(base)
+        return tensor_from_array(base)
 
 
 @dataclass(frozen=True)
-class NumberIn(Origin):
+class TensorItemSource(Source):
     """The one integer, or truth as 0 or 1, that a tensor in main memory holds."""
 
-    base: Origin
+    base: Source
 
     @property
     def expr(self) -> str:
@@ -759,10 +764,10 @@ class NumberIn(Origin):
 
 
 @dataclass(frozen=True)
-class IteratorState(Origin):
+class IteratorStateSource(Source):
     """What one of Python's own iterators would be pickled as: how it is made, of what, and how far it is. Reading it moves nothing on."""
 
-    base: Origin
+    base: Source
 
     @property
     def expr(self) -> str:
@@ -775,7 +780,7 @@ class IteratorState(Origin):
         return base.__reduce__()
 
 
-def upcoming(iterator: Any, index: int) -> Any:
+def iterator_item_or_missing(iterator: Any, index: int) -> Any:
     """The ``index``-th item that an iterator over a list, tuple or range is still to give, ``MISSING`` past its end. Moves nothing on."""
     state = iterator.__reduce__()
     over, position = state[1][0], state[2] if len(state) == 3 and state[2] is not None else 0
@@ -784,10 +789,10 @@ def upcoming(iterator: Any, index: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Upcoming(Origin):
+class IteratorItemSource(Source):
     """The ``index``-th item that an iterator over a list, tuple or range is still to give, or ``MISSING``: wherever that iterator stands."""
 
-    base: Origin
+    base: Source
     index: int
 
     @property
@@ -795,17 +800,17 @@ class Upcoming(Origin):
         return f"{self.base.expr}.__next__({f'+{self.index}' if self.index else ''})"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(upcoming, 'upcoming')}({base}, {self.index})"
+        return f"{const(iterator_item_or_missing, 'upcoming')}({base}, {self.index})"
 
     def read(self, base: Any) -> Any:
-        return upcoming(base, self.index)
+        return iterator_item_or_missing(base, self.index)
 
 
 @dataclass(frozen=True)
-class HasUpcoming(Origin):
+class IteratorHasItemSource(Source):
     """Whether an iterator over a list, tuple or range is to give more than ``index`` items."""
 
-    base: Origin
+    base: Source
     index: int
 
     @property
@@ -819,7 +824,7 @@ class HasUpcoming(Origin):
         return base.__length_hint__() > self.index
 
 
-def _remembered(compute: Callable[[Any], int]) -> Callable[[Any], int]:
+def _cache_hash(compute: Callable[[Any], int]) -> Callable[[Any], int]:
     def remembered(self: Any) -> int:
         found: int | None = self.__dict__.get("_hash")
         if found is None:
@@ -830,5 +835,5 @@ def _remembered(compute: Callable[[Any], int]) -> Callable[[Any], int]:
 
 
 # An origin's hash goes through all its links, and tables of origins ask for it often.
-for _kind in Origin.__subclasses__():
-    _kind.__hash__ = _remembered(_kind.__hash__)  # type: ignore[assignment]
+for _kind in Source.__subclasses__():
+    _kind.__hash__ = _cache_hash(_kind.__hash__)  # type: ignore[assignment]

@@ -8,35 +8,35 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guard import Guard, Known, spoken
-from engine.ir.origin import ConstName, Origin
+from engine.ir.guard import Guard, KnownType, user_expr
+from engine.ir.origin import ConstName, Source
 from engine.records.guards import Fix
 
 
 @dataclass(frozen=True)
-class Given:
+class ValueRef:
     """Stands for a value in a step's arguments: the inputs come first, then what each step gave."""
 
     index: int
 
 
 @dataclass(frozen=True)
-class Step:
+class ConditionOp:
     """One operation: the name of a method of its first argument, or a function."""
 
     target: str | Callable[..., Any]
     args: tuple[Any, ...]
-    words: tuple[tuple[str, Any], ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
 
 
-def comes_to(steps: tuple[Step, ...], *inputs: Any) -> bool | None:
+def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | None:
     """The truth of what the last step gives; None where a step fails. Tensors are copied first: steps may write to them."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         try:
             known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
             for step in steps:
-                args = [known[a.index] if type(a) is Given else a for a in step.args]
-                words = {k: known[a.index] if type(a) is Given else a for k, a in step.words}
+                args = [known[a.index] if type(a) is ValueRef else a for a in step.args]
+                words = {k: known[a.index] if type(a) is ValueRef else a for k, a in step.kwargs}
                 run = step.target if callable(step.target) else getattr(args.pop(0), step.target)
                 known.append(run(*args, **words))
             return bool(known[-1])
@@ -45,40 +45,40 @@ def comes_to(steps: tuple[Step, ...], *inputs: Any) -> bool | None:
 
 
 @dataclass(frozen=True)
-class ComesTo(Guard):
+class ComputedCondition(Guard):
     """The steps, done with these values, end in ``truth``."""
 
     kind: ClassVar[str] = "outcome"
     rank: ClassVar[int] = 90
 
-    others: tuple[Origin, ...]
-    steps: tuple[Step, ...]
-    truth: bool
+    others: tuple[Source, ...]
+    ops: tuple[ConditionOp, ...]
+    expected: bool
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
-        return (self.origin, *self.others)
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *self.others)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        given = ", ".join((const(self.steps, "steps"), expr, *others))
-        return f"{const(comes_to, 'comes_to')}({given}) is {self.truth}"
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        given = ", ".join((const(self.ops, "steps"), expr, *others))
+        return f"{const(evaluate_condition, 'comes_to')}({given}) is {self.expected}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return comes_to(self.steps, value, *others) is self.truth
+        return evaluate_condition(self.ops, value, *others) is self.expected
 
     def expected_text(self) -> str:
-        return f"values that make a condition {str(self.truth).lower()}"
+        return f"values that make a condition {str(self.expected).lower()}"
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = comes_to(self.steps, value, *others)
+        found = evaluate_condition(self.ops, value, *others)
         return "values of which the condition cannot be asked" if found is None else self._words(found)
 
     def _words(self, truth: bool) -> str:
         return f"values that make it {str(truth).lower()}"
 
-    def sentence(self, actual: str) -> str:
-        of = ", ".join(map(spoken, self.origins))
-        return f"A condition on what {of} holds was {str(self.truth).lower()} when this entry was compiled; now there are {actual}."
+    def failure_message(self, actual: str) -> str:
+        of = ", ".join(map(user_expr, self.sources))
+        return f"A condition on what {of} holds was {str(self.expected).lower()} when this entry was compiled; now there are {actual}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix("Accept one entry for each outcome, or use torch.where to compute with both."),)

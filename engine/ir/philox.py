@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-WORD = 0xFFFFFFFF
+WORD_MASK = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-STEPS = (0x9E3779B9, 0xBB67AE85)
+KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-TO_UNIT = 4.6566127342e-10
+UNIFORM_SCALE = 4.6566127342e-10
 """Just under 2 ** -31, so that no number is rounded up to one."""
 
 
@@ -25,7 +25,7 @@ def _seeds(count: int, *, device: torch.device) -> torch.Tensor:
     return torch.randint(-(1 << 63), (1 << 63) - 1, (count,), dtype=torch.int64, device=device)
 
 
-def _product(factor: int, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _multiply_words(factor: int, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The high and the low word of a product of two words, in int64 that does not overflow."""
     low, high = (word & 0xFFFF) * factor, (word >> 16) * factor
     middle = high + (low >> 16)
@@ -39,20 +39,20 @@ def _bits(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
         count *= n
     place = torch.arange(count, dtype=torch.int64, device=seeds.device)
     none = torch.zeros_like(place)
-    c0, c1, c2, c3 = place & WORD, none, none, none
-    first, second = seeds[which] & WORD, (seeds[which] >> 32) & WORD
+    c0, c1, c2, c3 = place & WORD_MASK, none, none, none
+    first, second = seeds[which] & WORD_MASK, (seeds[which] >> 32) & WORD_MASK
     for _ in range(ROUNDS):
-        (high0, low0), (high2, low2) = _product(MULTIPLIERS[0], c0), _product(MULTIPLIERS[1], c2)
+        (high0, low0), (high2, low2) = _multiply_words(MULTIPLIERS[0], c0), _multiply_words(MULTIPLIERS[1], c2)
         c0, c1, c2, c3 = high2 ^ c1 ^ first, low2, high0 ^ c3 ^ second, low0
-        first, second = (first + STEPS[0]) & WORD, (second + STEPS[1]) & WORD
+        first, second = (first + KEY_INCREMENTS[0]) & WORD_MASK, (second + KEY_INCREMENTS[1]) & WORD_MASK
     return c0.reshape(tuple(size))
 
 
 def _uniform(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
     """Numbers from 0 to below 1 in float32."""
     bits = _bits(seeds, which, size)
-    folded = torch.where(bits > WORD >> 1, WORD - bits, bits)
-    return folded.to(torch.float32) * TO_UNIT
+    folded = torch.where(bits > WORD_MASK >> 1, WORD_MASK - bits, bits)
+    return folded.to(torch.float32) * UNIFORM_SCALE
 
 
 @functools.cache

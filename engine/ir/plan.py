@@ -9,67 +9,67 @@ from typing import Any, Literal
 import sympy
 import torch
 
-Size = Any
+IntOrSymInt = Any
 """An int, or a SymInt over the graph's symbols."""
 
 OutputKind = Literal["result", "input", "alias of input", "alias of result", "root", "alias of root", "constant"]
 
-Detachment = Literal["", "detach", "data"]
+DetachKind = Literal["", "detach", "data"]
 """Whether a tensor over another's memory is a view ("") or has no ``_base``: then it counts its versions with the other, or by itself ("data")."""
 
-MadeWhere = Literal["", "no_grad", "enable_grad"]
+CreationGradMode = Literal["", "no_grad", "enable_grad"]
 
 
 @dataclass(frozen=True)
-class View:
+class ViewSpec:
     """How to see a tensor through ``as_strided``. ``offset`` is in elements of the view, relative to the tensor that is viewed."""
 
-    sizes: tuple[Size, ...]
-    strides: tuple[Size, ...]
-    offset: Size = 0
-    detached: Detachment = ""
+    sizes: tuple[IntOrSymInt, ...]
+    strides: tuple[IntOrSymInt, ...]
+    offset: IntOrSymInt = 0
+    detach_kind: DetachKind = ""
     dtype: torch.dtype | None = None
     """Seen as elements of another type; None: as it is."""
-    reach: Size | None = None
+    dtype_view_numel: IntOrSymInt | None = None
     """With elements of another width: how many elements of the viewed tensor's memory to see in a row; None: of the same width."""
-    flips: tuple[str, ...] = ()
+    conj_neg_bits: tuple[str, ...] = ()
     """Lazy operators on top: "conj", "neg"."""
-    is_plain: bool = False
+    is_contiguous_view: bool = False
     """Both lie in a row from the same start: ``view`` does."""
-    is_unseen: bool = False
+    made_without_grad: bool = False
     """Made under ``no_grad``: no gradient flows from the view to what it sees."""
-    is_one_of_several: bool = False
+    is_multi_output: bool = False
     """Made by an operator that returns several views (``split``), which autograd forbids to write to."""
-    is_made_by_hand: bool = False
+    is_from_custom_function: bool = False
     """Made by the user's own autograd function, which autograd forbids to write to as well."""
-    made_where: MadeWhere = ""
+    creation_grad_mode: CreationGradMode = ""
     """Whether it is made in another grad mode than the call: autograd remembers that for writes to it, though no gradient is needed yet."""
 
 
 @dataclass(frozen=True)
-class InputPlan:
+class InputAliasInfo:
     """One input. ``written`` says that its data changes; the functional graph then returns the new contents as result ``result``."""
 
     name: str
     is_tensor: bool = True
-    written: bool = False
-    result: int = -1
-    writes: int = 0
+    is_mutated: bool = False
+    result_index: int = -1
+    version_bumps: int = 0
     """By how much eager's version counter moves on."""
-    is_counted: bool = True
+    has_version_counter: bool = True
     """Whether it has a version counter; inference tensors have none."""
-    layout: View | None = None
+    new_layout: ViewSpec | None = None
     """Sizes, strides and offset that it is given in place (``t_``), the offset relative to its own; None: as they were."""
-    is_hidden: bool = False
+    mutation_hidden_from_autograd: bool = False
     """Needs a gradient and is written where autograd does not look (``no_grad``, ``detach``): its history stays what it was."""
-    is_shown: bool = False
+    metadata_mutation_seen_by_autograd: bool = False
     """Its layout is changed in place where autograd looks, which eager forbids to leaves."""
-    is_read_since: bool = False
+    regenerates_grad_fn: bool = False
     """Then read in grad mode: autograd has worked out anew how gradients go from it, if it is a view, to what it sees."""
 
 
 @dataclass(frozen=True)
-class OutputPlan:
+class OutputAliasInfo:
     """One output of the traced graph.
 
     ``index`` is the functional graph's result ("result", "alias of result"), the input ("input", "alias of input") or the root ("root", "alias
@@ -79,67 +79,74 @@ class OutputPlan:
     name: str
     kind: OutputKind
     index: int = -1
-    view: View | None = None
+    view: ViewSpec | None = None
     constant: Any = None
-    writes: int = 0
+    version_bumps: int = 0
     """Of a root that counts by itself: by how much its version counter moves on."""
-    is_early: bool = False
+    taken_before_mutation: bool = False
     """Of a view of an input: made before the input is written to, which autograd tells from one made afterwards."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class AotMetadata:
     """Everything that the wrappers need. ``results`` counts the functional graph's results.
 
     ``symbols`` says where each size symbol is read at run time: name -> (input, dimension), dimension -1 for an int input,
     -2 for where a tensor starts in its storage, -3 - n for stride n.
     """
 
-    inputs: tuple[InputPlan, ...]
-    outputs: tuple[OutputPlan, ...]
-    results: int
-    symbols: tuple[tuple[str, int, int], ...] = ()
-    autocast: tuple[str, ...] = ()
+    inputs: tuple[InputAliasInfo, ...]
+    outputs: tuple[OutputAliasInfo, ...]
+    num_results: int
+    symbol_sources: tuple[tuple[str, int, int], ...] = ()
+    autocast_devices: tuple[str, ...] = ()
     """Device types whose autocast was on where the graph starts."""
-    roots: tuple[OutputPlan, ...] = ()
+    detached_bases: tuple[OutputAliasInfo, ...] = ()
     """Tensors without a ``_base`` over the memory of an input or a result (``x.detach()``): returned, or viewed by what is returned."""
-    writes: tuple[tuple[int, int], ...] = ()
+    result_version_bumps: tuple[tuple[int, int], ...] = ()
     """Results that eager writes to in place: (result, by how much its version counter moves on)."""
-    reviewed: frozenset[int] = frozenset()
+    results_as_views: frozenset[int] = frozenset()
     """Results that the graph computes as views, where eager's tensor is none."""
-    strides: tuple[tuple[int, tuple[Size, ...]], ...] = ()
+    result_strides: tuple[tuple[int, tuple[IntOrSymInt, ...]], ...] = ()
     """Results that views are made of, with the strides that those are told for."""
-    relations: tuple[sympy.Basic, ...] = ()
+    shape_assumptions: tuple[sympy.Basic, ...] = ()
     """What the functional graph takes for granted of sizes, beyond what the traced graph does: guards check it."""
-    effects: tuple[str, ...] = ()
+    effectful_ops: tuple[str, ...] = ()
     """Names of operators that may do more than compute, in the order that they run in."""
 
 
-def written(plan: Plan) -> tuple[int, ...]:
+def mutated_inputs(plan: AotMetadata) -> tuple[int, ...]:
     """Positions of the inputs whose data changes."""
-    return tuple(n for n, i in enumerate(plan.inputs) if i.written)
+    return tuple(n for n, i in enumerate(plan.inputs) if i.is_mutated)
 
 
-def reshaped(plan: Plan) -> tuple[int, ...]:
+def metadata_mutated_inputs(plan: AotMetadata) -> tuple[int, ...]:
     """Positions of the inputs whose sizes, strides or offset change."""
-    return tuple(n for n, i in enumerate(plan.inputs) if i.layout is not None)
+    return tuple(n for n, i in enumerate(plan.inputs) if i.new_layout is not None)
 
 
-def sizes_of(views: Iterable[View | None]) -> list[Size]:
-    """Sizes, strides and offsets of views, where there are any: what the wrappers' text computes from ``Plan.symbols``."""
+def view_sizes(views: Iterable[ViewSpec | None]) -> list[IntOrSymInt]:
+    """Sizes, strides and offsets of views, where there are any: what the wrappers' text computes from ``Plan.symbol_sources``."""
     return [s for v in views if v is not None for s in (*v.sizes, *v.strides, v.offset)]
 
 
-def is_identity(plan: Plan) -> bool:
+def needs_no_runtime_wrapper(plan: AotMetadata) -> bool:
     """Whether the functional graph's results are, in order, just what the traced graph returns."""
-    if any(i.written or i.layout is not None or (i.writes and i.is_counted) for i in plan.inputs):
+    if any(
+        i.is_mutated or i.new_layout is not None or (i.version_bumps and i.has_version_counter) for i in plan.inputs
+    ):
         return False
-    if plan.autocast or plan.writes or plan.reviewed or plan.results != len(plan.outputs):
+    if (
+        plan.autocast_devices
+        or plan.result_version_bumps
+        or plan.results_as_views
+        or plan.num_results != len(plan.outputs)
+    ):
         return False
     return all(o.kind == "result" and o.index == n for n, o in enumerate(plan.outputs))
 
 
-def is_same_size(a: Size, b: Size) -> bool:
+def is_same_size(a: IntOrSymInt, b: IntOrSymInt) -> bool:
     """Whether two sizes are known to be equal without asking for a guard."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
@@ -157,5 +164,5 @@ def is_same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-def _expr(size: Size) -> Any:
+def _expr(size: IntOrSymInt) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size

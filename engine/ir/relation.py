@@ -43,7 +43,7 @@ def _print(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str]) -> str:
     return str(printer.doprint(relation))
 
 
-def relation_text(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], const: ConstName) -> str:
+def relation_code(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], const: ConstName) -> str:
     """Python text of a relation; ``reads`` says how each symbol is read (a name, or text in parentheses).
 
     Raises:
@@ -59,18 +59,18 @@ def relation_text(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], cons
         ("abs(", abs),
         ("round(", round),
     ):
-        text = _with_name(text, name, held, const)
+        text = _bind_builtin(text, name, held, const)
     return text
 
 
-def _with_name(text: str, name: str, held: Any, const: ConstName) -> str:
+def _bind_builtin(text: str, name: str, held: Any, const: ConstName) -> str:
     if name not in text:
         return text
     word = name[:-1]
     return text.replace(name, const(held, word) + name[-1])
 
 
-def relation_words(relation: sympy.Basic) -> str:
+def relation_display(relation: sympy.Basic) -> str:
     """A relation as a person writes it: ``s0 % 8 == 0``."""
     plain = {s: s.name for s in relation.free_symbols if isinstance(s, sympy.Symbol)}
     return _print(relation, plain)

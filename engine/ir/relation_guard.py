@@ -11,9 +11,9 @@ import sympy
 import torch
 
 from engine.ir import exact
-from engine.ir.guard import Guard, Known, spoken
-from engine.ir.origin import ConstName, Origin
-from engine.ir.relation import relation_text, relation_words
+from engine.ir.guard import Guard, KnownType, user_expr
+from engine.ir.origin import ConstName, Source
+from engine.ir.relation import relation_code, relation_display
 from engine.ir.spec import TensorSpec
 from engine.records.guards import Fix
 
@@ -25,90 +25,93 @@ class SameObject(Guard):
     kind: ClassVar[str] = "same object"
     rank: ClassVar[int] = 30
 
-    other: Origin
-    same: bool
+    other: Source
+    expect_same: bool
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
-        return (self.origin, self.other)
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, self.other)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return f"{expr} is {'' if self.same else 'not '}{others[0]}"
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{expr} is {'' if self.expect_same else 'not '}{others[0]}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return (value is others[0]) is self.same
+        return (value is others[0]) is self.expect_same
 
     def expected_text(self) -> str:
-        return f"{'the same object as' if self.same else 'another object than'} {spoken(self.other)}"
+        return f"{'the same object as' if self.expect_same else 'another object than'} {user_expr(self.other)}"
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return f"{'the same object as' if value is others[0] else 'another object than'} {spoken(self.other)}"
+        return f"{'the same object as' if value is others[0] else 'another object than'} {user_expr(self.other)}"
 
-    def sentence(self, actual: str) -> str:
-        return f"{self.name} is {actual}, which was otherwise when this entry was compiled."
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} is {actual}, which was otherwise when this entry was compiled."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        if self.same:
-            return (Fix(f"Pass one object as {self.name} and {spoken(self.other)} in every call."),)
+        if self.expect_same:
+            return (Fix(f"Pass one object as {self.user_expr} and {user_expr(self.other)} in every call."),)
         return (
             Fix(
-                f"Pass a copy, so that {self.name} and {spoken(self.other)} are never one object",
-                f"{self.name} = {self.name}.clone()",
+                f"Pass a copy, so that {self.user_expr} and {user_expr(self.other)} are never one object",
+                f"{self.user_expr} = {self.user_expr}.clone()",
             ),
         )
 
 
 @dataclass(frozen=True)
-class Apart(Guard):
+class NoAliasing(Guard):
     """Base of guards that keep this tensor and the others apart; ``apart`` asks it of all their values at once."""
 
     rank: ClassVar[int] = 80
-    copied_so_that: ClassVar[str]
+    copy_purpose: ClassVar[str]
 
-    others: tuple[Origin, ...]
+    others: tuple[Source, ...]
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
-        return (self.origin, *self.others)
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *self.others)
 
     @staticmethod
-    def apart(*values: Any) -> bool:
+    def are_disjoint(*values: Any) -> bool:
         """Whether the values are as far apart as the compiled code needs."""
         raise NotImplementedError
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return f"{const(self.apart, self.apart.__name__)}({', '.join((expr, *others))})"
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{const(self.are_disjoint, self.are_disjoint.__name__)}({', '.join((expr, *others))})"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return self.apart(value, *others)
+        return self.are_disjoint(value, *others)
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
-            Fix(f"Pass a copy of one of them, so that {self.copied_so_that}", f"{self.name} = {self.name}.clone()"),
+            Fix(
+                f"Pass a copy of one of them, so that {self.copy_purpose}",
+                f"{self.user_expr} = {self.user_expr}.clone()",
+            ),
         )
 
 
-def memories_differ(tensor: Any, *others: Any) -> bool:
+def has_disjoint_storage(tensor: Any, *others: Any) -> bool:
     """Whether the first tensor's storage has no byte in common with those of the others; several storages may lie over one array's memory."""
-    start, end, storage = _memory(tensor)
+    start, end, storage = _storage_range(tensor)
     for other in others:
-        first, last, its = _memory(other)
+        first, last, its = _storage_range(other)
         if its == storage or (first < end and start < last):
             return False
     return True
 
 
-def all_distinct(*values: Any) -> bool:
+def all_distinct_objects(*values: Any) -> bool:
     """Whether no object is given twice."""
     return len({id(v) for v in values}) == len(values)
 
 
-def written_differ(written: int, *tensors: Any) -> bool:
+def mutated_storages_are_disjoint(written: int, *tensors: Any) -> bool:
     """Whether none of the first ``written`` tensors has a byte in common with any other one; the rest may share theirs among themselves."""
     storages: dict[int, bool] = {}
     spans: list[tuple[int, int, bool]] = []
     for n, tensor in enumerate(tensors):
-        start, end, storage = _memory(tensor)
+        start, end, storage = _storage_range(tensor)
         is_written = n < written
         if storage in storages and (is_written or storages[storage]):
             return False
@@ -126,71 +129,75 @@ def written_differ(written: int, *tensors: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class NoOverlap(Apart):
+class DisjointStorage(NoAliasing):
     """This tensor shares its memory with none of the others (needed only where a mutation of it could be seen through one of them).
 
     With ``written`` the same holds for so many of the tensors, this one first: one guard for all that a call writes to.
     """
 
     kind: ClassVar[str] = "no overlap"
-    copied_so_that: ClassVar[str] = "a write to one is not seen in the other"
-    apart = staticmethod(memories_differ)
+    copy_purpose: ClassVar[str] = "a write to one is not seen in the other"
+    are_disjoint = staticmethod(has_disjoint_storage)
 
-    written: int = 1
+    num_mutated: int = 1
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        if self.written == 1:
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        if self.num_mutated == 1:
             return super().condition(expr, const, others, known)
-        return f"{const(written_differ, 'written_differ')}({', '.join((str(self.written), expr, *others))})"
+        return f"{const(mutated_storages_are_disjoint, 'written_differ')}({', '.join((str(self.num_mutated), expr, *others))})"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return written_differ(self.written, value, *others) if self.written > 1 else super().test(value, others)
+        return (
+            mutated_storages_are_disjoint(self.num_mutated, value, *others)
+            if self.num_mutated > 1
+            else super().test(value, others)
+        )
 
     def expected_text(self) -> str:
-        return "no memory shared with " + ", ".join(spoken(o) for o in self.others)
+        return "no memory shared with " + ", ".join(user_expr(o) for o in self.others)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        named = [(spoken(o), t) for o, t in zip(self.origins, (value, *others), strict=True)]
-        for n, (name, tensor) in enumerate(named[: self.written]):
+        named = [(user_expr(o), t) for o, t in zip(self.sources, (value, *others), strict=True)]
+        for n, (name, tensor) in enumerate(named[: self.num_mutated]):
             for other, its in named[n + 1 :]:
-                if not memories_differ(tensor, its):
+                if not has_disjoint_storage(tensor, its):
                     return f"shared by {name} and {other}"
         return "no memory shared"
 
-    def sentence(self, actual: str) -> str:
+    def failure_message(self, actual: str) -> str:
         return f"Memory is {actual}; the compiled code writes to one of them and was made for tensors of their own."
 
 
 @dataclass(frozen=True)
-class Distinct(Apart):
+class DistinctObjects(NoAliasing):
     """This object and the others are all different (needed only where what is set on one would be found on another, or where they are keys)."""
 
     kind: ClassVar[str] = "distinct"
-    copied_so_that: ClassVar[str] = "they are different objects"
-    apart = staticmethod(all_distinct)
+    copy_purpose: ClassVar[str] = "they are different objects"
+    are_disjoint = staticmethod(all_distinct_objects)
 
     def expected_text(self) -> str:
-        return "another object than each of " + ", ".join(spoken(o) for o in self.others)
+        return "another object than each of " + ", ".join(user_expr(o) for o in self.others)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        first: dict[int, Origin] = {}
-        for found, origin in zip((value, *others), self.origins, strict=True):
+        first: dict[int, Source] = {}
+        for found, origin in zip((value, *others), self.sources, strict=True):
             if (known := first.setdefault(id(found), origin)) != origin:
-                return f"{spoken(origin)} and {spoken(known)} are one object"
+                return f"{user_expr(origin)} and {user_expr(known)} are one object"
         return "all are different objects"
 
-    def sentence(self, actual: str) -> str:
+    def failure_message(self, actual: str) -> str:
         return f"{actual[0].upper()}{actual[1:]}; the compiled code was made for different objects."
 
 
-def _storage(tensor: Any) -> int:
+def _storage_id(tensor: Any) -> int:
     if type(tensor) is TensorSpec:
         return id(tensor)
     with torch._C.DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
 
 
-def _memory(tensor: Any) -> tuple[int, int, int]:
+def _storage_range(tensor: Any) -> tuple[int, int, int]:
     """Where a tensor's storage starts and ends, and which storage it is; without an address for what has no memory."""
     if type(tensor) is TensorSpec:
         return 0, 0, id(tensor)
@@ -204,40 +211,48 @@ def _memory(tensor: Any) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class SharesMemory(Guard):
+class SharedStorage(Guard):
     """These tensors share one storage of at least ``held`` bytes, and start this many bytes after its start."""
 
     kind: ClassVar[str] = "shared memory"
     rank: ClassVar[int] = 80
 
-    others: tuple[Origin, ...]
-    starts: tuple[int, ...]
-    held: int = 0
+    others: tuple[Source, ...]
+    byte_offsets: tuple[int, ...]
+    min_storage_bytes: int = 0
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
-        return (self.origin, *self.others)
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *self.others)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        text = f"{const(starts_in_one, 'starts_in_one')}({', '.join((expr, *others))}) == {self.starts!r}"
-        return f"{text} and {const(_bytes_held, 'bytes_held')}({expr}) >= {self.held}" if self.held else text
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        text = (
+            f"{const(byte_offsets_in_storage, 'starts_in_one')}({', '.join((expr, *others))}) == {self.byte_offsets!r}"
+        )
+        return (
+            f"{text} and {const(_storage_bytes, 'bytes_held')}({expr}) >= {self.min_storage_bytes}"
+            if self.min_storage_bytes
+            else text
+        )
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return starts_in_one(value, *others) == self.starts and (not self.held or _bytes_held(value) >= self.held)
+        return byte_offsets_in_storage(value, *others) == self.byte_offsets and (
+            not self.min_storage_bytes or _storage_bytes(value) >= self.min_storage_bytes
+        )
 
     def expected_text(self) -> str:
-        return self._words(self.starts, f"at least {self.held}")
+        return self._words(self.byte_offsets, f"at least {self.min_storage_bytes}")
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return self._words(starts_in_one(value, *others), str(_bytes_held(value)))
+        return self._words(byte_offsets_in_storage(value, *others), str(_storage_bytes(value)))
 
     def _words(self, starts: tuple[int | None, ...], held: str) -> str:
-        names = map(spoken, self.origins)
+        names = map(user_expr, self.sources)
         pairs = zip(names, starts, strict=True)
         text = ", ".join(f"{n} in other memory" if s is None else f"{n} from byte {s}" for n, s in pairs)
-        return f"{text} of {held}" if self.held else text
+        return f"{text} of {held}" if self.min_storage_bytes else text
 
-    def sentence(self, actual: str) -> str:
+    def failure_message(self, actual: str) -> str:
         return f"The tensors see their memory as {actual}; the compiled code writes to it and was made for {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
@@ -246,24 +261,24 @@ class SharesMemory(Guard):
         )
 
 
-def starts_in_one(first: Any, *others: Any) -> tuple[int | None, ...]:
+def byte_offsets_in_storage(first: Any, *others: Any) -> tuple[int | None, ...]:
     """How many bytes after the start of the first one's storage each tensor starts; None in another storage."""
-    storage = _storage(first)
-    return (_start(first), *(_start(t) if _storage(t) == storage else None for t in others))
+    storage = _storage_id(first)
+    return (_start_byte(first), *(_start_byte(t) if _storage_id(t) == storage else None for t in others))
 
 
-def _bytes_held(tensor: Any) -> int:
+def _storage_bytes(tensor: Any) -> int:
     with torch._C.DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor).nbytes())
 
 
-def _start(tensor: Any) -> int:
+def _start_byte(tensor: Any) -> int:
     with torch._C.DisableTorchFunction():
         return int(torch.Tensor.storage_offset(tensor)) * int(torch.Tensor.element_size(tensor))
 
 
 @dataclass(frozen=True)
-class ShapeRelation(Guard):
+class SymbolicShapeGuard(Guard):
     """A sympy relation over sizes. ``symbols`` says where each symbol is read: (symbol, origin, dimension), dimension -1 for an int's own value.
 
     ``origin`` is the first symbol's.
@@ -273,37 +288,37 @@ class ShapeRelation(Guard):
     rank: ClassVar[int] = 70
 
     relation: sympy.Basic
-    symbols: tuple[tuple[sympy.Symbol, Origin, int], ...]
+    symbol_sources: tuple[tuple[sympy.Symbol, Source, int], ...]
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
-        return (self.origin, *dict.fromkeys(o for _, o, _ in self._used if o != self.origin))
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *dict.fromkeys(o for _, o, _ in self._used_symbols if o != self.source))
 
     @property
-    def _used(self) -> tuple[tuple[sympy.Symbol, Origin, int], ...]:
+    def _used_symbols(self) -> tuple[tuple[sympy.Symbol, Source, int], ...]:
         """The symbols that the relation speaks of."""
         free = self.relation.free_symbols
-        return tuple(place for place in self.symbols if place[0] in free)
+        return tuple(place for place in self.symbol_sources if place[0] in free)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        texts = dict(zip(self.origins, (expr, *others), strict=True))
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        texts = dict(zip(self.sources, (expr, *others), strict=True))
         size = const(_size_at, "size_at")
-        reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used}
+        reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used_symbols}
         if self.relation.has(sympy.Or, sympy.Not, sympy.ITE, sympy.Piecewise):
             # What holds without reading all of its sizes must not admit a value that has no such size.
-            return f"{const(_evaluator(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
-        return relation_text(self.relation, reads, const)
+            return f"{const(_compile_relation(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
+        return relation_code(self.relation, reads, const)
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
         sizes = self._sizes(value, others)
-        return bool(_evaluator(self.relation, tuple(sizes))(*sizes.values()))
+        return bool(_compile_relation(self.relation, tuple(sizes))(*sizes.values()))
 
     def _sizes(self, value: Any, others: tuple[Any, ...]) -> dict[sympy.Symbol, int | float]:
-        values = dict(zip(self.origins, (value, *others), strict=True))
-        return {s: _size_at(values[o], d) for s, o, d in self._used}
+        values = dict(zip(self.sources, (value, *others), strict=True))
+        return {s: _size_at(values[o], d) for s, o, d in self._used_symbols}
 
     def expected_text(self) -> str:
-        return relation_words(self.relation)
+        return relation_display(self.relation)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         try:
@@ -312,8 +327,8 @@ class ShapeRelation(Guard):
             return exact.describe(value)
         return ", ".join(f"{s.name} = {v}" for s, v in sizes.items())
 
-    def sentence(self, actual: str) -> str:
-        where = ", ".join(f"{s.name} is {_place(o, d)}" for s, o, d in self._used)
+    def failure_message(self, actual: str) -> str:
+        where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols)
         return f"The compiled code holds where {self.expected_text()} ({where}); here {actual}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
@@ -324,8 +339,8 @@ class ShapeRelation(Guard):
         )
 
 
-def _place(origin: Origin, dimension: int) -> str:
-    return spoken(origin) if dimension < 0 else f"{spoken(origin)}.shape[{dimension}]"
+def _size_text(origin: Source, dimension: int) -> str:
+    return user_expr(origin) if dimension < 0 else f"{user_expr(origin)}.shape[{dimension}]"
 
 
 def _size_at(value: Any, dimension: int) -> int | float:
@@ -348,7 +363,7 @@ def _size_at(value: Any, dimension: int) -> int | float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _evaluator(relation: sympy.Basic, symbols: tuple[sympy.Symbol, ...]) -> Callable[..., bool]:
+def _compile_relation(relation: sympy.Basic, symbols: tuple[sympy.Symbol, ...]) -> Callable[..., bool]:
     names = [f"v{i}" for i in range(len(symbols))]
     space: dict[str, Any] = {}
 
@@ -356,6 +371,6 @@ def _evaluator(relation: sympy.Basic, symbols: tuple[sympy.Symbol, ...]) -> Call
         space[name] = held
         return name
 
-    text = relation_text(relation, dict(zip(symbols, names, strict=True)), const)
+    text = relation_code(relation, dict(zip(symbols, names, strict=True)), const)
     made: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", space)
     return made

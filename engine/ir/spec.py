@@ -58,7 +58,7 @@ class TensorSpec:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+    def from_tensor(cls, tensor: torch.Tensor) -> TensorSpec:
         """What a tensor is like."""
         with torch._C.DisableTorchFunction():
             is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -85,7 +85,7 @@ class TensorSpec:
     @property
     def dispatch_keys(self) -> str:
         """The tensor's own dispatch keys, as text."""
-        return _keys_on(self.device.type)
+        return _dispatch_keys_for_device(self.device.type)
 
     def size(self, dim: int | None = None) -> Any:
         """All sizes, or one."""
@@ -110,7 +110,7 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 @functools.cache
-def _keys_on(kind: str) -> str:
+def _dispatch_keys_for_device(kind: str) -> str:
     """Dispatch keys of an ordinary tensor on a kind of device: as on the CPU, under that device's names."""
     if kind == "meta":
         return str(torch._C._dispatch_keys(torch.empty(0, device="meta")))
@@ -118,6 +118,6 @@ def _keys_on(kind: str) -> str:
     return keys if kind == "cpu" else keys.replace("CPU", kind.upper())
 
 
-def class_of(value: Any) -> type:
+def described_type(value: Any) -> type:
     """The exact type of a value, or of the tensor that it describes."""
     return value.tensor_type if type(value) is TensorSpec else type(value)

@@ -8,69 +8,69 @@ from typing import Any, ClassVar
 import torch
 
 from engine.ir import exact
-from engine.ir.global_state import GLOBAL_STATES, QUICK, same_state
-from engine.ir.guard import NO_CAUSE, Cause, Guard, Known
-from engine.ir.origin import ConstName, Fixed
+from engine.ir.global_state import FAST_CHECKS, GLOBAL_STATES, global_state_equal
+from engine.ir.guard import NO_CAUSE, Cause, Guard, KnownType
+from engine.ir.origin import ConstantSource, ConstName
 from engine.records.guards import Fix
 
 
 @dataclass(frozen=True)
-class GlobalState(Guard):
+class GlobalStateMatch(Guard):
     """A piece of torch's global state. ``state`` is a name in GLOBAL_STATES; ``origin`` is ``Fixed(torch, "torch")``."""
 
     kind: ClassVar[str] = "global state"
     rank: ClassVar[int] = 0
 
-    state: str
-    value: Any
+    state_name: str
+    expected: Any
 
     @property
-    def name(self) -> str:
-        return GLOBAL_STATES[self.state].words
+    def user_expr(self) -> str:
+        return GLOBAL_STATES[self.state_name].label
 
     @property
-    def kind_words(self) -> str:
-        return self.name
+    def kind_label(self) -> str:
+        return self.user_expr
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        if self._is_plain and (self.state, self.value) in QUICK:
-            template, function = QUICK[self.state, self.value]
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        if self._is_plain and (self.state_name, self.expected) in FAST_CHECKS:
+            template, function = FAST_CHECKS[self.state_name, self.expected]
             return str(template).format(const(function, function.__name__.lstrip("_")))
-        read = GLOBAL_STATES[self.state].read
+        read = GLOBAL_STATES[self.state_name].read
         call = f"{const(read, read.__name__.lstrip('_'))}()"
-        if self.value is None or type(self.value) is bool:
-            return f"{call} is {self.value}"
-        if type(self.value) is torch.dtype:
-            return f"{call} is {const(self.value, exact.dtype_word(self.value))}"
-        return f"{const(same_state, 'same_state')}({call}, {const(self.value, self.state)})"
+        if self.expected is None or type(self.expected) is bool:
+            return f"{call} is {self.expected}"
+        if type(self.expected) is torch.dtype:
+            return f"{call} is {const(self.expected, exact.short_dtype(self.expected))}"
+        return f"{const(global_state_equal, 'same_state')}({call}, {const(self.expected, self.state_name)})"
 
     @property
     def _is_plain(self) -> bool:
-        return self.value is None or (type(self.value) is tuple and not self.value)
+        return self.expected is None or (type(self.expected) is tuple and not self.expected)
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return same_state(GLOBAL_STATES[self.state].read(), self.value)
+        return global_state_equal(GLOBAL_STATES[self.state_name].read(), self.expected)
 
     def expected_text(self) -> str:
-        return _state_text(self.value)
+        return _state_text(self.expected)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = _state_text(GLOBAL_STATES[self.state].read())
+        found = _state_text(GLOBAL_STATES[self.state_name].read())
         return f"another {found}" if found == self.expected_text() and not self.test(value) else found
 
-    def sentence(self, actual: str) -> str:
-        return f"{self.name[0].upper()}{self.name[1:]} is {actual}, the compiled code was made with {self.expected_text()}."
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr[0].upper()}{self.user_expr[1:]} is {actual}, the compiled code was made with {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        if self.state == "grad_mode":
-            wanted = "enable_grad" if self.value else "no_grad"
+        if self.state_name == "grad_mode":
+            wanted = "enable_grad" if self.expected else "no_grad"
             return (
                 Fix(
                     "Call it always under the same grad mode, or accept one entry for each",
                     f"with torch.{wanted}():\n    ...",
                 ),
             )
-        return (Fix(f"Set the {self.name} once, before the first call, or accept one entry for each setting."),)
+        return (Fix(f"Set the {self.user_expr} once, before the first call, or accept one entry for each setting."),)
 
 
 def _state_text(value: Any) -> str:
@@ -81,10 +81,12 @@ def _state_text(value: Any) -> str:
     return exact.describe(value)
 
 
-TORCH = Fixed(torch, "torch")
+TORCH_SOURCE = ConstantSource(torch, "torch")
 """The origin of every guard on global state."""
 
 
-def current_global_state_guards(cause: Cause = NO_CAUSE) -> tuple[GlobalState, ...]:
+def current_global_state_guards(cause: Cause = NO_CAUSE) -> tuple[GlobalStateMatch, ...]:
     """One guard for each piece of torch's global state, as it is now."""
-    return tuple(GlobalState(TORCH, state.name, state.read(), cause=cause) for state in GLOBAL_STATES.values())
+    return tuple(
+        GlobalStateMatch(TORCH_SOURCE, state.name, state.read(), cause=cause) for state in GLOBAL_STATES.values()
+    )

@@ -16,20 +16,20 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-LARGEST = 1 << 26
+MAX_FILE_BYTES = 1 << 26
 """Bytes of the largest file that is read."""
-HELD = 1 << 29
+MAX_STORE_BYTES = 1 << 29
 """Bytes that the folder may hold; the oldest files go first."""
-_LONG = 3600
+_STALE_TEMP_FILE_SECONDS = 3600
 """Seconds after which nobody is writing a file any more."""
 _HEADER = b"compile-explorer 1\n"
 
 
-class NotStored(Exception):
+class DiskStoreError(Exception):
     """A text cannot be had, or cannot be kept; the sentence says why."""
 
 
-def folder_of_user() -> pathlib.Path:
+def user_cache_dir() -> pathlib.Path:
     """Where this user's compiled results lie: below ``$XDG_CACHE_HOME``, or ``~/.cache``."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     root = pathlib.Path(named) if pathlib.Path(named).is_absolute() else pathlib.Path.home() / ".cache"
@@ -37,7 +37,7 @@ def folder_of_user() -> pathlib.Path:
 
 
 @dataclass(frozen=True)
-class Store:
+class DiskStore:
     """Texts by name in one folder. Names are hexadecimal digests."""
 
     folder: pathlib.Path
@@ -52,15 +52,15 @@ class Store:
         try:
             if not self._is_own(self.folder) or not path.exists():
                 return None
-            data = self._read(path, LARGEST)
+            data = self._read(path, MAX_FILE_BYTES)
             key = self._key()
         except FileNotFoundError:  # another process made room
             return None
         except OSError as error:
-            raise NotStored(f"the cache cannot be read: {error.strerror}") from error
+            raise DiskStoreError(f"the cache cannot be read: {error.strerror}") from error
         head, mac, text = data[: len(_HEADER)], data[len(_HEADER) : len(_HEADER) + 64], data[len(_HEADER) + 64 :]
         if head != _HEADER or not hmac.compare_digest(mac, _mac(key, name, text)):
-            raise NotStored("a file in the cache was damaged, or written by somebody else")
+            raise DiskStoreError("a file in the cache was damaged, or written by somebody else")
         with contextlib.suppress(OSError):  # the folder may be read only, or another process may have made room
             os.utime(path)
         return text.decode()
@@ -72,16 +72,16 @@ class Store:
             NotStored: the folder cannot be written, or is not the user's own.
         """
         data = text.encode()
-        if len(data) + len(_HEADER) + 64 > LARGEST:
-            raise NotStored("it is too large for the cache")
+        if len(data) + len(_HEADER) + 64 > MAX_FILE_BYTES:
+            raise DiskStoreError("it is too large for the cache")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_own(self.folder):
-                raise NotStored("others may write to the folder of the cache")
+                raise DiskStoreError("others may write to the folder of the cache")
             self._write(self.folder / name, _HEADER + _mac(self._key(), name, data) + data)
-            self._tidy()
+            self._evict_oldest()
         except OSError as error:
-            raise NotStored(f"the cache cannot be written: {error.strerror}") from error
+            raise DiskStoreError(f"the cache cannot be written: {error.strerror}") from error
 
     def _key(self) -> bytes:
         path = self.folder / "key"
@@ -95,13 +95,13 @@ class Store:
                 made.unlink()
         key = self._read(path, 32)
         if len(key) != 32 or stat.S_IMODE(path.lstat().st_mode) & 0o077:
-            raise NotStored("the key of the cache is damaged, or others may read it")
+            raise DiskStoreError("the key of the cache is damaged, or others may read it")
         return key
 
     def _read(self, path: pathlib.Path, largest: int) -> bytes:
         found = path.lstat()
-        if not _is_users(found) or found.st_size > largest:
-            raise NotStored("a file in the cache was damaged, or written by somebody else")
+        if not _is_owned_by_user(found) or found.st_size > largest:
+            raise DiskStoreError("a file in the cache was damaged, or written by somebody else")
         return path.read_bytes()
 
     def _write(self, path: pathlib.Path, data: bytes) -> None:
@@ -123,15 +123,15 @@ class Store:
             raise
         return path
 
-    def _tidy(self) -> None:
+    def _evict_oldest(self) -> None:
         files = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process makes room as well
                 found = path.stat()
-                is_being_written = path.name.startswith(".") and time.time() - found.st_mtime < _LONG
+                is_being_written = path.name.startswith(".") and time.time() - found.st_mtime < _STALE_TEMP_FILE_SECONDS
                 if path.name != "key" and not is_being_written:
                     files.append((found.st_mtime, found.st_size, path))
-        over = sum(size for _, size, _ in files) - HELD
+        over = sum(size for _, size, _ in files) - MAX_STORE_BYTES
         for _, size, path in sorted(files):
             if over <= 0:
                 return
@@ -142,12 +142,12 @@ class Store:
     def _is_own(path: pathlib.Path) -> bool:
         """Whether a file or folder is there, and the user's alone."""
         try:
-            return _is_users(path.lstat())
+            return _is_owned_by_user(path.lstat())
         except FileNotFoundError:
             return False
 
 
-def _is_users(found: os.stat_result) -> bool:
+def _is_owned_by_user(found: os.stat_result) -> bool:
     """Whether what was looked at is no link, belongs to the user, and nobody else may write to it."""
     if stat.S_ISLNK(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
         return False

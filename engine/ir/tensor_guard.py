@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 
 from engine.ir import exact
-from engine.ir.guard import Guard, Known, spoken
+from engine.ir.guard import Guard, KnownType, user_expr
 from engine.ir.origin import ConstName
 from engine.ir.spec import TensorSpec
-from engine.ir.value_guard import TypeIs
+from engine.ir.value_guard import TypeMatch
 from engine.records.guards import Fix
 
-PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TENSOR_TYPES: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 """Exact types whose attributes are read in C with no override in the way."""
 
 _Tensor: Any = torch.Tensor
@@ -27,13 +27,13 @@ def dispatch_keys_of(tensor: Any) -> str:
     return tensor.dispatch_keys if type(tensor) is TensorSpec else str(torch._C._dispatch_keys(tensor))
 
 
-def _raw_keys(tensor: Any) -> int:
+def _dispatch_key_bits(tensor: Any) -> int:
     if type(tensor) is TensorSpec:
-        return _parse_keys(tensor.dispatch_keys) or 0
+        return _parse_dispatch_keys(tensor.dispatch_keys) or 0
     return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 
-def _reader(name: str) -> Callable[[Any], Any]:
+def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
     """Reads a tensor's attribute past any override; of a description, what it says.
 
     The reader raises TypeError for what is no tensor, RuntimeError for a facet that the tensor has not.
@@ -53,12 +53,16 @@ def _reader(name: str) -> Callable[[Any], Any]:
 
 
 _dtype, _device, _layout, _requires_grad = (
-    _reader("dtype"),
-    _reader("device"),
-    _reader("layout"),
-    _reader("requires_grad"),
+    _tensor_property_reader("dtype"),
+    _tensor_property_reader("device"),
+    _tensor_property_reader("layout"),
+    _tensor_property_reader("requires_grad"),
 )
-_ndim, _size, _stride = _reader("ndim"), _reader("size"), _reader("stride")
+_ndim, _size, _stride = (
+    _tensor_property_reader("ndim"),
+    _tensor_property_reader("size"),
+    _tensor_property_reader("stride"),
+)
 
 
 @dataclass(frozen=True)
@@ -81,24 +85,24 @@ class TensorMatch(Guard):
 
 
 @dataclass(frozen=True)
-class WrapperIs(Guard):
+class TensorSubclassMatch(Guard):
     """A tensor subclass around others comes apart into the same names and the same context (``__tensor_flatten__``)."""
 
     kind: ClassVar[str] = "tensor subclass"
     rank: ClassVar[int] = 58
 
-    names: tuple[str, ...]
+    inner_names: tuple[str, ...]
     context: Any = field(hash=False)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{const(self.test, 'comes_apart')}({expr})"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
         names, context = value.__tensor_flatten__()
-        return tuple(names) == self.names and _same_context(type(value), self.context, context)
+        return tuple(names) == self.inner_names and _contexts_match(type(value), self.context, context)
 
     def expected_text(self) -> str:
-        return f"{', '.join(self.names)} and {self.context!r}"
+        return f"{', '.join(self.inner_names)} and {self.context!r}"
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         if not hasattr(value, "__tensor_flatten__"):
@@ -107,7 +111,7 @@ class WrapperIs(Guard):
         return f"{', '.join(names)} and {context!r}"
 
 
-def _same_context(cls: type, expected: Any, given: Any) -> bool:
+def _contexts_match(cls: type, expected: Any, given: Any) -> bool:
     """Whether code traced for one context serves another: as the class says (``__metadata_guard__``), else where they are equal.
 
     A ``DTensor`` repeats its shape in its context; that is guarded as the tensor's own, where it may vary.
@@ -116,49 +120,49 @@ def _same_context(cls: type, expected: Any, given: Any) -> bool:
     if own is not None:
         return bool(own(expected, given))
     if type(expected) is tuple and type(given) is tuple and len(expected) == len(given):
-        return all(_same_item(e, g) for e, g in zip(expected, given, strict=True))
+        return all(_context_items_match(e, g) for e, g in zip(expected, given, strict=True))
     return bool(expected == given)
 
 
-def _same_item(expected: Any, given: Any) -> bool:
-    if type(expected) is type(given) and _is_shape_of_distributed(expected):
+def _context_items_match(expected: Any, given: Any) -> bool:
+    if type(expected) is type(given) and _is_dtensor_meta(expected):
         return bool(expected.dtype == given.dtype)
     return bool(expected == given)
 
 
-def _is_shape_of_distributed(item: Any) -> bool:
+def _is_dtensor_meta(item: Any) -> bool:
     """Whether it is torch's ``TensorMeta``: the shape, strides and type of a ``DTensor``."""
     return (type(item).__module__, type(item).__name__) == ("torch.distributed.tensor._dtensor_spec", "TensorMeta")
 
 
 @dataclass(frozen=True)
-class Facet(Guard):
+class TensorPropertyGuard(Guard):
     """Base of the facets: ``attribute`` is read plainly from plain tensors, with ``reader`` from all others."""
 
     attribute: ClassVar[str]
     reader: ClassVar[Any]
     """Reads the facet from any value; raises TypeError for what is no tensor."""
 
-    def _read(self, expr: str, const: ConstName, known: Known) -> str:
+    def _read(self, expr: str, const: ConstName, known: KnownType) -> str:
         return (
             f"{expr}.{self.attribute}"
-            if known in PLAIN_TENSORS
+            if known in PLAIN_TENSOR_TYPES
             else f"{const(type(self).reader, type(self).reader.__name__)}({expr})"
         )
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         try:
-            return self.words(type(self).reader(value))
+            return self.value_text(type(self).reader(value))
         except (TypeError, RuntimeError):
             return exact.describe(value)
 
-    def words(self, found: Any) -> str:
+    def value_text(self, found: Any) -> str:
         """A facet's value for a person."""
         return str(found)
 
 
 @dataclass(frozen=True)
-class DispatchKeys(Facet):
+class DispatchKeysMatch(TensorPropertyGuard):
     """The tensor's own dispatch keys (conjugate, inference, nested, wrapped tensors differ in them)."""
 
     kind: ClassVar[str] = "dispatch keys"
@@ -167,28 +171,28 @@ class DispatchKeys(Facet):
 
     keys: str
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        raw = _parse_keys(self.keys)
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        raw = _parse_dispatch_keys(self.keys)
         if raw is None:
             return f"{const(dispatch_keys_of, 'dispatch_keys_of')}({expr}) == {self.keys!r}"
         return f"{const(torch._C._dispatch_keys, 'dispatch_keys')}({expr}).raw_repr() == {raw}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        raw = _parse_keys(self.keys)
-        return dispatch_keys_of(value) == self.keys if raw is None else _raw_keys(value) == raw
+        raw = _parse_dispatch_keys(self.keys)
+        return dispatch_keys_of(value) == self.keys if raw is None else _dispatch_key_bits(value) == raw
 
     def expected_text(self) -> str:
-        return self.words(self.keys)
+        return self.value_text(self.keys)
 
-    def words(self, found: Any) -> str:
+    def value_text(self, found: Any) -> str:
         return str(found).removeprefix("DispatchKeySet(").removesuffix(")")
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Make {self.name} an ordinary tensor", f"{self.name} = {self.name}.clone()"),)
+        return (Fix(f"Make {self.user_expr} an ordinary tensor", f"{self.user_expr} = {self.user_expr}.clone()"),)
 
 
 @functools.lru_cache(maxsize=256)
-def _parse_keys(text: str) -> int | None:
+def _parse_dispatch_keys(text: str) -> int | None:
     """The key set's bits, None where the text does not say them all."""
     c: Any = torch._C
     names = [n for n in text.removeprefix("DispatchKeySet(").removesuffix(")").split(", ") if n]
@@ -202,7 +206,7 @@ def _parse_keys(text: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class DtypeIs(Facet):
+class DtypeMatch(TensorPropertyGuard):
     """The tensor's dtype."""
 
     kind: ClassVar[str] = "dtype"
@@ -212,29 +216,29 @@ class DtypeIs(Facet):
 
     dtype: torch.dtype
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{self._read(expr, const, known)} is {const(self.dtype, str(self.dtype).removeprefix('torch.'))}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
         return _dtype(value) is self.dtype
 
     def expected_text(self) -> str:
-        return self.words(self.dtype)
+        return self.value_text(self.dtype)
 
-    def words(self, found: Any) -> str:
-        return exact.dtype_word(found)
+    def value_text(self, found: Any) -> str:
+        return exact.short_dtype(found)
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
-                f"Convert {self.name} before the call, so that one entry serves",
-                f"{self.name} = {self.name}.to({self.dtype})",
+                f"Convert {self.user_expr} before the call, so that one entry serves",
+                f"{self.user_expr} = {self.user_expr}.to({self.dtype})",
             ),
         )
 
 
 @dataclass(frozen=True)
-class DeviceIs(Facet):
+class DeviceMatch(TensorPropertyGuard):
     """The tensor's device."""
 
     kind: ClassVar[str] = "device"
@@ -244,7 +248,7 @@ class DeviceIs(Facet):
 
     device: torch.device
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{self._read(expr, const, known)} == {const(self.device, self.device.type)}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
@@ -254,11 +258,16 @@ class DeviceIs(Facet):
         return str(self.device)
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Move {self.name} before the call", f"{self.name} = {self.name}.to({str(self.device)!r})"),)
+        return (
+            Fix(
+                f"Move {self.user_expr} before the call",
+                f"{self.user_expr} = {self.user_expr}.to({str(self.device)!r})",
+            ),
+        )
 
 
 @dataclass(frozen=True)
-class LayoutIs(Facet):
+class LayoutMatch(TensorPropertyGuard):
     """The tensor's layout."""
 
     kind: ClassVar[str] = "layout"
@@ -268,7 +277,7 @@ class LayoutIs(Facet):
 
     layout: torch.layout
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{self._read(expr, const, known)} is {const(self.layout, str(self.layout).removeprefix('torch.'))}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
@@ -277,12 +286,12 @@ class LayoutIs(Facet):
     def expected_text(self) -> str:
         return str(self.layout).removeprefix("torch.")
 
-    def words(self, found: Any) -> str:
+    def value_text(self, found: Any) -> str:
         return str(found).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
-class RequiresGradIs(Facet):
+class RequiresGradMatch(TensorPropertyGuard):
     """Whether the tensor requires grad."""
 
     kind: ClassVar[str] = "requires_grad"
@@ -292,7 +301,7 @@ class RequiresGradIs(Facet):
 
     requires_grad: bool
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{self._read(expr, const, known)} is {self.requires_grad}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
@@ -301,21 +310,22 @@ class RequiresGradIs(Facet):
     def expected_text(self) -> str:
         return str(self.requires_grad)
 
-    def sentence(self, actual: str) -> str:
-        return f"{self.name}.requires_grad is {actual}, the compiled code was made for {self.expected_text()}."
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr}.requires_grad is {actual}, the compiled code was made for {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if not self.requires_grad:
             return (
                 Fix(
-                    f"Detach {self.name} where no gradient is needed through it", f"{self.name} = {self.name}.detach()"
+                    f"Detach {self.user_expr} where no gradient is needed through it",
+                    f"{self.user_expr} = {self.user_expr}.detach()",
                 ),
             )
-        return (Fix(f"Let {self.name} require grad in every call", f"{self.name}.requires_grad_(True)"),)
+        return (Fix(f"Let {self.user_expr} require grad in every call", f"{self.user_expr}.requires_grad_(True)"),)
 
 
 @dataclass(frozen=True)
-class DimensionsAre(Facet):
+class NdimMatch(TensorPropertyGuard):
     """How many dimensions the tensor has."""
 
     kind: ClassVar[str] = "ndim"
@@ -323,62 +333,62 @@ class DimensionsAre(Facet):
     attribute = "ndim"
     reader = staticmethod(_ndim)
 
-    count: int
+    ndim: int
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return f"{self._read(expr, const, known)} == {self.count}"
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{self._read(expr, const, known)} == {self.ndim}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return bool(_ndim(value) == self.count)
+        return bool(_ndim(value) == self.ndim)
 
     def expected_text(self) -> str:
-        return str(self.count)
+        return str(self.ndim)
 
-    def sentence(self, actual: str) -> str:
-        return f"{self.name} has ndim {actual}, the compiled code was made for ndim {self.expected_text()}."
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} has ndim {actual}, the compiled code was made for ndim {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
-                f"Give {self.name} the same number of dimensions in every call, for example with unsqueeze or reshape."
+                f"Give {self.user_expr} the same number of dimensions in every call, for example with unsqueeze or reshape."
             ),
         )
 
 
 @dataclass(frozen=True)
-class ShapeIs(Facet):
+class ShapeMatch(TensorPropertyGuard):
     """The tensor's static sizes; None where the dimension is a symbol."""
 
     kind: ClassVar[str] = "shape"
     rank: ClassVar[int] = 54
-    may_change: ClassVar[bool] = True
+    reports_changed_dims: ClassVar[bool] = True
     attribute = "shape"
     reader = staticmethod(_size)
 
     sizes: tuple[int | None, ...]
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return _compare(self._read(expr, const, known), self.sizes)
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return _static_sizes_condition(self._read(expr, const, known), self.sizes)
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return _agrees(_size(value), self.sizes)
+        return _static_sizes_match(_size(value), self.sizes)
 
     def expected_text(self) -> str:
         return _sizes_text(self.sizes)
 
-    def words(self, found: Any) -> str:
+    def value_text(self, found: Any) -> str:
         return _sizes_text(tuple(found))
 
-    def sentence(self, actual: str) -> str:
+    def failure_message(self, actual: str) -> str:
         found, wanted = actual.strip("[]").split(", "), self.expected_text().strip("[]").split(", ")
         differing = [i for i, (f, w) in enumerate(zip(found, wanted, strict=False)) if w not in ("*", f)]
         if len(found) != len(wanted) or len(differing) != 1:
-            return f"{self.name} has shape {actual}, the compiled code was made for {self.expected_text()}."
+            return f"{self.user_expr} has shape {actual}, the compiled code was made for {self.expected_text()}."
         at = differing[0]
-        return f"{self.name} has size {found[at]} in dimension {at}, the compiled code was made for size {wanted[at]}."
+        return f"{self.user_expr} has size {found[at]} in dimension {at}, the compiled code was made for size {wanted[at]}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        dimensions = sorted(self.changed(value))
+        dimensions = sorted(self.changed_dims(value))
         sizes = _size(value) if dimensions else ()
         if any(sizes[d] in (0, 1) for d in dimensions):
             return (
@@ -386,21 +396,21 @@ class ShapeIs(Facet):
                     "Accept this entry: sizes 0 and 1 are always compiled apart, because they broadcast and vanish differently."
                 ),
             )
-        marks = "\n".join(f"engine.mark_dynamic({self.name}, {d})" for d in dimensions)
+        marks = "\n".join(f"engine.mark_dynamic({self.user_expr}, {d})" for d in dimensions)
         words = " and ".join(f"dimension {d}" for d in dimensions)
         mark = (
             (
                 Fix(
-                    f"Say before the first call that {words} of {self.name} varies: one entry then serves all sizes",
+                    f"Say before the first call that {words} of {self.user_expr} varies: one entry then serves all sizes",
                     marks,
                 ),
             )
             if dimensions
             else ()
         )
-        return (*mark, Fix(f"Pad {self.name} to one shape"))
+        return (*mark, Fix(f"Pad {self.user_expr} to one shape"))
 
-    def changed(self, value: Any) -> frozenset[int]:
+    def changed_dims(self, value: Any) -> frozenset[int]:
         try:
             found = _size(value)
         except (TypeError, RuntimeError):
@@ -415,7 +425,7 @@ class ShapeIs(Facet):
 
 
 @dataclass(frozen=True)
-class StrideIs(Facet):
+class StrideMatch(TensorPropertyGuard):
     """The tensor's static strides in elements; None where the stride is a symbol."""
 
     kind: ClassVar[str] = "stride"
@@ -425,30 +435,35 @@ class StrideIs(Facet):
 
     strides: tuple[int | None, ...]
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: Known = None) -> str:
-        return _compare(self._read(expr, const, known), self.strides)
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return _static_sizes_condition(self._read(expr, const, known), self.strides)
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return _agrees(_stride(value), self.strides)
+        return _static_sizes_match(_stride(value), self.strides)
 
     def expected_text(self) -> str:
         return _sizes_text(self.strides)
 
-    def words(self, found: Any) -> str:
+    def value_text(self, found: Any) -> str:
         return _sizes_text(tuple(found))
 
-    def sentence(self, actual: str) -> str:
-        return f"{self.name} has strides {actual}, the compiled code was made for {self.expected_text()}."
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} has strides {actual}, the compiled code was made for {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Pass {self.name} always in one memory layout", f"{self.name} = {self.name}.contiguous()"),)
+        return (
+            Fix(
+                f"Pass {self.user_expr} always in one memory layout",
+                f"{self.user_expr} = {self.user_expr}.contiguous()",
+            ),
+        )
 
 
 def _sizes_text(sizes: tuple[Any, ...]) -> str:
     return "[" + ", ".join("*" if s is None else str(s) for s in sizes) + "]"
 
 
-def _compare(read: str, expected: tuple[int | None, ...]) -> str:
+def _static_sizes_condition(read: str, expected: tuple[int | None, ...]) -> str:
     """Text that compares a read size tuple with the static ones in ``expected``."""
     if None not in expected:
         return f"{read} == {tuple(expected)!r}"
@@ -456,31 +471,42 @@ def _compare(read: str, expected: tuple[int | None, ...]) -> str:
     return " and ".join(static) or "True"
 
 
-def _agrees(found: Any, expected: tuple[int | None, ...]) -> bool:
+def _static_sizes_match(found: Any, expected: tuple[int | None, ...]) -> bool:
     if None not in expected:
         return bool(found == expected)
     return all(s is None or found[i] == s for i, s in enumerate(expected))
 
 
-def facets(match: TensorMatch) -> tuple[Guard, ...]:
+def expand_tensor_match(match: TensorMatch) -> tuple[Guard, ...]:
     """A tensor match as one guard a facet, in executed order; sizes and strides that are all symbols need none."""
-    o, cause = match.origin, match.cause
+    o, cause = match.source, match.cause
     sized = any(s is not None for s in match.sizes) or not match.sizes
     strided = any(s is not None for s in match.strides)
     return (
-        TypeIs(o, match.type, cause=cause),
-        DtypeIs(o, match.dtype, cause=cause),
-        DeviceIs(o, match.device, cause=cause),
-        LayoutIs(o, match.layout, cause=cause),
-        DispatchKeys(o, match.dispatch_keys, cause=cause),
-        RequiresGradIs(o, match.requires_grad, cause=cause),
-        DimensionsAre(o, len(match.sizes), cause=cause),
-        *((ShapeIs(o, match.sizes, cause=cause),) if sized and match.sizes else ()),
-        *((StrideIs(o, match.strides, cause=cause),) if strided else ()),
+        TypeMatch(o, match.type, cause=cause),
+        DtypeMatch(o, match.dtype, cause=cause),
+        DeviceMatch(o, match.device, cause=cause),
+        LayoutMatch(o, match.layout, cause=cause),
+        DispatchKeysMatch(o, match.dispatch_keys, cause=cause),
+        RequiresGradMatch(o, match.requires_grad, cause=cause),
+        NdimMatch(o, len(match.sizes), cause=cause),
+        *((ShapeMatch(o, match.sizes, cause=cause),) if sized and match.sizes else ()),
+        *((StrideMatch(o, match.strides, cause=cause),) if strided else ()),
     )
 
 
 __all__ = [
-    "PLAIN_TENSORS", "DeviceIs", "DimensionsAre", "DispatchKeys", "DtypeIs", "Facet", "LayoutIs", "RequiresGradIs",
-    "ShapeIs", "StrideIs", "dispatch_keys_of", "facets", "spoken",
+    "PLAIN_TENSOR_TYPES",
+    "DeviceMatch",
+    "DispatchKeysMatch",
+    "DtypeMatch",
+    "LayoutMatch",
+    "NdimMatch",
+    "RequiresGradMatch",
+    "ShapeMatch",
+    "StrideMatch",
+    "TensorPropertyGuard",
+    "dispatch_keys_of",
+    "expand_tensor_match",
+    "user_expr",
 ]  # fmt: skip

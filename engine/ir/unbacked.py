@@ -8,14 +8,14 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 
-def is_unbacked(value: Any) -> bool:
+def has_unbacked_symbols(value: Any) -> bool:
     """Whether a fake tensor, a symbol, or something in a container of them, is known only when the graph runs."""
     if isinstance(value, (list, tuple)):
-        return any(is_unbacked(v) for v in value)
+        return any(has_unbacked_symbols(v) for v in value)
     if isinstance(value, dict):
-        return is_unbacked(list(value.values()))
+        return has_unbacked_symbols(list(value.values()))
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return bool(free_unbacked_symbols(value))
     if isinstance(value, torch.Tensor):
-        return value._has_symbolic_sizes_strides and any(map(is_unbacked, value.shape))
+        return value._has_symbolic_sizes_strides and any(map(has_unbacked_symbols, value.shape))
     return False

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import torch
 from torch._C import _autograd
 
-_NEVER = (1 << 31) - 1
+_UNREACHABLE_VERSION = (1 << 31) - 1
 """More writes than a tensor sees."""
 
 
-def is_leaf(tensor: torch.Tensor) -> bool:
+def is_leaf_without_regeneration(tensor: torch.Tensor) -> bool:
     """``tensor.is_leaf``, which for a view may write its history anew."""
-    return False if is_stale(tensor) else tensor.is_leaf
+    return False if has_stale_grad_fn(tensor) else tensor.is_leaf
 
 
-def is_stale(tensor: torch.Tensor) -> bool:
+def has_stale_grad_fn(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a view with a history from before its base was last written to.
 
     The history is made anew as the view is laid out when something asks for it, which code that gives the view other memory can tell.
@@ -38,9 +38,9 @@ def is_stale(tensor: torch.Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def unasked(tensor: torch.Tensor) -> Iterator[None]:
+def preserve_stale_grad_fn(tensor: torch.Tensor) -> Iterator[None]:
     """A tensor whose history may be asked for inside, and is as out of date afterwards as it was before."""
-    if not is_stale(tensor):
+    if not has_stale_grad_fn(tensor):
         yield
         return
     try:
@@ -48,7 +48,7 @@ def unasked(tensor: torch.Tensor) -> Iterator[None]:
     finally:
         version = tensor._version
         # Made anew at a version that the tensor never has, the history is out of date again, and stays so when the tensor is written to.
-        _autograd._unsafe_set_version_counter((tensor,), (_NEVER,))
+        _autograd._unsafe_set_version_counter((tensor,), (_UNREACHABLE_VERSION,))
         with contextlib.suppress(RuntimeError):  # a history that may not be made anew stays as it is
             _ = tensor.is_leaf
         _autograd._unsafe_set_version_counter((tensor,), (version,))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-TYPES = {
+TRITON_DTYPES = {
     torch.float16: "tl.float16",
     torch.bfloat16: "tl.bfloat16",
     torch.float32: "tl.float32",
@@ -19,7 +19,7 @@ TYPES = {
     torch.uint8: "tl.uint8",
     torch.bool: "tl.int1",
 }
-SIGNATURE = {
+SIGNATURE_DTYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
@@ -32,7 +32,7 @@ SIGNATURE = {
     torch.bool: "i1",
 }
 
-INFIX = {
+INFIX_OPERATORS = {
     "add": "+",
     "sub": "-",
     "mul": "*",
@@ -51,7 +51,7 @@ INFIX = {
     "gt": ">",
     "ge": ">=",
 }
-FUNCTIONS = {
+TRITON_FUNCTIONS = {
     **{
         n: f"tl.{n}"
         for n in (
@@ -99,9 +99,9 @@ FUNCTIONS = {
     "i1": "libdevice.cyl_bessel_i1",
     **{n: f"libdevice.{n}" for n in ("j0", "j1", "y0", "y1", "erfcx")},
 }
-NAN_KEEPING = ("maximum", "minimum")
+NAN_PROPAGATING = ("maximum", "minimum")
 
-HELPERS = {
+JIT_HELPERS = {
     "multiply": """
 @triton.jit
 def multiply(a, b):
@@ -336,7 +336,7 @@ def common_divisor(a, b):
 """,
 }
 """Functions that Triton's portable language lacks, by the name that kernels call them by."""
-HELPERS_WITH_LIBDEVICE = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half", "hurwitz", "bessel_k_far"))
+LIBDEVICE_HELPERS = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half", "hurwitz", "bessel_k_far"))
 
 
 def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:
@@ -351,15 +351,15 @@ def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = Fals
         or float(torch.tensor(value, dtype=torch.float32, device="cpu")) == value
     )
     if typed or (dtype == torch.float64 and not is_exact):
-        return f"tl.full((), {text}, {TYPES[dtype]})"
+        return f"tl.full((), {text}, {TRITON_DTYPES[dtype]})"
     return text
 
 
 def operation_text(name: str, args: Sequence[str], operand: torch.dtype) -> str:
     """One operation over operands' texts; infix texts come in parentheses-free form, so operands must be closed."""
-    if name in INFIX:
-        return f"{args[0]} {INFIX[name]} {args[1]}"
-    if name in HELPERS:
+    if name in INFIX_OPERATORS:
+        return f"{args[0]} {INFIX_OPERATORS[name]} {args[1]}"
+    if name in JIT_HELPERS:
         return f"{name}({', '.join(args)})"
     if name == "neg":  # Triton subtracts from zero, which would lose the sign of a zero
         return f"{args[0]} * -1.0" if operand.is_floating_point else f"-{args[0]}"
@@ -367,17 +367,17 @@ def operation_text(name: str, args: Sequence[str], operand: torch.dtype) -> str:
         return f"{args[0]} ^ 255" if operand == torch.uint8 else f"~{args[0]}"
     if name == "sqrt":
         return f"{'tl.sqrt_rn' if operand == torch.float32 else 'tl.sqrt'}({args[0]})"
-    if name in NAN_KEEPING:
+    if name in NAN_PROPAGATING:
         keeping = ", propagate_nan=tl.PropagateNan.ALL" if operand.is_floating_point else ""
         return f"tl.{name}({args[0]}, {args[1]}{keeping})"
-    return f"{FUNCTIONS[name]}({', '.join(args)})"
+    return f"{TRITON_FUNCTIONS[name]}({', '.join(args)})"
 
 
-def is_infix(name: str) -> bool:
+def needs_parentheses(name: str) -> bool:
     """Whether an operation's text needs parentheses inside a larger one."""
-    return name in INFIX or name in ("neg", "not")
+    return name in INFIX_OPERATORS or name in ("neg", "not")
 
 
 def needs_libdevice(name: str) -> bool:
     """Whether an operation calls the target's own mathematical library."""
-    return name in HELPERS_WITH_LIBDEVICE or FUNCTIONS.get(name, "").startswith("libdevice.")
+    return name in LIBDEVICE_HELPERS or TRITON_FUNCTIONS.get(name, "").startswith("libdevice.")

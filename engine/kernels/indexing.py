@@ -7,47 +7,47 @@ from dataclasses import replace
 
 import sympy
 
-from engine.ir.binary import Configuration
-from engine.ir.index import Index, Mod, Size, Var, exact_quotient, product
-from engine.ir.loops import WRITES, Blocking, LoopKernel, Op, R, X
-from engine.kernels.online import sums_with_largest
+from engine.ir.binary import KernelConfig
+from engine.ir.index import IndexExpr, LoopVar, Mod, Size, exact_quotient, product
+from engine.ir.loops import WRITE_OPS, BlockConfig, LoopIROp, LoopKernel, R, X
+from engine.kernels.online import match_online_softmax
 
 PERSISTENT_LIMIT = 32_768
 """Longest row that one program holds whole."""
-LONGEST_SCAN = 16_384
+MAX_PERSISTENT_SCAN = 16_384
 """The same where a result runs along the row."""
 LOOP_BLOCK = 8_192
 SCAN_BLOCK = 2_048
 """Elements at a time along which a result runs on."""
-READ_ONCE = 8_192
+MAX_PERSISTENT_ONE_PASS = 8_192
 """Longest row that one program holds whole where each row is read once and only a few numbers a row are written."""
-READ_ONCE_BLOCK = 4_096
-READ_TWICE, READ_TWICE_BLOCK = 16_384, 8_192
+ONE_PASS_BLOCK = 4_096
+MAX_PERSISTENT_TWO_PASS, TWO_PASS_BLOCK = 16_384, 8_192
 """Longest row that one program holds whole where a row of results depends on all of it; longer ones are read twice, so much at a time."""
 POINTWISE_BLOCK = 2_048
-LEAST_BLOCKS = 1_024
+MIN_POINTWISE_PROGRAMS = 1_024
 """Blocks that an elementwise kernel should have: smaller ones keep more of the device busy."""
-MUCH_ARITHMETIC = range(20, 41)
+LONG_BLOCK_COSTS = range(20, 41)
 """Arithmetic per element for which longer blocks win: there is more to compute while memory is waited for, and registers suffice."""
-MANY_PROGRAMS = 256
+MIN_BUSY_PROGRAMS = 256
 """Programs that keep every multiprocessor of a large device busy: rows are only put together beyond that."""
 TILE_SIDE = 64
 """Rows and columns of a tile where reading and writing run across each other: whole lines of memory both ways."""
-LARGE_TILES = 512
+MIN_LARGE_TILES = 512
 """Tiles of twice that side from which they are taken: fewer leave too much of a large device idle."""
-TILE = 2_048
+SHORT_ROWS_ELEMENTS = 2_048
 """Elements that a program works on at a time when rows are short."""
-LEAST_LONG = 4_096
+LOOPED_VARIANT_BLOCK = 4_096
 """Elements from which a row may be too long for a target's registers, and at a time where it is."""
-LONG_COLUMN = 2_048
+LONG_COLUMN_ELEMENTS = 2_048
 """Elements of a column from which more of it is read at a time."""
-LONGEST_COLUMN = 8_192
+VERY_LONG_COLUMN_ELEMENTS = 8_192
 """Elements of a column from which one program has a multiprocessor to itself."""
-IN_FLIGHT = 4
+COLUMN_LOAD_STAGES = 4
 """Turns of such a column's loop whose loads are under way at once: together they fill the time until the first arrives."""
-SHARED = 160_000
+MAX_LOAD_SHARED_BYTES = 160_000
 """Bytes of shared memory that they may take."""
-LEAST_BLOCK = 64
+MIN_BLOCK = 64
 """Elements below which no smaller block is tried where a target has too few resources."""
 
 
@@ -56,62 +56,64 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def blocking(kernel: LoopKernel) -> Blocking:
+def default_blocking(kernel: LoopKernel) -> BlockConfig:
     """Block sizes and warps for a kernel, from its sizes and from which loop runs along memory."""
     x = kernel.x.size if isinstance(kernel.x.size, int) else 1 << 20
     if kernel.r is None:
-        block = POINTWISE_BLOCK if x >= POINTWISE_BLOCK * LEAST_BLOCKS else POINTWISE_BLOCK // 2
-        if x >= 2 * POINTWISE_BLOCK * LEAST_BLOCKS and sum(op.cost for op in kernel.ops) in MUCH_ARITHMETIC:
+        block = POINTWISE_BLOCK if x >= POINTWISE_BLOCK * MIN_POINTWISE_PROGRAMS else POINTWISE_BLOCK // 2
+        if x >= 2 * POINTWISE_BLOCK * MIN_POINTWISE_PROGRAMS and sum(op.cost for op in kernel.ops) in LONG_BLOCK_COSTS:
             block = 2 * POINTWISE_BLOCK
         block = min(block, power_of_two(x))
-        return Blocking(block, 0, False, 4 if block >= 512 else max(1, block // 128))
-    if kernel.is_tiled and not _runs_along(kernel, X):
+        return BlockConfig(block, 0, False, 4 if block >= 512 else max(1, block // 128))
+    if kernel.is_2d_pointwise and not _count_contiguous_loads(kernel, X):
         block = min(POINTWISE_BLOCK, power_of_two(kernel.r.size)) if isinstance(kernel.r.size, int) else POINTWISE_BLOCK
-        return Blocking(1, block, False, 4, is_tiled=True)
-    if kernel.is_tiled:
-        side = 2 * TILE_SIDE if _has_large_tiles(kernel) else TILE_SIDE
-        return Blocking(side, side, False, 8, is_tiled=True)
+        return BlockConfig(1, block, False, 4, has_2d_grid=True)
+    if kernel.is_2d_pointwise:
+        side = 2 * TILE_SIDE if _fits_large_tiles(kernel) else TILE_SIDE
+        return BlockConfig(side, side, False, 8, has_2d_grid=True)
     has_scan = any(op.name == "scan" for op in kernel.ops)
     r = kernel.r.size if isinstance(kernel.r.size, int) else None
-    if lies_across(kernel):
-        return _columns(kernel, x, r)
-    online = sums_with_largest(kernel.ops)
-    if online and (r is None or r >= READ_ONCE) and _is_read_once(kernel, online):
-        return Blocking(1, READ_ONCE_BLOCK, True, 4)
-    if online and r is not None and r > READ_TWICE:
-        return Blocking(1, READ_TWICE_BLOCK, True, 8)
-    if r is not None and power_of_two(r) <= (LONGEST_SCAN if has_scan else PERSISTENT_LIMIT):
+    if is_outer_reduction(kernel):
+        return _outer_reduction_blocking(kernel, x, r)
+    online = match_online_softmax(kernel.ops)
+    if online and (r is None or r >= MAX_PERSISTENT_ONE_PASS) and _needs_one_pass(kernel, online):
+        return BlockConfig(1, ONE_PASS_BLOCK, True, 4)
+    if online and r is not None and r > MAX_PERSISTENT_TWO_PASS:
+        return BlockConfig(1, TWO_PASS_BLOCK, True, 8)
+    if r is not None and power_of_two(r) <= (MAX_PERSISTENT_SCAN if has_scan else PERSISTENT_LIMIT):
         block = power_of_two(r)
-        rows = max(1, min(TILE // block, power_of_two(x // MANY_PROGRAMS), 64)) if block < 1024 else 1
-        return Blocking(rows, block, False, _warps(rows * block))
-    return Blocking(1, SCAN_BLOCK, True, 8) if has_scan else Blocking(1, LOOP_BLOCK, True, 16)
+        rows = (
+            max(1, min(SHORT_ROWS_ELEMENTS // block, power_of_two(x // MIN_BUSY_PROGRAMS), 64)) if block < 1024 else 1
+        )
+        return BlockConfig(rows, block, False, _num_warps(rows * block))
+    return BlockConfig(1, SCAN_BLOCK, True, 8) if has_scan else BlockConfig(1, LOOP_BLOCK, True, 16)
 
 
-def stages(block: Blocking) -> int:
+def loop_stages(block: BlockConfig) -> int:
     """Turns of a loop under way at once."""
     return 2 if block.is_looped else 1
 
 
-def smaller(block: Blocking) -> tuple[Configuration, ...]:
+def smaller_configurations(block: BlockConfig) -> tuple[KernelConfig, ...]:
     """What to try where a target has too little shared memory or too few registers: the same text in ever smaller blocks, each half the one before.
 
-    A row that one program holds whole stays whole in that text (``in_parts`` is for another): then only warps are fewer, and with them
+    A row that one program holds whole stays whole in that text (``looped_variant`` is for another): then only warps are fewer, and with them
     the scratch that they exchange values in.
     """
-    found = [] if not block.is_looped else [_configuration(block, block)]
-    found += [_configuration(cut, block) for cut in _cuts(block)]
+    found = [] if not block.is_looped else [_as_configuration(block, block)]
+    found += [_as_configuration(cut, block) for cut in _shrinking_blockings(block)]
     return tuple(found)
 
 
-def in_parts(block: Blocking) -> Blocking | None:
+def looped_variant(block: BlockConfig) -> BlockConfig | None:
     """A long row that one program holds whole, read part by part instead; None for anything else."""
-    if not block.is_row or block.is_looped or block.is_tiled or block.r_block < LEAST_LONG:
+    if not block.is_one_row_per_program or block.is_looped or block.has_2d_grid or block.r_block < LOOPED_VARIANT_BLOCK:
         return None
-    return Blocking(1, LEAST_LONG, True, 8)
+    return BlockConfig(1, LOOPED_VARIANT_BLOCK, True, 8)
 
 
-def _cuts(block: Blocking) -> Iterator[Blocking]:
-    while (cut := _half(block)) is not None:
+def _shrinking_blockings(block: BlockConfig) -> Iterator[BlockConfig]:
+    while (cut := _halved(block)) is not None:
         block = cut
         yield block
     while block.num_warps > 1:
@@ -119,97 +121,97 @@ def _cuts(block: Blocking) -> Iterator[Blocking]:
         yield block
 
 
-def _half(block: Blocking) -> Blocking | None:
+def _halved(block: BlockConfig) -> BlockConfig | None:
     """Half the elements, at least as many a warp as before; None where blocks are small, or whole rows."""
     elements = block.x_block * max(block.r_block, 1)
-    if elements <= LEAST_BLOCK:
+    if elements <= MIN_BLOCK:
         return None
     warps = max(1, min(block.num_warps, elements // 2 // 128))
-    if block.r_block and (block.is_looped or block.is_tiled) and block.r_block >= block.x_block:
+    if block.r_block and (block.is_looped or block.has_2d_grid) and block.r_block >= block.x_block:
         return replace(block, r_block=block.r_block // 2, num_warps=warps)
     return None if block.x_block == 1 else replace(block, x_block=block.x_block // 2, num_warps=warps)
 
 
-def _configuration(cut: Blocking, planned: Blocking) -> Configuration:
+def _as_configuration(cut: BlockConfig, planned: BlockConfig) -> KernelConfig:
     wider = planned.x_block // cut.x_block
-    higher = planned.r_block // cut.r_block if cut.is_tiled and cut.r_block else 1
+    higher = planned.r_block // cut.r_block if cut.has_2d_grid and cut.r_block else 1
     if cut.r_block == 0:
-        return Configuration((("BLOCK", cut.x_block),), cut.num_warps, 1, (wider, 1))
-    rows = () if planned.is_row else (("ROWS", cut.x_block),)
-    return Configuration((*rows, ("COLS", cut.r_block)), cut.num_warps, 1, (wider, higher))
+        return KernelConfig((("BLOCK", cut.x_block),), cut.num_warps, 1, (wider, 1))
+    rows = () if planned.is_one_row_per_program else (("ROWS", cut.x_block),)
+    return KernelConfig((*rows, ("COLS", cut.r_block)), cut.num_warps, 1, (wider, higher))
 
 
-def _has_large_tiles(kernel: LoopKernel) -> bool:
+def _fits_large_tiles(kernel: LoopKernel) -> bool:
     """Whether so little of each element is held that a larger tile finds room, and there are enough of them."""
     assert kernel.r is not None
     held = sum(op.dtype.itemsize for op in kernel.ops if op.name == "load")
     numel = product((kernel.x.size, kernel.r.size))
-    return held <= 4 and isinstance(numel, int) and numel >= LARGE_TILES * (2 * TILE_SIDE) ** 2
+    return held <= 4 and isinstance(numel, int) and numel >= MIN_LARGE_TILES * (2 * TILE_SIDE) ** 2
 
 
-def lies_across(kernel: LoopKernel) -> bool:
+def is_outer_reduction(kernel: LoopKernel) -> bool:
     """Whether rows lie across memory, and there are enough of them to read neighbouring ones together."""
     x = kernel.x.size
     is_wide = not isinstance(x, int) or x >= 16
     has_scan = any(op.name == "scan" for op in kernel.ops)
-    return is_wide and not has_scan and _runs_along(kernel, X) > _runs_along(kernel, R)
+    return is_wide and not has_scan and _count_contiguous_loads(kernel, X) > _count_contiguous_loads(kernel, R)
 
 
-def _columns(kernel: LoopKernel, x: int, r: int | None) -> Blocking:
+def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> BlockConfig:
     """Rows that lie across memory: neighbouring outer elements are read together."""
     rows = min(64, power_of_two(x))
     if r is not None and power_of_two(r) <= 64:
-        return Blocking(rows, power_of_two(r), False, 4)
-    if r is None or r < LONG_COLUMN:
-        return Blocking(rows, 64, True, 8)
-    ahead = Blocking(rows, 128 if r < LONGEST_COLUMN else 256, True, 8, in_flight=IN_FLIGHT)
-    while ahead.r_block > 64 and shared_bytes(kernel, ahead) > SHARED:
+        return BlockConfig(rows, power_of_two(r), False, 4)
+    if r is None or r < LONG_COLUMN_ELEMENTS:
+        return BlockConfig(rows, 64, True, 8)
+    ahead = BlockConfig(rows, 128 if r < VERY_LONG_COLUMN_ELEMENTS else 256, True, 8, prefetch_depth=COLUMN_LOAD_STAGES)
+    while ahead.r_block > 64 and load_shared_bytes(kernel, ahead) > MAX_LOAD_SHARED_BYTES:
         ahead = replace(ahead, r_block=ahead.r_block // 2)
-    return ahead if shared_bytes(kernel, ahead) <= SHARED else Blocking(rows, 128, True, 8)
+    return ahead if load_shared_bytes(kernel, ahead) <= MAX_LOAD_SHARED_BYTES else BlockConfig(rows, 128, True, 8)
 
 
-def shared_bytes(kernel: LoopKernel, block: Blocking) -> int:
+def load_shared_bytes(kernel: LoopKernel, block: BlockConfig) -> int:
     """Bytes of shared memory that a loop's loads take while they are under way."""
-    loads = {(op.buffer, op.index): op.dtype.itemsize for op in kernel.ops if op.name == "load" and R in op.space}
-    return sum(loads.values()) * block.x_block * block.r_block * block.in_flight
+    loads = {(op.buffer, op.index): op.dtype.itemsize for op in kernel.ops if op.name == "load" and R in op.loops}
+    return sum(loads.values()) * block.x_block * block.r_block * block.prefetch_depth
 
 
-def _is_read_once(kernel: LoopKernel, online: dict[int, Op]) -> bool:
+def _needs_one_pass(kernel: LoopKernel, online: dict[int, LoopIROp]) -> bool:
     """Whether one run over each row is enough: it keeps a running largest value, and writes nothing along the row."""
-    if any(op.name in WRITES and R in op.space for op in kernel.ops):
+    if any(op.name in WRITE_OPS and R in op.loops for op in kernel.ops):
         return False
     return all(op.number in online or op in online.values() for op in kernel.ops if op.name == "reduce")
 
 
-def _warps(elements: int) -> int:
+def _num_warps(elements: int) -> int:
     return min(16, max(1, elements // 512))
 
 
-def _runs_along(kernel: LoopKernel, loop: str) -> int:
+def _count_contiguous_loads(kernel: LoopKernel, loop: str) -> int:
     """How many loads have neighbouring elements of this loop side by side in memory."""
     var = kernel.x if loop == X else kernel.r
     return sum(
         1
         for op in kernel.ops
-        if op.name == "load" and op.index is not None and op.space >= {X, R} and _is_unit(op.index, var)
+        if op.name == "load" and op.index is not None and op.loops >= {X, R} and _has_unit_stride(op.index, var)
     )
 
 
-def _is_unit(index: Index, var: Var | None) -> bool:
+def _has_unit_stride(index: IndexExpr, var: LoopVar | None) -> bool:
     for atom, coefficient in index.terms.items():
         if coefficient == 1 and (
-            atom == var or (isinstance(atom, Mod) and var is not None and atom.of == Index({var: 1}))
+            atom == var or (isinstance(atom, Mod) and var is not None and atom.dividend == IndexExpr({var: 1}))
         ):
             return True
     return False
 
 
-def is_divisible(size: Size, block: int) -> bool:
+def is_block_multiple(size: Size, block: int) -> bool:
     """Whether blocks cover a size exactly, so that no bounds are checked."""
     return exact_quotient(size, block) is not None
 
 
-def blocks(size: Size, block: int) -> Size:
+def block_count(size: Size, block: int) -> Size:
     """How many blocks cover a size."""
     if isinstance(size, int):
         return -(-size // block)
@@ -217,8 +219,10 @@ def blocks(size: Size, block: int) -> Size:
     return whole if whole is not None else sympy.ceiling(size / block)
 
 
-def is_linear(size: sympy.Expr) -> bool:
+def is_printable_size(size: sympy.Expr) -> bool:
     """Whether a symbolic size reads well inside a kernel: sums and products of numbers and symbols."""
     if size.is_Symbol or size.is_Integer:
         return True
-    return bool(size.is_Add or size.is_Mul) and all(isinstance(a, sympy.Expr) and is_linear(a) for a in size.args)
+    return bool(size.is_Add or size.is_Mul) and all(
+        isinstance(a, sympy.Expr) and is_printable_size(a) for a in size.args
+    )

@@ -10,35 +10,35 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 
-class Frame(NamedTuple):
+class InlineFrame(NamedTuple):
     """One level of inlining: the file's base name and a line of it (0: the compiler gave none)."""
 
     file: str
     line: int
 
 
-Chain = tuple[Frame, ...]
+InlineChain = tuple[InlineFrame, ...]
 """Innermost call first."""
 
 
-class Place(NamedTuple):
+class InstructionLocation(NamedTuple):
     """One instruction of a listing: its line (from 1), its text without comments, and where it came from."""
 
     line: int
     text: str
-    chain: Chain
+    chain: InlineChain
 
 
 _FRAME = re.compile(r"([^\s\[\]:;]*):(\d+):\d+")
 
 
-def _base(path: str) -> str:
+def _basename(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _frames(text: str) -> Chain:
+def _parse_frames(text: str) -> InlineChain:
     """``standard.py:170:27 @[ softmax.py:11:18 ]`` as frames."""
-    return tuple(Frame(_base(file), int(line)) for file, line in _FRAME.findall(text))
+    return tuple(InlineFrame(_basename(file), int(line)) for file, line in _FRAME.findall(text))
 
 
 # ---- assembly -----------------------------------------------------------------------------------------------------
@@ -47,20 +47,22 @@ _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+")
 
 
-def _assembly(text: str, comment: str, is_instruction: Callable[[str], bool]) -> Iterator[Place]:
+def _assembly_locations(
+    text: str, comment: str, is_instruction: Callable[[str], bool]
+) -> Iterator[InstructionLocation]:
     """Instructions of an assembly listing under the ``.loc`` directives before them, whose comments hold the chain."""
     lines = text.splitlines()
-    files = {m[1]: _base(m[3] or m[2]) for line in lines if (m := _FILE.match(line))}
-    chain: Chain = ()
+    files = {m[1]: _basename(m[3] or m[2]) for line in lines if (m := _FILE.match(line))}
+    chain: InlineChain = ()
     for number, line in enumerate(lines, 1):
         code, _, remark = line.partition(comment)
         if loc := _LOC.match(code):
-            chain = _frames(remark) or (Frame(files.get(loc[1], ""), int(loc[2])),)
+            chain = _parse_frames(remark) or (InlineFrame(files.get(loc[1], ""), int(loc[2])),)
         elif is_instruction(code := code.strip()):
-            yield Place(number, code, chain)
+            yield InstructionLocation(number, code, chain)
 
 
-def ptx(text: str) -> Iterator[Place]:
+def ptx_locations(text: str) -> Iterator[InstructionLocation]:
     """Instructions of a PTX listing. A call written over several lines counts once, on its first."""
     state = {"in_body": False, "in_statement": False}
 
@@ -78,17 +80,17 @@ def ptx(text: str) -> Iterator[Place]:
     # The table of files stands behind the code.
     tables = "\n".join(line for line in text.splitlines() if line.lstrip().startswith(".file"))
     end = body.count("\n") + 1
-    return (p for p in _assembly(f"{body}\n{tables}", "//", is_instruction) if p.line <= end)
+    return (p for p in _assembly_locations(f"{body}\n{tables}", "//", is_instruction) if p.line <= end)
 
 
-def amdgcn(text: str) -> Iterator[Place]:
+def amdgcn_locations(text: str) -> Iterator[InstructionLocation]:
     """Instructions of an AMDGCN listing."""
 
     def is_instruction(code: str) -> bool:
         return bool(re.match(r"[a-z]\w*(\s|$)", code))
 
     body = text.partition("\n.Lfunc_end")[0]
-    return _assembly(body, ";", is_instruction)
+    return _assembly_locations(body, ";", is_instruction)
 
 
 # ---- LLVM IR ------------------------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ _METADATA = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)\s*$", re.MULTI
 _FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|!(\d+)|([^,]+))')
 
 
-def llvm(text: str) -> Iterator[Place]:
+def llvm_locations(text: str) -> Iterator[InstructionLocation]:
     """Instructions of an LLVM IR listing, through ``!dbg`` and ``inlinedAt``."""
     nodes = {m[1]: {f[1]: f[2] or f[3] or f[4] for f in _FIELD.finditer(m[3])} for m in _METADATA.finditer(text)}
 
@@ -105,14 +107,14 @@ def llvm(text: str) -> Iterator[Place]:
         for _ in range(64):
             node = nodes.get(scope or "", {})
             if "file" in node:
-                return _base(nodes.get(node["file"], {}).get("filename", ""))
+                return _basename(nodes.get(node["file"], {}).get("filename", ""))
             scope = node.get("scope")
         return ""
 
-    def chain_of(location: str | None) -> Chain:
-        frames: list[Frame] = []
+    def chain_of(location: str | None) -> InlineChain:
+        frames: list[InlineFrame] = []
         while location is not None and (node := nodes.get(location)) is not None and len(frames) < 64:
-            frames.append(Frame(file_of(node.get("scope")), int(node.get("line") or 0)))
+            frames.append(InlineFrame(file_of(node.get("scope")), int(node.get("line") or 0)))
             location = node.get("inlinedAt")
         return tuple(frames)
 
@@ -129,7 +131,7 @@ def llvm(text: str) -> Iterator[Place]:
             and not code.startswith((";", "]", "i32 ", "i64 "))
         ):
             found = re.search(r"!dbg !(\d+)", code)
-            yield Place(number, code, chain_of(found[1]) if found else ())
+            yield InstructionLocation(number, code, chain_of(found[1]) if found else ())
 
 
 # ---- MLIR ---------------------------------------------------------------------------------------------------------
@@ -140,60 +142,60 @@ _POSITION = re.compile(r":(\d+):(\d+)(?: to (?:\d+)?:\d+)?")
 _LAST_LOC = re.compile(r" loc\((?=[^()]*(?:\([^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*\)[^()]*)*\)[ {]*$)")
 
 
-class _Locations:
+class _MlirLocations:
     """MLIR's location expressions, with their aliases (``#loc12``)."""
 
     def __init__(self, text: str) -> None:
         self._aliases = {m[1]: m[2] for m in _ALIAS.finditer(text)}
-        self._known: dict[str, Chain] = {}
+        self._known: dict[str, InlineChain] = {}
 
-    def chain(self, expression: str) -> Chain:
+    def chain(self, expression: str) -> InlineChain:
         """The chain behind what stands between the parentheses of ``loc(...)``."""
         known = self._known.get(expression)
         if known is None:
             self._known[expression] = ()  # an alias that leads to itself ends here
-            known = self._known[expression] = self._read(expression, 0)[0]
+            known = self._known[expression] = self._parse(expression, 0)[0]
         return known
 
-    def _read(self, text: str, at: int) -> tuple[Chain, int]:
+    def _parse(self, text: str, at: int) -> tuple[InlineChain, int]:
         """Read one location at ``at``; returns its chain and where it ended."""
         if alias := re.compile(r"#loc\d*").match(text, at):
             return self.chain(self._aliases.get(alias[0], "unknown")), alias.end()
         if name := _STRING.match(text, at):
-            return self._named(text, name)
+            return self._parse_named(text, name)
         if text.startswith("callsite(", at):
-            callee, at = self._read(text, at + len("callsite("))
-            caller, at = self._read(text, at + len(" at "))
+            callee, at = self._parse(text, at + len("callsite("))
+            caller, at = self._parse(text, at + len(" at "))
             return callee + caller, at + 1
         if text.startswith("fused", at):
-            return self._fused(text, at)
+            return self._parse_fused(text, at)
         end = re.compile(r"[\w#.]*").match(text, at)
         return (), end.end() if end else at
 
-    def _named(self, text: str, name: re.Match[str]) -> tuple[Chain, int]:
+    def _parse_named(self, text: str, name: re.Match[str]) -> tuple[InlineChain, int]:
         if position := _POSITION.match(text, name.end()):
-            return (Frame(_base(name[1]), int(position[1])),), position.end()
+            return (InlineFrame(_basename(name[1]), int(position[1])),), position.end()
         if text.startswith("(", name.end()):
-            inner, at = self._read(text, name.end() + 1)
+            inner, at = self._parse(text, name.end() + 1)
             return inner, at + 1
         return (), name.end()
 
-    def _fused(self, text: str, at: int) -> tuple[Chain, int]:
+    def _parse_fused(self, text: str, at: int) -> tuple[InlineChain, int]:
         """Several locations in one: the first that leads anywhere."""
         at = text.find("[", at) + 1
-        found: Chain = ()
+        found: InlineChain = ()
         while 0 < at < len(text) and text[at - 1] != "]":
-            chain, at = self._read(text, at)
+            chain, at = self._parse(text, at)
             found = found or chain
             at += 2 if text.startswith(", ", at) else 1
         return found, at
 
 
-def mlir(text: str) -> Iterator[Place]:
+def mlir_locations(text: str) -> Iterator[InstructionLocation]:
     """Operations of a TTIR or TTGIR listing. An operation with a region has its location behind the region."""
-    locations = _Locations(text)
+    locations = _MlirLocations(text)
     open_regions: list[tuple[int, str]] = []
-    places: list[Place] = []
+    places: list[InstructionLocation] = []
     for number, line in enumerate(text.splitlines(), 1):
         code = line.strip()
         if not code or code.startswith(("#", "^", "//", "{-#")):
@@ -206,9 +208,9 @@ def mlir(text: str) -> Iterator[Place]:
                 continue
             opened = open_regions.pop() if open_regions else None
             if opened is not None and not opened[1].startswith(("module", "tt.func", '"builtin')):
-                places.append(Place(*opened, chain))
+                places.append(InstructionLocation(*opened, chain))
         elif code.endswith("{"):
             open_regions.append((number, what))
         else:
-            places.append(Place(number, what, chain))
+            places.append(InstructionLocation(number, what, chain))
     return iter(sorted(places))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from engine.ir.loops import WRITES, Op
+from engine.ir.loops import WRITE_OPS, LoopIROp
 
 
-def live(ops: tuple[Op, ...]) -> list[Op]:
+def live_ops(ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
     """Operations that a store depends on, in order, and the checks of indices among them."""
-    needed = closure([op for op in ops if op.name in WRITES], ops)
+    needed = transitive_inputs([op for op in ops if op.name in WRITE_OPS], ops)
     checks = [op for op in ops if op.name == "check" and op.args[0].number in needed]
-    needed |= closure(checks, ops)
+    needed |= transitive_inputs(checks, ops)
     return [op for op in ops if op.number in needed]
 
 
-def closure(roots: list[Op], ops: tuple[Op, ...], *, in_one_run: bool = False) -> set[int]:
-    """What the roots need; ``in_one_run`` without what reductions and products that are over needed."""
+def transitive_inputs(roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_one_loop: bool = False) -> set[int]:
+    """What the roots need; ``in_one_loop`` without what reductions and products that are over needed."""
     seen: set[int] = set()
     stack = list(roots)
     while stack:
@@ -22,34 +22,34 @@ def closure(roots: list[Op], ops: tuple[Op, ...], *, in_one_run: bool = False) -
         if op.number in seen:
             continue
         seen.add(op.number)
-        if not (in_one_run and op.name in ("reduce", "dot")):
-            stack.extend(needs(op, ops))
+        if not (in_one_loop and op.name in ("reduce", "dot")):
+            stack.extend(op_inputs(op, ops))
     return seen
 
 
-def needs(op: Op, ops: tuple[Op, ...]) -> list[Op]:
+def op_inputs(op: LoopIROp, ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
     """Operands, the mask, and what its place in memory is computed from."""
     found = list(op.args)
     if op.mask is not None:
         found.append(op.mask)
     if op.index is not None:
-        found.extend(ops[number] for number in op.index.picks())
+        found.extend(ops[number] for number in op.index.indirect_ops())
     return found
 
 
-def uses(ops: list[Op]) -> dict[int, list[Op]]:
+def users_of(ops: list[LoopIROp]) -> dict[int, list[LoopIROp]]:
     """The operations that have each, by number, as an operand."""
-    found: dict[int, list[Op]] = {}
+    found: dict[int, list[LoopIROp]] = {}
     for op in ops:
         for arg in op.args:
             found.setdefault(arg.number, []).append(op)
     return found
 
 
-def levels(ops: tuple[Op, ...], online: set[int]) -> dict[int, int]:
+def loop_levels(ops: tuple[LoopIROp, ...], online: set[int]) -> dict[int, int]:
     """How many runs over the inner loop must be over before an operation can be computed."""
     found: dict[int, int] = {}
     for op in ops:
-        below = max((found[n.number] for n in needs(op, ops)), default=0)
+        below = max((found[n.number] for n in op_inputs(op, ops)), default=0)
         found[op.number] = below + 1 if op.name == "reduce" and op.number not in online else below
     return found

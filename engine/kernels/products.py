@@ -4,164 +4,166 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.ir.binary import Configuration
-from engine.ir.index import Index, Size, Var
-from engine.ir.kernel import KernelArg, KernelSource
-from engine.ir.loops import INNER, Blocking, LoopKernel, Op, Product, R, X
-from engine.kernels.expressions import SIGNATURE
-from engine.kernels.indexing import blocks, is_divisible
-from engine.kernels.needs import closure
-from engine.kernels.text import Text
-from engine.kernels.triton import Printer
+from engine.ir.binary import KernelConfig
+from engine.ir.index import IndexExpr, LoopVar, Size
+from engine.ir.kernel import GeneratedKernel, KernelArg
+from engine.ir.loops import VARIES_WITH_XR, BlockConfig, LoopIROp, LoopKernel, MatmulLoops, R, X
+from engine.kernels.expressions import SIGNATURE_DTYPES
+from engine.kernels.indexing import block_count, is_block_multiple
+from engine.kernels.needs import transitive_inputs
+from engine.kernels.text import Expression
+from engine.kernels.triton import TritonPrinter
 
-LEFT, RIGHT, AFTER = "left", "right", "after"
+LEFT, RIGHT, EPILOGUE = "left", "right", "after"
 """Where a line stands: with the left operand, with the right one, or after the sum."""
-NAMES = ("tile", "band", "first", "height", "matrix", "inner", "inner_down", "product", "INNER", "GROUP")
+TEMPLATE_NAMES = ("tile", "band", "first", "height", "matrix", "inner", "inner_down", "product", "INNER", "GROUP")
 
 
-class ProductPrinter(Printer):
+class MatmulPrinter(TritonPrinter):
     """Prints the operands' operations inside the loop over the inner dimension, all else after it."""
 
-    def __init__(self, kernel: LoopKernel, product: Product) -> None:
+    def __init__(self, kernel: LoopKernel, product: MatmulLoops) -> None:
         super().__init__(kernel)
         self.product = product
-        tiling = product.tiling
-        self.block = Blocking(tiling.rows, tiling.cols, False, tiling.num_warps, is_tiled=True)
-        self.taken.update(NAMES)
-        self.x_name, self.section = "row", AFTER
+        tiling = product.config
+        self.block = BlockConfig(tiling.block_m, tiling.block_n, False, tiling.num_warps, has_2d_grid=True)
+        self.used_names.update(TEMPLATE_NAMES)
+        self.x_name, self.section = "row", EPILOGUE
         assert kernel.r is not None
-        self.x_masked = not is_divisible(kernel.x.size, tiling.rows)
-        self.r_masked = not is_divisible(kernel.r.size, tiling.cols)
-        self.inner_masked = not is_divisible(product.across.size, tiling.inner)
-        self.dot = next(op for op in self.live if op.name == "dot")
-        self.sides = {
-            side: closure([root], kernel.ops) for side, root in zip((LEFT, RIGHT), self.dot.args, strict=True)
+        self.x_masked = not is_block_multiple(kernel.x.size, tiling.block_m)
+        self.r_masked = not is_block_multiple(kernel.r.size, tiling.block_n)
+        self.masks_inner = not is_block_multiple(product.lhs_k.size, tiling.block_k)
+        self.dot = next(op for op in self.live_ops if op.name == "dot")
+        self.operand_ops = {
+            side: transitive_inputs([root], kernel.ops) for side, root in zip((LEFT, RIGHT), self.dot.args, strict=True)
         }
 
-    def source(self) -> KernelSource:
+    def source(self) -> GeneratedKernel:
         """Everything about the kernel."""
-        tiling, made = self.product.tiling, super().source()
-        return replace(made, num_stages=tiling.num_stages, smaller=self._smaller())
+        tiling, made = self.product.config, super().source()
+        return replace(made, num_stages=tiling.num_stages, fallback_configs=self._smaller_configurations())
 
-    def _smaller(self) -> tuple[Configuration, ...]:
+    def _smaller_configurations(self) -> tuple[KernelConfig, ...]:
         """The same tiles with less of the operands on the way at once, for targets with little shared memory."""
-        tiling, found = self.product.tiling, []
-        for inner, stages in ((tiling.inner, 2), (tiling.inner // 2, 2), (tiling.inner // 2, 1), (16, 1)):
-            if inner >= 16 and (inner, stages) != (tiling.inner, tiling.num_stages):
-                found.append(Configuration((("INNER", inner),), tiling.num_warps, stages))
+        tiling, found = self.product.config, []
+        for inner, stages in ((tiling.block_k, 2), (tiling.block_k // 2, 2), (tiling.block_k // 2, 1), (16, 1)):
+            if inner >= 16 and (inner, stages) != (tiling.block_k, tiling.num_stages):
+                found.append(KernelConfig((("INNER", inner),), tiling.num_warps, stages))
         return tuple(found)
 
     def _grid(self) -> tuple[Size, ...]:
-        kernel, tiling = self.kernel, self.product.tiling
+        kernel, tiling = self.kernel, self.product.config
         assert kernel.r is not None
-        tiles = blocks(kernel.x.size, tiling.rows) * blocks(kernel.r.size, tiling.cols)
+        tiles = block_count(kernel.x.size, tiling.block_m) * block_count(kernel.r.size, tiling.block_n)
         return (tiles,) if self.product.batch.size == 1 else (tiles, self.product.batch.size)
 
     def _block_args(self) -> list[KernelArg]:
-        tiling = self.product.tiling
-        sizes = {"ROWS": tiling.rows, "COLS": tiling.cols, "INNER": tiling.inner}
-        if self._is_banded():
-            sizes["GROUP"] = tiling.group
+        tiling = self.product.config
+        sizes = {"ROWS": tiling.block_m, "COLS": tiling.block_n, "INNER": tiling.block_k}
+        if self._is_grouped():
+            sizes["GROUP"] = tiling.group_m
         return [KernelArg(name, "constexpr", "constexpr", value=size) for name, size in sizes.items()]
 
-    def _is_banded(self) -> bool:
+    def _is_grouped(self) -> bool:
         rows = self.kernel.x.size
-        return not isinstance(rows, int) or rows > self.product.tiling.rows
+        return not isinstance(rows, int) or rows > self.product.config.block_m
 
-    def _body(self) -> None:
-        self._tile_lines()
-        p, inner = self.product, self._size(self.product.across.size)
-        self.add("product = tl.zeros((ROWS, COLS), tl.float32)", (self.dot.number,))
-        self.add(f"for start in range(0, {inner}, INNER):", (self.dot.number,))
+    def _print_body(self) -> None:
+        self._print_tile_indices()
+        p, inner = self.product, self._size_text(self.product.lhs_k.size)
+        self.add_line("product = tl.zeros((ROWS, COLS), tl.float32)", (self.dot.number,))
+        self.add_line(f"for start in range(0, {inner}, INNER):", (self.dot.number,))
         self.indent = "        "
-        self.add("inner = start + tl.arange(0, INNER)[None, :]")
-        self.add("inner_down = start + tl.arange(0, INNER)[:, None]")
-        operands = [self._operand(side, op) for side, op in zip((LEFT, RIGHT), self.dot.args, strict=True)]
+        self.add_line("inner = start + tl.arange(0, INNER)[None, :]")
+        self.add_line("inner_down = start + tl.arange(0, INNER)[:, None]")
+        operands = [self._print_operand(side, op) for side, op in zip((LEFT, RIGHT), self.dot.args, strict=True)]
         precise = f', input_precision="{p.precision}"' if p.precision else ""
-        self.add(f"product = tl.dot({', '.join(o.text for o in operands)}, product{precise})", (self.dot.number,))
-        self.indent, self.section = "    ", AFTER
-        self.texts[self.dot.number] = Text("product", True, ())
-        needed = closure([op for op in self.live if op.name == "store"], self.kernel.ops, in_one_run=True)
-        for op in self.live:
+        self.add_line(f"product = tl.dot({', '.join(o.text for o in operands)}, product{precise})", (self.dot.number,))
+        self.indent, self.section = "    ", EPILOGUE
+        self.expressions[self.dot.number] = Expression("product", True, ())
+        needed = transitive_inputs(
+            [op for op in self.live_ops if op.name == "store"], self.kernel.ops, in_one_loop=True
+        )
+        for op in self.live_ops:
             if op.number in needed and op is not self.dot:
-                self.texts.pop(op.number, None)
-                self.write(op)
+                self.expressions.pop(op.number, None)
+                self.print_op(op)
 
-    def _tile_lines(self) -> None:
-        wide = ".to(tl.int64)" if self.kernel.is_wide else ""
-        rows, cols = self.extent(X), self.extent(R)
+    def _print_tile_indices(self) -> None:
+        wide = ".to(tl.int64)" if self.kernel.uses_int64_index else ""
+        rows, cols = self.loop_size_text(X), self.loop_size_text(R)
         if self.product.batch.size != 1:
-            self.add(f"matrix = tl.program_id(1){wide}")
-        if not self._is_banded():
-            self.add("row = tl.arange(0, ROWS)[:, None]")
-            self.add(f"col = tl.program_id(0){wide} * COLS + tl.arange(0, COLS)[None, :]")
+            self.add_line(f"matrix = tl.program_id(1){wide}")
+        if not self._is_grouped():
+            self.add_line("row = tl.arange(0, ROWS)[:, None]")
+            self.add_line(f"col = tl.program_id(0){wide} * COLS + tl.arange(0, COLS)[None, :]")
             return
-        self.add(f"tile = tl.program_id(0){wide}")
-        self.add("# GROUP rows of tiles are done together: they find each other's columns in the card's cache.")
-        self.add(f"band = GROUP * tl.cdiv({cols}, COLS)")
-        self.add("first = tile // band * GROUP")
-        self.add(f"height = tl.minimum(tl.cdiv({rows}, ROWS) - first, GROUP)")
-        self.add("row = (first + tile % band % height) * ROWS + tl.arange(0, ROWS)[:, None]")
-        self.add("col = tile % band // height * COLS + tl.arange(0, COLS)[None, :]")
+        self.add_line(f"tile = tl.program_id(0){wide}")
+        self.add_line("# GROUP rows of tiles are done together: they find each other's columns in the card's cache.")
+        self.add_line(f"band = GROUP * tl.cdiv({cols}, COLS)")
+        self.add_line("first = tile // band * GROUP")
+        self.add_line(f"height = tl.minimum(tl.cdiv({rows}, ROWS) - first, GROUP)")
+        self.add_line("row = (first + tile % band % height) * ROWS + tl.arange(0, ROWS)[:, None]")
+        self.add_line("col = tile % band // height * COLS + tl.arange(0, COLS)[None, :]")
 
-    def _operand(self, side: str, root: Op) -> Text:
+    def _print_operand(self, side: str, root: LoopIROp) -> Expression:
         """Print what one side of the product is computed from; what lies beyond the inner dimension counts as zero."""
         self.section = side
-        for op in self.live:
-            if op.number in self.sides[side]:
-                self.texts.pop(op.number, None)
-                self.write(op)
-        made = self.text_of(root)
-        if root.space != INNER:
-            made = Text(f"tl.broadcast_to({made.text}, {self.shape(INNER)})", True, made.ops)
-        if root.name == "load" or not self.inner_masked:
+        for op in self.live_ops:
+            if op.number in self.operand_ops[side]:
+                self.expressions.pop(op.number, None)
+                self.print_op(op)
+        made = self.expression_of(root)
+        if root.loops != VARIES_WITH_XR:
+            made = Expression(f"tl.broadcast_to({made.text}, {self.block_shape_text(VARIES_WITH_XR)})", True, made.ops)
+        if root.name == "load" or not self.masks_inner:
             return made
-        masked = f"tl.where({self.inside(R if side == LEFT else X)}, {made.text}, 0.0).to(tl.{_word(root)})"
-        return Text(masked, True, made.ops)
+        masked = f"tl.where({self.bounds_test(R if side == LEFT else X)}, {made.text}, 0.0).to(tl.{_triton_dtype_name(root)})"
+        return Expression(masked, True, made.ops)
 
-    def _load(self, op: Op) -> Text:
-        made = super()._load(op)
-        if self.section == AFTER or "mask=" not in made.text:
+    def _load_expression(self, op: LoopIROp) -> Expression:
+        made = super()._load_expression(op)
+        if self.section == EPILOGUE or "mask=" not in made.text:
             return made
-        return Text(f"{made.text[:-1]}, other=0)", True, made.ops)
+        return Expression(f"{made.text[:-1]}, other=0)", True, made.ops)
 
-    def _mask(self, op: Op, space: frozenset[str]) -> str:
+    def _mask_text(self, op: LoopIROp, space: frozenset[str]) -> str:
         kept = self.x_masked, self.r_masked
         if self.section == LEFT:
-            self.r_masked = self.inner_masked
+            self.r_masked = self.masks_inner
         elif self.section == RIGHT:
-            self.x_masked = self.inner_masked
+            self.x_masked = self.masks_inner
         try:
-            return super()._mask(op, space)
+            return super()._mask_text(op, space)
         finally:
             self.x_masked, self.r_masked = kept
 
-    def inside(self, loop: str) -> str:
+    def bounds_test(self, loop: str) -> str:
         """The test that a loop's variable is below its size, as this section calls it."""
         if self.section == LEFT and loop == R:
-            return f"inner < {self._size(self.product.across.size)}"
+            return f"inner < {self._size_text(self.product.lhs_k.size)}"
         if self.section == RIGHT and loop == X:
-            return f"inner_down < {self._size(self.product.down.size)}"
-        return super().inside(loop)
+            return f"inner_down < {self._size_text(self.product.rhs_k.size)}"
+        return super().bounds_test(loop)
 
-    def shape(self, space: frozenset[str] | set[str]) -> str:
+    def block_shape_text(self, space: frozenset[str] | set[str]) -> str:
         """The shape of a block of values in this section."""
         rows = "INNER" if self.section == RIGHT else "ROWS"
         cols = "INNER" if self.section == LEFT else "COLS"
         return f"({rows if X in space else '1'}, {cols if R in space else '1'})"
 
-    def space_of(self, index: Index) -> set[str]:
+    def loops_of_index(self, index: IndexExpr) -> set[str]:
         """Along which loops an index varies; the number of a matrix is the same for a whole tile."""
-        known = {self.product.across: R, self.product.down: X, self.kernel.x: X, self.kernel.r: R}
+        known = {self.product.lhs_k: R, self.product.rhs_k: X, self.kernel.x: X, self.kernel.r: R}
         return {known[v] for v in index.variables() if v in known}
 
-    def _var(self, var: Var) -> str:
-        known = {self.product.across: "inner", self.product.down: "inner_down", self.product.batch: "matrix"}
-        return known.get(var) or super()._var(var)
+    def _loop_variable_name(self, var: LoopVar) -> str:
+        known = {self.product.lhs_k: "inner", self.product.rhs_k: "inner_down", self.product.batch: "matrix"}
+        return known.get(var) or super()._loop_variable_name(var)
 
-    def _is_inlined(self, op: Op, made: Text) -> bool:
+    def _is_inlined(self, op: LoopIROp, made: Expression) -> bool:
         return op is not self.dot and super()._is_inlined(op, made)
 
 
-def _word(op: Op) -> str:
-    return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[SIGNATURE[op.dtype]]
+def _triton_dtype_name(op: LoopIROp) -> str:
+    return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[SIGNATURE_DTYPES[op.dtype]]

@@ -9,20 +9,20 @@ import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from engine.ir.binary import Unit
+from engine.ir.binary import CompileUnit
 from engine.kernels import locations
-from engine.kernels.locations import Chain, Frame, Place
+from engine.kernels.locations import InlineChain, InlineFrame, InstructionLocation
 from engine.records.kernels import LineLink, Listing
 
-READERS: Mapping[str, Callable[[str], Iterator[Place]]] = {
-    "ttir": locations.mlir,
-    "ttgir": locations.mlir,
-    "llir": locations.llvm,
-    "ptx": locations.ptx,
-    "amdgcn": locations.amdgcn,
+LOCATION_READERS: Mapping[str, Callable[[str], Iterator[InstructionLocation]]] = {
+    "ttir": locations.mlir_locations,
+    "ttgir": locations.mlir_locations,
+    "llir": locations.llvm_locations,
+    "ptx": locations.ptx_locations,
+    "amdgcn": locations.amdgcn_locations,
 }
 
-LABELS: tuple[tuple[str, str], ...] = (
+GENERATED_LABELS: tuple[tuple[str, str], ...] = (
     (r"NOP\b|s_nop\b|s_code_end\b", "generated: padding"),
     (r"(bar\.|barrier\.|BAR\.|s_barrier\b)", "generated: barrier"),
     (r"(ret;|EXIT\b|s_endpgm\b|ret void)", "generated: return"),
@@ -33,16 +33,16 @@ LABELS: tuple[tuple[str, str], ...] = (
     (r"(%\S+ = )?arith\.constant", "generated: constant"),
 )
 """Why an instruction has no Triton line, by what its text starts with (predicates aside)."""
-MOVED = "generated: moved or merged by the optimiser, which gave it line 0"
-NO_LOCATION = "generated: no line in the debug information"
+MOVED_LABEL = "generated: moved or merged by the optimiser, which gave it line 0"
+NO_LOCATION_LABEL = "generated: no line in the debug information"
 
 
-def listing(stage: str, text: str, unit: Unit) -> Listing:
+def link_listing(stage: str, text: str, unit: CompileUnit) -> Listing:
     """The record of one listing, every instruction linked to ``unit``'s text or labelled."""
-    return counted(stage, text, (link(place, unit) for place in READERS[stage](text)))
+    return listing_of_links(stage, text, (link_instruction(place, unit) for place in LOCATION_READERS[stage](text)))
 
 
-def counted(stage: str, text: str, links: Iterable[LineLink]) -> Listing:
+def listing_of_links(stage: str, text: str, links: Iterable[LineLink]) -> Listing:
     """A listing with one link an instruction, and how many have a line or a label."""
     links = tuple(links)
     linked = sum(1 for link in links if link.triton_line)
@@ -50,38 +50,40 @@ def counted(stage: str, text: str, links: Iterable[LineLink]) -> Listing:
     return Listing(stage, text, links, len(links), linked, labelled)
 
 
-def link(place: Place, unit: Unit) -> LineLink:
+def link_instruction(place: InstructionLocation, unit: CompileUnit) -> LineLink:
     """Where one instruction came from: the outermost frame inside the kernel's text is its line, the inner ones its library chain."""
-    own = max((i for i, frame in enumerate(place.chain) if frame.file == unit.file and frame.line), default=None)
+    own = max((i for i, frame in enumerate(place.chain) if frame.file == unit.file_name and frame.line), default=None)
     if own is None:
-        label = label_of(place.text)
-        is_moved = label == NO_LOCATION and any(frame.line == 0 for frame in place.chain)
-        return LineLink(place.line, library=_library(place.chain, unit), label=MOVED if is_moved else label)
+        label = generated_label(place.text)
+        is_moved = label == NO_LOCATION_LABEL and any(frame.line == 0 for frame in place.chain)
+        return LineLink(
+            place.line, library=_library_frames(place.chain, unit), label=MOVED_LABEL if is_moved else label
+        )
     line = place.chain[own].line
-    if unit.lines and not (line := unit.lines[line - 1]):
-        return LineLink(place.line, library=_library(place.chain[:own], unit), label=label_of(place.text))
-    return LineLink(place.line, line, _library(place.chain[:own], unit))
+    if unit.line_map and not (line := unit.line_map[line - 1]):
+        return LineLink(place.line, library=_library_frames(place.chain[:own], unit), label=generated_label(place.text))
+    return LineLink(place.line, line, _library_frames(place.chain[:own], unit))
 
 
-def label_of(code: str) -> str:
+def generated_label(code: str) -> str:
     """Why an instruction of this text has no Triton line."""
     code = re.sub(r"^@!?U?%?\w+\s+", "", code)
-    return next((label for pattern, label in LABELS if re.match(pattern, code)), NO_LOCATION)
+    return next((label for pattern, label in GENERATED_LABELS if re.match(pattern, code)), NO_LOCATION_LABEL)
 
 
-def _library(chain: Chain, unit: Unit) -> tuple[str, ...]:
+def _library_frames(chain: InlineChain, unit: CompileUnit) -> tuple[str, ...]:
     """Frames as people read them, outermost first: ``standard.py:191 max``."""
-    return tuple(_described(frame, unit) for frame in reversed(chain) if frame.file and frame.line)
+    return tuple(_describe_frame(frame, unit) for frame in reversed(chain) if frame.file and frame.line)
 
 
-def _described(frame: Frame, unit: Unit) -> str:
-    text = unit.text if frame.file == unit.file else _library_text(frame.file)
-    function = next((name for first, last, name in _functions(text) if first <= frame.line <= last), "")
+def _describe_frame(frame: InlineFrame, unit: CompileUnit) -> str:
+    text = unit.text if frame.file == unit.file_name else _library_source(frame.file)
+    function = next((name for first, last, name in _function_spans(text) if first <= frame.line <= last), "")
     return f"{frame.file}:{frame.line} {function}".rstrip()
 
 
 @functools.cache
-def _library_text(file: str) -> str:
+def _library_source(file: str) -> str:
     """The text of one of Triton's library files by base name; empty when there is none."""
     found = importlib.util.find_spec("triton")
     for folder in (found.submodule_search_locations or ()) if found else ():
@@ -91,7 +93,7 @@ def _library_text(file: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _functions(text: str) -> tuple[tuple[int, int, str], ...]:
+def _function_spans(text: str) -> tuple[tuple[int, int, str], ...]:
     """(first line, last line, name) of the functions of a module, innermost first."""
     try:
         tree = ast.parse(text)

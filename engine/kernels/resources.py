@@ -13,58 +13,62 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir.binary import DoesNotFit
-from engine.records.kernels import Resources
+from engine.ir.binary import OutOfTargetResources
+from engine.records.kernels import KernelResources
 
 
 @dataclass(frozen=True)
-class Facts:
+class DeviceLimits:
     """One multiprocessor (AMD: compute unit). Registers are 32-bit; memory in bytes.
 
-    ``register_unit`` is the allocation step in registers a warp; ``shared_reserved`` is what the system takes of each block's share.
+    ``register_allocation_unit`` is the allocation step in registers a warp; ``shared_reserved`` is what the system takes of each block's share.
     """
 
     warps: int
     blocks: int
     registers: int
-    register_unit: int
+    register_allocation_unit: int
     shared: int
-    shared_unit: int
+    shared_allocation_unit: int
     shared_reserved: int
-    block_shared: int
+    max_shared_per_block: int
     """The most that one block may have (AMD: a workgroup)."""
     warp_size: int = 32
-    pools: int = 4
+    schedulers: int = 4
     """Warps live in this many schedulers, each with its share of the registers."""
 
 
-FACTS = {
-    "cuda:80": Facts(64, 32, 65536, 256, 164 * 1024, 128, 1024, 163 * 1024),
-    "cuda:89": Facts(48, 24, 65536, 256, 100 * 1024, 128, 1024, 99 * 1024),
-    "cuda:90": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
-    "cuda:100": Facts(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
-    "hip:gfx942": Facts(32, 32, 4 * 512 * 64, 8 * 64, 64 * 1024, 512, 0, 64 * 1024, warp_size=64),
+DEVICE_LIMITS = {
+    "cuda:80": DeviceLimits(64, 32, 65536, 256, 164 * 1024, 128, 1024, 163 * 1024),
+    "cuda:89": DeviceLimits(48, 24, 65536, 256, 100 * 1024, 128, 1024, 99 * 1024),
+    "cuda:90": DeviceLimits(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
+    "cuda:100": DeviceLimits(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
+    "hip:gfx942": DeviceLimits(32, 32, 4 * 512 * 64, 8 * 64, 64 * 1024, 512, 0, 64 * 1024, warp_size=64),
 }
 
 
-def check_fit(target: str, kernel: Any) -> Resources:
+def check_fit(target: str, kernel: Any) -> KernelResources:
     """What ``kernel`` (a Triton ``CompiledKernel``) uses on ``target``.
 
     Raises:
         DoesNotFit: a block needs more shared memory than the target gives one.
     """
-    used, facts = resources(target, kernel), FACTS[target]
-    if used.shared_bytes is not None and used.shared_bytes > facts.block_shared:
-        raise DoesNotFit("bytes of shared memory a block", used.shared_bytes, facts.block_shared)
+    used, facts = kernel_resources(target, kernel), DEVICE_LIMITS[target]
+    if used.shared_bytes is not None and used.shared_bytes > facts.max_shared_per_block:
+        raise OutOfTargetResources("bytes of shared memory a block", used.shared_bytes, facts.max_shared_per_block)
     return used
 
 
-def resources(target: str, kernel: Any) -> Resources:
+def kernel_resources(target: str, kernel: Any) -> KernelResources:
     """What ``kernel`` (a Triton ``CompiledKernel``) uses on ``target``."""
     metadata = kernel.metadata
-    registers, spills = _amd_use(kernel.asm["amdgcn"]) if "amdgcn" in kernel.asm else _cuda_use(kernel.asm["cubin"])
+    registers, spills = (
+        _amd_registers_and_spills(kernel.asm["amdgcn"])
+        if "amdgcn" in kernel.asm
+        else _cuda_registers_and_spills(kernel.asm["cubin"])
+    )
     shared, warps = int(metadata.shared), int(metadata.num_warps)
-    return Resources(registers, spills, shared, warps, *occupancy(target, registers, shared, warps))
+    return KernelResources(registers, spills, shared, warps, *occupancy(target, registers, shared, warps))
 
 
 def occupancy(target: str, registers: int | None, shared: int, warps: int) -> tuple[float | None, str]:
@@ -72,12 +76,12 @@ def occupancy(target: str, registers: int | None, shared: int, warps: int) -> tu
 
     None where the target or the registers are unknown.
     """
-    facts = FACTS.get(target)
+    facts = DEVICE_LIMITS.get(target)
     if facts is None or registers is None:
         return None, ""
-    per_warp = _up(max(registers, 1) * facts.warp_size, facts.register_unit)
-    by_registers = facts.pools * (facts.registers // facts.pools // per_warp)
-    per_block = _up(shared + facts.shared_reserved, facts.shared_unit)
+    per_warp = _round_up(max(registers, 1) * facts.warp_size, facts.register_allocation_unit)
+    by_registers = facts.schedulers * (facts.registers // facts.schedulers // per_warp)
+    per_block = _round_up(shared + facts.shared_reserved, facts.shared_allocation_unit)
     by_shared = facts.shared // per_block if per_block else facts.blocks
     room = {
         "registers": by_registers // warps,
@@ -90,11 +94,11 @@ def occupancy(target: str, registers: int | None, shared: int, warps: int) -> tu
     return blocks * warps / facts.warps, "" if blocks * warps == facts.warps else " and ".join(limits)
 
 
-def _up(value: int, unit: int) -> int:
+def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def _cuda_use(cubin: bytes) -> tuple[int | None, int | None]:
+def _cuda_registers_and_spills(cubin: bytes) -> tuple[int | None, int | None]:
     """Registers a thread, and spilled 32-bit words a thread (its local memory: Triton's code has no other use for it)."""
     from triton import knobs
 
@@ -109,7 +113,7 @@ def _cuda_use(cubin: bytes) -> tuple[int | None, int | None]:
     return int(found[1]), max(int(found[2]), int(found[3])) // 4
 
 
-def _amd_use(text: str) -> tuple[int | None, int | None]:
+def _amd_registers_and_spills(text: str) -> tuple[int | None, int | None]:
     """Vector registers a lane (accumulation registers are part of the same file), and spilled registers."""
 
     def told(key: str) -> int | None:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.kernels.provenance import NO_LOCATION, counted, label_of
+from engine.kernels.provenance import NO_LOCATION_LABEL, generated_label, listing_of_links
 from engine.records.kernels import LineLink, Listing
 
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")
@@ -24,7 +24,7 @@ _BRANCH = re.compile(r"^((?:@!?U?P\w+ )?(?:BRA|BSSY|CALL|RET|WARPSYNC|JMP)\b.*?)
 
 
 @dataclass(frozen=True)
-class Code:
+class CubinCode:
     """What a cubin says of its kernel: the instructions, and the PTX line of each address where it changes."""
 
     text: bytes
@@ -38,45 +38,45 @@ def disassemble(cubins: Sequence[bytes], architecture: int, ptx: Sequence[Listin
         subprocess.SubprocessError: nvdisasm failed.
         ValueError: a cubin is not what was expected.
     """
-    codes = [code_of(cubin) for cubin in cubins]
+    codes = [read_cubin(cubin) for cubin in cubins]
     raw = b"".join(code.text for code in codes)
-    instructions = _disassembled(raw, architecture)
+    instructions = _run_nvdisasm(raw, architecture)
     listings: list[Listing] = []
     base = 0
     for code, source in zip(codes, ptx, strict=True):
         end = base + len(code.text)
         own = [(address - base, text) for address, text in instructions if base <= address < end]
-        listings.append(_listing(own, base, code, source))
+        listings.append(_sass_listing(own, base, code, source))
         base = end
     return tuple(listings)
 
 
-def _disassembled(raw: bytes, architecture: int) -> list[tuple[int, str]]:
+def _run_nvdisasm(raw: bytes, architecture: int) -> list[tuple[int, str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "code.bin"
         path.write_bytes(raw)
         suffix = "a" if architecture >= 90 else ""
-        command = [_nvdisasm(), "-b", f"SM{architecture}{suffix}", str(path)]
+        command = [_nvdisasm_path(), "-b", f"SM{architecture}{suffix}", str(path)]
         text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     found = (_INSTRUCTION.match(line) for line in text.splitlines())
     return [(int(m[1], 16), m[2]) for m in found if m]
 
 
 @functools.cache
-def _nvdisasm() -> str:
+def _nvdisasm_path() -> str:
     from triton import knobs
 
     return str(knobs.nvidia.nvdisasm.path)
 
 
-def _listing(instructions: list[tuple[int, str]], base: int, code: Code, ptx: Listing) -> Listing:
+def _sass_listing(instructions: list[tuple[int, str]], base: int, code: CubinCode, ptx: Listing) -> Listing:
     """Text and links of one kernel; branch targets become labels."""
     branches = {address: m for address, text in instructions if (m := _BRANCH.match(text))}
     starts = {address for address, _ in instructions}
     targets = sorted({t for m in branches.values() if (t := int(m[2], 16) - base) in starts})
     labels = {target: f".L_{number}" for number, target in enumerate(targets)}
     by_line = {link.line: link for link in ptx.links}
-    ptx_line = _ptx_lines(code, instructions)
+    ptx_line = _ptx_line_by_address(code, instructions)
     lines: list[str] = []
     links: list[LineLink] = []
     for address, text in instructions:
@@ -86,23 +86,23 @@ def _listing(instructions: list[tuple[int, str]], base: int, code: Code, ptx: Li
             target = int(branch[2], 16) - base
             text = f"{branch[1]}{labels.get(target, hex(target))}"
         lines.append(f"  /*{address:04x}*/ {text};")
-        links.append(_link(len(lines), text, by_line, ptx_line.get(address, 0)))
-    return counted("sass", "\n".join(lines) + "\n", links)
+        links.append(_link_to_ptx(len(lines), text, by_line, ptx_line.get(address, 0)))
+    return listing_of_links("sass", "\n".join(lines) + "\n", links)
 
 
-def _link(line: int, text: str, by_line: dict[int, LineLink], ptx_line: int) -> LineLink:
+def _link_to_ptx(line: int, text: str, by_line: dict[int, LineLink], ptx_line: int) -> LineLink:
     """The PTX line's own link, on this line. NOPs behind the code carry the line of whatever stood before them: they are padding."""
     if text.startswith("NOP"):
-        return LineLink(line, label=label_of(text))
+        return LineLink(line, label=generated_label(text))
     source = by_line.get(ptx_line)
     if source is not None:
         return replace(source, line=line, ptx_line=ptx_line)
     # The opening brace and declarations of a PTX function: ptxas's own set-up.
-    label = "generated: prologue" if ptx_line else label_of(text)
-    return LineLink(line, label=label or NO_LOCATION, ptx_line=ptx_line)
+    label = "generated: prologue" if ptx_line else generated_label(text)
+    return LineLink(line, label=label or NO_LOCATION_LABEL, ptx_line=ptx_line)
 
 
-def _ptx_lines(code: Code, instructions: list[tuple[int, str]]) -> dict[int, int]:
+def _ptx_line_by_address(code: CubinCode, instructions: list[tuple[int, str]]) -> dict[int, int]:
     rows = sorted(code.ptx_lines)
     found: dict[int, int] = {}
     at = -1
@@ -117,23 +117,23 @@ def _ptx_lines(code: Code, instructions: list[tuple[int, str]]) -> dict[int, int
 # ---- the cubin (ELF64, little endian) -----------------------------------------------------------------------------
 
 
-def code_of(cubin: bytes) -> Code:
+def read_cubin(cubin: bytes) -> CubinCode:
     """The code and the PTX line table of a cubin that holds one kernel.
 
     Raises:
         ValueError: it is not an ELF file, or holds no code.
     """
-    sections = _sections(cubin)
+    sections = _elf_sections(cubin)
     texts = [data for name, data in sections if name.startswith(".text.")]
     if not texts:
         raise ValueError("The cubin holds no code.")
     tables = [data for name, data in sections if name == ".nv_debug_line_sass"]
     # With several functions the table's addresses are relative to one or another of them: then it is of no use here.
-    rows = _line_rows(tables[0]) if tables and len(texts) == 1 else ()
-    return Code(b"".join(texts), rows)
+    rows = _parse_line_table(tables[0]) if tables and len(texts) == 1 else ()
+    return CubinCode(b"".join(texts), rows)
 
 
-def _sections(elf: bytes) -> list[tuple[str, bytes]]:
+def _elf_sections(elf: bytes) -> list[tuple[str, bytes]]:
     if elf[:4] != b"\x7fELF":
         raise ValueError("The cubin is not an ELF file.")
     (table,) = struct.unpack_from("<Q", elf, 0x28)
@@ -148,23 +148,23 @@ def _sections(elf: bytes) -> list[tuple[str, bytes]]:
     return found
 
 
-class _Reader:
+class _ByteReader:
     """Bytes read in order."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
 
-    def take(self, form: str) -> int:
+    def read_number(self, form: str) -> int:
         """One little-endian number in ``struct``'s notation."""
         (value,) = struct.unpack_from(f"<{form}", self.data, self.at)
         self.at += struct.calcsize(form)
         return int(value)
 
-    def leb(self, *, signed: bool = False) -> int:
+    def read_leb128(self, *, signed: bool = False) -> int:
         """One LEB128 number."""
         value = shift = 0
         while True:
-            byte = self.take("B")
+            byte = self.read_number("B")
             value |= (byte & 0x7F) << shift
             shift += 7
             if not byte & 0x80:
@@ -172,64 +172,64 @@ class _Reader:
         return value - (1 << shift) if signed and byte & 0x40 else value
 
 
-def _line_rows(table: bytes) -> tuple[tuple[int, int], ...]:
+def _parse_line_table(table: bytes) -> tuple[tuple[int, int], ...]:
     """Run a DWARF 2 line program: (address, line) where the line changes."""
     rows: list[tuple[int, int]] = []
     unit = 0
     while unit + 10 < len(table):
-        read = _Reader(table, unit)
-        end = unit + 4 + read.take("I")
-        read.take("H")
-        program = read.take("I")
+        read = _ByteReader(table, unit)
+        end = unit + 4 + read.read_number("I")
+        read.read_number("H")
+        program = read.read_number("I")
         program += read.at
-        step = read.take("B")
-        read.take("B")
-        line_base, line_range, opcode_base = read.take("b"), read.take("B"), read.take("B")
-        operands = [read.take("B") for _ in range(opcode_base - 1)]
+        step = read.read_number("B")
+        read.read_number("B")
+        line_base, line_range, opcode_base = read.read_number("b"), read.read_number("B"), read.read_number("B")
+        operands = [read.read_number("B") for _ in range(opcode_base - 1)]
         read.at = program
-        rows.extend(_run(read, min(end, len(table)), step, line_base, line_range, operands))
+        rows.extend(_run_line_program(read, min(end, len(table)), step, line_base, line_range, operands))
         unit = end
     return tuple(rows)
 
 
-def _run(
-    read: _Reader, end: int, step: int, line_base: int, line_range: int, operands: list[int]
+def _run_line_program(
+    read: _ByteReader, end: int, step: int, line_base: int, line_range: int, operands: list[int]
 ) -> list[tuple[int, int]]:
     rows: list[tuple[int, int]] = []
     address, line = 0, 1
     while read.at < end:
-        opcode = read.take("B")
+        opcode = read.read_number("B")
         if opcode > len(operands):
             opcode -= len(operands) + 1
             address += opcode // line_range * step
             line += line_base + opcode % line_range
             rows.append((address, line))
         elif opcode == 0:
-            address, line = _extended(read, address, line)
+            address, line = _run_extended_opcode(read, address, line)
         elif opcode == 1:
             rows.append((address, line))
         elif opcode == 2:
-            address += read.leb() * step
+            address += read.read_leb128() * step
         elif opcode == 3:
-            line += read.leb(signed=True)
+            line += read.read_leb128(signed=True)
         elif opcode == 8:
             address += (255 - len(operands) - 1) // line_range * step
         elif opcode == 9:
-            address += read.take("H")
+            address += read.read_number("H")
         else:
             for _ in range(operands[opcode - 1]):
-                read.leb()
+                read.read_leb128()
     return rows
 
 
-def _extended(read: _Reader, address: int, line: int) -> tuple[int, int]:
+def _run_extended_opcode(read: _ByteReader, address: int, line: int) -> tuple[int, int]:
     """An extended opcode: end of sequence and set address matter, NVIDIA's own are stepped over."""
-    length = read.leb()
+    length = read.read_leb128()
     end = read.at + length
-    kind = read.take("B") if length else 0
+    kind = read.read_number("B") if length else 0
     if kind == 1:
         address, line = 0, 1
     elif kind == 2:
-        address = read.take("Q" if length > 8 else "I")
+        address = read.read_number("Q" if length > 8 else "I")
     read.at = end
     return address, line

@@ -16,14 +16,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UnknownTarget
-from engine.ir.binary import COMPILING, Unit, build, fitted, unit_of
-from engine.kernels.provenance import listing
+from engine.ir.binary import (
+    COMPILE_LOCK,
+    CompileUnit,
+    compile_unit_of,
+    compile_with_fallback_configs,
+    run_triton_compiler,
+)
+from engine.kernels.provenance import link_listing
 from engine.kernels.resources import check_fit
 from engine.kernels.sass import disassemble
-from engine.records.kernels import Resources, TargetRecord
+from engine.records.kernels import KernelResources, TargetRecord
 
 if TYPE_CHECKING:  # worker processes compile without torch, whose import takes longer than all their work
-    from engine.ir.kernel import KernelSource
+    from engine.ir.kernel import GeneratedKernel
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,8 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         )
     }
 )
-DEFAULT = "cuda:90"
-STAGES = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
+DEFAULT_TARGET = "cuda:90"
+LISTING_STAGES = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
 """Listings in the order of the way through; SASS is disassembled from the binary afterwards."""
 
 
@@ -71,90 +77,96 @@ def default_target() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        return DEFAULT
+        return DEFAULT_TARGET
     if torch.version.hip is not None:
         return "hip:gfx942"
     major, minor = torch.cuda.get_device_capability()
     fitting = [t for t in TARGETS.values() if t.backend == "cuda" and int(t.architecture) <= major * 10 + minor]
-    return max(fitting, key=lambda t: int(t.architecture)).name if fitting else DEFAULT
+    return max(fitting, key=lambda t: int(t.architecture)).name if fitting else DEFAULT_TARGET
 
 
-def compile_kernel(source: KernelSource, target: str) -> TargetRecord:
+def compile_kernel(source: GeneratedKernel, target: str) -> TargetRecord:
     """Compile one kernel for one target, with every listing linked to its text. Failures are told in the record's ``error``.
 
     Raises:
         UnknownTarget: there is no such target.
     """
-    return with_sass([compile_unit(unit_of(source), target)])[0]
+    return add_sass([compile_unit(compile_unit_of(source), target)])[0]
 
 
 # ---- in two steps, for many kernels at once -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompileResult:
     """A kernel with every listing but SASS, and the binary (empty unless it is a cubin) that SASS is read from."""
 
     record: TargetRecord
     cubin: bytes = b""
 
 
-def compile_unit(unit: Unit, target: str) -> Compiled:
+def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
     """Compile one unit for one target. Failures are told in the record's ``error``.
 
     Raises:
         UnknownTarget: there is no such target.
     """
     wanted = parse_target(target)
-    if missing := missing_triton():
-        return Compiled(TargetRecord(target, error=missing))
+    if missing := why_triton_is_missing():
+        return CompileResult(TargetRecord(target, error=missing))
     started = time.perf_counter()
     try:
         # Triton prints the whole PTX when ptxas rejects it. Standard output is the process's: one thread at a time turns it away.
-        with COMPILING, contextlib.redirect_stdout(io.StringIO()):
-            found = fitted(unit, functools.partial(_within, wanted), lambda made: made[1].spills)
+        with COMPILE_LOCK, contextlib.redirect_stdout(io.StringIO()):
+            found = compile_with_fallback_configs(
+                unit, functools.partial(_build_and_check_fit, wanted), lambda made: made[1].spills
+            )
         seconds = time.perf_counter() - started
-        kernel, used = found.made
-        built = unit.configured(found.way)
-        listings = tuple(listing(s, shown(kernel.asm[s]), built) for s in STAGES if s in kernel.asm)
-        record = TargetRecord(target, listings, used, seconds, configuration=found.reason)
-    except Exception as error:
-        return Compiled(
-            TargetRecord(target, seconds=time.perf_counter() - started, error=_sentence(unit, target, error))
+        kernel, used = found.compiled
+        built = unit.with_config(found.config)
+        listings = tuple(
+            link_listing(s, clean_listing(kernel.asm[s]), built) for s in LISTING_STAGES if s in kernel.asm
         )
-    return Compiled(record, kernel.asm.get("cubin", b""))
+        record = TargetRecord(target, listings, used, seconds, smaller_blocks_note=found.reason)
+    except Exception as error:
+        return CompileResult(
+            TargetRecord(
+                target, seconds=time.perf_counter() - started, error=_compile_error_message(unit, target, error)
+            )
+        )
+    return CompileResult(record, kernel.asm.get("cubin", b""))
 
 
-def _within(target: Target, unit: Unit) -> tuple[Any, Resources]:
+def _build_and_check_fit(target: Target, unit: CompileUnit) -> tuple[Any, KernelResources]:
     """Triton's kernel, and what it takes of the target, which has that much."""
-    kernel = _build(unit, target)
+    kernel = _build_with_listings(unit, target)
     return kernel, check_fit(target.name, kernel)
 
 
-def _build(unit: Unit, target: Target) -> Any:
+def _build_with_listings(unit: CompileUnit, target: Target) -> Any:
     """Triton's kernel with all its listings: a disk cache that was filled with binaries only is passed over."""
     from triton import knobs
 
     where = (target.backend, target.architecture, target.warp_size)
-    kernel = build(unit, where)
+    kernel = run_triton_compiler(unit, where)
     if "ttgir" in kernel.asm and ("ptx" in kernel.asm or "amdgcn" in kernel.asm):
         return kernel
     with knobs.compilation.scope():
         knobs.compilation.always_compile = True
         knobs.compilation.store_binary_only = False
-        return build(unit, where)
+        return run_triton_compiler(unit, where)
 
 
-def with_sass(compiled: Sequence[Compiled]) -> tuple[TargetRecord, ...]:
+def add_sass(compiled: Sequence[CompileResult]) -> tuple[TargetRecord, ...]:
     """The records with SASS added where there is a cubin. One disassembler run per target serves all."""
     records = {i: c.record for i, c in enumerate(compiled)}
     order = sorted((i for i, c in enumerate(compiled) if c.cubin), key=lambda i: compiled[i].record.target)
     for target, group in itertools.groupby(order, key=lambda i: compiled[i].record.target):
-        records.update(_sass_of(target, {i: compiled[i] for i in group}))
+        records.update(_disassemble_target(target, {i: compiled[i] for i in group}))
     return tuple(records[i] for i in range(len(compiled)))
 
 
-def _sass_of(target: str, group: dict[int, Compiled]) -> dict[int, TargetRecord]:
+def _disassemble_target(target: str, group: dict[int, CompileResult]) -> dict[int, TargetRecord]:
     ptx = [next(x for x in c.record.listings if x.stage == "ptx") for c in group.values()]
     try:
         found = disassemble([c.cubin for c in group.values()], int(parse_target(target).architecture), ptx)
@@ -167,9 +179,9 @@ def _sass_of(target: str, group: dict[int, Compiled]) -> dict[int, TargetRecord]
     }
 
 
-def prepare() -> None:
+def preload_triton() -> None:
     """Load what compiling needs (Triton, and its digest of itself), so that the next kernel does not wait for it."""
-    if not missing_triton():
+    if not why_triton_is_missing():
         importlib.import_module("triton.compiler")
         importlib.import_module("triton.runtime.cache").triton_key()
 
@@ -177,7 +189,7 @@ def prepare() -> None:
 # ---- what people see ----------------------------------------------------------------------------------------------
 
 
-def missing_triton() -> str:
+def why_triton_is_missing() -> str:
     """Why nothing can be compiled here, in one sentence with the remedy; empty where Triton is installed."""
     if importlib.util.find_spec("triton") is not None:
         return ""
@@ -191,7 +203,7 @@ _DEBUG = re.compile(r'\s*\.section\s+"?\.debug')
 _SECTION = re.compile(r"\s*\.(section|text|amdgpu_metadata)\b")
 
 
-def shown(text: str) -> str:
+def clean_listing(text: str) -> str:
     """A listing without what is of this machine only (folders) or unreadable (debug tables as bytes). Lines keep their numbers up to there."""
     lines: list[str] = []
     in_debug = False
@@ -199,17 +211,17 @@ def shown(text: str) -> str:
         if _SECTION.match(line):
             in_debug = bool(_DEBUG.match(line))
         if not in_debug:
-            lines.append(_PATH.sub(lambda m: f'"{_without_folder(m[1])}"', line) if '"/' in line else line)
+            lines.append(_PATH.sub(lambda m: f'"{_strip_folder(m[1])}"', line) if '"/' in line else line)
     return "\n".join(lines) + "\n"
 
 
-def _without_folder(path: str) -> str:
+def _strip_folder(path: str) -> str:
     """Triton's own files from its package on, others by their name: ``triton/language/standard.py``."""
     _, package, inside = f"{path}/".rpartition("/triton/")
     return f"triton/{inside}".rstrip("/") if package else path.rstrip("/").rpartition("/")[2]
 
 
-def _sentence(unit: Unit, target: str, error: Exception) -> str:
+def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> str:
     """One sentence on why Triton could not compile a kernel, with the line of its text where Triton says."""
     cause: BaseException = error
     while cause.__cause__ is not None:
@@ -218,9 +230,9 @@ def _sentence(unit: Unit, target: str, error: Exception) -> str:
     message = getattr(error, "error_message", None) or str(cause) or type(cause).__name__
     told = [part.strip() for part in str(message).strip().splitlines() if part.strip()]
     at = f" at line {line}" if line else ""
-    return f"Triton could not compile {unit.name} for {target}{at}: {_first_telling(told)}"
+    return f"Triton could not compile {unit.name} for {target}{at}: {_first_error_line(told)}"
 
 
-def _first_telling(lines: list[str]) -> str:
+def _first_error_line(lines: list[str]) -> str:
     is_telling: Callable[[str], bool] = lambda text: "error" in text.lower()  # noqa: E731
     return next(filter(is_telling, lines), lines[0] if lines else "it gave no reason")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.ir.kernel import KernelSource
+from engine.ir.kernel import GeneratedKernel
 from engine.records.kernels import KernelRecord, LaunchRecord, TargetRecord, VerifyRecord
 from engine.records.lowering import LoopOp
 
 
 def kernel_record(
-    source: KernelSource,
+    source: GeneratedKernel,
     targets: Sequence[TargetRecord] = (),
     verify: VerifyRecord | None = None,
-    launches: Sequence[KernelSource] = (),
+    launches: Sequence[GeneratedKernel] = (),
 ) -> KernelRecord:
     """The record of one kernel. Symbolic sizes are told as their expressions.
 
@@ -27,9 +27,9 @@ def kernel_record(
         name=source.name,
         text=source.text,
         line_ops=source.line_ops,
-        ops=_of_all(launches),
+        ops=_merge_op_origins(launches),
         grid=f"({', '.join(str(size) for size in source.grid)})",
-        launch={**launch, "num_warps": str(source.num_warps), "num_stages": str(source.num_stages)},
+        launch_args={**launch, "num_warps": str(source.num_warps), "num_stages": str(source.num_stages)},
         bytes_moved=source.bytes_moved,
         flops=source.flops,
         fused_nodes=tuple(dict.fromkeys(n for launched in launches for n in launched.nodes)),
@@ -42,15 +42,15 @@ def kernel_record(
     )
 
 
-def kernel_records(launched: Iterable[KernelSource]) -> tuple[KernelRecord, ...]:
+def kernel_records(launched: Iterable[GeneratedKernel]) -> tuple[KernelRecord, ...]:
     """A record for each distinct kernel among launches, in the order of first launches."""
-    by_id: dict[str, list[KernelSource]] = {}
+    by_id: dict[str, list[GeneratedKernel]] = {}
     for source in launched:
         by_id.setdefault(source.id, []).append(source)
     return tuple(kernel_record(launches[0], launches=launches) for launches in by_id.values())
 
 
-def _of_all(launches: Sequence[KernelSource]) -> tuple[LoopOp, ...]:
+def _merge_op_origins(launches: Sequence[GeneratedKernel]) -> tuple[LoopOp, ...]:
     """The operations, each with the nodes behind it in any launch."""
     if len(launches) == 1:
         return launches[0].ops

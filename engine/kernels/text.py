@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Line:
+class SourceLine:
     """A line of text and the numbers of the operations behind it."""
 
     text: str
@@ -16,20 +16,20 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Text:
-    """An operation as an expression; ``is_closed`` if it can stand inside a larger one without parentheses."""
+class Expression:
+    """An operation as an expression; ``is_atomic`` if it can stand inside a larger one without parentheses."""
 
     text: str
-    is_closed: bool
+    is_atomic: bool
     ops: tuple[int, ...]
 
     @property
-    def closed(self) -> str:
+    def parenthesized(self) -> str:
         """The expression, in parentheses if it needs them."""
-        return self.text if self.is_closed else f"({self.text})"
+        return self.text if self.is_atomic else f"({self.text})"
 
 
-def role(label: str) -> str:
+def name_from_label(label: str) -> str:
     """What a value is for, from the name of the node or parameter that it comes from: without its running number or its layer's."""
     parts = [p for p in re.sub(r"\W", "_", label).split("_") if p]
     while len(parts) > 1 and parts[-1].isdigit():
@@ -39,16 +39,16 @@ def role(label: str) -> str:
     words = words[1:] if words[0] == "self" and len(words) > 1 else words
     if words[-1:] in (["weight"], ["bias"]):
         words = [w.rstrip("0123456789") or w for w in words]
-    return identifier("_".join(words))
+    return to_identifier("_".join(words))
 
 
-def identifier(name: str) -> str:
+def to_identifier(name: str) -> str:
     """The name with everything that Python would not have in one replaced."""
     cleaned = re.sub(r"\W", "_", name).strip("_") or "t"
     return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
 
 
-def same_lines(ours: Sequence[Sequence[str]], others: Sequence[Sequence[str]]) -> tuple[int, ...]:
+def match_lines(ours: Sequence[Sequence[str]], others: Sequence[Sequence[str]]) -> tuple[int, ...]:
     """For each line of one text the line of another that has most of the operations behind it.
 
     A line of loop variables stands with the next line that computes something, for which it is there; 0 where there is none.

@@ -7,81 +7,81 @@ from typing import TypeAlias
 
 import torch
 
-from engine.ir.loops import Builder, Op
+from engine.ir.loops import LoopBuilder, LoopIROp
 
-Operand: TypeAlias = "Value | float"
+Operand: TypeAlias = "OpExpr | float"
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class OpExpr:
     """An element that arithmetic operators write operations for; numbers beside it take on its type."""
 
-    b: Builder
-    op: Op
+    builder: LoopBuilder
+    op: LoopIROp
 
-    def _other(self, value: Operand) -> Op:
-        return value.op if isinstance(value, Value) else self.b.constant(value, self.op.dtype)
+    def _as_op(self, value: Operand) -> LoopIROp:
+        return value.op if isinstance(value, OpExpr) else self.builder.constant(value, self.op.dtype)
 
-    def _made(self, op: Op) -> Value:
+    def _wrap(self, op: LoopIROp) -> OpExpr:
         return replace(self, op=op)
 
-    def _compared(self, name: str, other: Operand) -> Value:
-        return self._made(self.b.call(name, self.op, self._other(other), dtype=torch.bool))
+    def _compare(self, name: str, other: Operand) -> OpExpr:
+        return self._wrap(self.builder.call(name, self.op, self._as_op(other), dtype=torch.bool))
 
-    def call(self, name: str, *others: Operand) -> Value:
+    def call(self, name: str, *others: Operand) -> OpExpr:
         """Another operation of the loop IR."""
-        return self._made(self.b.call(name, self.op, *map(self._other, others)))
+        return self._wrap(self.builder.call(name, self.op, *map(self._as_op, others)))
 
-    def cast(self, dtype: torch.dtype) -> Value:
+    def cast(self, dtype: torch.dtype) -> OpExpr:
         """The same in another type."""
-        return self._made(self.b.cast(self.op, dtype))
+        return self._wrap(self.builder.cast(self.op, dtype))
 
-    def number(self, value: float) -> Value:
+    def constant(self, value: float) -> OpExpr:
         """A number of this type."""
-        return self._made(self._other(value))
+        return self._wrap(self._as_op(value))
 
-    def where(self, then: Value, otherwise: Operand) -> Value:
+    def where(self, then: OpExpr, otherwise: Operand) -> OpExpr:
         """One of two values, as this truth value says."""
-        return then._made(self.b.where(self.op, then.op, then._other(otherwise)))
+        return then._wrap(self.builder.where(self.op, then.op, then._as_op(otherwise)))
 
-    def clamped(self, low: float, high: Operand) -> Value:
+    def clamp(self, low: float, high: Operand) -> OpExpr:
         """The nearest value in a range; what is no number is its lower end."""
         raised = (self > low).where(self, low)
         return (raised < high).where(raised, high)
 
-    def __add__(self, other: Operand) -> Value:
-        return self._made(self.b.call("add", self.op, self._other(other)))
+    def __add__(self, other: Operand) -> OpExpr:
+        return self._wrap(self.builder.call("add", self.op, self._as_op(other)))
 
-    def __sub__(self, other: Operand) -> Value:
-        return self._made(self.b.call("sub", self.op, self._other(other)))
+    def __sub__(self, other: Operand) -> OpExpr:
+        return self._wrap(self.builder.call("sub", self.op, self._as_op(other)))
 
-    def __rsub__(self, other: float) -> Value:
-        return self.number(other) - self
+    def __rsub__(self, other: float) -> OpExpr:
+        return self.constant(other) - self
 
-    def __mul__(self, other: Operand) -> Value:
-        return self._made(self.b.call("mul", self.op, self._other(other)))
+    def __mul__(self, other: Operand) -> OpExpr:
+        return self._wrap(self.builder.call("mul", self.op, self._as_op(other)))
 
-    def __truediv__(self, other: Operand) -> Value:
-        return self._made(self.b.call("div", self.op, self._other(other)))
+    def __truediv__(self, other: Operand) -> OpExpr:
+        return self._wrap(self.builder.call("div", self.op, self._as_op(other)))
 
-    def __neg__(self) -> Value:
-        return self._made(self.b.call("neg", self.op))
+    def __neg__(self) -> OpExpr:
+        return self._wrap(self.builder.call("neg", self.op))
 
-    def __lt__(self, other: Operand) -> Value:
-        return self._compared("lt", other)
+    def __lt__(self, other: Operand) -> OpExpr:
+        return self._compare("lt", other)
 
-    def __le__(self, other: Operand) -> Value:
-        return self._compared("le", other)
+    def __le__(self, other: Operand) -> OpExpr:
+        return self._compare("le", other)
 
-    def __gt__(self, other: Operand) -> Value:
-        return self._compared("gt", other)
+    def __gt__(self, other: Operand) -> OpExpr:
+        return self._compare("gt", other)
 
-    def __ge__(self, other: Operand) -> Value:
-        return self._compared("ge", other)
+    def __ge__(self, other: Operand) -> OpExpr:
+        return self._compare("ge", other)
 
-    def equals(self, other: Operand) -> Value:
+    def equals(self, other: Operand) -> OpExpr:
         """Whether both are the same number."""
-        return self._compared("eq", other)
+        return self._compare("eq", other)
 
-    def __and__(self, other: Value) -> Value:
-        return self._made(self.b.both(self.op, other.op))
+    def __and__(self, other: OpExpr) -> OpExpr:
+        return self._wrap(self.builder.logical_and(self.op, other.op))

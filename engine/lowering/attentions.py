@@ -10,113 +10,117 @@ import torch
 import torch.fx
 from torch._guards import detect_fake_mode
 
-from engine.graph.composites import operator
-from engine.ir.graph import origin_of, set_origin
-from engine.ir.index import plain, product
-from engine.lowering.limits import Limits
+from engine.graph.composites import composite_op
+from engine.ir.graph import provenance_of, set_provenance
+from engine.ir.index import as_size, product
+from engine.lowering.limits import ValueRanges
 from engine.lowering.scores import (
-    COPIES,
-    Added,
-    Filled,
-    Scores,
-    are_same,
-    has_same_matrices,
-    is_view,
-    node_of,
-    scores_of,
+    COPY_OPS,
+    AddTerm,
+    MaskedFillTerm,
+    ScoreExpr,
+    as_node,
+    have_same_shape,
+    keeps_last_two_dims,
+    match_scores,
+    path_to_value_matmul,
+    preserves_element_order,
     shapes_of,
-    weighted_by,
 )
 from engine.records.lowering import FusionDecision
 
 aten = torch.ops.aten
 
-SIZES = (aten.sym_size.int, aten.sym_stride.int)
-HALVES = (torch.float16, torch.bfloat16)
-TYPES = (torch.float32, *HALVES)
-LINE = 16
+SIZE_OPS = (aten.sym_size.int, aten.sym_stride.int)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+ATTENTION_DTYPES = (torch.float32, *HALF_DTYPES)
+ALIGNMENT_BYTES = 16
 """Bytes that a head's width is to be a multiple of: for others libraries have no such kernel."""
-WIDEST = 256
+MAX_HEAD_DIM = 256
 """Width of a head beyond which libraries have no such kernel."""
-LOWEST_SCORE = -1e30
+MIN_SCORE = -1e30
 """No score of a key that is seen is below this: lower numbers, in its place, leave nothing of a key."""
-NOTHING = float("-inf")
+NEG_INF = float("-inf")
 """What leaves nothing of a key."""
 
 
-class _Apart(Exception):
+class _NotFused(Exception):
     """Why attention stays as it is written; the message is the recorded reason."""
 
 
-def attentions(module: torch.fx.GraphModule) -> tuple[FusionDecision, ...]:
+def fuse_attention(module: torch.fx.GraphModule) -> tuple[FusionDecision, ...]:
     """Put calls of attention in the place of what computes the same; the module is changed. What was decided, and why.
 
     The idea is that of ``torch._inductor.fx_passes.fuse_attention``, which has a list of patterns; here scores are read as a formula.
     """
-    work = _Work(module.graph)
+    work = _AttentionFuser(module.graph)
     for node in list(module.graph.nodes):
         if node.target is aten._softmax.default:
-            work.consider(node)
+            work.try_fuse(node)
     if work.decisions:
         module.graph.eliminate_dead_code()
         module.recompile()
     return tuple(work.decisions)
 
 
-class _Work:
+class _AttentionFuser:
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.graph = graph
         self.decisions: list[FusionDecision] = []
-        self.limits = Limits()
+        self.value_ranges = ValueRanges()
         self._masks: dict[Any, torch.fx.Node] = {}
 
-    def consider(self, softmax: torch.fx.Node) -> None:
+    def try_fuse(self, softmax: torch.fx.Node) -> None:
         """Exchange the attention around one softmax, if it is one and what it gives is the same."""
         given = softmax.args[0]
-        scores = scores_of(given) if isinstance(given, torch.fx.Node) else None
-        weighted = weighted_by(softmax)
+        scores = match_scores(given) if isinstance(given, torch.fx.Node) else None
+        weighted = path_to_value_matmul(softmax)
         if scores is None or not weighted:
             return
-        first, second = (origin_of(n).nodes for n in (scores.product, weighted[-1]))
-        count = product([plain(n) for n in softmax.meta["val"].shape])
+        first, second = (provenance_of(n).nodes for n in (scores.product, weighted[-1]))
+        count = product([as_size(n) for n in softmax.meta["val"].shape])
         moved = 4 * count * scores.product.meta["val"].dtype.itemsize if isinstance(count, int) else None
         try:
-            self._exchange(softmax, scores, weighted)
-        except _Apart as reason:
+            self._fuse(softmax, scores, weighted)
+        except _NotFused as reason:
             self.decisions.append(FusionDecision(first, second, False, str(reason), bytes_moved=moved))
         else:
             why = "One call of attention computes both products and the softmax between them: scores never go through memory."
             self.decisions.append(FusionDecision(first, second, True, why, bytes_saved=moved))
 
-    def _exchange(self, softmax: torch.fx.Node, scores: Scores, weighted: list[torch.fx.Node]) -> None:
-        _check_unread([*scores.path, softmax, *weighted[:-1]], softmax)
+    def _fuse(self, softmax: torch.fx.Node, scores: ScoreExpr, weighted: list[torch.fx.Node]) -> None:
+        _check_single_reader([*scores.path_nodes, softmax, *weighted[:-1]], softmax)
         last, rank = weighted[-1], softmax.meta["val"].dim()
         if softmax.args[1] not in (-1, rank - 1):
-            raise _Apart("The softmax is not over the keys.")
-        query, keys, value = (node_of(t) for t in (*scores.product.args[-2:], last.args[1]))
+            raise _NotFused("The softmax is not over the keys.")
+        query, keys, value = (as_node(t) for t in (*scores.product.args[-2:], last.args[1]))
         if rank == 4:
             heads = softmax.meta["val"].shape[:2]
-            query, keys, value = (self._by_heads(t, heads) for t in (query, keys, value))
-            last = _seen_by_heads(last, (*heads, *last.meta["val"].shape[1:]))
+            query, keys, value = (self._with_head_dim(t, heads) for t in (query, keys, value))
+            last = _find_head_view(last, (*heads, *last.meta["val"].shape[1:]))
         lead = query.meta["val"].shape[:-2]
-        if len(lead) != rank - 2 or not all(are_same(t.meta["val"].shape[:-2], lead) for t in (keys, value, softmax)):
-            raise _Apart("Queries, keys and values have different batches.")
-        if any(at != rank for _, at in scores.changes):
-            raise _Apart("What it adds to scores is not seen by heads as its softmax is.")
-        self._check_kind(query, value, scores)
-        mask = self._mask(scores, query.meta["val"].dtype, softmax)
-        for node in (*scores.path, softmax, *weighted[:-1]):
-            _measured_elsewhere(node, scores.product, (query, keys))
-        self._put(last, (query, keys, value), mask, scores.scale)
+        if len(lead) != rank - 2 or not all(
+            have_same_shape(t.meta["val"].shape[:-2], lead) for t in (keys, value, softmax)
+        ):
+            raise _NotFused("Queries, keys and values have different batches.")
+        if any(at != rank for _, at in scores.terms):
+            raise _NotFused("What it adds to scores is not seen by heads as its softmax is.")
+        self._check_supported(query, value, scores)
+        mask = self._shared_mask(scores, query.meta["val"].dtype, softmax)
+        for node in (*scores.path_nodes, softmax, *weighted[:-1]):
+            _redirect_size_reads(node, scores.product, (query, keys))
+        self._insert_attention(last, (query, keys, value), mask, scores.scale)
 
-    def _by_heads(self, operand: torch.fx.Node, heads: Sequence[Any]) -> torch.fx.Node:
+    def _with_head_dim(self, operand: torch.fx.Node, heads: Sequence[Any]) -> torch.fx.Node:
         """A product's operand with heads in a dimension of their own: what it is a view of, or else a view of it."""
         found = operand
-        while found.target in COPIES or is_view(found):
-            inner = node_of(found.args[0])
-            if not has_same_matrices(inner, found):
+        while found.target in COPY_OPS or preserves_element_order(found):
+            inner = as_node(found.args[0])
+            if not keeps_last_two_dims(inner, found):
                 break
-            if found.meta["val"].dim() == 4 and (is_view(found) or not are_same(*shapes_of(inner, found))):
+            if found.meta["val"].dim() == 4 and (
+                preserves_element_order(found) or not have_same_shape(*shapes_of(inner, found))
+            ):
                 break
             found = inner
         if found.meta["val"].dim() == 4:
@@ -124,47 +128,57 @@ class _Work:
         shape = (*heads, *operand.meta["val"].shape[-2:])
         if not all(isinstance(n, int) for n in shape):
             return operand
-        with self.graph.inserting_after(operand), _mode_of(operand):
-            return self._call(operand, aten.view.default, (operand, list(shape)))
+        with self.graph.inserting_after(operand), _fake_mode_of(operand):
+            return self._call_op(operand, aten.view.default, (operand, list(shape)))
 
-    def _check_kind(self, query: torch.fx.Node, value: torch.fx.Node, scores: Scores) -> None:
+    def _check_supported(self, query: torch.fx.Node, value: torch.fx.Node, scores: ScoreExpr) -> None:
         """Raise _Apart where a call would give something else, or nothing would be won by it."""
         dtype = query.meta["val"].dtype
         widths = [t.meta["val"].shape[-1] for t in (query, value)]
-        if dtype not in TYPES:
-            raise _Apart(f"Libraries have no attention of {str(dtype).removeprefix('torch.')}.")
-        if not all(isinstance(n, int) and 0 < n <= WIDEST and n * dtype.itemsize % LINE == 0 for n in widths):
-            raise _Apart(f"Libraries have no attention of heads {' and '.join(dict.fromkeys(map(str, widths)))} wide.")
+        if dtype not in ATTENTION_DTYPES:
+            raise _NotFused(f"Libraries have no attention of {str(dtype).removeprefix('torch.')}.")
+        if not all(
+            isinstance(n, int) and 0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in widths
+        ):
+            raise _NotFused(
+                f"Libraries have no attention of heads {' and '.join(dict.fromkeys(map(str, widths)))} wide."
+            )
         if not 0 < scores.scale < math.inf:
-            raise _Apart("Its scores are not scaled by a positive number.")
-        for change, _ in scores.changes:
-            if isinstance(change, Filled) and not change.fill < LOWEST_SCORE:
-                raise _Apart(f"It fills scores with {change.fill:g}, and scores may be as low.")
-            if isinstance(change, Added) and dtype in HALVES and not self.limits.is_looked_up(change.node):
-                raise _Apart("What it adds to 16-bit scores may round them away, which attention in 32 bits would not.")
+            raise _NotFused("Its scores are not scaled by a positive number.")
+        for change, _ in scores.terms:
+            if isinstance(change, MaskedFillTerm) and not change.fill < MIN_SCORE:
+                raise _NotFused(f"It fills scores with {change.fill:g}, and scores may be as low.")
+            if (
+                isinstance(change, AddTerm)
+                and dtype in HALF_DTYPES
+                and not self.value_ranges.is_embedding_lookup(change.node)
+            ):
+                raise _NotFused(
+                    "What it adds to 16-bit scores may round them away, which attention in 32 bits would not."
+                )
 
-    def _put(
+    def _insert_attention(
         self, last: torch.fx.Node, given: tuple[torch.fx.Node, ...], mask: torch.fx.Node | None, scale: float
     ) -> None:
-        with self.graph.inserting_before(last), _mode_of(last):
+        with self.graph.inserting_before(last), _fake_mode_of(last):
             query, keys, value = given
-            given = (query, self._call(last, aten.transpose.int, (keys, -2, -1)), value)
+            given = (query, self._call_op(last, aten.transpose.int, (keys, -2, -1)), value)
             by_heads = query.meta["val"].dim() == 4
             if not by_heads:  # heads are all that there is
-                given = tuple(self._call(last, aten.unsqueeze.default, (t, 0)) for t in given)
-            found = self._call(last, operator("attention"), (*given, mask), {"scale": scale})
+                given = tuple(self._call_op(last, aten.unsqueeze.default, (t, 0)) for t in given)
+            found = self._call_op(last, composite_op("attention"), (*given, mask), {"scale": scale})
             # Libraries write heads side by side; whoever is handed the view gets what lies as eager's result.
             found.meta["val"] = found.meta["val"].transpose(1, 2).contiguous().transpose(1, 2)
             as_it_is = (aten.permute.default, (found, [0, 1, 2, 3])) if by_heads else (aten.squeeze.dim, (found, 0))
-            seen = self._call(last, *as_it_is)
+            seen = self._call_op(last, *as_it_is)
         seen.meta["val"] = last.meta["val"]
         last.replace_all_uses_with(seen)
         self.graph.erase_node(last)
         if by_heads:
             found.name = last.name  # by which its values are compared
-            self._drop_copies(seen)
+            self._remove_head_copies(seen)
 
-    def _drop_copies(self, seen: torch.fx.Node) -> None:
+    def _remove_head_copies(self, seen: torch.fx.Node) -> None:
         """Heads lie side by side already: what copies them there is not needed."""
         for turned in list(seen.users):
             if turned.target not in (aten.transpose.int, aten.permute.default) or len(turned.users) != 1:
@@ -177,58 +191,62 @@ class _Work:
                 turned.meta["val"] = copy.meta["val"]
                 self.graph.erase_node(copy)
 
-    def _mask(self, scores: Scores, dtype: torch.dtype, softmax: torch.fx.Node) -> torch.fx.Node | None:
+    def _shared_mask(self, scores: ScoreExpr, dtype: torch.dtype, softmax: torch.fx.Node) -> torch.fx.Node | None:
         """What is added to the scores; None where nothing is. Attentions that share a mask share what is made of it."""
-        changes = tuple(change for change, _ in scores.changes)
+        changes = tuple(change for change, _ in scores.terms)
         if changes and (changes, dtype) not in self._masks:
-            with self.graph.inserting_before(softmax), _mode_of(softmax):
-                self._masks[changes, dtype] = self._made_mask(changes, dtype, softmax)
+            with self.graph.inserting_before(softmax), _fake_mode_of(softmax):
+                self._masks[changes, dtype] = self._build_mask(changes, dtype, softmax)
         return self._masks[changes, dtype] if changes else None
 
-    def _made_mask(self, changes: Sequence[Added | Filled], dtype: torch.dtype, at: torch.fx.Node) -> torch.fx.Node:
+    def _build_mask(
+        self, changes: Sequence[AddTerm | MaskedFillTerm], dtype: torch.dtype, at: torch.fx.Node
+    ) -> torch.fx.Node:
         made: torch.fx.Node | None = None
         lowest = 0.0
         for change in changes:
-            if isinstance(change, Added):
-                made = self._plus(made, change, dtype, at)
-                lowest += min(bound * change.factor for bound in self.limits.of(change.node))
+            if isinstance(change, AddTerm):
+                made = self._add_bias(made, change, dtype, at)
+                lowest += min(bound * change.factor for bound in self.value_ranges.range_of(change.node))
             else:
-                rest = made if made is not None else self._number(at, 0.0, dtype)
+                rest = made if made is not None else self._full_scalar(at, 0.0, dtype)
                 # As low as numbers get, so that a row that sees no key weighs all keys alike, whatever its scores.
-                fill = NOTHING if change.fill == NOTHING else torch.finfo(dtype).min
-                number = self._number(at, fill, dtype)
-                chosen = (number, rest) if change.holds else (rest, number)
-                made = self._call(at, aten.where.self, (change.node, *chosen))
+                fill = NEG_INF if change.fill == NEG_INF else torch.finfo(dtype).min
+                number = self._full_scalar(at, fill, dtype)
+                chosen = (number, rest) if change.fills_where else (rest, number)
+                made = self._call_op(at, aten.where.self, (change.node, *chosen))
                 lowest = min(lowest, fill)
         assert made is not None
         if not lowest >= torch.finfo(dtype).min:
-            made = self._told_blind(made, dtype, at)
-        return made if made.meta["val"].dim() > 1 else self._call(at, aten.unsqueeze.default, (made, 0))
+            made = self._nan_for_masked_rows(made, dtype, at)
+        return made if made.meta["val"].dim() > 1 else self._call_op(at, aten.unsqueeze.default, (made, 0))
 
-    def _plus(self, made: torch.fx.Node | None, change: Added, dtype: torch.dtype, at: torch.fx.Node) -> torch.fx.Node:
+    def _add_bias(
+        self, made: torch.fx.Node | None, change: AddTerm, dtype: torch.dtype, at: torch.fx.Node
+    ) -> torch.fx.Node:
         part = change.node
         if change.factor != 1.0:
-            part = self._call(at, aten.mul.Tensor, (part, change.factor))
+            part = self._call_op(at, aten.mul.Tensor, (part, change.factor))
         if part.meta["val"].dtype != dtype:
-            part = self._call(at, aten._to_copy.default, (part,), {"dtype": dtype})
-        return part if made is None else self._call(at, aten.add.Tensor, (made, part))
+            part = self._call_op(at, aten._to_copy.default, (part,), {"dtype": dtype})
+        return part if made is None else self._call_op(at, aten.add.Tensor, (made, part))
 
-    def _told_blind(self, mask: torch.fx.Node, dtype: torch.dtype, at: torch.fx.Node) -> torch.fx.Node:
+    def _nan_for_masked_rows(self, mask: torch.fx.Node, dtype: torch.dtype, at: torch.fx.Node) -> torch.fx.Node:
         """The mask, its rows that see no key at all made NaN, as their softmax is: libraries do not agree on those."""
-        most = self._call(at, aten.amax.default, (mask, [-1], True))
-        is_blind = self._call(at, aten.eq.Scalar, (most, NOTHING))
-        return self._call(at, aten.where.self, (is_blind, self._number(at, math.nan, dtype), mask))
+        most = self._call_op(at, aten.amax.default, (mask, [-1], True))
+        is_blind = self._call_op(at, aten.eq.Scalar, (most, NEG_INF))
+        return self._call_op(at, aten.where.self, (is_blind, self._full_scalar(at, math.nan, dtype), mask))
 
-    def _number(self, at: torch.fx.Node, value: float, dtype: torch.dtype) -> torch.fx.Node:
-        return self._call(at, aten.full.default, ([], value), {"dtype": dtype, "device": at.meta["val"].device})
+    def _full_scalar(self, at: torch.fx.Node, value: float, dtype: torch.dtype) -> torch.fx.Node:
+        return self._call_op(at, aten.full.default, ([], value), {"dtype": dtype, "device": at.meta["val"].device})
 
-    def _call(
+    def _call_op(
         self, origin: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> torch.fx.Node:
         made = self.graph.create_node("call_function", target, args, kwargs or {})
         values, named = torch.fx.map_arg((args, dict(kwargs or {})), lambda n: n.meta["val"])
         made.meta["val"] = target(*values, **named)
-        set_origin(made, origin_of(origin))
+        set_provenance(made, provenance_of(origin))
         return made
 
 
@@ -239,42 +257,48 @@ def _swaps_heads(turned: torch.fx.Node) -> bool:
     return {int(d) % 4 for d in turned.args[1:]} == {1, 2}  # type: ignore[arg-type]
 
 
-def _mode_of(node: torch.fx.Node) -> Any:
+def _fake_mode_of(node: torch.fx.Node) -> Any:
     mode = detect_fake_mode([node.meta["val"]])
     if mode is None:
-        raise _Apart("The sizes of its tensors are not known.")
+        raise _NotFused("The sizes of its tensors are not known.")
     return mode
 
 
 def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Whoever reads a node's elements."""
-    return [user for user in node.users if user.target not in SIZES]
+    return [user for user in node.users if user.target not in SIZE_OPS]
 
 
-def _measured_elsewhere(node: torch.fx.Node, scores: torch.fx.Node, given: tuple[torch.fx.Node, torch.fx.Node]) -> None:
+def _redirect_size_reads(
+    node: torch.fx.Node, scores: torch.fx.Node, given: tuple[torch.fx.Node, torch.fx.Node]
+) -> None:
     """Ask the sizes of what is no longer there of what it was made of."""
     rank = node.meta["val"].dim()
-    rows, columns = given if rank == 4 else (node_of(a) for a in scores.args[-2:])
-    for user in [u for u in node.users if u.target in SIZES]:
+    rows, columns = given if rank == 4 else (as_node(a) for a in scores.args[-2:])
+    for user in [u for u in node.users if u.target in SIZE_OPS]:
         dim = int(user.args[1]) % rank  # type: ignore[arg-type]
         user.args = (columns if dim == rank - 1 else rows, dim)
 
 
-def _seen_by_heads(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node:
+def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node:
     """The one view of a product that has heads in a dimension of their own."""
     found = weighted
-    while len(users := _readers(found)) == 1 and is_view(users[0]) and has_same_matrices(found, users[0]):
+    while (
+        len(users := _readers(found)) == 1
+        and preserves_element_order(users[0])
+        and keeps_last_two_dims(found, users[0])
+    ):
         found = users[0]
-        if are_same(found.meta["val"].shape, shape):
+        if have_same_shape(found.meta["val"].shape, shape):
             return found
-    raise _Apart("Its result is not seen by heads.")
+    raise _NotFused("Its result is not seen by heads.")
 
 
-def _check_unread(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> None:
+def _check_single_reader(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> None:
     """Raise _Apart where something but the attention itself reads what would no longer be there."""
     for position, node in enumerate(path):
         if len(_readers(node)) > 1:
             word = "weights" if position >= list(path).index(softmax) else "scores"
             is_kept = any(user.op == "output" for user in _readers(node))
             why = "returned, or saved for the backward" if is_kept else "read elsewhere too"
-            raise _Apart(f"Its {word} are {why}: they have to be in memory.")
+            raise _NotFused(f"Its {word} are {why}: they have to be in memory.")

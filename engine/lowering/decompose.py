@@ -12,15 +12,15 @@ import torch.fx
 from torch._guards import detect_fake_mode
 
 from engine.ir.aot import AotGraph
-from engine.ir.graph import NodeOrigin, node_id, origin_of, set_origin
+from engine.ir.graph import NodeProvenance, node_id, provenance_of, set_provenance
 from engine.ir.philox import random_seeds
-from engine.lowering.draws import Draws
-from engine.lowering.ops import is_lowered
-from engine.lowering.parts import PARTS
+from engine.lowering.draws import RandomDecomposer
+from engine.lowering.ops import has_lowering
+from engine.lowering.parts import MISSING_DECOMPOSITIONS
 
 aten = torch.ops.aten
 
-LIBRARY = frozenset(
+LIBRARY_OPS = frozenset(
     (
         "mm",
         "addmm",
@@ -62,31 +62,31 @@ LIBRARY = frozenset(
     )
 )
 """Operators that stay whole: a vendor library does them best."""
-LINEAR_ALGEBRA = ("linalg_", "_linalg_")
+LINALG_PREFIXES = ("linalg_", "_linalg_")
 """How the names of matrix factorisations and solvers begin, which LAPACK and its likes do."""
 
 
-EMPTY = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
+ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
 
 
-def is_library(target: Any) -> bool:
+def is_library_op(target: Any) -> bool:
     """Whether an operator is left to ATen on purpose: a library does it, or there is nothing to compute."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if target.namespace != "aten":
         return target.namespace == "engine"
-    return _packet(target) in LIBRARY | EMPTY or _packet(target).startswith(LINEAR_ALGEBRA)
+    return _packet_name(target) in LIBRARY_OPS | ALLOCATION_OPS or _packet_name(target).startswith(LINALG_PREFIXES)
 
 
-def reason_for(target: Any, *, is_complex: bool = False) -> str:
+def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
     """Why an operator without a lowering (for complex tensors) is called in ATen."""
     if not isinstance(target, torch._ops.OpOverload):
         return "It has no lowering."
-    if _packet(target) in EMPTY:
+    if _packet_name(target) in ALLOCATION_OPS:
         return "It only allocates: there is nothing to compute."
     if target is random_seeds:
         return "The generator gives each random tensor its seed; kernels count on from there."
-    if is_library(target):
+    if is_library_op(target):
         return "A vendor library does it best."
     if is_complex:
         return "Complex numbers are computed by ATen."
@@ -95,20 +95,20 @@ def reason_for(target: Any, *, is_complex: bool = False) -> str:
     return "It has no lowering."
 
 
-def _packet(target: torch._ops.OpOverload) -> str:
+def _packet_name(target: torch._ops.OpOverload) -> str:
     name: str = target._schema.name
     return name.split("::")[1]
 
 
 @functools.cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
+def all_decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions, torch's and ours, of every operator that has neither a lowering nor a library of its own."""
     from torch._decomp import decomposition_table
 
     return {
         op: fn
-        for op, fn in {**decomposition_table, **PARTS}.items()
-        if not is_lowered(op) and not is_library(op) and "_for_cpu" not in str(op) and not _is_random(op)
+        for op, fn in {**decomposition_table, **MISSING_DECOMPOSITIONS}.items()
+        if not has_lowering(op) and not is_library_op(op) and "_for_cpu" not in str(op) and not _is_random(op)
     }
 
 
@@ -122,7 +122,7 @@ def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphM
     ``fused_random``: random operators too, into numbers that kernels draw themselves.
     """
     old = graph.module
-    draws = Draws(old) if fused_random else None
+    draws = RandomDecomposer(old) if fused_random else None
     root = torch.nn.Module()
     new = torch.fx.Graph()
     made: dict[torch.fx.Node, Any] = {}
@@ -130,22 +130,24 @@ def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphM
     for node in old.graph.nodes:
         if node.op == "placeholder":
             node.meta.setdefault("val", next(inputs, None))
-        origin = origin_of(node)
-        here = NodeOrigin((node_id(graph.prefix, graph.compilation, node),), origin.span, origin.stack, origin.module)
+        origin = provenance_of(node)
+        here = NodeProvenance(
+            (node_id(graph.node_id_prefix, graph.compilation_id, node),), origin.span, origin.stack, origin.module
+        )
         if node.op == "get_attr":
-            setattr(root, node.target.replace(".", "_"), _attribute(old, node.target))
+            setattr(root, node.target.replace(".", "_"), _get_attribute(old, node.target))
             made[node] = new.create_node("get_attr", node.target.replace(".", "_"), name=node.name)
             made[node].meta = dict(node.meta)
         elif node.target is operator.getitem and isinstance(made[node.args[0]], (tuple, list)):
             made[node] = made[node.args[0]][node.args[1]]
             continue
-        elif draws is not None and (drawn := draws.parts(node)) is not None:
-            seeds = draws.seeds(new, node)
-            set_origin(seeds, here)
-            made[node] = _spliced(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
+        elif draws is not None and (drawn := draws.decompose(node)) is not None:
+            seeds = draws.seeds_node(new, node)
+            set_provenance(seeds, here)
+            made[node] = _splice(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
             continue
-        elif node.op == "call_function" and (parts := _parts(node)) is not None:
-            made[node] = _spliced(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
+        elif node.op == "call_function" and (parts := _trace_decomposition(node)) is not None:
+            made[node] = _splice(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
             continue
         elif node.op == "output":
             new.output(torch.fx.map_arg(node.args[0], made.__getitem__))
@@ -154,14 +156,14 @@ def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphM
             copied = new.node_copy(node, made.__getitem__)
             copied.meta = dict(node.meta)
             made[node] = copied
-        set_origin(made[node], here)
+        set_provenance(made[node], here)
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)
     new.eliminate_dead_code()
     return torch.fx.GraphModule(root, new)
 
 
-def _attribute(module: torch.nn.Module, path: str) -> Any:
+def _get_attribute(module: torch.nn.Module, path: str) -> Any:
     found: Any = module
     for part in path.split("."):
         found = getattr(found, part)
@@ -169,14 +171,14 @@ def _attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def _can_decompose(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload) or is_lowered(target) or is_library(target):
+    if not isinstance(target, torch._ops.OpOverload) or has_lowering(target) or is_library_op(target):
         return False
-    return target in decompositions() or target.has_kernel_for_dispatch_key(
+    return target in all_decompositions() or target.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
 
 
-def _parts(node: torch.fx.Node) -> torch.fx.GraphModule | None:
+def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
     """One node's decomposition as a graph over the node's tensor and size arguments, None where there is none."""
     if not _can_decompose(node.target):
         return None
@@ -195,23 +197,25 @@ def _parts(node: torch.fx.Node) -> torch.fx.GraphModule | None:
 
     try:
         with mode, torch.no_grad():
-            traced = make_fx(call, decomposition_table=decompositions(), tracing_mode="real")(*values)
+            traced = make_fx(call, decomposition_table=all_decompositions(), tracing_mode="real")(*values)
     except Exception:  # a decomposition that does not take these arguments: ATen does the whole operator
         return None
     calls = [n.target for n in traced.graph.nodes if n.op == "call_function"]
-    if node.target in calls or not all(map(_is_provided, calls)) or not _fits(node, traced):
+    if node.target in calls or not all(map(_is_computable, calls)) or not _matches_metadata(node, traced):
         return None
     return traced
 
 
-def _is_provided(target: Any) -> bool:
+def _is_computable(target: Any) -> bool:
     """Whether a part is better off on its own than inside the whole operator, which ATen also has."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
-    return is_lowered(target) or is_library(target) or _is_random(target) or _packet(target).startswith("sym_")
+    return (
+        has_lowering(target) or is_library_op(target) or _is_random(target) or _packet_name(target).startswith("sym_")
+    )
 
 
-def _fits(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
+def _matches_metadata(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
     """Whether the parts give the same dtypes and sizes as the node did."""
     output = next(n for n in traced.graph.nodes if n.op == "output").args[0]
     results = output if isinstance(output, (tuple, list)) else (output,)
@@ -236,13 +240,13 @@ def _fits(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
     return True
 
 
-def _spliced(
+def _splice(
     new: torch.fx.Graph,
     root: torch.nn.Module,
     node: torch.fx.Node,
     parts: torch.fx.GraphModule,
     given: Sequence[Any],
-    here: NodeOrigin,
+    here: NodeProvenance,
 ) -> Any:
     """Copy the parts over what is given into the new graph; returns what stands for the node (a node, or a tuple of nodes)."""
     sources = iter(given)
@@ -256,15 +260,15 @@ def _spliced(
             result = torch.fx.map_arg(part.args[0], inner.__getitem__)
         elif part.op == "get_attr":
             name = f"{node.name}_{part.target}"
-            setattr(root, name, _attribute(parts, part.target))
+            setattr(root, name, _get_attribute(parts, part.target))
             inner[part] = new.create_node("get_attr", name, name=name)
             inner[part].meta = {"val": part.meta.get("val", getattr(root, name))}
-            set_origin(inner[part], here)
+            set_provenance(inner[part], here)
         else:
             args, kwargs = torch.fx.map_arg((part.args, dict(part.kwargs)), inner.__getitem__)
             name = node.name if part is output else f"{node.name}_{part.name}"
             copied = new.create_node(part.op, part.target, args, kwargs, name=name)
             copied.meta = {"val": part.meta.get("val")}
-            set_origin(copied, here)
+            set_provenance(copied, here)
             inner[part] = copied
     return tuple(result) if isinstance(result, list) else result

@@ -13,28 +13,37 @@ import torch
 import torch.fx
 
 from engine.errors import EngineError
-from engine.graph.passes.watch import Watch
+from engine.graph.passes.watch import PassRecorder
 from engine.ir.aot import AotGraph
-from engine.ir.files import file_name, is_cell
-from engine.ir.graph import ROWS_APART, origin_of
-from engine.ir.index import Size, contiguous_strides, is_same, plain, symbols_of
-from engine.ir.kernel import Constant, Program
-from engine.ir.loops import Def
-from engine.ir.tuning import USUAL, Chooser
-from engine.ir.unbacked import is_unbacked
-from engine.lowering.attentions import attentions
-from engine.lowering.blocks import Cuts, Cutter
-from engine.lowering.decompose import decompose, is_library, reason_for
-from engine.lowering.fuse import bases, fuse, probed
-from engine.lowering.masks import masks_as_numbers
-from engine.lowering.memory import alone, layout
-from engine.lowering.ops import complex_lowering_of, lowering_of
-from engine.lowering.share import Emit
-from engine.lowering.strides import strided
-from engine.lowering.table import REAL, ExternNode, Lowering, NotLowered, Tensor, apart_stride, parts_like, sizes_of
-from engine.lowering.templates.choose import with_templates
-from engine.lowering.unroll import unroll
-from engine.lowering.whole import whole
+from engine.ir.files import display_name, is_cell
+from engine.ir.graph import PADDED_ROWS_KEY, provenance_of
+from engine.ir.index import Size, as_size, contiguous_strides, sizes_equal, symbols_of
+from engine.ir.kernel import ConstantTensor, LoweredProgram
+from engine.ir.loops import TensorDef
+from engine.ir.tuning import LIBRARY_CHOOSER, TemplateChooser
+from engine.ir.unbacked import has_unbacked_symbols
+from engine.lowering.attentions import fuse_attention
+from engine.lowering.blocks import BlockTuner, CandidateBlockings
+from engine.lowering.decompose import decompose, fallback_reason, is_library_op
+from engine.lowering.fuse import build_unfused, extern_read_defs, fuse
+from engine.lowering.masks import bool_to_bias_mask
+from engine.lowering.memory import schedule_to_program, subprogram
+from engine.lowering.ops import find_complex_lowering, find_lowering
+from engine.lowering.share import PrintKernel
+from engine.lowering.strides import strided_view_of
+from engine.lowering.table import (
+    REAL_DTYPES,
+    ExternNode,
+    LoweredTensor,
+    LoweringContext,
+    NotLowered,
+    as_real_meta,
+    non_overlapping_stride,
+    symbolic_shape,
+)
+from engine.lowering.templates.choose import choose_templates
+from engine.lowering.unroll import unroll_reductions
+from engine.lowering.whole import pad_matmul
 from engine.records.bytecode import Span
 from engine.records.lowering import FusionDecision
 
@@ -44,7 +53,7 @@ class LoweringError(EngineError):
 
 
 aten = torch.ops.aten
-_SIZED = frozenset(
+_TAKES_SIZES = frozenset(
     (
         aten.view.default,
         aten._unsafe_view.default,
@@ -65,20 +74,20 @@ _SIZED = frozenset(
 """What takes sizes in a list, or before all else."""
 
 
-_ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
+_TAKES_SCALARS_FROM_TENSORS = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
 """What takes numbers that are known only when the graph runs."""
 
 
 def lower(
     graph: AotGraph,
     target: str,
-    emit: Emit,
+    emit: PrintKernel,
     *,
     fused_random: bool = False,
-    refused: Mapping[str, str] = MappingProxyType({}),
-    chooser: Chooser = USUAL,
-    cuts: Cuts | None = None,
-) -> Program:
+    forced_fallbacks: Mapping[str, str] = MappingProxyType({}),
+    chooser: TemplateChooser = LIBRARY_CHOOSER,
+    candidate_blockings: CandidateBlockings | None = None,
+) -> LoweredProgram:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
     Operators without a lowering become ATen calls, each with its reason. ``fused_random``: kernels draw random numbers themselves, which a
@@ -89,59 +98,61 @@ def lower(
         LoweringError: something in the graph cannot be expressed at all.
     """
     try:
-        watch, exchanged = rewritten(graph, fused_random=fused_random)
-        for placeholder in graph.saved:  # which an earlier lowering may have told otherwise
-            forget_rows(placeholder)
-        saved = dict(enumerate(graph.saved, graph.results or 0))
-        walk = Walk(graph.compilation, watch.module, graph.stage, saved, refused)
+        watch, exchanged = run_passes(graph, fused_random=fused_random)
+        for placeholder in graph.saved_placeholders:  # which an earlier lowering may have told otherwise
+            reset_saved_row_stride(placeholder)
+        saved = dict(enumerate(graph.saved_placeholders, graph.num_user_outputs or 0))
+        walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks)
         walk.run()
-        told = {symbol: made for symbol, (made, _) in walk.told.items()}
-        unroll(walk.low.defs, walk.kept())
-        schedule = fuse(walk.low.defs, walk.low.externs, walk.kept(), walk.low.apart, told)
-        returned = {v.base for v in walk.outputs if isinstance(v, Tensor)}
-        by_themselves = functools.partial(alone, walk, target, emit)
-        schedule = with_templates(schedule, returned, chooser, by_themselves, refused, walk.sizes)
-        program = layout(walk, schedule, target, emit, Cutter(chooser, cuts, emit, target, walk.sizes))
+        told = {symbol: made for symbol, (made, _) in walk.unbacked_definitions.items()}
+        unroll_reductions(walk.context.defs, walk.defs_in_memory())
+        schedule = fuse(walk.context.defs, walk.context.externs, walk.defs_in_memory(), walk.context.no_fuse, told)
+        returned = {v.definition for v in walk.outputs if isinstance(v, LoweredTensor)}
+        by_themselves = functools.partial(subprogram, walk, target, emit)
+        schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.size_hints)
+        program = schedule_to_program(
+            walk, schedule, target, emit, BlockTuner(chooser, candidate_blockings, emit, target, walk.size_hints)
+        )
         decisions = (*exchanged, *program.record.decisions)
         return replace(program, record=replace(program.record, passes=tuple(watch.records), decisions=decisions))
     except LoweringError:
         raise
     except Exception as error:
         raise LoweringError(
-            f"The graph of {graph.compilation} could not be lowered: {type(error).__name__}: {error}"
+            f"The graph of {graph.compilation_id} could not be lowered: {type(error).__name__}: {error}"
         ) from error
 
 
-def rewritten(graph: AotGraph, *, fused_random: bool) -> tuple[Watch, tuple[FusionDecision, ...]]:
+def run_passes(graph: AotGraph, *, fused_random: bool) -> tuple[PassRecorder, tuple[FusionDecision, ...]]:
     """The graph as it becomes loops: in few operators, with the records of the passes that made it so, and where attention was found."""
-    watch = Watch(graph.module)
-    with watch.watching("decompose"):
+    watch = PassRecorder(graph.module)
+    with watch.record_pass("decompose"):
         watch.module = decompose(graph, fused_random=fused_random)
-    with watch.watching("attentions"):
-        exchanged = attentions(watch.module)
-    with watch.watching("whole"):
-        watch.module = whole(watch.module)
-    with watch.watching("masks_as_numbers"):
-        watch.module = masks_as_numbers(watch.module)
+    with watch.record_pass("attentions"):
+        exchanged = fuse_attention(watch.module)
+    with watch.record_pass("whole"):
+        watch.module = pad_matmul(watch.module)
+    with watch.record_pass("masks_as_numbers"):
+        watch.module = bool_to_bias_mask(watch.module)
     return watch, exchanged
 
 
-def forget_rows(placeholder: torch.fx.Node) -> None:
-    """Take back what ``tell_rows`` told of a value that is saved for a backward."""
-    if ROWS_APART in placeholder.meta:
-        placeholder.meta = {**placeholder.meta, "val": placeholder.meta[ROWS_APART]}
-        del placeholder.meta[ROWS_APART]
+def reset_saved_row_stride(placeholder: torch.fx.Node) -> None:
+    """Take back what ``set_saved_row_stride`` told of a value that is saved for a backward."""
+    if PADDED_ROWS_KEY in placeholder.meta:
+        placeholder.meta = {**placeholder.meta, "val": placeholder.meta[PADDED_ROWS_KEY]}
+        del placeholder.meta[PADDED_ROWS_KEY]
 
 
-def tell_rows(placeholder: torch.fx.Node, row: int) -> None:
+def set_saved_row_stride(placeholder: torch.fx.Node, row: int) -> None:
     """Tell a backward that a matrix is saved with its rows ``row`` elements apart."""
     told = placeholder.meta["val"]
     with told.fake_mode:
         apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
-    placeholder.meta = {**placeholder.meta, "val": apart, ROWS_APART: told}
+    placeholder.meta = {**placeholder.meta, "val": apart, PADDED_ROWS_KEY: told}
 
 
-class Walk:
+class GraphLowering:
     """Goes through a decomposed graph node by node and gives each a meaning in ``values``."""
 
     def __init__(
@@ -152,43 +163,43 @@ class Walk:
         saved: Mapping[int, torch.fx.Node] = MappingProxyType({}),
         refused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.refused = refused
+        self.forced_fallbacks = refused
         self.stage = stage
-        self.saved = saved
+        self.saved_placeholders = saved
         self.module = module
-        self.low = Lowering(compilation)
-        self.low.names.update({n.name: 1 for n in module.graph.nodes})
+        self.context = LoweringContext(compilation)
+        self.context.name_counts.update({n.name: 1 for n in module.graph.nodes})
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[tuple[str, Any]] = []
         self.symbols: dict[str, tuple[int, int]] = {}
-        self.sizes: dict[str, int] = {}
+        self.size_hints: dict[str, int] = {}
         """By symbol, the size at hand."""
-        self.told: dict[str, tuple[Def, int]] = {}
+        self.unbacked_definitions: dict[str, tuple[TensorDef, int]] = {}
         """Symbols that are known once an ATen call was made: its result, and the dimension, -1 for a number."""
-        self.assumed: dict[str, Size] = {}
+        self.assumed_values: dict[str, Size] = {}
         """By node that reads a number: what it is taken to be."""
         self.outputs: tuple[Any, ...] = ()
-        self.unbound: list[tuple[torch.fx.Node, Tensor]] = []
-        self.computing = 0
-        self.lowered = 0
+        self.inputs_with_unknown_strides: list[tuple[torch.fx.Node, LoweredTensor]] = []
+        self.compute_node_count = 0
+        self.lowered_node_count = 0
 
     def run(self) -> None:
         """Walk the graph."""
         for node in self.module.graph.nodes:
-            if self.unbound and node.op != "placeholder":
-                self._settle_strides()
-                self.unbound.clear()
-            self.low.node = node
-            self.low.origins = origin_of(node).nodes
-            self.low.where = line_of(origin_of(node).span)
+            if self.inputs_with_unknown_strides and node.op != "placeholder":
+                self._copy_inputs_with_unknown_strides()
+                self.inputs_with_unknown_strides.clear()
+            self.context.current_node = node
+            self.context.origins = provenance_of(node).nodes
+            self.context.user_line = format_user_line(provenance_of(node).span)
             getattr(self, f"_{node.op}")(node)
-        self.low.node = None
+        self.context.current_node = None
 
-    def kept(self) -> set[Def]:
+    def defs_in_memory(self) -> set[TensorDef]:
         """Defs that must be in memory."""
-        kept = {v.base for v in self.outputs if isinstance(v, Tensor)}
-        for extern in self.low.externs:
-            kept.update(bases(extern))
+        kept = {v.definition for v in self.outputs if isinstance(v, LoweredTensor)}
+        for extern in self.context.externs:
+            kept.update(extern_read_defs(extern))
         return kept
 
     def _placeholder(self, node: torch.fx.Node) -> None:
@@ -196,29 +207,29 @@ class Walk:
         position = len(self.inputs)
         self.inputs.append((node.name, value))
         if not isinstance(value, torch.Tensor):
-            self.values[node] = self._scalar(value)
-            self._bind(value, position, -1)
+            self.values[node] = self._as_expr(value)
+            self._bind_symbol(value, position, -1)
             return
         for dim, size in enumerate(value.shape):
-            self._bind(size, position, dim)
-        read = self._read(node.name, value, "input", ())
-        stride = read.base.stride
+            self._bind_symbol(size, position, dim)
+        read = self._tensor_in_memory(node.name, value, "input", ())
+        stride = read.definition.stride
         self.values[node] = read
         if not all(isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys() for s in stride):
-            self.unbound.append((node, read))
+            self.inputs_with_unknown_strides.append((node, read))
 
-    def _read(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> Tensor:
+    def _tensor_in_memory(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> LoweredTensor:
         """A tensor that is there: an input, or an ATen call's result. A complex one is read as its real view."""
-        seen = parts_like(value)
+        seen = as_real_meta(value)
         is_complex = seen is not value
-        stride = tuple(plain(s) for s in seen.stride()) if value.layout == torch.strided else ()
-        stride = self._told_strides(sizes_of(seen), stride, kind)
-        made = Def(name, seen.dtype, sizes_of(seen), stride, kind, origins, is_complex=is_complex)
-        return Tensor(made.shape, self.low.add(made), is_complex=is_complex)
+        stride = tuple(as_size(s) for s in seen.stride()) if value.layout == torch.strided else ()
+        stride = self._known_strides(symbolic_shape(seen), stride, kind)
+        made = TensorDef(name, seen.dtype, symbolic_shape(seen), stride, kind, origins, is_complex=is_complex)
+        return LoweredTensor(made.shape, self.context.add(made), is_complex=is_complex)
 
-    def _told_strides(self, shape: tuple[Size, ...], stride: tuple[Size, ...], kind: str) -> tuple[Size, ...]:
+    def _known_strides(self, shape: tuple[Size, ...], stride: tuple[Size, ...], kind: str) -> tuple[Size, ...]:
         """Strides without symbols that nothing tells: over one element they do not matter, and an ATen call's result can be copied."""
-        told = symbols_of(shape) | self.symbols.keys() | self.told.keys()
+        told = symbols_of(shape) | self.symbols.keys() | self.unbacked_definitions.keys()
         if symbols_of(stride) <= told:
             return stride
         even = contiguous_strides(shape)
@@ -228,16 +239,17 @@ class Walk:
             e if n == 1 and not symbols_of((s,)) <= told else s for n, s, e in zip(shape, stride, even, strict=True)
         )
 
-    def _settle_strides(self) -> None:
+    def _copy_inputs_with_unknown_strides(self) -> None:
         """Inputs whose strides are symbols that no size gives are copied first."""
-        for node, read in self.unbound:
+        for node, read in self.inputs_with_unknown_strides:
             if all(
-                isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys() for s in read.base.stride
+                isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys()
+                for s in read.definition.stride
             ):
                 continue
-            self.low.node, self.low.origins = node, origin_of(node).nodes
-            copied = Def(
-                self.low.name(f"{node.name}_rows"),
+            self.context.current_node, self.context.origins = node, provenance_of(node).nodes
+            copied = TensorDef(
+                self.context.unique_name(f"{node.name}_rows"),
                 read.dtype,
                 read.shape,
                 contiguous_strides(read.shape),
@@ -246,25 +258,25 @@ class Walk:
             )
             reason = "Its strides are symbols that no size gives."
             target = torch.ops.aten.clone.default
-            self.low.externs.append(
+            self.context.externs.append(
                 ExternNode(
                     node, target, (read,), {"memory_format": torch.contiguous_format}, (copied,), False, reason, ()
                 )
             )
-            self.low.add(copied)
-            self.values[node] = Tensor(read.shape, copied, is_complex=read.is_complex)
+            self.context.add(copied)
+            self.values[node] = LoweredTensor(read.shape, copied, is_complex=read.is_complex)
 
-    def _bind(self, value: Any, position: int, dim: int) -> None:
+    def _bind_symbol(self, value: Any, position: int, dim: int) -> None:
         if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
             name = str(value.node.expr)
             self.symbols.setdefault(name, (position, dim))
             if isinstance(value, torch.SymInt) and value.node.has_hint():
-                self.sizes[name] = int(value.node.hint)
+                self.size_hints[name] = int(value.node.hint)
 
-    def _scalar(self, value: Any) -> Any:
+    def _as_expr(self, value: Any) -> Any:
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             return value.node.expr
-        return plain(value) if isinstance(value, torch.SymInt) else value
+        return as_size(value) if isinstance(value, torch.SymInt) else value
 
     def _get_attr(self, node: torch.fx.Node) -> None:
         value = getattr(self.module, str(node.target))
@@ -272,7 +284,7 @@ class Walk:
             self.values[node] = value
             return
         value = value.detach()
-        self.computing += 1
+        self.compute_node_count += 1
         if (
             value.numel() == 1
             and value.device.type == "cpu"
@@ -281,210 +293,219 @@ class Walk:
         ):
             number = value.item()
             if isinstance(number, (bool, int, float)):
-                self.lowered += 1
-                self.values[node] = self._renamed(
-                    node, self.low.pointwise(sizes_of(value), value.dtype, lambda b, i: b.constant(number, value.dtype))
+                self.lowered_node_count += 1
+                self.values[node] = self._name_after_node(
+                    node,
+                    self.context.pointwise(
+                        symbolic_shape(value), value.dtype, lambda b, i: b.constant(number, value.dtype)
+                    ),
                 )
                 return
-        self._extern(node, Constant(value), (), {}, "a constant tensor that the graph holds", is_library=True)
+        self._add_extern(node, ConstantTensor(value), (), {}, "a constant tensor that the graph holds", is_library=True)
 
     def _call_function(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
         if node.target is operator.getitem:
-            found = self._of(node.args[0])[node.args[1]]
-            self.values[node] = self._renamed(node, found)
+            found = self._value_of(node.args[0])[node.args[1]]
+            self.values[node] = self._name_after_node(node, found)
             return
         if (
             isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
             and not (isinstance(value, bool) and isinstance(node.target, torch._ops.OpOverload))
-            and not _is_item(node)
+            and not _is_item_call(node)
         ):
-            self.values[node] = self._scalar(value)
+            self.values[node] = self._as_expr(value)
             return
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             raise LoweringError(f"The graph is not functional: {node.target} writes into its argument.")
-        self.computing += 1
-        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._of)
-        reason = self._lowered(node, args, kwargs)
+        self.compute_node_count += 1
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._value_of)
+        reason = self._try_lowering(node, args, kwargs)
         if reason is None:
-            self.lowered += 1
+            self.lowered_node_count += 1
             return
-        is_library_call = is_library(node.target) or _is_empty(node)
-        self._extern(node, node.target, args, kwargs, reason, is_library=is_library_call)
+        is_library_call = is_library_op(node.target) or _has_only_empty_results(node)
+        self._add_extern(node, node.target, args, kwargs, reason, is_library=is_library_call)
 
-    def _of(self, node: Any) -> Any:
+    def _value_of(self, node: Any) -> Any:
         return self.values[node]
 
-    def _lowered(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
+    def _try_lowering(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
         """Try the table; why it did not work, None if it did."""
         is_complex = _is_complex(node, args, kwargs)
-        lowering = (complex_lowering_of if is_complex else lowering_of)(node.target)
-        refused = next((self.refused[o] for o in self.low.origins if o in self.refused), None)
+        lowering = (find_complex_lowering if is_complex else find_lowering)(node.target)
+        refused = next((self.forced_fallbacks[o] for o in self.context.origins if o in self.forced_fallbacks), None)
         if refused is not None and lowering is not None and not _is_view(node.target):
             return refused
         if lowering is None:
-            return reason_for(node.target, is_complex=is_complex)
-        mark = len(self.low.defs)
-        if self._is_fresh(node.meta.get("val")):
+            return fallback_reason(node.target, is_complex=is_complex)
+        mark = len(self.context.defs)
+        if self._has_unknown_size(node.meta.get("val")):
             return "The size of the result is known only when ATen has made it."
-        if any(is_unbacked(n.meta.get("val")) for n in _numbers_of(node)) and not _is_with_fractions(node):
+        if any(has_unbacked_symbols(n.meta.get("val")) for n in _scalar_inputs(node)) and not _takes_only_float_scalars(
+            node
+        ):
             return "It is given a number that is read from a tensor, of which neither sign nor width is known."
         try:
             _check_devices(node)
             _check_not_empty(node)
-            result = lowering(self.low, *args, **kwargs)
+            result = lowering(self.context, *args, **kwargs)
             _check_result(node, result)
-            for made in self.low.defs[mark:]:
+            for made in self.context.defs[mark:]:
                 if made.is_computed:
-                    probed(made)
+                    build_unfused(made)
         except NotLowered as refusal:
-            del self.low.defs[mark:]
-            return _sentence(str(refusal))
+            del self.context.defs[mark:]
+            return _as_sentence(str(refusal))
         except Exception as error:
-            del self.low.defs[mark:]
+            del self.context.defs[mark:]
             return f"Its lowering failed ({type(error).__name__}: {error}): ATen runs it."
-        self.values[node] = self._renamed(node, result) if isinstance(result, Tensor) else result
+        self.values[node] = self._name_after_node(node, result) if isinstance(result, LoweredTensor) else result
         return None
 
-    def _is_fresh(self, value: Any) -> bool:
+    def _has_unknown_size(self, value: Any) -> bool:
         """Whether a result has a size that nothing before tells."""
         if not isinstance(value, torch.Tensor) or not value._has_symbolic_sizes_strides:
             return False
-        unknown = symbols_of(sizes_of(value)) - self.symbols.keys() - self.told.keys()
-        return any(s.is_Symbol and str(s) in unknown for s in sizes_of(value) if not isinstance(s, int))
+        unknown = symbols_of(symbolic_shape(value)) - self.symbols.keys() - self.unbacked_definitions.keys()
+        return any(s.is_Symbol and str(s) in unknown for s in symbolic_shape(value) if not isinstance(s, int))
 
-    def _renamed(self, node: torch.fx.Node, value: Any) -> Any:
+    def _name_after_node(self, node: torch.fx.Node, value: Any) -> Any:
         """Name what holds exactly this node's value after the node."""
         if (
-            isinstance(value, Tensor)
-            and value.mapping is None
-            and value.base.is_computed
-            and value.base.name not in _node_names(self.module)
+            isinstance(value, LoweredTensor)
+            and value.index_map is None
+            and value.definition.is_computed
+            and value.definition.name not in _node_names(self.module)
         ):
-            value.base.name = node.name
+            value.definition.name = node.name
         return value
 
-    def _extern(
+    def _add_extern(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, reason: str, *, is_library: bool
     ) -> None:
         args, kwargs = torch.utils._pytree.tree_map(
-            lambda v: self.in_memory(v) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs))
+            lambda v: self.realize(v) if isinstance(v, LoweredTensor) else v, (tuple(args), dict(kwargs))
         )
         value = node.meta.get("val")
-        tensors: list[Tensor | None] = []
+        tensors: list[LoweredTensor | None] = []
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            self._number(node, value, target, args, kwargs)
+            self._add_extern_scalar(node, value, target, args, kwargs)
             return
         many = isinstance(value, (tuple, list))
         if many and any(isinstance(item, (tuple, list)) for item in value):  # type: ignore[union-attr]
             raise LoweringError(f"{node.target} gives several lists of tensors, which programs do not hold.")
         for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
-            name = node.name if not many else self.low.name(f"{node.name}_{k}")
-            tensors.append(self._result(name, item) if isinstance(item, torch.Tensor) else None)
+            name = node.name if not many else self.context.unique_name(f"{node.name}_{k}")
+            tensors.append(self._extern_result(name, item) if isinstance(item, torch.Tensor) else None)
             if (made := tensors[-1]) is not None:
-                self._tell(made.base)
-        results = tuple(None if t is None else t.base for t in tensors)
-        self.low.externs.append(ExternNode(node, target, args, kwargs, results, is_library, reason, self.low.origins))
+                self._bind_result_sizes(made.definition)
+        results = tuple(None if t is None else t.definition for t in tensors)
+        self.context.externs.append(
+            ExternNode(node, target, args, kwargs, results, is_library, reason, self.context.origins)
+        )
         self.values[node] = tuple(tensors) if many else tensors[0]
         if not many and results[0] is None and value is not None:
             raise LoweringError(f"{node.target} gives a {type(value).__name__}, which programs do not hold.")
 
-    def _number(self, node: torch.fx.Node, value: Any, target: Any, args: Any, kwargs: Any) -> None:
+    def _add_extern_scalar(self, node: torch.fx.Node, value: Any, target: Any, args: Any, kwargs: Any) -> None:
         """A number that is known once ATen has read it from a tensor."""
-        number = Def(node.name, torch.int64, (), (), "number", self.low.origins)
+        number = TensorDef(node.name, torch.int64, (), (), "number", self.context.origins)
         reason = "A number is read from a tensor: whoever launches kernels waits for it."
-        self.low.externs.append(ExternNode(node, target, args, kwargs, (number,), True, reason, self.low.origins))
-        self.low.add(number)
-        self.values[node] = self._scalar(value)
+        self.context.externs.append(
+            ExternNode(node, target, args, kwargs, (number,), True, reason, self.context.origins)
+        )
+        self.context.add(number)
+        self.values[node] = self._as_expr(value)
         expression = value.node.expr
         symbol = next(iter(expression.free_symbols), None)
         # A truth is a symbol too: whether it is one.
-        is_new = str(symbol) not in self.symbols and str(symbol) not in self.told
+        is_new = str(symbol) not in self.symbols and str(symbol) not in self.unbacked_definitions
         if is_new and (expression == symbol or isinstance(value, torch.SymBool)):
-            self.told[str(symbol)] = (number, -1)
+            self.unbacked_definitions[str(symbol)] = (number, -1)
         elif isinstance(value, torch.SymInt):
-            self.assumed[node.name] = plain(expression)
+            self.assumed_values[node.name] = as_size(expression)
 
-    def _tell(self, made: Def) -> None:
+    def _bind_result_sizes(self, made: TensorDef) -> None:
         """Note the sizes that only an ATen call's result tells."""
         for dim, size in enumerate(made.shape):
             if not isinstance(size, int) and size.is_Symbol and str(size) not in self.symbols:
-                self.told.setdefault(str(size), (made, dim))
+                self.unbacked_definitions.setdefault(str(size), (made, dim))
 
-    def _result(self, name: str, value: torch.Tensor) -> Tensor:
+    def _extern_result(self, name: str, value: torch.Tensor) -> LoweredTensor:
         if value.layout != torch.strided:
             raise LoweringError(f"{name} is a sparse tensor: graphs with sparse results are not lowered.")
-        return self._read(name, value, "extern", self.low.origins)
+        return self._tensor_in_memory(name, value, "extern", self.context.origins)
 
-    def in_memory(self, value: Tensor) -> Tensor:
+    def realize(self, value: LoweredTensor) -> LoweredTensor:
         """The tensor itself where it is a strided view of something in memory, else a copy."""
-        if strided(value) is not None:
+        if strided_view_of(value) is not None:
             return value
-        node, self.low.node = self.low.node, None
-        copied = self.low.pointwise(value.shape, value.dtype, value.at, name=f"{value.base.name}_copy")
-        self.low.node = node
+        node, self.context.current_node = self.context.current_node, None
+        copied = self.context.pointwise(value.shape, value.dtype, value.load, name=f"{value.definition.name}_copy")
+        self.context.current_node = node
         return replace(copied, is_complex=value.is_complex)
 
     def _output(self, node: torch.fx.Node) -> None:
         given = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
-        values = [self._of(v) if isinstance(v, torch.fx.Node) else v for v in given]
+        values = [self._value_of(v) if isinstance(v, torch.fx.Node) else v for v in given]
         result: list[Any] = []
         for position, (source, value) in enumerate(zip(given, values, strict=True)):
-            if isinstance(value, Tensor) and not self._is_saved_apart(position, value):
+            if isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
                 value = self._output_tensor(source, value)
             result.append(value)
         self.outputs = tuple(result)
 
-    def _is_saved_apart(self, position: int, value: Tensor) -> bool:
+    def _saves_padded_rows(self, position: int, value: LoweredTensor) -> bool:
         """Whether a matrix is saved as it lies, its rows apart: the backward is told, and reads it there."""
-        placeholder, placed = self.saved.get(position), strided(value)
+        placeholder, placed = self.saved_placeholders.get(position), strided_view_of(value)
         if placeholder is None or placed is None or placed[1] != 0 or len(value.shape) != 2 or value.is_complex:
             return False
         (row, column), (_, width) = placed[0], value.shape
         if column != 1 or not isinstance(row, int) or not isinstance(width, int) or row <= width:
             return False
-        tell_rows(placeholder, row)
+        set_saved_row_stride(placeholder, row)
         return True
 
-    def _output_tensor(self, source: Any, value: Tensor) -> Tensor:
+    def _output_tensor(self, source: Any, value: LoweredTensor) -> LoweredTensor:
         """Something in memory with the strides that eager gives."""
-        self.low.origins = origin_of(source).nodes
-        placed = strided(value)
-        wanted = parts_like(source.meta["val"])
+        self.context.origins = provenance_of(source).nodes
+        placed = strided_view_of(value)
+        wanted = as_real_meta(source.meta["val"])
         if placed is not None and _same_layout(placed, value, wanted):
             return value
-        self.low.node = source
-        copied = self.low.pointwise(
+        self.context.current_node = source
+        copied = self.context.pointwise(
             value.shape,
             value.dtype,
-            value.at,
+            value.load,
             name=f"{source.name}_copy",
-            stride=apart_stride(wanted),
+            stride=non_overlapping_stride(wanted),
         )
-        self.low.node = None
+        self.context.current_node = None
         return replace(copied, is_complex=value.is_complex)
 
 
-def _numbers_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+def _scalar_inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The symbols that a node is given other than as sizes, which torch has found not to be negative."""
     given = list(node.all_input_nodes)
-    if node.target in _SIZED:
+    if node.target in _TAKES_SIZES:
         given = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, torch.fx.Node)]
     return [n for n in given if isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))]
 
 
-def _is_with_fractions(node: torch.fx.Node) -> bool:
+def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
     """Whether an elementwise operation takes fractions that are read from tensors, which whoever launches a kernel hands over."""
-    made, given = node.meta.get("val"), [n.meta["val"] for n in _numbers_of(node)]
+    made, given = node.meta.get("val"), [n.meta["val"] for n in _scalar_inputs(node)]
     is_float = isinstance(made, torch.Tensor) and made.dtype.is_floating_point
-    return node.target in _ARITHMETIC and is_float and all(isinstance(v, torch.SymFloat) for v in given)
+    return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(isinstance(v, torch.SymFloat) for v in given)
 
 
-def line_of(span: Span | None) -> str:
+def format_user_line(span: Span | None) -> str:
     """A line of the user's as messages of kernels name it: "model.py:12", without the folders of this machine, or "cell 3, line 2"."""
     if span is None:
         return ""
-    name = file_name(span.file)
+    name = display_name(span.file)
     return f"{name}, line {span.line}" if is_cell(span.file) else f"{name}:{span.line}"
 
 
@@ -500,8 +521,8 @@ def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     """Whether a call takes or gives complex tensors that loops compute with."""
     given = torch.utils._pytree.tree_leaves((args, kwargs))
     made = torch.utils._pytree.tree_leaves(node.meta.get("val"))
-    return any(isinstance(v, Tensor) and v.is_complex for v in given) or any(
-        isinstance(v, torch.Tensor) and v.dtype in REAL for v in made
+    return any(isinstance(v, LoweredTensor) and v.is_complex for v in given) or any(
+        isinstance(v, torch.Tensor) and v.dtype in REAL_DTYPES for v in made
     )
 
 
@@ -510,11 +531,11 @@ def _is_view(target: Any) -> bool:
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
-def _is_item(node: torch.fx.Node) -> bool:
+def _is_item_call(node: torch.fx.Node) -> bool:
     return node.target in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 
 
-def _sentence(reason: str) -> str:
+def _as_sentence(reason: str) -> str:
     return reason[:1].upper() + reason[1:] + ("" if reason.endswith(".") else ".")
 
 
@@ -546,7 +567,7 @@ def _check_not_empty(node: torch.fx.Node) -> None:
         raise NotLowered("its result has no elements: there is nothing to launch")
 
 
-def _is_empty(node: torch.fx.Node) -> bool:
+def _has_only_empty_results(node: torch.fx.Node) -> bool:
     """Whether no result has an element: nothing is left undone where ATen makes them."""
     leaves = torch.utils._pytree.tree_leaves(node.meta.get("val"))
     return bool(leaves) and all(map(_has_no_elements, leaves))
@@ -564,13 +585,17 @@ def _check_result(node: torch.fx.Node, result: Any) -> None:
     for made, expected in zip(results, wanted, strict=True):
         if not isinstance(expected, torch.Tensor):
             continue
-        expected = parts_like(expected)
-        same = isinstance(made, Tensor) and made.dtype == expected.dtype and len(made.shape) == len(expected.shape)
-        if not same or not all(is_same(a, plain(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
+        expected = as_real_meta(expected)
+        same = (
+            isinstance(made, LoweredTensor) and made.dtype == expected.dtype and len(made.shape) == len(expected.shape)
+        )
+        if not same or not all(sizes_equal(a, as_size(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
             raise AssertionError(
                 f"it gave {getattr(made, 'dtype', None)}{getattr(made, 'shape', None)} for {expected.dtype}{tuple(expected.shape)}"
             )
 
 
-def _same_layout(placed: tuple[tuple[Size, ...], Size], value: Tensor, wanted: torch.Tensor) -> bool:
-    return all(n == 1 or is_same(s, plain(w)) for n, s, w in zip(value.shape, placed[0], wanted.stride(), strict=True))
+def _same_layout(placed: tuple[tuple[Size, ...], Size], value: LoweredTensor, wanted: torch.Tensor) -> bool:
+    return all(
+        n == 1 or sizes_equal(s, as_size(w)) for n, s, w in zip(value.shape, placed[0], wanted.stride(), strict=True)
+    )

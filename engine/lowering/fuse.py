@@ -14,90 +14,94 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from engine.ir.index import (
-    Div,
-    Index,
+    FloorDiv,
+    IndexExpr,
+    LoopVar,
     Mod,
     Size,
-    Var,
     contiguous_strides,
     exact_quotient,
     flatten,
     is_bijection,
-    is_same,
     product,
+    sizes_equal,
     symbols_of,
     unflatten,
     variable,
 )
-from engine.ir.loops import Builder, Coordinates, Def, Demand
-from engine.lowering.strides import strided
-from engine.lowering.table import ExternNode, Tensor
-from engine.records.lowering import Choice, FusionDecision
+from engine.ir.loops import Coordinates, LoopBuilder, MemoryRead, TensorDef
+from engine.lowering.strides import strided_view_of
+from engine.lowering.table import ExternNode, LoweredTensor
+from engine.records.lowering import AutotuneChoice, FusionDecision
 
 MAX_MEMBERS = 48
 MAX_READS = 20
-FEW_ROWS = 64
-LARGE = 1 << 14
-SPARSE = 16
+MIN_REDUCTION_ROWS = 64
+LARGE_KERNEL_ELEMENTS = 1 << 14
+SPARSE_READ_RATIO = 16
 """A kernel that reads one element in so many computes it again."""
-CHEAP = 10
+MAX_RECOMPUTE_COST = 10
 """Arithmetic per element that may be done again rather than stored and read back."""
-CHEAP_FROM_SAME, CHEAP_FROM_LESS = 16, 40
+MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
 """The same where what it is computed from takes as many bytes, or fewer."""
 
 
 @dataclass(eq=False)
-class Group:
+class FusionGroup:
     """One kernel in the making. ``inner`` are the variables reduced over, None while nothing is reduced.
 
     ``stored`` are the Defs it writes, and at which index; ``members`` all that it computes.
     """
 
     number: int
-    vars: tuple[Var, ...]
-    inner: tuple[Var, ...] | None
-    stored: dict[Def, Coordinates]
-    members: set[Def]
-    builder: Builder = field(default_factory=Builder)
+    loop_vars: tuple[LoopVar, ...]
+    reduction_vars: tuple[LoopVar, ...] | None
+    stores: dict[TensorDef, Coordinates]
+    members: set[TensorDef]
+    builder: LoopBuilder = field(default_factory=LoopBuilder)
     has_scan: bool = False
-    demands: dict[Def, list[Demand]] = field(default_factory=dict)
+    reads: dict[TensorDef, list[MemoryRead]] = field(default_factory=dict)
 
     @property
-    def outer(self) -> tuple[Var, ...]:
+    def outer_vars(self) -> tuple[LoopVar, ...]:
         """The variables that are not reduced over."""
-        return self.vars if self.inner is None else tuple(v for v in self.vars if v not in self.inner)
+        return (
+            self.loop_vars
+            if self.reduction_vars is None
+            else tuple(v for v in self.loop_vars if v not in self.reduction_vars)
+        )
 
     @property
     def numel(self) -> Size:
         """How many times the innermost body runs."""
-        return product(v.size for v in (*self.outer, *(self.inner or ())))
+        return product(v.size for v in (*self.outer_vars, *(self.reduction_vars or ())))
 
-    def analyse(self) -> None:
+    def analyze(self) -> None:
         """Run the bodies of what is stored, to see what is read and where."""
-        inner = self.inner or ()
+        inner = self.reduction_vars or ()
         reduced = flatten([variable(v) for v in inner], _row_major(inner))
-        self.builder = Builder(self.members, frozenset(inner), reduced)
-        for made, index in self.stored.items():
+        self.builder = LoopBuilder(self.members, frozenset(inner), reduced)
+        for made, index in self.stores.items():
             self.builder.load(made, index)
-        self.demands = {}
-        for demand in dict.fromkeys(self.builder.demands):
-            self.demands.setdefault(demand.source, []).append(demand)
+        self.reads = {}
+        for demand in dict.fromkeys(self.builder.memory_reads):
+            self.reads.setdefault(demand.source, []).append(demand)
 
-    def demands_of(self, source: Def) -> list[Demand]:
+    def reads_of(self, source: TensorDef) -> list[MemoryRead]:
         """How this kernel reads a Def that it does not compute."""
-        return self.demands.get(source, [])
+        return self.reads.get(source, [])
 
-    def sources(self) -> set[Def]:
+    def input_defs(self) -> set[TensorDef]:
         """Defs that it reads from memory, or that its own start from."""
-        return {*self.demands, *self.starts}
+        return {*self.reads, *self.scatter_bases}
 
     @property
-    def starts(self) -> set[Def]:
+    def scatter_bases(self) -> set[TensorDef]:
         """Defs whose elements its scatters start from."""
-        return {m.start for m in self.stored if isinstance(m.start, Def)}
+        return {m.initial_value for m in self.stores if isinstance(m.initial_value, TensorDef)}
 
 
-def _row_major(variables: Iterable[Var]) -> tuple[Size, ...]:
+def _row_major(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
     return contiguous_strides(tuple(v.size for v in variables))
 
 
@@ -108,28 +112,28 @@ class Schedule:
     steps: tuple[Any, ...]
     """Groups, ATen calls, and templates in the place of both."""
     decisions: tuple[FusionDecision, ...]
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[AutotuneChoice, ...] = ()
 
 
 def fuse(
-    defs: list[Def],
+    defs: list[TensorDef],
     externs: list[ExternNode],
-    kept: set[Def],
-    apart: Collection[Def] = frozenset(),
-    told: Mapping[str, Def] = MappingProxyType({}),
+    realized: set[TensorDef],
+    no_fuse: Collection[TensorDef] = frozenset(),
+    unbacked_definitions: Mapping[str, TensorDef] = MappingProxyType({}),
 ) -> Schedule:
     """Assign every computed Def that is needed to a kernel.
 
     ``kept`` are Defs that must be in memory: outputs and arguments of ATen calls. Those ``apart`` are no part of the kernels that read them.
     ``told`` says by which ATen call's result a symbol becomes known.
     """
-    starts = {made.start for made in defs if isinstance(made.start, Def)}
-    scheduler = Scheduler(externs, kept | starts, apart, told)
+    starts = {made.initial_value for made in defs if isinstance(made.initial_value, TensorDef)}
+    scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions)
     for made in reversed(defs):
         if made.is_computed:
-            scheduler.place(made)
-    scheduler.merge_siblings()
-    return Schedule(scheduler.ordered(defs), tuple(scheduler.decisions))
+            scheduler.schedule_def(made)
+    scheduler.fuse_horizontally()
+    return Schedule(scheduler.topological_order(defs), tuple(scheduler.decisions))
 
 
 class Scheduler:
@@ -138,50 +142,62 @@ class Scheduler:
     def __init__(
         self,
         externs: list[ExternNode],
-        kept: set[Def],
-        apart: Collection[Def] = frozenset(),
-        told: Mapping[str, Def] = MappingProxyType({}),
+        kept: set[TensorDef],
+        apart: Collection[TensorDef] = frozenset(),
+        told: Mapping[str, TensorDef] = MappingProxyType({}),
     ) -> None:
-        self.told = told
-        self.groups: list[Group] = []
-        self.kept = kept
-        self.apart = apart
+        self.unbacked_definitions = told
+        self.groups: list[FusionGroup] = []
+        self.realized = kept
+        self.no_fuse = apart
         self.externs = externs
-        self.owner: dict[Def, Group | ExternNode] = {r: e for e in externs for r in e.results if r is not None}
-        self.uses: dict[Def, list[ExternNode]] = {}
-        self.inputs: dict[int, set[Def]] = {id(e): {*bases(e), *self._tell(_symbols_of_call(e), e)} for e in externs}
+        self.owner: dict[TensorDef, FusionGroup | ExternNode] = {
+            r: e for e in externs for r in e.results if r is not None
+        }
+        self.extern_readers: dict[TensorDef, list[ExternNode]] = {}
+        self.extern_inputs: dict[int, set[TensorDef]] = {
+            id(e): {*extern_read_defs(e), *self._symbol_definitions(_symbols_of_call(e), e)} for e in externs
+        }
         for extern in externs:
-            for base in self.inputs[id(extern)]:
-                self.uses.setdefault(base, []).append(extern)
+            for base in self.extern_inputs[id(extern)]:
+                self.extern_readers.setdefault(base, []).append(extern)
         self.decisions: list[FusionDecision] = []
-        self._made = 0
+        self._group_count = 0
 
-    def note(self, made: Def, group: Group, fused: bool, reason: str) -> None:
+    def record_decision(self, made: TensorDef, group: FusionGroup, fused: bool, reason: str) -> None:
         """Record a decision about a Def and the kernel that reads it; parts of one ATen node are not news."""
-        if made.origins and all(made.origins == m.origins for m in group.members if m is not made):
+        if made.node_ids and all(made.node_ids == m.node_ids for m in group.members if m is not made):
             return
         traffic = bytes_saved(made)
         saved, moved = (traffic, None) if fused else (None, traffic)
-        self.decisions.append(FusionDecision(made.origins, _origins(group), fused, reason, saved, moved))
+        self.decisions.append(FusionDecision(made.node_ids, _group_origins(group), fused, reason, saved, moved))
 
-    def sources(self, step: Group | ExternNode) -> set[Def]:
+    def step_inputs(self, step: FusionGroup | ExternNode) -> set[TensorDef]:
         """Defs that a step reads from memory, and those that tell a symbol that it needs."""
-        if not isinstance(step, Group):
-            return self.inputs[id(step)]
-        return step.sources() | self._tell(_symbols_of_group(step)) if self.told else step.sources()
+        if not isinstance(step, FusionGroup):
+            return self.extern_inputs[id(step)]
+        return (
+            step.input_defs() | self._symbol_definitions(_symbols_of_group(step))
+            if self.unbacked_definitions
+            else step.input_defs()
+        )
 
-    def _tell(self, symbols: Iterable[str], apart_from: ExternNode | None = None) -> set[Def]:
+    def _symbol_definitions(self, symbols: Iterable[str], apart_from: ExternNode | None = None) -> set[TensorDef]:
         """The Defs that tell symbols, but for the results of one call."""
         own = () if apart_from is None else apart_from.results
-        return {self.told[s] for s in symbols if s in self.told and self.told[s] not in own}
+        return {
+            self.unbacked_definitions[s]
+            for s in symbols
+            if s in self.unbacked_definitions and self.unbacked_definitions[s] not in own
+        }
 
-    def has_path(self, first: Group | ExternNode, last: Group | ExternNode) -> bool:
+    def has_path(self, first: FusionGroup | ExternNode, last: FusionGroup | ExternNode) -> bool:
         """Whether something that ``first`` writes is needed, directly or not, by ``last``."""
         seen: set[int] = set()
-        stack: list[Group | ExternNode] = [last]
+        stack: list[FusionGroup | ExternNode] = [last]
         while stack:
             step = stack.pop()
-            for source in self.sources(step):
+            for source in self.step_inputs(step):
                 owner = self.owner.get(source)
                 if owner is None or id(owner) in seen:
                     continue
@@ -191,103 +207,105 @@ class Scheduler:
                 stack.append(owner)
         return False
 
-    def place(self, made: Def) -> None:
+    def schedule_def(self, made: TensorDef) -> None:
         """Give one Def its kernel."""
-        readers = [g for g in self.groups if g.demands_of(made)]
-        is_kept = made in self.kept
+        readers = [g for g in self.groups if g.reads_of(made)]
+        is_kept = made in self.realized
         if not readers and not is_kept:
             return
-        if made.kind == "scatter" or made in self.apart:
-            self._start(made)
+        if made.kind == "scatter" or made in self.no_fuse:
+            self._new_group(made)
             return
-        if is_free(made):
+        if has_no_reads(made):
             for group in readers:
-                self._inline(made, group)
+                self._fuse_into(made, group)
             if is_kept:
-                self._start(made)
+                self._new_group(made)
             return
-        readers = self._merged(made, readers)
+        readers = self._merge_readers(made, readers)
         if made.kind == "reduction":
             for group in readers:
-                split_variables(made, group)
+                split_loop_vars(made, group)
         if not is_kept and len(readers) > 1:
-            readers = self._spared(made, readers)
-        if not is_kept and len(readers) > 1 and is_cheap(made, len(readers) - 1):
-            refused = [g for g in readers if self._refusal(made, g, stored=False) is not None]
+            readers = self._inline_into_sparse_readers(made, readers)
+        if not is_kept and len(readers) > 1 and is_cheap_to_recompute(made, len(readers) - 1):
+            refused = [g for g in readers if self._why_not_fusible(made, g, stored=False) is not None]
             if not refused:
                 for group in readers:
-                    self._inline(made, group)
-                    self.note(made, group, True, "It is so cheap that each kernel that reads it computes it again.")
+                    self._fuse_into(made, group)
+                    self.record_decision(
+                        made, group, True, "It is so cheap that each kernel that reads it computes it again."
+                    )
                 return
         noted: set[int] = set()
         for group in readers:
-            if len(readers) == 1 and (beside := self._better_beside(made, group)) is not None:
+            if len(readers) == 1 and (beside := self._cheaper_stored_source(made, group)) is not None:
                 why = f"{beside.name} must be stored for a step that this kernel waits for: beside that, fewer bytes are read."
-                self.note(made, group, False, why)
+                self.record_decision(made, group, False, why)
                 break
-            others: list[Group | ExternNode] = [g for g in readers if g is not group]
-            others += [g for g in self.groups if g is not group and made in g.starts]
-            others += self.uses.get(made, [])
+            others: list[FusionGroup | ExternNode] = [g for g in readers if g is not group]
+            others += [g for g in self.groups if g is not group and made in g.scatter_bases]
+            others += self.extern_readers.get(made, [])
             is_stored = bool(others) or is_kept
-            reason = self._refusal(made, group, stored=is_stored)
+            reason = self._why_not_fusible(made, group, stored=is_stored)
             if reason is None and any(self.has_path(other, group) for other in others):
                 reason = "Another step reads it whose result this kernel needs: they cannot be one kernel."
             if reason is None:
-                self._inline(made, group, stored=is_stored)
-                self.note(made, group, True, _joined_because(made, is_stored))
+                self._fuse_into(made, group, stored=is_stored)
+                self.record_decision(made, group, True, _why_fused(made, is_stored))
                 for other in readers:
                     if other is not group and id(other) not in noted:
-                        self.note(made, other, False, self._apart_because(group, other))
+                        self.record_decision(made, other, False, self._why_separate(group, other))
                 return
-            self.note(made, group, False, reason)
+            self.record_decision(made, group, False, reason)
             noted.add(id(group))
-        self._start(made)
+        self._new_group(made)
 
-    def _apart_because(self, group: Group, other: Group) -> str:
+    def _why_separate(self, group: FusionGroup, other: FusionGroup) -> str:
         """Why a kernel reads what another one stores, and is no part of it."""
         if self.has_path(group, other):
             return "Another kernel stores it, and a step that stands between needs that first: this one reads it."
-        if mapping_between(group, other) is None and mapping_between(other, group) is None:
+        if loop_mapping(group, other) is None and loop_mapping(other, group) is None:
             return "Another kernel stores it: this one walks other loops and reads it."
         return "Another kernel stores it: this one walks it in another order and reads it."
 
-    def _spared(self, made: Def, readers: list[Group]) -> list[Group]:
+    def _inline_into_sparse_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
         """The readers that need a whole Def; those that pick a few of its elements compute these themselves."""
         rest = []
         for group in readers:
-            if reads_little(made, group) and not self._refusal(made, group, stored=False):
-                self._inline(made, group)
-                self.note(made, group, True, "It picks a few of its elements, and computes these again.")
+            if reads_sparsely(made, group) and not self._why_not_fusible(made, group, stored=False):
+                self._fuse_into(made, group)
+                self.record_decision(made, group, True, "It picks a few of its elements, and computes these again.")
             else:
                 rest.append(group)
         return rest
 
-    def _better_beside(self, made: Def, group: Group) -> Def | None:
+    def _cheaper_stored_source(self, made: TensorDef, group: FusionGroup) -> TensorDef | None:
         """What a Def is made of, if that is stored anyway for a call that the kernel waits for, and costs more to read again than the Def."""
-        own = bytes_of(made)
-        if made.kind not in ("pointwise", "reduction") or own is None or not self.uses:
+        own = stored_bytes(made)
+        if made.kind not in ("pointwise", "reduction") or own is None or not self.extern_readers:
             return None
-        behind = self._behind(made)
+        behind = self._memory_sources(made)
         for source in behind:
-            if not source.is_computed or source in group.demands or not self._precedes(source, group):
+            if not source.is_computed or source in group.reads or not self._must_be_stored_before(source, group):
                 continue
-            shared = self._behind(source) & behind
-            again = sum(bytes_of(s) or 0 for s in (source, *(shared - group.demands.keys())))
-            if again > own * (1 if made in self.kept else 2) and _walks_along(made, source):
+            shared = self._memory_sources(source) & behind
+            again = sum(stored_bytes(s) or 0 for s in (source, *(shared - group.reads.keys())))
+            if again > own * (1 if made in self.realized else 2) and _has_same_iterations(made, source):
                 return source
         return None
 
-    def _precedes(self, source: Def, group: Group) -> bool:
+    def _must_be_stored_before(self, source: TensorDef, group: FusionGroup) -> bool:
         """Whether a Def cannot be computed by a kernel, which needs the result of a call that is given it."""
-        return any(self.has_path(call, group) for call in self.uses.get(source, ()))
+        return any(self.has_path(call, group) for call in self.extern_readers.get(source, ()))
 
-    def _behind(self, made: Def) -> set[Def]:
+    def _memory_sources(self, made: TensorDef) -> set[TensorDef]:
         """The Defs in memory that a Def is made of."""
-        found: set[Def] = set()
+        found: set[TensorDef] = set()
         stack, seen = [made], {made}
         while stack:
-            for source in probed(stack.pop()).reads.values():
-                if source.is_computed and source not in self.kept and source.kind != "scatter":
+            for source in build_unfused(stack.pop()).read_tensors.values():
+                if source.is_computed and source not in self.realized and source.kind != "scatter":
                     if source not in seen:
                         seen.add(source)
                         stack.append(source)
@@ -295,12 +313,12 @@ class Scheduler:
                     found.add(source)
         return found
 
-    def _merged(self, made: Def, readers: list[Group]) -> list[Group]:
+    def _merge_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
         """Unite kernels that read the same elements in the same order."""
-        result: list[Group] = []
+        result: list[FusionGroup] = []
         for group in readers:
             for i, known in enumerate(result):
-                united = self._united(known, group, made)
+                united = self._try_merge(known, group, made)
                 if united is not None:
                     result[i] = united
                     break
@@ -308,28 +326,28 @@ class Scheduler:
                 result.append(group)
         return result
 
-    def _united(self, first: Group, second: Group, shared: Def) -> Group | None:
-        if first.inner is None and second.inner is not None:
+    def _try_merge(self, first: FusionGroup, second: FusionGroup, shared: TensorDef) -> FusionGroup | None:
+        if first.reduction_vars is None and second.reduction_vars is not None:
             first, second = second, first
-        values = mapping_between(first, second)
+        values = loop_mapping(first, second)
         if values is None or len(first.members) + len(second.members) > MAX_MEMBERS:
             return None
-        wanted = {tuple(i.replace(values) for i in d.index) for d in second.demands_of(shared)}
-        have = {d.index for d in first.demands_of(shared)}
+        wanted = {tuple(i.replace(values) for i in d.index) for d in second.reads_of(shared)}
+        have = {d.index for d in first.reads_of(shared)}
         if not wanted & have or self.has_path(first, second) or self.has_path(second, first):
             return None
-        stored = {**first.stored, **{m: tuple(i.replace(values) for i in index) for m, index in second.stored.items()}}
-        self._made += 1
-        united = Group(
-            self._made,
-            first.vars,
-            first.inner if first.inner is not None else _renamed(second, values),
+        stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}
+        self._group_count += 1
+        united = FusionGroup(
+            self._group_count,
+            first.loop_vars,
+            first.reduction_vars if first.reduction_vars is not None else _map_reduction_vars(second, values),
             stored,
             first.members | second.members,
             has_scan=first.has_scan or second.has_scan,
         )
-        united.analyse()
-        if len(united.sources()) > MAX_READS:
+        united.analyze()
+        if len(united.input_defs()) > MAX_READS:
             return None
         self.groups = [g for g in self.groups if g not in (first, second)]
         self.groups.append(united)
@@ -337,8 +355,8 @@ class Scheduler:
             self.owner[made] = united
         self.decisions.append(
             FusionDecision(
-                _origins(first),
-                _origins(second),
+                _group_origins(first),
+                _group_origins(second),
                 True,
                 f"Both walk the same elements and read {shared.name}: it is read once.",
                 bytes_saved(shared, 1),
@@ -346,147 +364,153 @@ class Scheduler:
         )
         return united
 
-    def _start(self, made: Def) -> Group:
+    def _new_group(self, made: TensorDef) -> FusionGroup:
         """A kernel of its own, looping over the dimensions in the order in which they lie in memory."""
-        self._made += 1
+        self._group_count += 1
         dims = memory_order(made)
-        variables = {d: Var(f"i{d}", made.walked[d]) for d in dims}
-        index = tuple(variable(variables[d]) if d in variables else Index() for d in range(len(made.walked)))
-        inner: tuple[Var, ...] | None = None
+        variables = {d: LoopVar(f"i{d}", made.loop_ranges[d]) for d in dims}
+        index = tuple(variable(variables[d]) if d in variables else IndexExpr() for d in range(len(made.loop_ranges)))
+        inner: tuple[LoopVar, ...] | None = None
         if made.kind == "reduction":
-            inner = tuple(Var(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
+            inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
         elif made.kind == "scan":
-            inner = (variables[made.axis],) if made.axis in variables else None
+            inner = (variables[made.scan_axis],) if made.scan_axis in variables else None
         order = tuple(variables[d] for d in dims)
         order += tuple(v for v in inner or () if v not in order)
-        group = Group(self._made, order, inner, {made: index}, {made}, has_scan=made.kind == "scan")
-        group.analyse()
+        group = FusionGroup(self._group_count, order, inner, {made: index}, {made}, has_scan=made.kind == "scan")
+        group.analyze()
         self.groups.append(group)
         self.owner[made] = group
         return group
 
-    def _inline(self, made: Def, group: Group, *, stored: bool = False) -> None:
-        demands = group.demands_of(made)
-        if made.kind == "reduction" and group.inner is None:
-            group.vars, group.inner = reduced_variables(made, group, demands[0].index)
-        if made.kind == "scan" and group.inner is None:
+    def _fuse_into(self, made: TensorDef, group: FusionGroup, *, stored: bool = False) -> None:
+        demands = group.reads_of(made)
+        if made.kind == "reduction" and group.reduction_vars is None:
+            group.loop_vars, group.reduction_vars = add_reduction_vars(made, group, demands[0].index)
+        if made.kind == "scan" and group.reduction_vars is None:
             axis = _axis_variable(made, demands[0].index)
-            group.inner = None if axis is None else (axis,)
+            group.reduction_vars = None if axis is None else (axis,)
         group.has_scan |= made.kind == "scan"
         group.members.add(made)
         if stored:
-            group.stored[made] = next(
+            group.stores[made] = next(
                 d.index for d in demands if not d.is_masked and self._is_storable(made, group, d.index)
             )
             self.owner[made] = group
-        group.analyse()
+        group.analyze()
 
-    def _is_storable(self, made: Def, group: Group, index: Coordinates) -> bool:
-        return is_bijection(index, made.shape, group.vars) or (
-            group.inner is not None and is_bijection(index, made.shape, group.outer)
+    def _is_storable(self, made: TensorDef, group: FusionGroup, index: Coordinates) -> bool:
+        return is_bijection(index, made.shape, group.loop_vars) or (
+            group.reduction_vars is not None and is_bijection(index, made.shape, group.outer_vars)
         )
 
-    def _refusal(self, made: Def, group: Group, *, stored: bool) -> str | None:
+    def _why_not_fusible(self, made: TensorDef, group: FusionGroup, *, stored: bool) -> str | None:
         """Why a Def cannot join a kernel that reads it, None if it can."""
-        demands = group.demands_of(made)
-        if made in group.starts:
+        demands = group.reads_of(made)
+        if made in group.scatter_bases:
             return "The kernel changes a copy of it, which must be whole before."
         if len(group.members) >= MAX_MEMBERS:
             return f"The kernel already computes {MAX_MEMBERS} tensors."
-        if len(group.sources()) >= MAX_READS:
+        if len(group.input_defs()) >= MAX_READS:
             return f"The kernel already reads {MAX_READS} tensors."
         if made.kind == "reduction":
-            return self._reduction_refusal(made, group, demands)
+            return self._why_not_fusible_reduction(made, group, demands)
         if made.kind == "scan":
-            return self._scan_refusal(made, group, demands)
+            return self._why_not_fusible_scan(made, group, demands)
         whole = [d for d in demands if self._is_storable(made, group, d.index)]
         if stored and not any(not d.is_masked for d in whole):
             return "It must also be in memory, and this kernel does not visit each of its elements exactly once."
         if len(whole) == len(demands) == 1:
             return None
-        return _recomputation_refusal(made, group, demands)
+        return _why_not_recomputed(made, group, demands)
 
-    def _reduction_refusal(self, made: Def, group: Group, demands: list[Demand]) -> str | None:
+    def _why_not_fusible_reduction(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
         if len({d.index for d in demands}) != 1:
             return "The kernel reads the reduction at several places, so each would have to be reduced again."
         index = demands[0].index
         if demands[0].is_masked:
             return "The kernel reads the reduction under a condition only."
-        if group.inner is not None:
-            if not is_bijection(index, made.shape, group.outer):
+        if group.reduction_vars is not None:
+            if not is_bijection(index, made.shape, group.outer_vars):
                 return "The kernel's rows are not the rows that are reduced."
-            if not is_same(product(v.size for v in group.inner), product(made.ranges)):
+            if not sizes_equal(product(v.size for v in group.reduction_vars), product(made.ranges)):
                 return "The kernel's rows have another length than the rows that are reduced."
             return None
-        used = _used(index)
-        ordered = tuple(v for v in group.vars if v in used)
+        used = _used_vars(index)
+        ordered = tuple(v for v in group.loop_vars if v in used)
         if not is_bijection(index, made.shape, ordered):
             return "The kernel does not read the reduction's results one row after the other."
-        rest = [v for v in group.vars if v not in used]
-        if rest and not is_same(product(v.size for v in rest), product(made.ranges)):
+        rest = [v for v in group.loop_vars if v not in used]
+        if rest and not sizes_equal(product(v.size for v in rest), product(made.ranges)):
             return "The kernel's rows have another length than the rows that are reduced."
         rows, total = product(v.size for v in ordered), group.numel
-        if rest and isinstance(rows, int) and isinstance(total, int) and rows < FEW_ROWS and total >= LARGE:
+        if (
+            rest
+            and isinstance(rows, int)
+            and isinstance(total, int)
+            and rows < MIN_REDUCTION_ROWS
+            and total >= LARGE_KERNEL_ELEMENTS
+        ):
             return f"Only {rows} rows: one program a row would leave most of the device idle."
         return None
 
-    def _scan_refusal(self, made: Def, group: Group, demands: list[Demand]) -> str | None:
+    def _why_not_fusible_scan(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
         index = demands[0].index
         axis = _axis_variable(made, index)
         if (
             len({d.index for d in demands}) != 1
             or demands[0].is_masked
-            or not is_bijection(index, made.shape, group.vars)
+            or not is_bijection(index, made.shape, group.loop_vars)
             or axis is None
         ):
             return "The kernel does not read the running result in order."
-        if group.inner is not None and group.inner != (axis,):
+        if group.reduction_vars is not None and group.reduction_vars != (axis,):
             return "The kernel's rows do not lie along the dimension of the running result."
         return None
 
-    def merge_siblings(self) -> None:
+    def fuse_horizontally(self) -> None:
         """Unite kernels that are independent but read the same elements in the same order."""
-        shared: dict[Def, list[Group]] = {}
+        shared: dict[TensorDef, list[FusionGroup]] = {}
         for group in self.groups:
-            for source in group.sources():
+            for source in group.input_defs():
                 shared.setdefault(source, []).append(group)
         for source, readers in shared.items():
             present = [g for g in readers if g in self.groups]
-            if len(present) > 1 and bytes_of(source) != 0:
-                self._merged(source, present)
+            if len(present) > 1 and stored_bytes(source) != 0:
+                self._merge_readers(source, present)
 
-    def ordered(self, defs: list[Def]) -> tuple[Group | ExternNode, ...]:
+    def topological_order(self, defs: list[TensorDef]) -> tuple[FusionGroup | ExternNode, ...]:
         """Every step after those whose results it reads, otherwise in the program's order."""
         done: set[int] = set()
-        result: list[Group | ExternNode] = []
-        steps: list[Group | ExternNode] = [*self.groups, *self.externs]
+        result: list[FusionGroup | ExternNode] = []
+        steps: list[FusionGroup | ExternNode] = [*self.groups, *self.externs]
 
-        def visit(step: Group | ExternNode) -> None:
+        def visit(step: FusionGroup | ExternNode) -> None:
             if id(step) in done:
                 return
             done.add(id(step))
-            for source in sorted(self.sources(step), key=lambda d: d.position):
+            for source in sorted(self.step_inputs(step), key=lambda d: d.program_order):
                 owner = self.owner.get(source)
                 if owner is not None and owner is not step:
                     visit(owner)
             result.append(step)
 
-        def first(step: Group | ExternNode) -> int:
-            if isinstance(step, Group):
-                return min(d.position for d in step.stored)
-            made = [d.position for d in step.results if d is not None]
+        def first(step: FusionGroup | ExternNode) -> int:
+            if isinstance(step, FusionGroup):
+                return min(d.program_order for d in step.stores)
+            made = [d.program_order for d in step.results if d is not None]
             # A call for its effect alone may be a check of what later steps take for granted.
-            return min(made, default=max((d.position for d in self.sources(step)), default=-1))
+            return min(made, default=max((d.program_order for d in self.step_inputs(step)), default=-1))
 
         for step in sorted(steps, key=first):
             visit(step)
         return tuple(result)
 
 
-def _symbols_of_group(group: Group) -> frozenset[str]:
+def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
     """Symbols that a kernel's sizes and indices hold."""
-    sizes = [v.size for v in group.vars]
-    for made in (*group.members, *group.sources()):
+    sizes = [v.size for v in group.loop_vars]
+    for made in (*group.members, *group.input_defs()):
         sizes += [*made.shape, *made.stride, *made.ranges]
     indices = (op.index for op in group.builder.ops if op.index is not None)
     sizes += [op.value for op in group.builder.ops if op.name == "number"]
@@ -497,9 +521,9 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     """Symbols that an ATen call is given, or by which its results are described."""
     found: list[object] = []
     for value in pytree.tree_leaves((extern.args, extern.kwargs)):
-        if isinstance(value, Tensor):
-            placed = strided(value)
-            found += [*value.base.shape, *value.base.stride, *value.shape]
+        if isinstance(value, LoweredTensor):
+            placed = strided_view_of(value)
+            found += [*value.definition.shape, *value.definition.stride, *value.shape]
             found += [] if placed is None else [*placed[0], placed[1]]
         else:
             found.append(getattr(getattr(value, "node", None), "expr", value))
@@ -508,12 +532,12 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     return symbols_of(found)
 
 
-def bases(extern: ExternNode) -> Iterable[Def]:
+def extern_read_defs(extern: ExternNode) -> Iterable[TensorDef]:
     """The Defs that an ATen call reads."""
 
-    def walk(value: object) -> Iterable[Def]:
-        if isinstance(value, Tensor):
-            yield value.base
+    def walk(value: object) -> Iterable[TensorDef]:
+        if isinstance(value, LoweredTensor):
+            yield value.definition
         elif isinstance(value, (tuple, list)):
             for item in value:
                 yield from walk(item)
@@ -522,11 +546,13 @@ def bases(extern: ExternNode) -> Iterable[Def]:
         yield from walk(value)
 
 
-def _origins(group: Group) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.position) for o in made.origins))
+def _group_origins(group: FusionGroup) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.program_order) for o in made.node_ids)
+    )
 
 
-def _joined_because(made: Def, is_stored: bool) -> str:
+def _why_fused(made: TensorDef, is_stored: bool) -> str:
     if made.kind == "reduction":
         return "The kernel walks the same rows: it reduces each row and goes on with it before the next."
     if is_stored:
@@ -534,181 +560,200 @@ def _joined_because(made: Def, is_stored: bool) -> str:
     return "Only this kernel reads it, and each element is computed where it is used: it never goes through memory."
 
 
-def _used(index: Coordinates) -> frozenset[Var]:
+def _used_vars(index: Coordinates) -> frozenset[LoopVar]:
     return frozenset().union(*(i.variables() for i in index)) if index else frozenset()
 
 
-def _axis_variable(made: Def, index: Coordinates) -> Var | None:
-    terms = index[made.axis].terms
-    if len(terms) != 1 or index[made.axis].const != 0:
+def _axis_variable(made: TensorDef, index: Coordinates) -> LoopVar | None:
+    terms = index[made.scan_axis].terms
+    if len(terms) != 1 or index[made.scan_axis].const != 0:
         return None
     ((atom, coefficient),) = terms.items()
-    return atom if isinstance(atom, Var) and coefficient == 1 and is_same(atom.size, made.shape[made.axis]) else None
+    return (
+        atom
+        if isinstance(atom, LoopVar) and coefficient == 1 and sizes_equal(atom.size, made.shape[made.scan_axis])
+        else None
+    )
 
 
-def reduced_variables(made: Def, group: Group, index: Coordinates) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
+def add_reduction_vars(
+    made: TensorDef, group: FusionGroup, index: Coordinates
+) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]]:
     """``(all, inner)`` variables of a pointwise kernel once it computes a reduction that it reads at ``index``."""
-    used = _used(index)
-    rest = tuple(v for v in group.vars if v not in used)
+    used = _used_vars(index)
+    rest = tuple(v for v in group.loop_vars if v not in used)
     if rest:
-        return group.vars, rest
-    inner = tuple(Var(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
-    return (*group.vars, *inner), inner
+        return group.loop_vars, rest
+    inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
+    return (*group.loop_vars, *inner), inner
 
 
-def split_variables(made: Def, group: Group) -> None:
+def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
     """Cut loop variables in two where the kernel reads a Def at their quotient or remainder, so that rows show as variables."""
     for _ in range(4):
-        found = next((c for d in group.demands_of(made) for c in map(_cut, d.index) if c is not None), None)
-        if found is None or found[0] not in group.vars:
+        found = next((c for d in group.reads_of(made) for c in map(_find_div_or_mod, d.index) if c is not None), None)
+        if found is None or found[0] not in group.loop_vars:
             return
         var, by = found
         quotient = exact_quotient(var.size, by)
         if quotient is None:
             return
-        high, low = Var(f"{var.name}h", quotient), Var(f"{var.name}l", by)
+        high, low = LoopVar(f"{var.name}h", quotient), LoopVar(f"{var.name}l", by)
         value = {var: variable(high) * by + variable(low)}
 
-        def cut(variables: tuple[Var, ...], pair: tuple[Var, Var] = (high, low), old: Var = var) -> tuple[Var, ...]:
+        def cut(
+            variables: tuple[LoopVar, ...], pair: tuple[LoopVar, LoopVar] = (high, low), old: LoopVar = var
+        ) -> tuple[LoopVar, ...]:
             return tuple(n for v in variables for n in (pair if v == old else (v,)) if n.size != 1)
 
-        group.vars = cut(group.vars)
-        group.inner = None if group.inner is None else cut(group.inner)
-        group.stored = {m: tuple(i.replace(value) for i in index) for m, index in group.stored.items()}
-        group.analyse()
+        group.loop_vars = cut(group.loop_vars)
+        group.reduction_vars = None if group.reduction_vars is None else cut(group.reduction_vars)
+        group.stores = {m: tuple(i.replace(value) for i in index) for m, index in group.stores.items()}
+        group.analyze()
 
 
-def _cut(index: Index) -> tuple[Var, Size] | None:
+def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
     """``(v, k)`` where an index holds ``v // k`` or ``v % k``."""
     for atom in index.terms:
-        if isinstance(atom, (Div, Mod)) and len(atom.of.terms) == 1 and atom.of.const == 0:
-            ((inner, coefficient),) = atom.of.terms.items()
-            if isinstance(inner, Var) and coefficient == 1:
-                return inner, atom.by
+        if isinstance(atom, (FloorDiv, Mod)) and len(atom.dividend.terms) == 1 and atom.dividend.const == 0:
+            ((inner, coefficient),) = atom.dividend.terms.items()
+            if isinstance(inner, LoopVar) and coefficient == 1:
+                return inner, atom.divisor
     return None
 
 
-def memory_order(made: Def) -> list[int]:
+def memory_order(made: TensorDef) -> list[int]:
     """Dimensions of a Def, those with the largest stride first, without those of size 1."""
-    dims = [d for d, n in enumerate(made.walked) if n != 1]
+    dims = [d for d, n in enumerate(made.loop_ranges) if n != 1]
     if made.kind != "scatter" and all(isinstance(s, int) for s in made.stride):
         return sorted(dims, key=lambda d: -made.stride[d])
     return dims
 
 
-def mapping_between(first: Group, second: Group) -> dict[Var, Index] | None:
+def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, IndexExpr] | None:
     """How the second kernel's variables follow from the first's, if both can walk the same loops."""
-    sizes = [v.size for v in first.vars]
-    if [v.size for v in second.vars] == sizes and (
-        first.inner is None or second.inner is None or _places(first) == _places(second)
+    sizes = [v.size for v in first.loop_vars]
+    if [v.size for v in second.loop_vars] == sizes and (
+        first.reduction_vars is None
+        or second.reduction_vars is None
+        or _reduction_positions(first) == _reduction_positions(second)
     ):
-        if first.inner is None and second.inner is not None:
+        if first.reduction_vars is None and second.reduction_vars is not None:
             return None
-        return dict(zip(second.vars, (variable(v) for v in first.vars), strict=True))
-    if first.inner is not None and second.inner is not None:
-        if not is_same(product(v.size for v in first.outer), product(v.size for v in second.outer)):
+        return dict(zip(second.loop_vars, (variable(v) for v in first.loop_vars), strict=True))
+    if first.reduction_vars is not None and second.reduction_vars is not None:
+        if not sizes_equal(product(v.size for v in first.outer_vars), product(v.size for v in second.outer_vars)):
             return None
-        if not is_same(product(v.size for v in first.inner), product(v.size for v in second.inner)):
+        if not sizes_equal(
+            product(v.size for v in first.reduction_vars), product(v.size for v in second.reduction_vars)
+        ):
             return None
-        return {**_flat_mapping(first.outer, second.outer), **_flat_mapping(first.inner, second.inner)}
-    if first.inner is None and second.inner is None and is_same(first.numel, second.numel):
-        return _flat_mapping(first.vars, second.vars)
+        return {
+            **_flat_mapping(first.outer_vars, second.outer_vars),
+            **_flat_mapping(first.reduction_vars, second.reduction_vars),
+        }
+    if first.reduction_vars is None and second.reduction_vars is None and sizes_equal(first.numel, second.numel):
+        return _flat_mapping(first.loop_vars, second.loop_vars)
     return None
 
 
-def _places(group: Group) -> list[bool]:
-    return [v in (group.inner or ()) for v in group.vars]
+def _reduction_positions(group: FusionGroup) -> list[bool]:
+    return [v in (group.reduction_vars or ()) for v in group.loop_vars]
 
 
-def _flat_mapping(first: tuple[Var, ...], second: tuple[Var, ...]) -> dict[Var, Index]:
+def _flat_mapping(first: tuple[LoopVar, ...], second: tuple[LoopVar, ...]) -> dict[LoopVar, IndexExpr]:
     flat = flatten([variable(v) for v in first], _row_major(first))
     return dict(zip(second, unflatten(flat, tuple(v.size for v in second)), strict=True))
 
 
-def _renamed(group: Group, values: dict[Var, Index]) -> tuple[Var, ...] | None:
-    if group.inner is None:
+def _map_reduction_vars(group: FusionGroup, values: dict[LoopVar, IndexExpr]) -> tuple[LoopVar, ...] | None:
+    if group.reduction_vars is None:
         return None
-    return tuple(next(iter(values[v].terms)) for v in group.inner)  # type: ignore[misc]
+    return tuple(next(iter(values[v].terms)) for v in group.reduction_vars)  # type: ignore[misc]
 
 
-def _recomputation_refusal(made: Def, group: Group, demands: list[Demand]) -> str | None:
-    probe = probed(made)
+def _why_not_recomputed(made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
+    probe = build_unfused(made)
     cost = sum(op.cost for op in probe.ops)
-    reads = len(probe.demands)
-    if reads == 0 and cost <= CHEAP:
+    reads = len(probe.memory_reads)
+    if reads == 0 and cost <= MAX_RECOMPUTE_COST:
         return None
     places = len({d.index for d in demands})
     total, own = group.numel, product(made.shape)
     if not isinstance(total, int) or not isinstance(own, int):
         return (
             None
-            if cost <= CHEAP and places == 1
+            if cost <= MAX_RECOMPUTE_COST and places == 1
             else "It would be computed again for each element that reads it, how often depends on the sizes."
         )
     factor = places * total / max(own, 1)
     if factor <= 1:
         return None
-    if (cost * factor <= CHEAP * 4 and reads * factor <= 16) or (cost <= CHEAP and reads <= 2 and places == 1):
+    if (cost * factor <= MAX_RECOMPUTE_COST * 4 and reads * factor <= 16) or (
+        cost <= MAX_RECOMPUTE_COST and reads <= 2 and places == 1
+    ):
         return None
     return f"It would be computed {factor:.0f} times over: storing it once is cheaper."
 
 
-def _walks_along(made: Def, source: Def) -> bool:
+def _has_same_iterations(made: TensorDef, source: TensorDef) -> bool:
     """Whether one kernel can compute both in one go over the elements of the source."""
-    return is_same(product((*made.shape, *made.ranges)), product((*source.shape, *source.ranges)))
+    return sizes_equal(product((*made.shape, *made.ranges)), product((*source.shape, *source.ranges)))
 
 
-def probed(made: Def) -> Builder:
+def build_unfused(made: TensorDef) -> LoopBuilder:
     """The operations of one element of a Def, nothing fused."""
-    builder = Builder()
-    index = tuple(variable(Var(f"i{d}", n)) for d, n in enumerate(made.walked))
+    builder = LoopBuilder()
+    index = tuple(variable(LoopVar(f"i{d}", n)) for d, n in enumerate(made.loop_ranges))
     if made.kind == "reduction":
-        inner = tuple(Var(f"r{k}", n) for k, n in enumerate(made.ranges))
-        builder = Builder((), frozenset(inner), flatten([variable(v) for v in inner], _row_major(inner)))
-    builder.evaluate(made, index)
+        inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges))
+        builder = LoopBuilder((), frozenset(inner), flatten([variable(v) for v in inner], _row_major(inner)))
+    builder.inline_body(made, index)
     return builder
 
 
-def reads_little(made: Def, group: Group) -> bool:
+def reads_sparsely(made: TensorDef, group: FusionGroup) -> bool:
     """Whether a kernel reads so few elements of an elementwise Def that computing them costs less than keeping all in memory."""
     total, own = group.numel, product(made.shape)
     if made.kind != "pointwise" or not isinstance(total, int) or not isinstance(own, int):
         return False
-    return total * len(group.demands_of(made)) * SPARSE <= own
+    return total * len(group.reads_of(made)) * SPARSE_READ_RATIO <= own
 
 
-def is_free(made: Def) -> bool:
+def has_no_reads(made: TensorDef) -> bool:
     """Whether a Def is made from nothing but constants and positions."""
     if made.kind != "pointwise":
         return False
-    probe = probed(made)
-    return not probe.demands and sum(op.cost for op in probe.ops) <= CHEAP
+    probe = build_unfused(made)
+    return not probe.memory_reads and sum(op.cost for op in probe.ops) <= MAX_RECOMPUTE_COST
 
 
-def is_cheap(made: Def, times: int = 1) -> bool:
+def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
     """Whether computing a Def so many times more costs less than writing and reading it: from no more bytes, with little arithmetic."""
     if made.kind != "pointwise":
         return False
-    probe, own = probed(made), product(made.shape)
-    sources = [s for s in probe.reads.values() if not is_fraction(product(s.shape), own)]
+    probe, own = build_unfused(made), product(made.shape)
+    sources = [s for s in probe.read_tensors.values() if not is_negligible_size(product(s.shape), own)]
     if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
         return False
     saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
-    return times * sum(op.cost for op in probe.ops) <= (CHEAP_FROM_LESS if saves else CHEAP_FROM_SAME)
+    return times * sum(op.cost for op in probe.ops) <= (
+        MAX_RECOMPUTE_COST_FEWER_BYTES if saves else MAX_RECOMPUTE_COST_SAME_BYTES
+    )
 
 
-def is_fraction(size: Size, whole: Size) -> bool:
+def is_negligible_size(size: Size, whole: Size) -> bool:
     """Whether reading so many elements hardly counts beside the whole."""
-    return isinstance(size, int) and isinstance(whole, int) and size * SPARSE <= whole
+    return isinstance(size, int) and isinstance(whole, int) and size * SPARSE_READ_RATIO <= whole
 
 
-def bytes_of(made: Def) -> int | None:
+def stored_bytes(made: TensorDef) -> int | None:
     """The memory that a Def takes when stored, None where symbolic."""
     count = product(made.shape)
     return count * made.dtype.itemsize if isinstance(count, int) else None
 
 
-def bytes_saved(made: Def, times: int = 2) -> int | None:
+def bytes_saved(made: TensorDef, times: int = 2) -> int | None:
     """Traffic saved by not writing and reading a Def."""
-    size = bytes_of(made)
+    size = stored_bytes(made)
     return None if size is None else size * times

@@ -10,80 +10,88 @@ from typing import Any
 
 from torch._decomp import decomposition_table
 
-from engine.graph.made_by import switches, versions
-from engine.graph.plain import NotPlain, from_plain, graph_to_plain, to_plain, to_shape
-from engine.graph.symbols import Symbols, assumptions, numbers_in
+from engine.graph.made_by import torch_flags_key, version_key
+from engine.graph.plain import CannotSerialize, deserialize_value, serialize_fake, serialize_graph, serialize_value
+from engine.graph.symbols import SymbolTable, shape_env_facts, symbolic_numbers_in
 from engine.ir.aot import AotGraph
-from engine.ir.graph import ROWS_APART, origin_of
-from engine.ir.kernel import Program
-from engine.ir.store import NotStored, Store
-from engine.lowering.driver import forget_rows, line_of, rewritten, tell_rows
-from engine.lowering.table import COMPLEX, TABLE
+from engine.ir.graph import PADDED_ROWS_KEY, provenance_of
+from engine.ir.kernel import LoweredProgram
+from engine.ir.store import DiskStore, DiskStoreError
+from engine.lowering.driver import format_user_line, reset_saved_row_stride, run_passes, set_saved_row_stride
+from engine.lowering.table import COMPLEX_LOWERINGS, LOWERINGS
 
-_HERE = "\ue000"
+_COMPILATION_ID = "\ue000"
 """Stands on disk for the id of the compilation, which is part of the ids of nodes and operations."""
 
 
-def kept(
-    graph: AotGraph, make: Callable[[], Program], store: Store, how: Sequence[Any], *, fused_random: bool, tells: bool
-) -> Program:
+def load_or_lower(
+    graph: AotGraph,
+    lower: Callable[[], LoweredProgram],
+    store: DiskStore,
+    key_parts: Sequence[Any],
+    *,
+    fused_random: bool,
+    with_reference: bool,
+) -> LoweredProgram:
     """The program that ``make`` lowers ``graph`` to, read from ``store`` where it was kept there; its record says which, or why not.
 
     ``how``: what else decides the outcome, as plain values. ``tells``: the reference and the passes are wanted, too. What ``make`` raises is
     raised.
     """
     try:
-        key = _key(graph, [*how, fused_random])
-    except NotPlain as error:
-        return _told(make(), f"not kept on disk: {error}")
+        key = _cache_key(graph, [*key_parts, fused_random])
+    except CannotSerialize as error:
+        return _with_cache_note(lower(), f"not kept on disk: {error}")
     try:
         text = store.get(key)
         if text is not None:
-            return _told(_read(json.loads(text), graph, fused_random=fused_random, tells=tells), "read from disk")
+            return _with_cache_note(
+                _deserialize(json.loads(text), graph, fused_random=fused_random, tells=with_reference), "read from disk"
+            )
         note = "kept on disk"
-    except NotStored as error:
+    except DiskStoreError as error:
         note = f"made anew: {error}"
     except Exception as error:  # written by us, and yet not understood: it is made anew and written over
         note = f"made anew: the form on disk was not understood ({type(error).__name__})"
-    made = make()
+    made = lower()
     try:
-        store.put(key, _written(made, graph))
-    except (NotPlain, NotStored) as error:
+        store.put(key, _serialize(made, graph))
+    except (CannotSerialize, DiskStoreError) as error:
         note = f"not kept on disk: {error}"
-    return _told(made, note)
+    return _with_cache_note(made, note)
 
 
-def _told(program: Program, note: str) -> Program:
+def _with_cache_note(program: LoweredProgram, note: str) -> LoweredProgram:
     return replace(program, record=replace(program.record, cache=note))
 
 
-def _key(graph: AotGraph, how: Sequence[Any]) -> str:
+def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
     """The digest that a program is found by.
 
     Raises:
         NotPlain: something in the graph has no form on disk.
     """
-    if theirs := _lowered_by_others():
-        raise NotPlain(f"{theirs} is lowered by somebody else's code")
+    if theirs := _foreign_lowering():
+        raise CannotSerialize(f"{theirs} is lowered by somebody else's code")
     nodes = list(graph.module.graph.nodes)
     values = [n.meta.get("val") for n in nodes]
     parts = {
-        "made by": versions(),
-        "switches": switches(),
-        "how": to_plain(how),
-        "stage": [graph.stage, graph.is_boxed, graph.results, [p.name for p in graph.saved]],
-        "inputs": [to_shape(i) for i in graph.inputs],
-        "graph": graph_to_plain(graph.module),
-        "lines": [line_of(origin_of(n).span) for n in nodes],
-        "sizes": [assumptions(values), _at_hand(values)],
+        "made by": version_key(),
+        "switches": torch_flags_key(),
+        "how": serialize_value(how),
+        "stage": [graph.stage, graph.is_boxed, graph.num_user_outputs, [p.name for p in graph.saved_placeholders]],
+        "inputs": [serialize_fake(i) for i in graph.inputs],
+        "graph": serialize_graph(graph.module),
+        "lines": [format_user_line(provenance_of(n).span) for n in nodes],
+        "sizes": [shape_env_facts(values), _size_hints(values)],
     }
-    text = json.dumps(parts, sort_keys=True).replace(f":{graph.compilation}:", f":{_HERE}:")
+    text = json.dumps(parts, sort_keys=True).replace(f":{graph.compilation_id}:", f":{_COMPILATION_ID}:")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _lowered_by_others() -> str:
+def _foreign_lowering() -> str:
     """An operator whose lowering or decomposition is neither ours nor torch's; empty when there is none."""
-    tables = ((TABLE, "engine."), (COMPLEX, "engine."), (decomposition_table, "torch."))
+    tables = ((LOWERINGS, "engine."), (COMPLEX_LOWERINGS, "engine."), (decomposition_table, "torch."))
     return next(
         (str(op) for table, ours in tables for op, fn in table.items() if not _module_of(fn).startswith(ours)), ""
     )
@@ -93,41 +101,47 @@ def _module_of(function: Any) -> str:
     return str(getattr(function, "func", function).__module__)
 
 
-def _at_hand(values: Sequence[Any]) -> list[tuple[str, str]]:
+def _size_hints(values: Sequence[Any]) -> list[tuple[str, str]]:
     """What symbols are in the call at hand: choices are made with it."""
     return sorted(
-        {(str(n.node.expr), str(n.node.hint)) for v in values for n in numbers_in(v) if n.node.expr.is_Symbol}
+        {(str(n.node.expr), str(n.node.hint)) for v in values for n in symbolic_numbers_in(v) if n.node.expr.is_Symbol}
     )
 
 
-def _written(program: Program, graph: AotGraph) -> str:
+def _serialize(program: LoweredProgram, graph: AotGraph) -> str:
     """A program as text: what is found again by decomposing the graph, its reference and the passes that made it, is left out."""
-    plain = replace(program, reference=None, record=replace(program.record, passes=()))
-    rows = [[n, p.meta["val"].stride(0)] for n, p in enumerate(graph.saved) if ROWS_APART in p.meta]
-    text = json.dumps({"program": to_plain(plain), "rows": rows}, separators=(",", ":"), ensure_ascii=False)
-    if _HERE in text:
-        raise NotPlain("its text holds a character that has a meaning of its own on disk")
-    return text.replace(f":{graph.compilation}:", f":{_HERE}:")
+    plain = replace(program, reference_graph=None, record=replace(program.record, passes=()))
+    rows = [[n, p.meta["val"].stride(0)] for n, p in enumerate(graph.saved_placeholders) if PADDED_ROWS_KEY in p.meta]
+    text = json.dumps({"program": serialize_value(plain), "rows": rows}, separators=(",", ":"), ensure_ascii=False)
+    if _COMPILATION_ID in text:
+        raise CannotSerialize("its text holds a character that has a meaning of its own on disk")
+    return text.replace(f":{graph.compilation_id}:", f":{_COMPILATION_ID}:")
 
 
-def _read(data: Any, graph: AotGraph, *, fused_random: bool, tells: bool) -> Program:
+def _deserialize(data: Any, graph: AotGraph, *, fused_random: bool, tells: bool) -> LoweredProgram:
     values = [n.meta.get("val") for n in graph.module.graph.nodes]
-    env = next((n.node.shape_env for v in values for n in numbers_in(v)), None)
-    program: Program = from_plain(_here(data["program"], graph.compilation), symbols=Symbols(env, values))
-    for placeholder in graph.saved:
-        forget_rows(placeholder)
+    env = next((n.node.shape_env for v in values for n in symbolic_numbers_in(v)), None)
+    program: LoweredProgram = deserialize_value(
+        _restore_compilation_id(data["program"], graph.compilation_id), symbols=SymbolTable(env, values)
+    )
+    for placeholder in graph.saved_placeholders:
+        reset_saved_row_stride(placeholder)
     for position, row in data["rows"]:
-        tell_rows(graph.saved[position], row)
+        set_saved_row_stride(graph.saved_placeholders[position], row)
     if not tells:
         return program
-    watch, _ = rewritten(graph, fused_random=fused_random)
-    return replace(program, reference=watch.module, record=replace(program.record, passes=tuple(watch.records)))
+    watch, _ = run_passes(graph, fused_random=fused_random)
+    return replace(program, reference_graph=watch.module, record=replace(program.record, passes=tuple(watch.records)))
 
 
-def _here(data: Any, compilation: str) -> Any:
+def _restore_compilation_id(data: Any, compilation: str) -> Any:
     """The same with the id of this compilation in every text."""
     if isinstance(data, str):
-        return data.replace(_HERE, compilation)
+        return data.replace(_COMPILATION_ID, compilation)
     if isinstance(data, list):
-        return [_here(d, compilation) for d in data]
-    return {_here(k, compilation): _here(v, compilation) for k, v in data.items()} if isinstance(data, dict) else data
+        return [_restore_compilation_id(d, compilation) for d in data]
+    return (
+        {_restore_compilation_id(k, compilation): _restore_compilation_id(v, compilation) for k, v in data.items()}
+        if isinstance(data, dict)
+        else data
+    )

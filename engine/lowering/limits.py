@@ -10,83 +10,85 @@ import torch
 import torch.fx
 
 aten = torch.ops.aten
-Range = tuple[float, float]
-ANY: Range = (-math.inf, math.inf)
-LOOKED_UP: Range = (-1e4, 1e4)
+ValueRange = tuple[float, float]
+UNBOUNDED: ValueRange = (-math.inf, math.inf)
+EMBEDDING_RANGE: ValueRange = (-1e4, 1e4)
 """Rows of a table are weights, which are small numbers where a model computes anything at all."""
-SAME = (
+RANGE_PRESERVING_OPS = (
     aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
     aten.permute.default, aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.clone.default, aten.alias.default, aten.t.default,
 )  # fmt: skip
-WITH_ZERO = (aten.tril.default, aten.triu.default)
-LOOK_UPS = (aten.embedding.default,)
+ZERO_FILLING_OPS = (aten.tril.default, aten.triu.default)
+EMBEDDING_OPS = (aten.embedding.default,)
 
 
-class Limits:
+class ValueRanges:
     """Ranges of nodes, each found once."""
 
     def __init__(self) -> None:
-        self._known: dict[torch.fx.Node, Range] = {}
+        self._known: dict[torch.fx.Node, ValueRange] = {}
 
-    def of(self, value: Any) -> Range:
+    def range_of(self, value: Any) -> ValueRange:
         """``(lowest, highest)``; infinite where nothing tells."""
         if isinstance(value, (bool, int, float)):
             return (float(value), float(value))
         if not isinstance(value, torch.fx.Node):
-            return ANY
+            return UNBOUNDED
         if value not in self._known:
-            found = self._found(value)
-            self._known[value] = ANY if any(map(math.isnan, found)) else found
+            found = self._compute(value)
+            self._known[value] = UNBOUNDED if any(map(math.isnan, found)) else found
         return self._known[value]
 
-    def is_looked_up(self, value: Any) -> bool:
+    def is_embedding_lookup(self, value: Any) -> bool:
         """Whether it is rows of a table, lying in whatever order."""
-        while isinstance(value, torch.fx.Node) and (value.target in SAME or value.target is aten._to_copy.default):
+        while isinstance(value, torch.fx.Node) and (
+            value.target in RANGE_PRESERVING_OPS or value.target is aten._to_copy.default
+        ):
             value = value.args[0]
-        return isinstance(value, torch.fx.Node) and value.target in LOOK_UPS
+        return isinstance(value, torch.fx.Node) and value.target in EMBEDDING_OPS
 
-    def _found(self, node: torch.fx.Node) -> Range:
+    def _compute(self, node: torch.fx.Node) -> ValueRange:
         made = node.meta.get("val")
         if isinstance(made, torch.Tensor) and made.dtype is torch.bool:
             return (0.0, 1.0)
         target = node.target
-        if target in SAME or target is aten._to_copy.default:
-            return self.of(node.args[0])
-        if target in LOOK_UPS:
-            return LOOKED_UP
-        if target in WITH_ZERO:
-            return _union(self.of(node.args[0]), (0.0, 0.0))
+        if target in RANGE_PRESERVING_OPS or target is aten._to_copy.default:
+            return self.range_of(node.args[0])
+        if target in EMBEDDING_OPS:
+            return EMBEDDING_RANGE
+        if target in ZERO_FILLING_OPS:
+            return _union(self.range_of(node.args[0]), (0.0, 0.0))
         if target in (aten.full.default, aten.full_like.default):
-            return self.of(node.args[1])
+            return self.range_of(node.args[1])
         if target in (aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor):
             a, b = node.args[1:] if target is aten.where.self else (node.args[0], node.args[2])
-            return _union(self.of(a), self.of(b))
-        rule = RULES.get(target)
+            return _union(self.range_of(a), self.range_of(b))
+        rule = RANGE_RULES.get(target)
         if rule is None or node.kwargs.get("alpha", 1) != 1:
-            return ANY
-        return rule(*map(self.of, node.args[:2]))
+            return UNBOUNDED
+        return rule(*map(self.range_of, node.args[:2]))
 
 
-def _union(a: Range, b: Range) -> Range:
+def _union(a: ValueRange, b: ValueRange) -> ValueRange:
     return (min(a[0], b[0]), max(a[1], b[1]))
 
 
-def _plus(a: Range, b: Range) -> Range:
+def _add_ranges(a: ValueRange, b: ValueRange) -> ValueRange:
     return (a[0] + b[0], a[1] + b[1])
 
 
-def _minus(a: Range, b: Range) -> Range:
+def _sub_ranges(a: ValueRange, b: ValueRange) -> ValueRange:
     return (a[0] - b[1], a[1] - b[0])
 
 
-def _times(a: Range, b: Range) -> Range:
+def _mul_ranges(a: ValueRange, b: ValueRange) -> ValueRange:
     products = [x * y for x in a for y in b]
-    return ANY if any(map(math.isnan, products)) else (min(products), max(products))
+    return UNBOUNDED if any(map(math.isnan, products)) else (min(products), max(products))
 
 
-RULES: dict[Any, Callable[[Range, Range], Range]] = {
-    aten.add.Tensor: _plus,
-    aten.sub.Tensor: _minus,
-    aten.rsub.Scalar: lambda a, b: _minus(b, a),
-    aten.mul.Tensor: _times,
+RANGE_RULES: dict[Any, Callable[[ValueRange, ValueRange], ValueRange]] = {
+    aten.add.Tensor: _add_ranges,
+    aten.sub.Tensor: _sub_ranges,
+    aten.rsub.Scalar: lambda a, b: _sub_ranges(b, a),
+    aten.mul.Tensor: _mul_ranges,
 }

@@ -6,42 +6,46 @@ import torch
 import torch.fx
 from torch._guards import detect_fake_mode
 
-from engine.ir.graph import origin_of, set_origin
+from engine.ir.graph import provenance_of, set_provenance
 
 aten = torch.ops.aten
 
-ATTENTION = "engine::attention"
-MASK = 3
+ATTENTION_OP = "engine::attention"
+MASK_POSITION = 3
 """The mask's position among an attention's arguments."""
 
 
-def masks_as_numbers(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def bool_to_bias_mask(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph with masks as ATen itself would make them, zero where a key is seen and minus infinity elsewhere; the module is changed."""
     made: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
     for node in list(module.graph.nodes):
-        mask = _mask(node)
+        mask = _bool_mask_of(node)
         if mask is None:
             continue
         key = (mask, node.args[0].meta["val"].dtype)
-        if key not in made and (numbers := _numbers(module.graph, node, *key)) is not None:
+        if key not in made and (numbers := _make_bias(module.graph, node, *key)) is not None:
             made[key] = numbers
         if key in made:
-            node.update_arg(MASK, made[key])
+            node.update_arg(MASK_POSITION, made[key])
     if made:
         module.recompile()
     return module
 
 
-def _mask(node: torch.fx.Node) -> torch.fx.Node | None:
+def _bool_mask_of(node: torch.fx.Node) -> torch.fx.Node | None:
     """An attention's mask of truth values."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.name != ATTENTION or len(node.args) <= MASK:
+    if (
+        not isinstance(target, torch._ops.OpOverload)
+        or target._schema.name != ATTENTION_OP
+        or len(node.args) <= MASK_POSITION
+    ):
         return None
-    mask = node.args[MASK]
+    mask = node.args[MASK_POSITION]
     return mask if isinstance(mask, torch.fx.Node) and mask.meta["val"].dtype == torch.bool else None
 
 
-def _numbers(
+def _make_bias(
     graph: torch.fx.Graph, node: torch.fx.Node, mask: torch.fx.Node, dtype: torch.dtype
 ) -> torch.fx.Node | None:
     mode = detect_fake_mode([mask.meta["val"]])
@@ -58,5 +62,5 @@ def _numbers(
             constant.meta["val"] = torch.empty((), dtype=dtype, device=device)
         chosen.meta["val"] = torch.empty_like(mask.meta["val"], dtype=dtype)
     for new in (seen, hidden, chosen):
-        set_origin(new, origin_of(mask))
+        set_provenance(new, provenance_of(mask))
     return chosen

@@ -65,7 +65,7 @@ def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1
     return square.movedim((-2, -1), (row, column)).contiguous()
 
 
-def _quantised(
+def _fake_quantize(
     a: torch.Tensor, scale: torch.Tensor | float, zero: torch.Tensor | float, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers rounded to the nearest of a range of whole steps, and which of them were inside of it."""
@@ -75,24 +75,24 @@ def _quantised(
     return rounded.to(a.dtype), (steps >= least) & (steps <= most)
 
 
-def _quantised_if(
+def _fake_quantize_if_enabled(
     a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, enabled: torch.Tensor, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same where a number held in a tensor says so."""
-    value, inside = _quantised(a, scale, zero, least, most)
+    value, inside = _fake_quantize(a, scale, zero, least, most)
     is_on = enabled != 0
     return torch.where(is_on, value, a), inside | ~is_on
 
 
-def _quantised_along(
+def _fake_quantize_per_channel(
     a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, axis: int, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same with a step for each place along a dimension."""
     shape = [-1 if d == axis % a.dim() else 1 for d in range(a.dim())]
-    return _quantised(a, scale.reshape(shape), zero.reshape(shape), least, most)
+    return _fake_quantize(a, scale.reshape(shape), zero.reshape(shape), least, most)
 
 
-ELEMENTWISE = (
+FOREACH_OPS = (
     "abs", "add", "addcdiv", "addcmul", "ceil", "clamp_max", "clamp_min", "copy", "cos", "div", "erf", "exp", "expm1", "floor", "frac",
     "lerp", "log", "log10", "log1p", "log2", "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid", "sign",
     "sin", "sqrt", "sub", "tanh", "trunc",
@@ -100,13 +100,13 @@ ELEMENTWISE = (
 """What ``_foreach_`` operators do to each tensor of their lists, by name."""
 
 
-def _copied(tensor: torch.Tensor, source: torch.Tensor, *_: Any) -> torch.Tensor:
+def _copy_to_dtype(tensor: torch.Tensor, source: torch.Tensor, *_: Any) -> torch.Tensor:
     return source.to(tensor.dtype)
 
 
-def _of_each(name: str) -> Callable[..., list[torch.Tensor]]:
+def _foreach_op(name: str) -> Callable[..., list[torch.Tensor]]:
     """An operator on lists as one call for each tensor, which is what eager runs on a CPU."""
-    function: Callable[..., torch.Tensor] = _copied if name == "copy" else getattr(torch, name)
+    function: Callable[..., torch.Tensor] = _copy_to_dtype if name == "copy" else getattr(torch, name)
 
     def call(tensors: list[torch.Tensor], *more: Any, alpha: Any = 1, value: Any = None, **named: Any) -> Any:
         more = (*more, *named.values())
@@ -120,22 +120,22 @@ def _of_each(name: str) -> Callable[..., list[torch.Tensor]]:
     return call
 
 
-def _norms(tensors: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+def _foreach_norm(tensors: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     return [torch.linalg.vector_norm(t, ord, dtype=dtype) for t in tensors]
 
 
-def _foreach() -> dict[Any, Callable[..., Any]]:
-    found: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _norms}
-    for name in ELEMENTWISE:
+def _foreach_decompositions() -> dict[Any, Callable[..., Any]]:
+    found: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _foreach_norm}
+    for name in FOREACH_OPS:
         packet = getattr(aten, f"_foreach_{name}")
         for overload in packet.overloads():
             is_listed = not overload.endswith("out") and not (name in ("addcdiv", "addcmul") and overload == "Tensor")
             if is_listed and overload != "ScalarAndTensor":
-                found[getattr(packet, overload)] = _of_each(name)
+                found[getattr(packet, overload)] = _foreach_op(name)
     return found
 
 
-def _unscaled(
+def _check_and_unscale(
     grads: list[torch.Tensor], found: torch.Tensor, factor: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Gradients times a factor, and whether one of them was infinite or no number, as ``found`` may say already."""
@@ -145,7 +145,7 @@ def _unscaled(
     return [torch.where(factor == 1.0, g, (g * factor).to(g.dtype)) for g in grads], found
 
 
-def _next_scale(
+def _update_scale(
     scale: torch.Tensor, steps: torch.Tensor, found: torch.Tensor, growth: float, backoff: float, interval: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A gradient scaler's next scale and how many steps went well since it last changed."""
@@ -156,17 +156,17 @@ def _next_scale(
     return torch.where(went_wrong, scale * backoff, kept), torch.where(went_wrong | is_due, 0, more)
 
 
-PARTS: dict[Any, Callable[..., Any]] = {
-    **_foreach(),
-    **resampling.PARTS,
-    aten._amp_foreach_non_finite_check_and_unscale.default: _unscaled,
-    aten._amp_update_scale.default: _next_scale,
+MISSING_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    **_foreach_decompositions(),
+    **resampling.INTERPOLATION_DECOMPOSITIONS,
+    aten._amp_foreach_non_finite_check_and_unscale.default: _check_and_unscale,
+    aten._amp_update_scale.default: _update_scale,
     aten._cdist_backward.default: _cdist_backward,
     aten._pdist_forward.default: _pdist,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
     aten.diag_embed.default: _diag_embed,
-    aten.fake_quantize_per_tensor_affine_cachemask.default: _quantised,
-    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _quantised_if,
-    aten.fake_quantize_per_channel_affine_cachemask.default: _quantised_along,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_if_enabled,
+    aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_per_channel,
 }
 """Each operator in terms of others."""

@@ -15,19 +15,19 @@ import torch
 
 aten = torch.ops.aten
 
-CUBIC, SMOOTH_CUBIC = -0.75, -0.5
+CUBIC_COEFFICIENT, ANTIALIAS_CUBIC_COEFFICIENT = -0.75, -0.5
 """The free parameter of cubic convolution (Keys, 1981), as eager has it without and with smoothing."""
 
 
 @dataclass(frozen=True)
-class Taps:
+class InterpolationTaps:
     """Along one dimension: ``places`` (taps, outputs) among the inputs, and their ``weights``, None where each is 1."""
 
-    places: torch.Tensor
+    indices: torch.Tensor
     weights: torch.Tensor | None = None
 
 
-def added(grad: torch.Tensor, shape: Sequence[Any], sides: Sequence[Taps]) -> torch.Tensor:
+def scatter_add_taps(grad: torch.Tensor, shape: Sequence[Any], sides: Sequence[InterpolationTaps]) -> torch.Tensor:
     """Zeros of a shape, to which each element of ``grad`` is added at its taps, weighted; sides are the last dimensions."""
     rank, lead = len(sides), grad.dim() - len(sides)
     held = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
@@ -36,55 +36,55 @@ def added(grad: torch.Tensor, shape: Sequence[Any], sides: Sequence[Taps]) -> to
         value = value.unsqueeze(lead + 2 * k)
     for k, side in enumerate(sides):
         spread = [1] * (2 * rank)
-        spread[2 * k : 2 * k + 2] = side.places.shape
-        indices.append(side.places.reshape(spread))
+        spread[2 * k : 2 * k + 2] = side.indices.shape
+        indices.append(side.indices.reshape(spread))
         if side.weights is not None:
             value = value * side.weights.to(held).reshape(spread)
-    ranges = [n for side in sides for n in side.places.shape]
+    ranges = [n for side in sides for n in side.indices.shape]
     value = value.expand(*grad.shape[:lead], *ranges)
     zeros = torch.zeros(tuple(shape), dtype=held, device=grad.device)
     total: torch.Tensor = aten._unsafe_index_put(zeros, [None] * lead + indices, value, True)
     return total.to(grad.dtype)
 
 
-def _is_narrow(grad: torch.Tensor) -> bool:
+def _computes_in_float32(grad: torch.Tensor) -> bool:
     return grad.dtype in (torch.float16, torch.bfloat16, torch.float32)
 
 
-def _steps(count: Any, grad: torch.Tensor) -> torch.Tensor:
-    held = torch.float32 if _is_narrow(grad) else torch.float64
+def _float_arange(count: Any, grad: torch.Tensor) -> torch.Tensor:
+    held = torch.float32 if _computes_in_float32(grad) else torch.float64
     return torch.arange(count, dtype=held, device=grad.device)
 
 
-def _scale(size: Any, count: Any, align: bool, scale: float | None) -> float:
+def _source_step(size: Any, count: Any, align: bool, scale: float | None) -> float:
     """How far apart the sources of neighbouring results are."""
     if align:
         return (size - 1) / (count - 1) if count > 1 else 0.0
     return 1.0 / scale if scale is not None and scale > 0 else size / count
 
 
-def _nearest(grad: torch.Tensor, size: Any, count: Any, scale: float | None, offset: float) -> Taps:
-    place = ((_steps(count, grad) + offset) * _scale(size, count, False, scale)).floor().to(torch.int64)
-    return Taps(place.clamp(max=size - 1)[None])
+def _nearest_taps(grad: torch.Tensor, size: Any, count: Any, scale: float | None, offset: float) -> InterpolationTaps:
+    place = ((_float_arange(count, grad) + offset) * _source_step(size, count, False, scale)).floor().to(torch.int64)
+    return InterpolationTaps(place.clamp(max=size - 1)[None])
 
 
-def _linear(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> Taps:
-    step, place = _scale(size, count, align, scale), _steps(count, grad)
+def _linear_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> InterpolationTaps:
+    step, place = _source_step(size, count, align, scale), _float_arange(count, grad)
     source = place * step if align else ((place + 0.5) * step - 0.5).clamp(min=0.0)
     first = source.to(torch.int64)
     share = source - first
-    return Taps(torch.stack((first, (first + 1).clamp(max=size - 1))), torch.stack((1.0 - share, share)))
+    return InterpolationTaps(torch.stack((first, (first + 1).clamp(max=size - 1))), torch.stack((1.0 - share, share)))
 
 
-def _cubic(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> Taps:
-    step, place = _scale(size, count, align, scale), _steps(count, grad)
+def _cubic_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> InterpolationTaps:
+    step, place = _source_step(size, count, align, scale), _float_arange(count, grad)
     source = place * step if align else (place + 0.5) * step - 0.5
     first = source.floor()
     share = source - first
-    weights = [_cubic_weight(share + 1.0, CUBIC), _cubic_weight(share, CUBIC)]
-    weights += [_cubic_weight(1.0 - share, CUBIC), _cubic_weight(2.0 - share, CUBIC)]
+    weights = [_cubic_weight(share + 1.0, CUBIC_COEFFICIENT), _cubic_weight(share, CUBIC_COEFFICIENT)]
+    weights += [_cubic_weight(1.0 - share, CUBIC_COEFFICIENT), _cubic_weight(2.0 - share, CUBIC_COEFFICIENT)]
     near = first.to(torch.int64)
-    return Taps(torch.stack([(near + k).clamp(0, size - 1) for k in (-1, 0, 1, 2)]), torch.stack(weights))
+    return InterpolationTaps(torch.stack([(near + k).clamp(0, size - 1) for k in (-1, 0, 1, 2)]), torch.stack(weights))
 
 
 def _cubic_weight(x: torch.Tensor, a: float) -> torch.Tensor:
@@ -94,21 +94,21 @@ def _cubic_weight(x: torch.Tensor, a: float) -> torch.Tensor:
     return torch.where(x <= 1.0, near, far)
 
 
-def _copied(grad: torch.Tensor, size: Any, before: Any, after: Any) -> Taps:
+def _replication_taps(grad: torch.Tensor, size: Any, before: Any, after: Any) -> InterpolationTaps:
     place = torch.arange(size + before + after, device=grad.device) - before
-    return Taps(place.clamp(0, size - 1)[None])
+    return InterpolationTaps(place.clamp(0, size - 1)[None])
 
 
-def _averaged(grad: torch.Tensor, size: int, count: int) -> Taps:
+def _adaptive_average_taps(grad: torch.Tensor, size: int, count: int) -> InterpolationTaps:
     window = torch.arange(count, device=grad.device)
     start, end = window * size // count, ((window + 1) * size + count - 1) // count
     longest = max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
     place = start + torch.arange(longest, device=grad.device)[:, None]
-    share = 1.0 / (end - start).to(_steps(1, grad).dtype)
-    return Taps(place.clamp(max=size - 1), torch.where(place < end, share, 0.0))
+    share = 1.0 / (end - start).to(_float_arange(1, grad).dtype)
+    return InterpolationTaps(place.clamp(max=size - 1), torch.where(place < end, share, 0.0))
 
 
-def _upsampled(side: Callable[..., Taps], *, aligns: bool) -> Callable[..., torch.Tensor]:
+def _upsample_backward(side: Callable[..., InterpolationTaps], *, aligns: bool) -> Callable[..., torch.Tensor]:
     """The gradient of an interpolation, from its taps along one dimension."""
 
     def backward(grad: torch.Tensor, counts: Sequence[Any], shape: Sequence[Any], *more: Any) -> torch.Tensor:
@@ -116,64 +116,66 @@ def _upsampled(side: Callable[..., Taps], *, aligns: bool) -> Callable[..., torc
         settings, scales = ((more[0],), more[1:]) if aligns else ((), more)
         given = [*scales, *[None] * (len(counts) - len(scales))]
         sides = [side(grad, n, c, *settings, s) for n, c, s in zip(sizes, counts, given, strict=True)]
-        return added(grad, shape, sides)
+        return scatter_add_taps(grad, shape, sides)
 
     return backward
 
 
-def _padded(grad: torch.Tensor, a: torch.Tensor, padding: Sequence[Any]) -> torch.Tensor:
+def _replication_pad_backward(grad: torch.Tensor, a: torch.Tensor, padding: Sequence[Any]) -> torch.Tensor:
     rank = len(padding) // 2
     ends = [(padding[2 * k], padding[2 * k + 1]) for k in range(rank)][::-1]
-    sides = [_copied(grad, n, *end) for n, end in zip(a.shape[-rank:], ends, strict=True)]
-    return added(grad, a.shape, sides)
+    sides = [_replication_taps(grad, n, *end) for n, end in zip(a.shape[-rank:], ends, strict=True)]
+    return scatter_add_taps(grad, a.shape, sides)
 
 
-def _adaptive(rank: int) -> Callable[..., torch.Tensor]:
+def _adaptive_avg_pool_backward(rank: int) -> Callable[..., torch.Tensor]:
     def backward(grad: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
         sizes = zip(a.shape[-rank:], grad.shape[-rank:], strict=True)
-        return added(grad, a.shape, [_averaged(grad, int(n), int(c)) for n, c in sizes])
+        return scatter_add_taps(grad, a.shape, [_adaptive_average_taps(grad, int(n), int(c)) for n, c in sizes])
 
     return backward
 
 
-def _smooth(reach: float, weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _antialiased_upsample(reach: float, weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Interpolation whose kernel grows with the step, so that every input counts: width first, then height."""
 
     def forward(a: torch.Tensor, counts: Sequence[int], align: bool, *scales: float | None) -> torch.Tensor:
         given = [*scales, *[None] * (len(counts) - len(scales))]
-        held = torch.float32 if _is_narrow(a) else a.dtype
+        held = torch.float32 if _computes_in_float32(a) else a.dtype
         value = a.to(held)
         for dim, count, scale in list(zip((-2, -1), counts, given, strict=True))[::-1]:
-            value = _along(value, dim, _smooth_taps(value, int(a.shape[dim]), int(count), align, scale, reach, weight))
+            value = _apply_taps(
+                value, dim, _antialias_taps(value, int(a.shape[dim]), int(count), align, scale, reach, weight)
+            )
         return value.to(a.dtype)
 
     return forward
 
 
-def _smooth_taps(
+def _antialias_taps(
     a: torch.Tensor, size: int, count: int, align: bool, scale: float | None, reach: float, weight: Any
-) -> Taps:
-    step = _scale(size, count, align, scale)
+) -> InterpolationTaps:
+    step = _source_step(size, count, align, scale)
     wide = reach * max(step, 1.0)
-    center = (_steps(count, a) + 0.5) * step
+    center = (_float_arange(count, a) + 0.5) * step
     start = (center - wide + 0.5).clamp(min=0.0).to(torch.int64)
     end = (center + wide + 0.5).to(torch.int64).clamp(max=size)
     place = start + torch.arange(math.ceil(wide) * 2 + 1, device=a.device)[:, None]
     weights = torch.where(place < end, weight(((place - center + 0.5) / max(step, 1.0)).abs()), 0.0)
-    return Taps(place.clamp(max=size - 1), weights / weights.sum(0))
+    return InterpolationTaps(place.clamp(max=size - 1), weights / weights.sum(0))
 
 
-def _along(a: torch.Tensor, dim: int, taps: Taps) -> torch.Tensor:
+def _apply_taps(a: torch.Tensor, dim: int, taps: InterpolationTaps) -> torch.Tensor:
     assert taps.weights is not None
-    read: torch.Tensor = aten._unsafe_index(a, [None] * (a.dim() + dim) + [taps.places])
+    read: torch.Tensor = aten._unsafe_index(a, [None] * (a.dim() + dim) + [taps.indices])
     if dim == -1:
         return (read * taps.weights).sum(-2)
     return (read * taps.weights[..., None]).sum(-3)
 
 
-PARTS: dict[Any, Callable[..., Any]] = {
+INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **{
-        op: _upsampled(lambda g, n, c, s: _nearest(g, n, c, s, 0.0), aligns=False)
+        op: _upsample_backward(lambda g, n, c, s: _nearest_taps(g, n, c, s, 0.0), aligns=False)
         for op in (
             aten.upsample_nearest1d_backward.default,
             aten.upsample_nearest2d_backward.default,
@@ -181,7 +183,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
         )
     },
     **{
-        op: _upsampled(lambda g, n, c, s: _nearest(g, n, c, s, 0.5), aligns=False)
+        op: _upsample_backward(lambda g, n, c, s: _nearest_taps(g, n, c, s, 0.5), aligns=False)
         for op in (
             aten._upsample_nearest_exact1d_backward.default,
             aten._upsample_nearest_exact2d_backward.default,
@@ -189,22 +191,22 @@ PARTS: dict[Any, Callable[..., Any]] = {
         )
     },
     **{
-        op: _upsampled(_linear, aligns=True)
+        op: _upsample_backward(_linear_taps, aligns=True)
         for op in (
             aten.upsample_linear1d_backward.default,
             aten.upsample_bilinear2d_backward.default,
             aten.upsample_trilinear3d_backward.default,
         )
     },
-    aten.upsample_bicubic2d_backward.default: _upsampled(_cubic, aligns=True),
-    aten.replication_pad1d_backward.default: _padded,
-    aten.replication_pad2d_backward.default: _padded,
-    aten.replication_pad3d_backward.default: _padded,
-    aten._adaptive_avg_pool2d_backward.default: _adaptive(2),
-    aten._adaptive_avg_pool3d_backward.default: _adaptive(3),
-    aten._upsample_bilinear2d_aa.default: _smooth(1.0, lambda x: (1.0 - x).clamp(min=0.0)),
-    aten._upsample_bicubic2d_aa.default: _smooth(
-        2.0, lambda x: torch.where(x < 2.0, _cubic_weight(x, SMOOTH_CUBIC), 0.0)
+    aten.upsample_bicubic2d_backward.default: _upsample_backward(_cubic_taps, aligns=True),
+    aten.replication_pad1d_backward.default: _replication_pad_backward,
+    aten.replication_pad2d_backward.default: _replication_pad_backward,
+    aten.replication_pad3d_backward.default: _replication_pad_backward,
+    aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward(2),
+    aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool_backward(3),
+    aten._upsample_bilinear2d_aa.default: _antialiased_upsample(1.0, lambda x: (1.0 - x).clamp(min=0.0)),
+    aten._upsample_bicubic2d_aa.default: _antialiased_upsample(
+        2.0, lambda x: torch.where(x < 2.0, _cubic_weight(x, ANTIALIAS_CUBIC_COEFFICIENT), 0.0)
     ),
 }
 """Each operator in terms of others."""

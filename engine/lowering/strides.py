@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from engine.ir.index import Size, Var, contiguous_strides, exact_quotient, flatten, variable
-from engine.lowering.table import Tensor
+from engine.ir.index import LoopVar, Size, contiguous_strides, exact_quotient, flatten, variable
+from engine.lowering.table import LoweredTensor
 
 
-def strided(value: Tensor) -> tuple[tuple[Size, ...], Size] | None:
+def strided_view_of(value: LoweredTensor) -> tuple[tuple[Size, ...], Size] | None:
     """``(strides, offset)`` of a view of something in memory, None where it is no strided view."""
-    if value.mapping is None:
-        is_apart = value.is_complex and not _is_paired(value.base.stride, 0)
-        return None if is_apart else (value.base.stride, 0)
-    variables = tuple(Var(f"v{d}", n) for d, n in enumerate(value.shape))
-    flat = flatten(value.mapping(tuple(variable(v) for v in variables)), value.base.stride)
+    if value.index_map is None:
+        is_apart = value.is_complex and not _is_complex_layout(value.definition.stride, 0)
+        return None if is_apart else (value.definition.stride, 0)
+    variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(value.shape))
+    flat = flatten(value.index_map(tuple(variable(v) for v in variables)), value.definition.stride)
     if not flat.terms.keys() <= set(variables):
         return None
     usual = contiguous_strides(value.shape)
     strides = tuple(flat.terms.get(v, 0) if v.size != 1 else usual[d] for d, v in enumerate(variables))
     negative = any(isinstance(s, int) and s < 0 for s in strides)
-    if negative or (value.is_complex and not _is_paired(strides, flat.const)):
+    if negative or (value.is_complex and not _is_complex_layout(strides, flat.const)):
         return None
     return strides, flat.const
 
 
-def _is_paired(strides: tuple[Size, ...], offset: Size) -> bool:
+def _is_complex_layout(strides: tuple[Size, ...], offset: Size) -> bool:
     """Whether real and imaginary parts lie side by side, as complex numbers do."""
     return strides[-1] == 1 and all(exact_quotient(s, 2) is not None for s in (*strides[:-1], offset))

@@ -9,55 +9,59 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection
 
-from engine.ir.index import Index, is_same, product
-from engine.ir.loops import Builder, Coordinates, Def, Op
-from engine.lowering.fuse import probed
+from engine.ir.index import IndexExpr, product, sizes_equal
+from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp, TensorDef
+from engine.lowering.fuse import build_unfused
 
-FEW = 8
+MAX_UNROLLED = 8
 """Elements up to which a sum is written out."""
 
 
-def unroll(defs: list[Def], kept: Collection[Def]) -> None:
+def unroll_reductions(defs: list[TensorDef], kept: Collection[TensorDef]) -> None:
     """Make such sums elementwise; the Defs are changed."""
-    short = [made for made in defs if made.reduction == "sum" and made.kind == "reduction" and _is_short(made)]
+    short = [
+        made for made in defs if made.reduction == "sum" and made.kind == "reduction" and _is_short_reduction(made)
+    ]
     if not short:
         return
-    readers: dict[Def, list[Def]] = {}
+    readers: dict[TensorDef, list[TensorDef]] = {}
     for made in defs:
-        for source in probed(made).reads.values() if made.is_computed else ():
+        for source in build_unfused(made).read_tensors.values() if made.is_computed else ():
             readers.setdefault(source, []).append(made)
     for made in short:
-        if _is_reduced_again(made, made, readers, kept):
-            _write_out(made)
+        if _feeds_only_reductions(made, made, readers, kept):
+            _unroll(made)
 
 
-def _is_short(made: Def) -> bool:
+def _is_short_reduction(made: TensorDef) -> bool:
     count = product(made.ranges)
-    return isinstance(count, int) and 1 < count <= FEW
+    return isinstance(count, int) and 1 < count <= MAX_UNROLLED
 
 
-def _is_reduced_again(made: Def, short: Def, readers: dict[Def, list[Def]], kept: Collection[Def]) -> bool:
+def _feeds_only_reductions(
+    made: TensorDef, short: TensorDef, readers: dict[TensorDef, list[TensorDef]], kept: Collection[TensorDef]
+) -> bool:
     """Whether nobody reads a Def but reductions that walk over each element of the short sum once."""
     own = product(short.shape)
     if made in kept or made not in readers:
         return False
     for reader in readers[made]:
-        if not is_same(product((*reader.walked, *reader.ranges)), own):
+        if not sizes_equal(product((*reader.loop_ranges, *reader.ranges)), own):
             return False
         if reader.kind == "pointwise":
-            if not _is_reduced_again(reader, short, readers, kept):
+            if not _feeds_only_reductions(reader, short, readers, kept):
                 return False
-        elif reader.kind != "reduction" or is_same(product(reader.ranges), 1):
+        elif reader.kind != "reduction" or sizes_equal(product(reader.ranges), 1):
             return False
     return True
 
 
-def _write_out(made: Def) -> None:
+def _unroll(made: TensorDef) -> None:
     body, places = made.body, list(itertools.product(*(range(int(n)) for n in made.ranges)))
 
-    def total(b: Builder, index: Coordinates) -> Op:
-        parts = [body(b, index, tuple(Index({}, k) for k in place)) for place in places]
-        found: Op = parts[0]
+    def total(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        parts = [body(b, index, tuple(IndexExpr({}, k) for k in place)) for place in places]
+        found: LoopIROp = parts[0]
         for part in parts[1:]:
             found = b.call("add", found, part)
         return found

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from engine.records.aot import AotRecord, ValueFacts
 
-_PIECE = re.compile(
+_TOKEN = re.compile(
     r"""\s*(?:(?P<call>[\w.]+)\(|(?P<name>\w+)=|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<mark>[\[\](){},:<>])|(?P<word>[^\s\[\](){},:<>=]+)|(?P<other>.))"""
 )
-MOST_PIECES = 200_000
-INPUT_WORDS = {
+MAX_TOKENS = 200_000
+INPUT_FACTS = {
     "mutates_data": "its data is mutated",
     "mutates_metadata": "its metadata is mutated",
     "mutates_storage_metadata": "its storage is changed",
     "mutation_inductor_storage_resize": "its storage is resized",
     "requires_grad": "requires grad",
 }
-OUTPUT_WORDS = {
+OUTPUT_FACTS = {
     "alias_of_input": "a view of an input",
     "is_input": "an input, returned as it is",
     "alias_of_intermediate": "a view of an intermediate value",
@@ -37,13 +37,13 @@ class _Call:
     values: dict[str, object] = field(default_factory=dict)
 
 
-def read_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
+def parse_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
     """What the analysis found out about inputs and outputs; None where the text has another form."""
     root = _parse(text)
     if root is None:
         return None
-    inputs = [c for c in _list(root.values.get("input_info")) if isinstance(c, _Call)]
-    outputs = [c for c in _list(root.values.get("output_info")) if isinstance(c, _Call)]
+    inputs = [c for c in _as_list(root.values.get("input_info")) if isinstance(c, _Call)]
+    outputs = [c for c in _as_list(root.values.get("output_info")) if isinstance(c, _Call)]
     if not inputs and not outputs:
         return None
     values = [ValueFacts(f"input {i}", "input", _input_facts(c)) for i, c in enumerate(inputs)]
@@ -52,17 +52,17 @@ def read_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
 
 
 def _input_facts(call: _Call) -> tuple[str, ...]:
-    return tuple(words for key, words in INPUT_WORDS.items() if call.values.get(key) == "True")
+    return tuple(words for key, words in INPUT_FACTS.items() if call.values.get(key) == "True")
 
 
 def _output_facts(call: _Call) -> tuple[str, ...]:
     kind = str(call.values.get("output_type", "")).rpartition(".")[2]
     base = str(call.values.get("base_idx", "None"))
-    facts = [OUTPUT_WORDS[kind] + (f" ({base})" if base.isdigit() else "")] if kind in OUTPUT_WORDS else []
+    facts = [OUTPUT_FACTS[kind] + (f" ({base})" if base.isdigit() else "")] if kind in OUTPUT_FACTS else []
     return (*facts, "requires grad") if call.values.get("requires_grad") == "True" else tuple(facts)
 
 
-def _list(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
@@ -71,21 +71,21 @@ def _parse(text: str) -> _Call | None:
     root: _Call | None = None
     stack: list[_Call | list[object]] = []
     keys: list[str] = [""]
-    for count, match in enumerate(_PIECE.finditer(text)):
-        if count > MOST_PIECES:
+    for count, match in enumerate(_TOKEN.finditer(text)):
+        if count > MAX_TOKENS:
             return None
         kind, piece = match.lastgroup, match.group(match.lastgroup or 0)
         if kind == "call":
             made = _Call(piece)
             root = root or made
-            _put(stack, keys, made)
+            _append_value(stack, keys, made)
             stack.append(made)
             keys.append("")
         elif kind == "name":
             keys[-1] = piece
         elif kind == "mark" and piece in "[({":
             items: list[object] = []
-            _put(stack, keys, items)
+            _append_value(stack, keys, items)
             stack.append(items)
             keys.append("")
         elif kind == "mark" and piece in "])}":
@@ -94,11 +94,11 @@ def _parse(text: str) -> _Call | None:
             stack.pop()
             keys.pop()
         elif kind in ("word", "text"):
-            _put(stack, keys, piece)
+            _append_value(stack, keys, piece)
     return root
 
 
-def _put(stack: list[_Call | list[object]], keys: list[str], value: object) -> None:
+def _append_value(stack: list[_Call | list[object]], keys: list[str], value: object) -> None:
     if not stack:
         return
     holder = stack[-1]

@@ -15,7 +15,7 @@ _ENVELOPE = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """``kind`` is the one key beside the envelope ("dynamo_start", "artifact", ...), ``facts`` its value, ``payload`` its text if it has one.
 
     ``compilation`` is torch's own "frame/entry" ("0/1"), after "!N/" inside compiled autograd's graph N; empty where the event belongs to none.
@@ -23,7 +23,7 @@ class Event:
 
     kind: str
     compilation: str
-    facts: Any
+    metadata: Any
     payload: Payload | None = None
     attempt: int = 0
     digest: str = ""
@@ -37,34 +37,36 @@ class Event:
     @property
     def frame(self) -> str:
         """The frame's part of the compilation's id."""
-        return frame_of(self.compilation)
+        return frame_id_of(self.compilation)
 
     @property
-    def artifact(self) -> str:
+    def artifact_name(self) -> str:
         """The name of an artifact, else an empty string."""
-        return str(self.facts.get("name", "")) if self.kind == "artifact" and isinstance(self.facts, Mapping) else ""
+        return (
+            str(self.metadata.get("name", "")) if self.kind == "artifact" and isinstance(self.metadata, Mapping) else ""
+        )
 
     @property
     def name(self) -> str:
         """What tells events apart: an artifact's name, else the kind."""
-        return self.artifact or self.kind
+        return self.artifact_name or self.kind
 
 
-def frame_of(compilation: str) -> str:
+def frame_id_of(compilation: str) -> str:
     """The frame's part of a compilation's id: all but the number of its entry."""
     return compilation.rpartition("/")[0] or compilation
 
 
-def event_of(metadata: Mapping[str, Any], payload: Payload | None) -> Event | None:
+def parse_event(metadata: Mapping[str, Any], payload: Payload | None) -> TraceEvent | None:
     """The event in one trace record; None where it has no kind key, or several."""
     kinds = [key for key in metadata if key not in _ENVELOPE]
     if len(kinds) != 1:
         return None
     kind = kinds[0]
     attempt, digest = metadata.get("attempt"), metadata.get("has_payload")
-    return Event(
+    return TraceEvent(
         kind,
-        compilation_of(metadata),
+        parse_compile_id(metadata),
         metadata[kind],
         payload,
         attempt if isinstance(attempt, int) else 0,
@@ -72,7 +74,7 @@ def event_of(metadata: Mapping[str, Any], payload: Payload | None) -> Event | No
     )
 
 
-def compilation_of(metadata: Mapping[str, Any]) -> str:
+def parse_compile_id(metadata: Mapping[str, Any]) -> str:
     """The compilation's id in an envelope; empty where it names none."""
     autograd, frame, entry = (
         value if isinstance(value := metadata.get(key), int) else None

@@ -18,27 +18,27 @@ DTYPES = {
 }  # fmt: skip
 
 _TYPE = re.compile(r"(?P<dtype>[a-z]+\d\w*)\[(?P<shape>[^\]]*)\](?:\[(?P<stride>[^\]]*)\])?(?P<device>[a-z]*[:\d]*)")
-_HEAD = re.compile(r"^    def forward\(self(?P<inputs>.*)\):\s*$")
+_FORWARD_DEF = re.compile(r"^    def forward\(self(?P<inputs>.*)\):\s*$")
 _INPUT = re.compile(r"(?P<name>\w+)\s*:\s*(?:\"(?P<type>[^\"]*)\"|torch\.\w+)")
 _BODY_INPUT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")?(?:  #.*)?$")
 """An input of a joint graph, whose signature only says ``primals, tangents``."""
 _STATEMENT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<code>.*)$")
-_WHERE = re.compile(r"^ {8,9}# File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
+_FILE_COMMENT = re.compile(r"^ {8,9}# File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
 """Where the nodes that follow come from; torch before 2.7 indents it by one more."""
 _CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
 _NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
-_FREED = re.compile(r";\s+\w+( = \w+)* = None\s*$")
+_FREE_SUFFIX = re.compile(r";\s+\w+( = \w+)* = None\s*$")
 
 
-def read_graph(text: str, stage: str, prefix: str, compilation: str, title: str) -> GraphRecord:
+def parse_graph(text: str, stage: str, prefix: str, compilation: str, title: str) -> GraphRecord:
     """A graph record with the text as told and, as far as the text can be read, its nodes.
 
     ``prefix`` opens the node ids and must tell the graphs of one compilation apart ("fx", "aten", "backward"). A text in a form that is not known gives a record without nodes.
     """
-    return GraphRecord(f"{stage}:{compilation}", stage, title, read_nodes(text, prefix, compilation), text)
+    return GraphRecord(f"{stage}:{compilation}", stage, title, parse_nodes(text, prefix, compilation), text)
 
 
-def read_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:
+def parse_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:
     """The nodes of a printed graph, inputs first; those of graphs inside it (bodies of higher-order operators) are left out."""
     nodes: dict[str, NodeRecord] = {}
     start = f"{prefix}:{compilation}:"
@@ -54,7 +54,7 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
         yield _node(node_id, match["name"], "placeholder", match["name"], match["name"], match["type"] or "", (), None)
     span: Span | None = None
     for line in lines[body:]:
-        where = _WHERE.match(line)
+        where = _FILE_COMMENT.match(line)
         if where:
             span = Span(where["file"], int(where["line"]))
         elif line.lstrip().startswith("# No stacktrace"):
@@ -62,11 +62,11 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
         elif not line.startswith("        ") or line.startswith("         "):
             continue
         elif line.startswith("        return"):
-            inputs = _inputs(_rest(lines, line), known)
+            inputs = _inputs(_lines_from(lines, line), known)
             yield _node(node_id, "output", "output", "output", line.strip(), "", inputs, None)
             return
         elif statement := _STATEMENT.match(line):
-            code = _FREED.sub("", statement["code"])
+            code = _FREE_SUFFIX.sub("", statement["code"])
             if code in known and code == statement["name"].replace("l_", "L_", 1):
                 known[statement["name"]] = known.pop(
                     code
@@ -89,14 +89,14 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
 def _body_start(lines: list[str]) -> int:
     """Index of the first line after ``def forward(...):``, which may be spread over several lines."""
     for index, line in enumerate(lines):
-        if _HEAD.match(line):
+        if _FORWARD_DEF.match(line):
             return index + 1
         if line.rstrip() == "    ):":
             return index + 1
     return len(lines)
 
 
-def _rest(lines: list[str], line: str) -> str:
+def _lines_from(lines: list[str], line: str) -> str:
     return "\n".join(lines[lines.index(line) :])
 
 
@@ -108,7 +108,7 @@ def _inputs(code: str, known: dict[str, NodeRecord]) -> tuple[str, ...]:
 def _node(
     node_id: Callable[[str], str], name: str, op: str, target: str, text: str, type_text: str, inputs: tuple[str, ...], span: Span | None
 ) -> NodeRecord:  # fmt: skip
-    shape, stride, dtype, device, size = read_type(type_text)
+    shape, stride, dtype, device, size = parse_tensor_type(type_text)
     stack = () if span is None else (span,)
     return NodeRecord(
         node_id(name), name, op, target, text, inputs, shape, stride, dtype, device, size, span=span, stack=stack,
@@ -117,7 +117,7 @@ def _node(
 
 
 @functools.lru_cache(maxsize=4096)
-def read_type(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, str, str, int | None]:
+def parse_tensor_type(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, str, str, int | None]:
     """Shape, stride, dtype, device and bytes out of ``f32[2, 4][4, 1]cpu``; None where the value is no tensor."""
     match = _TYPE.search(text)
     if match is None or match["dtype"] not in DTYPES:

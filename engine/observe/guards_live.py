@@ -17,49 +17,51 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from engine.errors import BadArgument
 from engine.ir.spec import TensorSpec
-from engine.observe.messages import Resolve, read_guards, read_recompile_reasons
-from engine.records.guards import CallExplanation, GuardRecord, GuardResult, GuardsRecord, Rejection, Verdict
+from engine.observe.messages import PathResolver, parse_guards, parse_recompile_reasons
+from engine.records.guards import CallExplanation, GuardFailure, GuardRecord, GuardResult, GuardsRecord, Verdict
 
-_ABSENT = object()
-_RELATIONS: tuple[type, ...] = (live.RelationalGuard,)
+_MISSING_VALUE = object()
+_RELATIONAL_GUARDS: tuple[type, ...] = (live.RelationalGuard,)
 """Guards that remember values between calls: asking one alone would change its next answer."""
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class _LeafGuard:
     """One guard in printed order: how to ask it, and the expression of the value that it is on ("" for the root's)."""
 
     guard: Any
     source: str
 
 
-def is_stock(value: Any) -> bool:
+def is_torch_compiled(value: Any) -> bool:
     """Whether a function or module was given to ``torch.compile``."""
-    return _function(value) is not None
+    return _compiled_function(value) is not None
 
 
-def guards_of_stock(value: Any) -> tuple[GuardsRecord, ...]:
+def torch_guards_of(value: Any) -> tuple[GuardsRecord, ...]:
     """Guards of each cache entry of what ``torch.compile`` compiled, in look-up order.
 
     Raises:
         BadArgument: it was not given to ``torch.compile``.
     """
-    function, _ = _target(value)
-    return tuple(_told(e, _resolve(function.__code__.co_filename)) for e in _entries(function.__code__))
+    function, _ = _function_and_self(value)
+    return tuple(
+        _printed_guards(e, _path_resolver(function.__code__.co_filename)) for e in _cache_entries(function.__code__)
+    )
 
 
-def explain_stock_call(value: Any, *arguments: Any, **keywords: Any) -> CallExplanation:
+def explain_torch_call(value: Any, *arguments: Any, **keywords: Any) -> CallExplanation:
     """Which entry of stock ``torch.compile`` a call would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
 
     Raises:
         BadArgument: ``value`` was not given to ``torch.compile``.
         TypeError: the arguments do not fit its signature.
     """
-    function, first = _target(value)
-    arguments, keywords = pytree.tree_map(_stand_in, (arguments, keywords))
-    scope = _locals(function, (*first, *arguments), keywords)
+    function, first = _function_and_self(value)
+    arguments, keywords = pytree.tree_map(_materialize, (arguments, keywords))
+    scope = _frame_locals(function, (*first, *arguments), keywords)
     code = function.__code__
-    return _explained(function.__qualname__, _entries(code), scope, _resolve(code.co_filename))
+    return _explain_entries(function.__qualname__, _cache_entries(code), scope, _path_resolver(code.co_filename))
 
 
 def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanation | None:
@@ -68,30 +70,30 @@ def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanatio
     Raises:
         BadArgument: a specification describes a tensor that cannot be made here.
     """
-    file, entries = code.co_filename, _entries(code)
-    scope = pytree.tree_map(_stand_in, dict(arguments))
-    return _explained(code.co_qualname, entries, scope, _resolve(file)) if entries else None
+    file, entries = code.co_filename, _cache_entries(code)
+    scope = pytree.tree_map(_materialize, dict(arguments))
+    return _explain_entries(code.co_qualname, entries, scope, _path_resolver(file)) if entries else None
 
 
-def _explained(name: str, entries: list[Any], scope: Mapping[str, Any], resolve: Resolve) -> CallExplanation:
+def _explain_entries(name: str, entries: list[Any], scope: Mapping[str, Any], resolve: PathResolver) -> CallExplanation:
     found = [explain_entry(e, scope, resolve) for e in entries]
-    ids = tuple(_id(e) for e in entries)
+    ids = tuple(_compile_id(e) for e in entries)
     hit = next((id for id, (rejection, _) in zip(ids, found, strict=True) if rejection is None), None)
     refused = tuple(r for r, _ in found if r is not None)
     return CallExplanation(name, hit, ids, refused, dict(zip(ids, (r for _, r in found), strict=True)))
 
 
 def explain_entry(
-    entry: Any, scope: Mapping[str, Any], resolve: Resolve
-) -> tuple[Rejection | None, tuple[GuardResult, ...]]:
+    entry: Any, scope: Mapping[str, Any], resolve: PathResolver
+) -> tuple[GuardFailure | None, tuple[GuardResult, ...]]:
     """Why an entry does not serve a call with these locals (None: it does), and every guard of it evaluated."""
     manager = entry.guard_manager
     told = manager.check_verbose(dict(scope))  # what torch itself asks to tell a reason: it moves nothing
-    guards = _told(entry, resolve).guards
-    leaves = list(_leaves(manager))
+    guards = _printed_guards(entry, resolve).guards
+    leaves = list(_leaf_guards(manager))
     if len(leaves) != len(guards):  # printed in a form that we do not know
         leaves = []
-    answers = [_ask(leaf, manager, scope, is_hit=bool(told.result)) for leaf in leaves]
+    answers = [_evaluate_guard(leaf, manager, scope, is_hit=bool(told.result)) for leaf in leaves]
     failed = next((i for i, (passed, _) in enumerate(answers) if passed is False), -1)
     results = tuple(
         GuardResult(g.id, _verdict(passed, i, failed), actual)
@@ -99,51 +101,53 @@ def explain_entry(
     )
     if told.result:
         return None, results
-    return _rejection(_id(entry), told, guards, failed, results, resolve), results
+    return _guard_failure(_compile_id(entry), told, guards, failed, results, resolve), results
 
 
-def refused_now(prefix: str, resolve: Resolve, known: Callable[[str], GuardsRecord | None]) -> dict[str, Rejection]:
+def live_guard_failures(
+    prefix: str, resolve: PathResolver, known: Callable[[str], GuardsRecord | None]
+) -> dict[str, GuardFailure]:
     """While torch tells why it recompiles: for each entry that it asked, our walk over all its guards with the call's own locals.
 
     ``known`` gives the guards of an entry as they were told when it was made: torch has since put those first that failed often.
     The call's locals are those of torch's own function further up the stack; none where it looks different.
     """
-    asking = _asking(sys._getframe())
+    asking = _recompile_reasons_frame(sys._getframe())
     frame, entries = (asking.f_locals.get(k) for k in ("frame", "cache_entries")) if asking else (None, None)
     if frame is None:
         return {}
     if not isinstance(
         entries, (list, tuple)
     ):  # before torch 2.12 it walks a linked list, and has lost its beginning by now
-        entries = _entries(frame.f_code)
-    found: dict[str, Rejection] = {}
+        entries = _cache_entries(frame.f_code)
+    found: dict[str, GuardFailure] = {}
     for entry in entries:
         with contextlib.suppress(Exception):
             rejection, _ = explain_entry(entry, frame.f_locals, resolve)
             if rejection is not None:
                 id = prefix + rejection.entry
-                found[id] = _renumbered(rejection, _told(entry, resolve), known(id))
+                found[id] = _with_recorded_ids(rejection, _printed_guards(entry, resolve), known(id))
     return found
 
 
-def _renumbered(rejection: Rejection, now: GuardsRecord, then: GuardsRecord | None) -> Rejection:
+def _with_recorded_ids(rejection: GuardFailure, now: GuardsRecord, then: GuardsRecord | None) -> GuardFailure:
     """The same verdicts under the ids, and in the order, in which the guards were told before."""
     ids: dict[tuple[str, str, str], list[str]] = {}
     for guard in then.guards if then is not None else ():
-        ids.setdefault((guard.origin, guard.kind, guard.code), []).append(guard.id)
-    new = {g.id: _taken(ids, (g.origin, g.kind, g.code)) for g in now.guards}
+        ids.setdefault((guard.source, guard.kind, guard.code), []).append(guard.id)
+    new = {g.id: _pop_id(ids, (g.source, g.kind, g.code)) for g in now.guards}
     order = {g.id: i for i, g in enumerate(then.guards)} if then is not None else {}
     results = [replace(r, guard=new[r.guard]) for r in rejection.results if new.get(r.guard)]
     results.sort(key=lambda r: order[r.guard])
     return replace(rejection, guard=new.get(rejection.guard, ""), results=tuple(results))
 
 
-def _taken(ids: dict[tuple[str, str, str], list[str]], key: tuple[str, str, str]) -> str:
+def _pop_id(ids: dict[tuple[str, str, str], list[str]], key: tuple[str, str, str]) -> str:
     left = ids.get(key)
     return left.pop(0) if left else ""
 
 
-def _asking(frame: FrameType | None) -> FrameType | None:
+def _recompile_reasons_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and frame.f_code.co_name != "get_and_maybe_log_recompilation_reasons":
         frame = frame.f_back
     return frame
@@ -152,7 +156,7 @@ def _asking(frame: FrameType | None) -> FrameType | None:
 # What was compiled.
 
 
-def _function(value: Any) -> FunctionType | None:
+def _compiled_function(value: Any) -> FunctionType | None:
     """The user's function behind a compiled value; None where ``torch.compile`` had no part in it."""
     if isinstance(value, torch.nn.Module):
         inner = value.__dict__.get("_modules", {}).get("_orig_mod")
@@ -171,9 +175,9 @@ def _function(value: Any) -> FunctionType | None:
     return inner if isinstance(inner, FunctionType) else None
 
 
-def _target(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
+def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     """The function, and the ``self`` that comes first in a call of it."""
-    function = _function(value)
+    function = _compiled_function(value)
     if function is None:
         raise BadArgument("This was not given to torch.compile.")
     inner = getattr(value, "_torchdynamo_orig_callable", None)
@@ -184,21 +188,21 @@ def _target(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     return function, (inner.__self__,) if isinstance(inner, MethodType) else ()
 
 
-def _entries(code: CodeType) -> list[Any]:
+def _cache_entries(code: CodeType) -> list[Any]:
     """Cache entries in look-up order."""
     return list(_debug_get_cache_entry_list(code))
 
 
-def _id(entry: Any) -> str:
+def _compile_id(entry: Any) -> str:
     told = getattr(entry, "compile_id", None)
     return str(told) if told is not None else "?"
 
 
-def _resolve(file: str) -> Resolve:
+def _path_resolver(file: str) -> PathResolver:
     return lambda end: file if file.endswith(end.removeprefix("...")) else None
 
 
-def _stand_in(value: Any) -> Any:
+def _materialize(value: Any) -> Any:
     """A tensor like the one that a specification describes, its contents not set; all else as it is."""
     if not isinstance(value, TensorSpec):
         return value
@@ -211,7 +215,7 @@ def _stand_in(value: Any) -> Any:
     return made.requires_grad_(value.requires_grad)
 
 
-def _locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+def _frame_locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
     """What the frame would find in its locals: arguments and closure."""
     bound = inspect.signature(function, follow_wrapped=False).bind(*arguments, **keywords)
     bound.apply_defaults()
@@ -225,43 +229,45 @@ def _locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[s
 # Guards.
 
 
-def _told(entry: Any, resolve: Resolve) -> GuardsRecord:
-    return read_guards(str(entry.guard_manager), resolve)
+def _printed_guards(entry: Any, resolve: PathResolver) -> GuardsRecord:
+    return parse_guards(str(entry.guard_manager), resolve)
 
 
-def _leaves(manager: Any) -> Iterator[_Leaf]:
+def _leaf_guards(manager: Any) -> Iterator[_LeafGuard]:
     """Guards as often as they are printed, in that order: a value's own, then those of the values below it."""
     seen: list[Any] = []
-    yield from _of_manager(manager.root, "", seen)
+    yield from _manager_guards(manager.root, "", seen)
     for guard in getattr(manager.root, "get_epilogue_lambda_guards", list)():
-        yield from (_Leaf(guard, "") for _ in guard.verbose_code_parts())
+        yield from (_LeafGuard(guard, "") for _ in guard.verbose_code_parts())
 
 
-def _of_manager(manager: Any, source: str, seen: list[Any]) -> Iterator[_Leaf]:
+def _manager_guards(manager: Any, source: str, seen: list[Any]) -> Iterator[_LeafGuard]:
     for guard in manager.get_leaf_guards():
-        if isinstance(guard, _RELATIONS):
+        if isinstance(guard, _RELATIONAL_GUARDS):
             if any(guard is s for s in seen):
                 continue
             seen.append(guard)
-        yield from (_Leaf(guard, source) for _ in guard.verbose_code_parts())
+        yield from (_LeafGuard(guard, source) for _ in guard.verbose_code_parts())
     if hasattr(manager, "get_key_value_managers"):
         for _, pair in sorted(manager.get_key_value_managers().items()):
             for child in pair:
                 if child:
-                    yield from _of_manager(child, child.get_source(), seen)
+                    yield from _manager_guards(child, child.get_source(), seen)
     for child in manager.get_child_managers():
-        yield from _of_manager(child, child.get_source(), seen)
+        yield from _manager_guards(child, child.get_source(), seen)
 
 
-def _ask(leaf: _Leaf, manager: Any, scope: Mapping[str, Any], *, is_hit: bool) -> tuple[bool | None, str]:
+def _evaluate_guard(
+    leaf: _LeafGuard, manager: Any, scope: Mapping[str, Any], *, is_hit: bool
+) -> tuple[bool | None, str]:
     """Whether a guard holds (None: it cannot be asked alone) and what it was asked about, in short."""
-    value = _value(leaf.source, manager, scope)
-    if value is _ABSENT:
+    value = _read_source(leaf.source, manager, scope)
+    if value is _MISSING_VALUE:
         return False, "there is no such value"
-    actual = described(value) if leaf.source else ""
+    actual = describe_value(value) if leaf.source else ""
     if is_hit:
         return True, actual
-    if isinstance(leaf.guard, _RELATIONS):
+    if isinstance(leaf.guard, _RELATIONAL_GUARDS):
         return None, actual
     try:
         return bool(leaf.guard(value)), actual
@@ -269,7 +275,7 @@ def _ask(leaf: _Leaf, manager: Any, scope: Mapping[str, Any], *, is_hit: bool) -
         return None, actual
 
 
-def _value(source: str, manager: Any, scope: Mapping[str, Any]) -> Any:
+def _read_source(source: str, manager: Any, scope: Mapping[str, Any]) -> Any:
     """The value that a guard's own expression names, read as the guard reads it."""
     if not source:
         return dict(scope)
@@ -277,7 +283,7 @@ def _value(source: str, manager: Any, scope: Mapping[str, Any]) -> Any:
     try:
         return eval(source, dict(manager.global_scope), names)
     except Exception:
-        return _ABSENT
+        return _MISSING_VALUE
 
 
 def _verdict(passed: bool | None, index: int, failed: int) -> Verdict:
@@ -290,7 +296,7 @@ def _verdict(passed: bool | None, index: int, failed: int) -> Verdict:
     return "would pass" if passed else "would fail"
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A value in a few words, without running code of the user's."""
     if isinstance(value, torch.Tensor):
         grad = ", requires grad" if value.requires_grad else ""
@@ -302,20 +308,20 @@ def described(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _rejection(
+def _guard_failure(
     entry: str,
     told: Any,
     guards: tuple[GuardRecord, ...],
     failed: int,
     results: tuple[GuardResult, ...],
-    resolve: Resolve,
-) -> Rejection:
+    resolve: PathResolver,
+) -> GuardFailure:
     """torch's own reason, with the guard that gave it where the walk found it."""
     parts = [str(p) for p in told.verbose_code_parts] or ["a guard failed"]
-    (reason,) = read_recompile_reasons(f"{entry}: {parts[0]}", resolve)
+    (reason,) = parse_recompile_reasons(f"{entry}: {parts[0]}", resolve)
     guard = guards[failed] if failed >= 0 else None
     actual = reason.actual or (results[failed].actual if failed >= 0 else "")
     span = (guard.span if guard else None) or reason.span
-    return Rejection(
-        entry, guard.id if guard else "", reason.origin, reason.kind, reason.expected, actual, reason.sentence, span, reason.fixes, results
+    return GuardFailure(
+        entry, guard.id if guard else "", reason.source, reason.kind, reason.expected, actual, reason.sentence, span, reason.fixes, results
     )  # fmt: skip

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from engine.records.bytecode import Span
-from engine.records.guards import Fix, GuardRecord, GuardsRecord, Rejection
+from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardsRecord
 from engine.records.trace import BreakRecord
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 _TITLE = re.compile(r"Graph Break Reason: (?P<text>.*?)(?=\n  Explanation:|\nUser code traceback:|\Z)", re.DOTALL)
 _SECTION = re.compile(r"^  (?P<name>Explanation|Hint|Developer debug context): ?", re.MULTILINE)
 _COMMENT = re.compile(r"\s+# (?P<comment>.*)$")
-_PLACE = re.compile(r"# (?P<file>[^#\s]\S*):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+_GUARD_COMMENT = re.compile(r"# (?P<file>[^#\s]\S*):(?P<line>\d+) in (?P<name>[\w<>.]+)")
 _SIZE = re.compile(
     r"tensor '(?P<name>.+)' (?P<what>size|stride) mismatch at index (?P<dim>\d+)\. expected (?P<expected>.+), actual (?P<actual>.+)"
 )
@@ -28,11 +28,11 @@ _NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
 _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
 _SOURCE = re.compile(r"source=(?P<source>.+?), accessed_by=(?P<by>.+)$")
 
-Resolve = Callable[[str], str | None]
+PathResolver = Callable[[str], str | None]
 """Finds the whole path of a user's file of which torch printed only the end; None for other files."""
 
 
-def read_break(text: str) -> BreakRecord:
+def parse_break(text: str) -> BreakRecord:
     """A graph-break report as a record: its title, what it was about, why, hints, and the user's lines outermost first."""
     report, _, traceback = text.partition("User code traceback:")
     user, _, _ = traceback.partition("\nTraceback (most recent call last):")
@@ -41,11 +41,11 @@ def read_break(text: str) -> BreakRecord:
     stack = tuple(Span(m["file"], int(m["line"])) for m in _FRAME.finditer(user))
     what = sections.get("Developer debug context", [""])[0]
     return BreakRecord(
-        kind=_slug(title),
+        kind=_kind_from_title(title),
         title=title,
-        what=what or context,
-        why=sections.get("Explanation", [""])[0],
-        remedies=tuple(sections.get("Hint", [])),
+        context=what or context,
+        explanation=sections.get("Explanation", [""])[0],
+        hints=tuple(sections.get("Hint", [])),
         span=stack[-1] if stack else None,
         stack=stack,
     )
@@ -71,11 +71,11 @@ def _sections(report: str) -> dict[str, list[str]]:
     return found
 
 
-def _slug(title: str) -> str:
+def _kind_from_title(title: str) -> str:
     return "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:60] or "graph-break"
 
 
-def read_recompile_reasons(text: str, resolve: Resolve) -> tuple[Rejection, ...]:
+def parse_recompile_reasons(text: str, resolve: PathResolver) -> tuple[GuardFailure, ...]:
     """Why earlier entries did not serve a call. torch writes a JSON list for several reasons, and the bare text for one."""
     try:
         reasons = json.loads(text)
@@ -83,25 +83,25 @@ def read_recompile_reasons(text: str, resolve: Resolve) -> tuple[Rejection, ...]
         reasons = [text]
     if not isinstance(reasons, list):
         reasons = [text]
-    return tuple(_rejection(str(reason), resolve) for reason in reasons)
+    return tuple(_guard_failure(str(reason), resolve) for reason in reasons)
 
 
-def _rejection(text: str, resolve: Resolve) -> Rejection:
+def _guard_failure(text: str, resolve: PathResolver) -> GuardFailure:
     entry, _, rest = text.partition(": ")
     if not re.fullmatch(r"\d+/\d+", entry):
         entry, rest = "", text
     head = rest.splitlines()[0] if rest else ""
     code = _COMMENT.sub("", head) if "  #" in head else head
     frames = list(_FRAME.finditer(rest))
-    span = Span(frames[-1]["file"], int(frames[-1]["line"])) if frames else _place(head, resolve)
-    origin, kind, expected, actual = _facts(code.strip())
+    span = Span(frames[-1]["file"], int(frames[-1]["line"])) if frames else _user_span(head, resolve)
+    origin, kind, expected, actual = _parse_reason(code.strip())
     sentence = _sentence(code.strip(), origin, expected, actual)
-    return Rejection(entry, "", origin, kind, expected, actual, sentence, span, _fixes(origin, kind, expected))
+    return GuardFailure(entry, "", origin, kind, expected, actual, sentence, span, _fixes(origin, kind, expected))
 
 
 def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
     """What to do about a value that changed, in stock torch's own terms."""
-    name = spoken(origin)
+    name = user_expr(origin)
     size, _, dimension = expected.partition(" in dimension ")
     if kind == "tensor size" and size.isdigit() and dimension.isdigit():
         return (
@@ -129,43 +129,43 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
     return ()
 
 
-def spoken(origin: str) -> str:
+def user_expr(origin: str) -> str:
     """A value as the user's code names it: ``L['x'][0]`` is ``x[0]``."""
     return re.sub(r"^L\['(\w+)'\]", r"\1", origin)
 
 
-def _facts(code: str) -> tuple[str, str, str, str]:
+def _parse_reason(code: str) -> tuple[str, str, str, str]:
     """Origin, kind, expected and actual out of a reason, as far as it says."""
     if match := _SIZE.search(code):
         return (
-            _origin(match["name"]),
+            _local_source(match["name"]),
             f"tensor {match['what']}",
             f"{match['expected']} in dimension {match['dim']}",
             match["actual"],
         )
     if match := _TENSOR.search(code):
-        return _origin(match["name"]), f"tensor {match['what']}", match["expected"], match["actual"]
+        return _local_source(match["name"]), f"tensor {match['what']}", match["expected"], match["actual"]
     if match := _EQUALS.match(code):
         left = match["left"]
-        return (_origin(left) if left.isidentifier() else left), "equal", match["expected"], ""
+        return (_local_source(left) if left.isidentifier() else left), "equal", match["expected"], ""
     return code, "guard", "", ""
 
 
-def _origin(name: str) -> str:
+def _local_source(name: str) -> str:
     """The value in the field's notation: torch leaves out that the first name is a local one."""
     return name if name.startswith(("L[", "G[")) else re.sub(r"^\w+", lambda m: f"L[{m[0]!r}]", name)
 
 
 def _sentence(code: str, origin: str, expected: str, actual: str) -> str:
     if expected and actual:
-        return f"{spoken(origin)} was expected to be {expected}, and is {actual}."
+        return f"{user_expr(origin)} was expected to be {expected}, and is {actual}."
     if expected:
-        return f"{spoken(origin)} was expected to be {expected}, and is something else."
+        return f"{user_expr(origin)} was expected to be {expected}, and is something else."
     return f"{code} does not hold any more."
 
 
-def _place(text: str, resolve: Resolve) -> Span | None:
-    for place in reversed(list(_PLACE.finditer(text))):
+def _user_span(text: str, resolve: PathResolver) -> Span | None:
+    for place in reversed(list(_GUARD_COMMENT.finditer(text))):
         file = resolve(place["file"])
         if file is not None:
             return Span(file, int(place["line"]))
@@ -173,20 +173,20 @@ def _place(text: str, resolve: Resolve) -> Span | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Manager:
+class _GuardManager:
     """A node of the printed guard tree: a value, and the steps from the root to it."""
 
     source: str
     path: tuple[str, ...]
 
 
-def read_guards(text: str, resolve: Resolve) -> GuardsRecord:
+def parse_guards(text: str, resolve: PathResolver) -> GuardsRecord:
     """A printed guard tree as a flat list in the printed order, which is the order of checking."""
     return GuardsRecord(tuple(_guards(text, resolve)), text.strip())
 
 
-def _guards(text: str, resolve: Resolve) -> Iterator[GuardRecord]:
-    managers: list[_Manager] = []
+def _guards(text: str, resolve: PathResolver) -> Iterator[GuardRecord]:
+    managers: list[_GuardManager] = []
     count = 0
     for line in text.splitlines():
         match = _GUARD.match(line)
@@ -194,7 +194,7 @@ def _guards(text: str, resolve: Resolve) -> Iterator[GuardRecord]:
             continue
         depth = len(match["bars"]) // 2
         del managers[depth:]
-        parent = managers[-1] if managers else _Manager("", ())
+        parent = managers[-1] if managers else _GuardManager("", ())
         source = _SOURCE.search(match["rest"])
         if "Manager" in match["kind"] and source:
             managers += [parent] * (depth - len(managers))
@@ -204,18 +204,18 @@ def _guards(text: str, resolve: Resolve) -> Iterator[GuardRecord]:
         count += 1
 
 
-def _child(parent: _Manager, source: str) -> _Manager:
+def _child(parent: _GuardManager, source: str) -> _GuardManager:
     if source.endswith(".__dict__"):  # a step of the check, not of the user's expression
         return parent
     step = source.removeprefix(parent.source) if parent.source and source.startswith(parent.source) else source
-    return _Manager(source, (*parent.path, step))
+    return _GuardManager(source, (*parent.path, step))
 
 
-def _leaf(id: str, parent: _Manager, kind: str, rest: str, resolve: Resolve) -> GuardRecord:
+def _leaf(id: str, parent: _GuardManager, kind: str, rest: str, resolve: PathResolver) -> GuardRecord:
     code, _, comment = rest.partition("  #")
-    why = _PLACE.sub("", comment).strip(" #").split("  #")[0].strip()
+    why = _GUARD_COMMENT.sub("", comment).strip(" #").split("  #")[0].strip()
     return GuardRecord(
-        id, parent.source, parent.path, kind, _expected(code.strip()), code.strip(), f"read by: {why}" if why else "", _place(rest, resolve)
+        id, parent.source, parent.path, kind, _expected(code.strip()), code.strip(), f"read by: {why}" if why else "", _user_span(rest, resolve)
     )  # fmt: skip
 
 

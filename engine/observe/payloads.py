@@ -22,7 +22,7 @@ class Payload(Protocol):
         ...
 
 
-class Held:
+class InMemoryPayload:
     """A text in memory."""
 
     __slots__ = ("_text",)
@@ -41,7 +41,7 @@ class TraceFile:
     def __init__(self, stream: BinaryIO) -> None:
         self._descriptor = os.dup(stream.fileno())
         self._lock = threading.Lock()
-        self._end = weakref.finalize(self, os.close, self._descriptor)
+        self._finalizer = weakref.finalize(self, os.close, self._descriptor)
 
     def read(self, start: int, length: int) -> bytes:
         """Bytes of the file; fewer where it has become shorter since."""
@@ -60,57 +60,57 @@ class TraceFile:
 
     def close(self) -> None:
         """Give the file back; texts that were not read yet are empty from then on."""
-        self._end()
+        self._finalizer()
 
 
-class Blocks:
+class BlockReader:
     """The same file from its beginning, a block at a time, for a reader that must not be moved by others."""
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
-        self._at = 0
+        self._offset = 0
 
     def read(self, length: int) -> bytes:
         """The next bytes; none at the end."""
-        block = self._file.read(self._at, length)
-        self._at += len(block)
+        block = self._file.read(self._offset, length)
+        self._offset += len(block)
         return block
 
 
-class Stored:
+class FilePayload:
     """A payload in a trace file: lines that each begin with a tab."""
 
-    __slots__ = ("_file", "_length", "_now", "_start")
+    __slots__ = ("_current", "_file", "_length", "_start")
 
     def __init__(self, file: TraceFile, start: int, length: int) -> None:
         self._file = file
         self._start = start
         self._length = length
-        self._now: bytes | str | None = None
+        self._current: bytes | str | None = None
 
     @contextlib.contextmanager
-    def at_hand(self, payload: bytes) -> Iterator[None]:
+    def with_bytes(self, payload: bytes) -> Iterator[None]:
         """While the context is open, the text is that of these bytes, which were just read and are without tabs."""
-        self._now = payload
+        self._current = payload
         try:
             yield
         finally:
-            self._now = None
+            self._current = None
 
     def text(self) -> str:
         """The payload without its tabs; empty when the file is gone."""
-        now = self._now
+        now = self._current
         if isinstance(now, bytes):
-            now = self._now = now.decode("utf-8", "replace")
+            now = self._current = now.decode("utf-8", "replace")
         if now is not None:
             return now
         try:
-            return unindented(self._file.read(self._start, self._length))
+            return decode_payload(self._file.read(self._start, self._length))
         except (OSError, ValueError):
             return ""
 
 
-class Part:
+class PayloadSlice:
     """A stretch of another payload's text, counted in characters."""
 
     __slots__ = ("_end", "_start", "_whole")
@@ -125,13 +125,13 @@ class Part:
         return self._whole.text()[self._start : self._end].strip("\n")
 
 
-def plain_bytes(payload: bytes) -> bytes:
+def strip_tabs(payload: bytes) -> bytes:
     """A payload as it was before each of its lines got a tab."""
     if b"\r\n" in payload[:4096]:  # written on Windows
         payload = payload.replace(b"\r\n", b"\n").removesuffix(b"\r")
     return payload.replace(b"\n\t", b"\n")[1:]
 
 
-def unindented(payload: bytes) -> str:
+def decode_payload(payload: bytes) -> str:
     """The same as text; bytes that are no UTF-8 become marks."""
-    return plain_bytes(payload).decode("utf-8", "replace")
+    return strip_tabs(payload).decode("utf-8", "replace")

@@ -14,13 +14,13 @@ class GraphKind:
     """A kind of printed graph: its stage, what its node ids begin with, its title, and where it stands on the way through."""
 
     stage: str
-    prefix: str
+    id_prefix: str
     title: str
-    place: float
+    order: float
     is_backward: bool = False
 
 
-GRAPHS = {
+GRAPH_EVENTS = {
     "compiled_autograd_graph_pre_reordering": GraphKind("autograd before", "cab", "Compiled autograd, before reordering", 0.1),
     "compiled_autograd_graph": GraphKind("autograd", "ca", "Compiled autograd graph", 0.2),
     "dynamo_output_graph": GraphKind("fx", "fx", "FX graph (Dynamo)", 1),
@@ -40,13 +40,13 @@ GRAPHS = {
     "exported_program": GraphKind("exported", "ep", "Exported program", 7),
 }  # fmt: skip
 
-OF_BACKWARD = {
+BACKWARD_GRAPH_KINDS = {
     "post-grad before": GraphKind("backward post-grad before", "bpostb", "Backward before Inductor's post-grad passes", 6.1, is_backward=True),
     "decomposed": GraphKind("backward decomposed", "bpost", "Backward after Inductor's own passes", 6.2, is_backward=True),
 }  # fmt: skip
 """Stages that a training graph passes twice: what the second time is called."""
 
-SAME_AS_BEFORE = {
+STAGE_BEFORE_PASSES = {
     "after_pre_grad_graph": "pre-grad before",
     "after_joint_graph": "joint before",
     "inductor_post_grad_graph": "post-grad before",
@@ -55,16 +55,16 @@ SAME_AS_BEFORE = {
 }
 """A graph after passes, and the stage before them: where nothing changed, one of the two is shown."""
 
-CACHES = {
+CACHE_EVENTS = {
     "fx_graph_cache": "FX graph cache",
     "fx_graph_bundled_cache": "FX graph cache (bundled)",
     "aotautograd_cache": "AOTAutograd cache",
     "dynamo_cache": "Dynamo cache",
     "precompile_cache": "Precompile cache",
 }
-CACHE = re.compile(rf"^(?P<cache>{'|'.join(CACHES)})_(?P<outcome>hit|miss|bypass)$")
+CACHE_EVENT_PATTERN = re.compile(rf"^(?P<cache>{'|'.join(CACHE_EVENTS)})_(?P<outcome>hit|miss|bypass)$")
 
-FAILURES = {
+FAILURE_EVENTS = {
     "dynamo_error": "trace",
     "eager_compile_backwards_failure": "aot",
     "fx_interpreter_error": "graph",
@@ -79,20 +79,20 @@ FAILURES = {
 }
 """Names of failures, and the stage that each is of."""
 
-METRICS = (
+METRICS_EVENTS = (
     "compilation_metrics",
     "bwd_compilation_metrics",
     "aot_autograd_backward_compilation_metrics",
     "compilation_metrics_runtime",
 )
 
-QUIET = frozenset({
+IGNORED_EVENTS = frozenset({
     "chromium_event", "describe_storage", "str", "stack", "inductor_provenance_tracking_kernel_stack_traces", "expression_created",
     "guard_added", "propagate_real_tensors_provenance", "symbolic_shape_specialization_fast",
 })  # fmt: skip
 """Known, and said better by other records."""
 
-TEXTS = frozenset({
+TEXT_EVENTS = frozenset({
     "fx_graph_runnable", "dynamo_side_effects", "runtime_wrapper_orchestration", "compiled_fn_wrapper", "backward_prologue",
     "backward_epilogue", "compiled_function_forward", "compiled_function_backward", "torch._functorch.config",
     "torch._inductor.config", "triton_kernel_info", "aot_saved_tensors_hooks_graphs", "min_cut_information", "min_cut_failed_svg",
@@ -116,13 +116,13 @@ TEXTS = frozenset({
 })  # fmt: skip
 """Shown by name, as they are."""
 
-TEXT_NAMES = re.compile(
+TEXT_EVENT_PATTERN = re.compile(
     r"_(?:ORIGINAL|MODIFIED)_BYTECODE$|_wrapper$|_(?:pre|post)_grad$|^(?:pre|post)_grad_|_code_state$|^vllm_|^inductor_|^subclass_|^graph_|^min_cut_|"
     r"_cache_(?:hit|miss|bypass)_|^(?:before|after)_"
 )
 """Families of such names: passes and functions lend theirs."""
 
 
-def is_text(name: str) -> bool:
+def is_text_event(name: str) -> bool:
     """Whether a name is known to be a text that is shown as it is."""
-    return name in TEXTS or TEXT_NAMES.search(name) is not None
+    return name in TEXT_EVENTS or TEXT_EVENT_PATTERN.search(name) is not None

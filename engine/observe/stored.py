@@ -10,34 +10,34 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from engine.observe.graph_text import read_nodes
-from engine.observe.messages import Resolve, read_guards
+from engine.observe.graph_text import parse_nodes
+from engine.observe.messages import PathResolver, parse_guards
 from engine.observe.payloads import Payload
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import GuardRecord, GuardsRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall, LoweringRecord
-from engine.records.runtime import TextRecord
+from engine.records.runtime import ArtifactRecord
 
-REMEMBERED = 24
+CACHE_SIZE = 24
 """Graphs, and sets of guards, that are kept as read."""
 
 
-def _plain(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
+def _make_plain_record(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
     return kind(data)
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=CACHE_SIZE)
 def _nodes(payload: Payload, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:
-    return read_nodes(payload.text(), prefix, compilation)
+    return parse_nodes(payload.text(), prefix, compilation)
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
-def _guards(payload: Payload, resolve: Resolve) -> tuple[GuardRecord, ...]:
-    return read_guards(payload.text(), resolve).guards
+@functools.lru_cache(maxsize=CACHE_SIZE)
+def _guards(payload: Payload, resolve: PathResolver) -> tuple[GuardRecord, ...]:
+    return parse_guards(payload.text(), resolve).guards
 
 
-class StoredGraph(GraphRecord):
+class LazyGraph(GraphRecord):
     """A graph whose nodes are read out of its text on demand."""
 
     __slots__ = ("_compilation", "_payload", "_prefix")
@@ -46,7 +46,7 @@ class StoredGraph(GraphRecord):
     _prefix: str
 
     def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
-        _fill(
+        _set_fields(
             self, id=id, stage=stage, title=title, passes=(), _payload=payload, _prefix=prefix, _compilation=compilation
         )
 
@@ -61,18 +61,18 @@ class StoredGraph(GraphRecord):
         return _nodes(self._payload, self._prefix, self._compilation)
 
     def __reduce__(self) -> Any:
-        return _plain, (GraphRecord.from_dict, self.to_dict())
+        return _make_plain_record, (GraphRecord.from_dict, self.to_dict())
 
 
-class StoredGuards(GuardsRecord):
+class LazyGuards(GuardsRecord):
     """Guards that are read out of the printed tree on demand."""
 
     __slots__ = ("_payload", "_resolve")
     _payload: Payload
-    _resolve: Resolve
+    _resolve: PathResolver
 
-    def __init__(self, payload: Payload, resolve: Resolve) -> None:
-        _fill(self, _payload=payload, _resolve=resolve)
+    def __init__(self, payload: Payload, resolve: PathResolver) -> None:
+        _set_fields(self, _payload=payload, _resolve=resolve)
 
     @property
     def check_text(self) -> str:
@@ -85,10 +85,10 @@ class StoredGuards(GuardsRecord):
         return _guards(self._payload, self._resolve)
 
     def __reduce__(self) -> Any:
-        return _plain, (GuardsRecord.from_dict, self.to_dict())
+        return _make_plain_record, (GuardsRecord.from_dict, self.to_dict())
 
 
-class StoredKernel(KernelRecord):
+class LazyKernel(KernelRecord):
     """A kernel whose text is read on demand."""
 
     __slots__ = ("_payload",)
@@ -96,8 +96,8 @@ class StoredKernel(KernelRecord):
 
     def __init__(self, id: str, name: str, payload: Payload, language: str, fused_nodes: tuple[str, ...]) -> None:
         plain = KernelRecord(id, name, "", language=language, fused_nodes=fused_nodes)
-        _copy(self, plain, KernelRecord, without="text")
-        _fill(self, _payload=payload)
+        _copy_fields(self, plain, KernelRecord, without="text")
+        _set_fields(self, _payload=payload)
 
     @property
     def text(self) -> str:
@@ -110,26 +110,26 @@ class StoredKernel(KernelRecord):
         return self._payload
 
     def __reduce__(self) -> Any:
-        return _plain, (KernelRecord.from_dict, self.to_dict())
+        return _make_plain_record, (KernelRecord.from_dict, self.to_dict())
 
 
-class StoredLowering(LoweringRecord):
+class LazyLowering(LoweringRecord):
     """A lowering whose wrapper program is read on demand."""
 
-    __slots__ = ("_payloads", "_shorten")
+    __slots__ = ("_elide_kernels", "_payloads")
     _payloads: tuple[Payload, ...]
-    _shorten: Callable[[str], str]
+    _elide_kernels: Callable[[str], str]
 
     def __init__(
         self, externs: tuple[ExternCall, ...], payloads: tuple[Payload, ...], shorten: Callable[[str], str]
     ) -> None:
-        _copy(self, LoweringRecord("", externs=externs), LoweringRecord, without="wrapper_text")
-        _fill(self, _payloads=payloads, _shorten=shorten)
+        _copy_fields(self, LoweringRecord("", externs=externs), LoweringRecord, without="wrapper_text")
+        _set_fields(self, _payloads=payloads, _elide_kernels=shorten)
 
     @property
     def wrapper_text(self) -> str:
         """The programs around the kernels, forward before backward."""
-        return "\n\n".join(self._shorten(p.text()) for p in self._payloads)
+        return "\n\n".join(self._elide_kernels(p.text()) for p in self._payloads)
 
     @property
     def payloads(self) -> tuple[Payload, ...]:
@@ -137,17 +137,17 @@ class StoredLowering(LoweringRecord):
         return self._payloads
 
     def __reduce__(self) -> Any:
-        return _plain, (LoweringRecord.from_dict, self.to_dict())
+        return _make_plain_record, (LoweringRecord.from_dict, self.to_dict())
 
 
-class StoredText(TextRecord):
+class LazyArtifact(ArtifactRecord):
     """A text that is read on demand."""
 
     __slots__ = ("_payload",)
     _payload: Payload
 
     def __init__(self, name: str, payload: Payload) -> None:
-        _fill(self, name=name, _payload=payload)
+        _set_fields(self, name=name, _payload=payload)
 
     @property
     def text(self) -> str:
@@ -155,14 +155,14 @@ class StoredText(TextRecord):
         return self._payload.text()
 
     def __reduce__(self) -> Any:
-        return _plain, (TextRecord.from_dict, self.to_dict())
+        return _make_plain_record, (ArtifactRecord.from_dict, self.to_dict())
 
 
-def _fill(record: Any, **values: Any) -> None:
+def _set_fields(record: Any, **values: Any) -> None:
     """Set fields of a frozen record while it is made."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 
 
-def _copy(record: Any, plain: Any, kind: Any, *, without: str) -> None:
-    _fill(record, **{f.name: getattr(plain, f.name) for f in dataclasses.fields(kind) if f.name != without})
+def _copy_fields(record: Any, plain: Any, kind: Any, *, without: str) -> None:
+    _set_fields(record, **{f.name: getattr(plain, f.name) for f in dataclasses.fields(kind) if f.name != without})

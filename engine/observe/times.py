@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.records.runtime import Timing
 
-STAGES = (
+TIMED_STAGES = (
     ("compile", "entire_frame_compile_time_s", ""),
     ("backend", "backend_compile_time_s", "compile"),
     ("inductor", "inductor_compile_time_s", "backend"),
@@ -18,10 +18,10 @@ STAGES = (
     ("kernel compilation", "triton_compile_time_us", "code generation"),
 )
 """Stage, the metric that times it, and the stage around it."""
-BEFORE_RESTART = ("before the last restart", "dynamo_time_before_restart_s", "compile")
+RESTART_STAGE = ("before the last restart", "dynamo_time_before_restart_s", "compile")
 
 
-def timings_of(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -> tuple[Timing, ...]:
+def parse_timings(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -> tuple[Timing, ...]:
     """The stages of one compilation; those of a backward that was compiled later have names of their own."""
     start = facts.get("start_time")
     begun = max(float(start) - epoch, 0.0) if isinstance(start, (int, float)) and not isinstance(start, bool) else 0.0
@@ -34,7 +34,7 @@ def timings_of(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -> t
 
 def _times(facts: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
     known: set[str] = set()
-    for stage, key, parent in (*STAGES, BEFORE_RESTART):
+    for stage, key, parent in (*TIMED_STAGES, RESTART_STAGE):
         value = facts.get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (value > 0 or key.endswith("_s")):
             known.add(stage)

@@ -17,16 +17,16 @@ from torch._logging import _internal as torch_logging
 from torch._logging import structured
 
 from engine.ir.files import source_file
-from engine.observe.events import event_of, frame_of
-from engine.observe.fold import Fold
-from engine.observe.guards_live import refused_now
-from engine.observe.hits import Hits
-from engine.observe.payloads import Held
-from engine.records.runtime import Failure
+from engine.observe.events import frame_id_of, parse_event
+from engine.observe.fold import SessionBuilder
+from engine.observe.guards_live import live_guard_failures
+from engine.observe.hits import CacheHitRecorder
+from engine.observe.payloads import InMemoryPayload
+from engine.records.runtime import StageFailure
 from engine.records.session import Session
 
 
-class _Names:
+class _InternedNames:
     """File names that torch's trace replaces by numbers; told once per process, so early ones are looked up in torch's own table."""
 
     def __init__(self) -> None:
@@ -44,18 +44,23 @@ class _Names:
         return self._told.get(number, "?")
 
 
-class _Listener(logging.Handler):
+class _TraceHandler(logging.Handler):
     """Gets every trace record before any other handler. A failure of ours is recorded and never reaches the user's compile."""
 
-    def __init__(self, session: Session, hits: Hits) -> None:
+    def __init__(self, session: Session, hits: CacheHitRecorder) -> None:
         super().__init__(logging.DEBUG)
         self._hits = hits
         self._session = session
-        self._names = _Names()
+        self._names = _InternedNames()
         epoch = time.time() - (time.perf_counter() - session.started)
         library = str(pathlib.Path(torch.__file__).parent)
-        self._fold = Fold(
-            session, library=library, names=self._names, read_file=source_file, epoch=epoch, refused_now=refused_now
+        self._builder = SessionBuilder(
+            session,
+            library=library,
+            names=self._names,
+            read_file=source_file,
+            epoch=epoch,
+            refused_now=live_guard_failures,
         )
         self._failed: set[str] = set()
 
@@ -64,29 +69,29 @@ class _Listener(logging.Handler):
         try:
             metadata = getattr(record, "metadata", None)
             if isinstance(metadata, dict):
-                self._take(metadata, getattr(record, "payload", None))
+                self._handle(metadata, getattr(record, "payload", None))
         except Exception as error:
-            self._fail(error)
+            self._record_failure(error)
 
     def finish(self) -> None:
         """No more records will come."""
         try:
-            self._fold.finish()
+            self._builder.finish()
         except Exception as error:
-            self._fail(error)
+            self._record_failure(error)
 
-    def _take(self, metadata: dict[str, Any], payload: object) -> None:
+    def _handle(self, metadata: dict[str, Any], payload: object) -> None:
         if "str" in metadata:
             self._names.add(metadata["str"])
             return
-        event = event_of(metadata, Held(payload) if isinstance(payload, str) else None)
+        event = parse_event(metadata, InMemoryPayload(payload) if isinstance(payload, str) else None)
         if event is None:
             return
         if event.kind == "dynamo_start":
-            self._hits.compiling(frame_of(event.compilation))
-        self._fold.add(event)
+            self._hits.on_compile_start(frame_id_of(event.compilation))
+        self._builder.add(event)
 
-    def _fail(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         """Record a failure of ours, once per kind; even that must not raise."""
         with contextlib.suppress(Exception):
             sentence = f"one event of torch's trace could not be read: {type(error).__name__}: {error}"
@@ -94,7 +99,7 @@ class _Listener(logging.Handler):
                 self._failed.add(sentence)
                 detail = "".join(traceback.format_exception(error))
                 self._session.add_failure(
-                    Failure("observe", sentence, "the event is left out; torch.compile is not affected", detail)
+                    StageFailure("observe", sentence, "the event is left out; torch.compile is not affected", detail)
                 )
 
 
@@ -108,26 +113,26 @@ def observe_torch() -> Iterator[Session]:
     """
     session = _new_session()
     log = torch_logging.trace_log
-    hits = Hits(session)
-    listener = _Listener(session, hits)
+    hits = CacheHitRecorder(session)
+    listener = _TraceHandler(session, hits)
     level = log.level
     if not log.isEnabledFor(logging.DEBUG):
         log.setLevel(logging.DEBUG)
     # First in the list: torch's own handler removes itself while handling the first record, and the next one would miss that.
     log.handlers.insert(0, listener)
     try:
-        with hits.watching(), _noting_origins():
+        with hits.install(), _provenance_tracking():
             yield session
     finally:
         with contextlib.suppress(ValueError):
             log.handlers.remove(listener)
         log.setLevel(level)
         listener.finish()
-        _close(session)
+        _finish_session(session)
 
 
 @contextlib.contextmanager
-def _noting_origins() -> Iterator[None]:
+def _provenance_tracking() -> Iterator[None]:
     """Let Inductor note which nodes its kernels come from, where this torch can. What it makes and caches does not depend on it."""
     from torch._inductor import config
 
@@ -149,7 +154,7 @@ def _new_session() -> Session:
     return session
 
 
-def _close(session: Session) -> None:
+def _finish_session(session: Session) -> None:
     session.seconds = time.perf_counter() - session.started
     session.set_stage("")
     if not session.compilations:

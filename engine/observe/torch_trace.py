@@ -16,27 +16,27 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from engine.errors import NotATrace
-from engine.ir.files import file_name, source_file
-from engine.observe.events import event_of
-from engine.observe.fold import Fold
-from engine.observe.lines import Damage, Line, lines
-from engine.observe.payloads import Blocks, Stored, TraceFile
-from engine.observe.sources import pieced, verified
+from engine.ir.files import display_name, source_file
+from engine.observe.events import parse_event
+from engine.observe.fold import SessionBuilder
+from engine.observe.lines import LogDamage, LogRecord, read_log_records
+from engine.observe.payloads import BlockReader, FilePayload, TraceFile
+from engine.observe.sources import read_matching_file, reconstruct_file
 from engine.records.bytecode import SourceFile
-from engine.records.runtime import Failure
+from engine.records.runtime import StageFailure
 from engine.records.session import Session
 
-MOST_UNPACKED = 16 << 30
+MAX_UNPACKED_BYTES = 16 << 30
 """Bytes that a compressed trace may unpack to; what is beyond is left out, and said."""
 _RANK = re.compile(r"rank_(\d{1,6})_")
 _LIBRARY = re.compile(r"^(?P<library>.+[/\\]torch)[/\\]_(?:dynamo|logging|functorch|inductor)[/\\]\w+\.py$")
 _SUFFIXES = (".log", ".txt", ".gz", ".bz2", ".xz", ".zst", ".trace")
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Told bytes read and bytes in all."""
 
 
-def load_torch_trace(path: str | Path, progress: Progress | None = None) -> Session:
+def load_torch_trace(path: str | Path, progress: ProgressCallback | None = None) -> Session:
     """A Session with subject "torch" of a ``TORCH_TRACE`` log, or of a folder of them (one per process or rank).
 
     Large texts stay in the file, which must not change while the session is looked at, and are read when they are. Nothing in a log is evaluated.
@@ -48,9 +48,9 @@ def load_torch_trace(path: str | Path, progress: Progress | None = None) -> Sess
     files = _files(Path(path))
     session = Session(subject="torch")
     total = sum(file.stat().st_size for file in files)
-    load = _Load(session, total, progress)
+    load = _TraceLoader(session, total, progress)
     for number, file in enumerate(files):
-        load.file(file, number)
+        load.load_file(file, number)
     if not load.damage.records:
         name = Path(path).name
         raise NotATrace(
@@ -60,7 +60,7 @@ def load_torch_trace(path: str | Path, progress: Progress | None = None) -> Sess
     return session
 
 
-def is_trace(path: Path) -> bool:
+def is_torch_trace(path: Path) -> bool:
     """Whether a path looks like a trace rather than a saved session: a folder, or a file that does not begin with an object."""
     if path.is_dir():
         return True
@@ -84,7 +84,7 @@ def _files(path: Path) -> list[Path]:
 
 
 @dataclass
-class _Strings:
+class _InternTable:
     """The numbers that stand for strings in one process's records. One that was never defined is told as unknown."""
 
     known: dict[int, str] = field(default_factory=dict)
@@ -104,126 +104,128 @@ class _Strings:
 
 
 @dataclass
-class _Process:
+class _TraceProcess:
     """One process of a trace."""
 
-    fold: Fold
-    strings: _Strings
+    builder: SessionBuilder
+    strings: _InternTable
 
 
-class _Load:
+class _TraceLoader:
     """A load under way."""
 
-    def __init__(self, session: Session, total: int, progress: Progress | None) -> None:
+    def __init__(self, session: Session, total: int, progress: ProgressCallback | None) -> None:
         self.session = session
-        self.damage = Damage()
+        self.damage = LogDamage()
         self._total = total
         self._read = 0
         self._progress = progress
-        self._processes: dict[tuple[int, int], _Process] = {}
-        self._unclear: Counter[str] = Counter()
+        self._processes: dict[tuple[int, int], _TraceProcess] = {}
+        self._unrecognized: Counter[str] = Counter()
         self._failed: set[str] = set()
         self._notes: list[str] = []
 
-    def file(self, path: Path, number: int) -> None:
+    def load_file(self, path: Path, number: int) -> None:
         """Read one file of the trace."""
         rank = _RANK.search(path.name)
-        stream, whole = _opened(path)
+        stream, whole = _open_decompressed(path)
         if not whole:
             self._notes.append(
                 f"{path.name} is cut off or damaged where it is compressed; it is shown as far as it goes."
             )
         with stream:
             file = TraceFile(stream)
-        for line in lines(Blocks(file), self.damage, self._seen):
-            self._line(line, file, number, rank[1] if rank else "")
+        for line in read_log_records(BlockReader(file), self.damage, self._on_read):
+            self._add_record(line, file, number, rank[1] if rank else "")
 
-    def _seen(self, count: int) -> None:
+    def _on_read(self, count: int) -> None:
         self._read += count
         if self._progress is not None:
             self._progress(min(self._read, self._total), self._total)
 
-    def _line(self, line: Line, file: TraceFile, number: int, rank: str) -> None:
+    def _add_record(self, line: LogRecord, file: TraceFile, number: int, rank: str) -> None:
         process = self._process(number, line, rank)
         if "str" in line.metadata:
             text = process.strings.add(line.metadata["str"])
-            if not process.fold.sources.library and (match := _LIBRARY.match(text)):
-                process.fold.sources.library = match["library"]
+            if not process.builder.sources.torch_dir and (match := _LIBRARY.match(text)):
+                process.builder.sources.torch_dir = match["library"]
             return
-        payload = Stored(file, line.start, line.length) if line.length else None
-        event = event_of(line.metadata, payload)
+        payload = FilePayload(file, line.start, line.length) if line.length else None
+        event = parse_event(line.metadata, payload)
         if event is None:
-            self._unclear["records without one clear kind"] += 1
+            self._unrecognized["records without one clear kind"] += 1
             return
         try:
-            with payload.at_hand(line.payload) if payload else contextlib.nullcontext():
-                process.fold.add(event)
+            with payload.with_bytes(line.payload) if payload else contextlib.nullcontext():
+                process.builder.add(event)
         except Exception as error:
             # Hostile or newer than we know: one record must not cost the rest.
-            self._fail(event.name, error)
+            self._record_failure(event.name, error)
 
-    def _process(self, number: int, line: Line, rank: str) -> _Process:
-        key = (number, line.process)
+    def _process(self, number: int, line: LogRecord, rank: str) -> _TraceProcess:
+        key = (number, line.process_id)
         if key not in self._processes:
             told = line.metadata.get("rank")
             rank = str(told) if isinstance(told, int) else rank
-            strings = _Strings()
+            strings = _InternTable()
             first = not self._processes
             prefix = "" if first else f"r{rank}/" if rank else f"p{len(self._processes)}/"
-            taken = {p.fold.prefix for p in self._processes.values()}
+            taken = {p.builder.prefix for p in self._processes.values()}
             prefix = prefix if prefix not in taken else f"p{len(self._processes)}/"
-            suffix = f" (rank {rank})" if rank else "" if first else f" (process {line.process})"
-            fold = Fold(self.session, library="", names=strings, read_file=_unread, prefix=prefix, suffix=suffix)
-            self._processes[key] = _Process(fold, strings)
+            suffix = f" (rank {rank})" if rank else "" if first else f" (process {line.process_id})"
+            fold = SessionBuilder(
+                self.session, library="", names=strings, read_file=_empty_source, prefix=prefix, suffix=suffix
+            )
+            self._processes[key] = _TraceProcess(fold, strings)
         return self._processes[key]
 
-    def _fail(self, name: str, error: Exception) -> None:
+    def _record_failure(self, name: str, error: Exception) -> None:
         sentence = f"{name[:80]} could not be read: {type(error).__name__}: {str(error)[:200]}"
         if sentence not in self._failed and len(self._failed) < 50:
             self._failed.add(sentence)
-            self.session.add_failure(Failure("observe", sentence, "the record is left out"))
+            self.session.add_failure(StageFailure("observe", sentence, "the record is left out"))
 
     def finish(self, name: str) -> None:
         """All files are read: find the sources, and say what is missing."""
         for process in self._processes.values():
-            sources = process.fold.sources
+            sources = process.builder.sources
             for file in sources.files:
-                known = _source(file, sources.told(file))
+                known = _find_source(file, sources.known_lines(file))
                 if known is not None:
-                    sources.replace(known)
-            process.fold.finish()
-            self._unclear.update(process.fold.unknown)
+                    sources.set_text(known)
+            process.builder.finish()
+            self._unrecognized.update(process.builder.unknown_events)
         self.session.set_stage("")
-        self.session.seconds = _span_of(self.session)
-        self._say(name)
+        self.session.seconds = _total_seconds(self.session)
+        self._add_notes(name)
 
-    def _say(self, name: str) -> None:
-        for sentence in (*self._notes, *(f"{name}: {s}." for s in self.damage.sentences())):
+    def _add_notes(self, name: str) -> None:
+        for sentence in (*self._notes, *(f"{name}: {s}." for s in self.damage.messages())):
             self.session.add_note(sentence)
         missing = sum(len(p.strings.missing) for p in self._processes.values())
         if missing:
             self.session.add_note(
                 f'{name}: {missing:,} file names were never defined in this trace, and are shown as "?".'
             )
-        if self._unclear:
-            told = ", ".join(f"{key[:60]} ({count:,})" for key, count in self._unclear.most_common(20))
-            more = f" and {len(self._unclear) - 20} more" if len(self._unclear) > 20 else ""
+        if self._unrecognized:
+            told = ", ".join(f"{key[:60]} ({count:,})" for key, count in self._unrecognized.most_common(20))
+            more = f" and {len(self._unrecognized) - 20} more" if len(self._unrecognized) > 20 else ""
             self.session.add_note(f"Not understood, and shown as text where there is one: {told}{more}.")
 
 
-def _unread(file: str) -> SourceFile:
+def _empty_source(file: str) -> SourceFile:
     """Nothing yet: which file of this machine is the one meant is known when all its lines were told."""
-    return SourceFile(file, file_name(file), "")
+    return SourceFile(file, display_name(file), "")
 
 
-def _source(file: str, told: dict[int, str]) -> SourceFile | None:
+def _find_source(file: str, told: dict[int, str]) -> SourceFile | None:
     cell = source_file(file) if file.startswith("<ipython-input") or "ipykernel_" in file else None
     if cell is not None and cell.text:
         return cell
-    return verified(file, told, file_name(file)) or pieced(file, told, file_name(file))
+    return read_matching_file(file, told, display_name(file)) or reconstruct_file(file, told, display_name(file))
 
 
-def _span_of(session: Session) -> float:
+def _total_seconds(session: Session) -> float:
     """Seconds from the first compilation's start to the last one's end."""
     return max((t.start + t.seconds for c in session.compilations for t in c.timings if not t.parent), default=0.0)
 
@@ -231,7 +233,7 @@ def _span_of(session: Session) -> float:
 # Compressed files.
 
 
-def _opened(path: Path) -> tuple[BinaryIO, bool]:
+def _open_decompressed(path: Path) -> tuple[BinaryIO, bool]:
     """The file, unpacked into a temporary one where it is compressed, and whether all of it could be unpacked."""
     stream = path.open("rb")
     magic = stream.read(6)
@@ -246,7 +248,7 @@ def _opened(path: Path) -> tuple[BinaryIO, bool]:
         try:
             for block in unpack(stream):
                 unpacked.write(block)
-                if unpacked.tell() > MOST_UNPACKED:
+                if unpacked.tell() > MAX_UNPACKED_BYTES:
                     is_whole = False
                     break
         except (OSError, EOFError, ValueError, lzma.LZMAError, RuntimeError):

@@ -56,9 +56,9 @@ class PartitionRecord(Record):
     values: tuple[SavedValue, ...] = ()
     saved_bytes: int = 0
     """Activations kept between forward and backward, inputs not counted."""
-    kept_bytes: int = 0
+    saved_input_bytes: int = 0
     """Inputs that are kept alive for the backward."""
-    default_bytes: int = 0
+    bytes_without_recompute: int = 0
     """Activations that would be kept if nothing were computed again."""
     forward_peak_bytes: int = 0
     """What the forward needs at most at once, its inputs not counted: by the sizes, run operator by operator."""
@@ -67,27 +67,27 @@ class PartitionRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment(Record):
+class WrapperValuesRecord(Record):
     """What the values of a call held as it passed a layer: "in" on the way to the graph, "back" what came back to the layer, "out" what it hands on.
 
     ``layer`` is a wrapper's name, "call" outside of all, "graph" inside. ``cut`` counts values that were not kept.
     """
 
-    layer: str
+    wrapper: str
     direction: str
     values: tuple[tuple[str, str], ...]
-    cut: int = 0
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Passage(Record):
+class CallValuesRecord(Record):
     """One call's way through the layers, moment by moment: noted by sessions that record every step, or on request.
 
     What is noted of its backward stands last, as moments of the layer "backward".
     """
 
-    moments: tuple[Moment, ...]
-    how: str = ""
+    wrapper_values: tuple[WrapperValuesRecord, ...]
+    replayed_on: str = ""
     """Of a call that was made again to be noted: on which numbers. Empty for a call of the user's own."""
 
 

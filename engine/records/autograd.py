@@ -27,7 +27,7 @@ class AutogradNodeRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class MissReason(Record):
+class CacheMissReason(Record):
     """Why no earlier capture served: what is different from the nearest one, ``nearest`` (empty: there was none)."""
 
     sentence: str
@@ -40,12 +40,12 @@ class BackwardRecord(Record):
     """One capture. ``id`` is unique in the process ("b0"). ``graphs``: "captured", then those that a backend compiled ("backward")."""
 
     id: str
-    cause: MissReason
+    cause: CacheMissReason
     nodes: tuple[AutogradNodeRecord, ...] = ()
     graphs: tuple[GraphRecord, ...] = ()
     backend: str = ""
     inputs: int = 0
-    sizes: int = 0
+    symbolic_sizes: int = 0
     """Sizes that are symbols."""
     notes: tuple[str, ...] = ()
     """What was done beside capturing: moved, removed, left to ATen, with reasons."""

@@ -21,17 +21,17 @@ class RecordError(ValueError):
 class Record:
     """Base of everything that a stage tells. Fields are str, int, float, bool, None, tuples, str-keyed dicts and records."""
 
-    _kinds: ClassVar[dict[str, type[Record]]] = {}
+    _types_by_name: ClassVar[dict[str, type[Record]]] = {}
 
     @classmethod
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # Explicit base call: dataclass(slots=True) makes a second class object, which breaks zero-argument super().
         object.__init_subclass__(**kwargs)
-        Record._kinds[cls.__name__] = cls
+        Record._types_by_name[cls.__name__] = cls
 
     def to_dict(self) -> dict[str, Any]:
         """This record as plain JSON-able values."""
-        return {f.name: to_plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {f.name: to_jsonable(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
@@ -42,17 +42,17 @@ class Record:
         Raises:
             RecordError: a field is missing, or holds something of another shape.
         """
-        return typing.cast("Self", from_plain(cls, data, cls.__name__))
+        return typing.cast("Self", from_jsonable(cls, data, cls.__name__))
 
 
-def to_plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """A record, or a container of records, as values that ``json.dumps`` takes."""
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, (tuple, list)):
-        return [to_plain(v) for v in value]
+        return [to_jsonable(v) for v in value]
     if isinstance(value, dict):
-        return {str(k): to_plain(v) for k, v in value.items()}
+        return {str(k): to_jsonable(v) for k, v in value.items()}
     if isinstance(value, float) and not math.isfinite(
         value
     ):  # JSON has no form for these, and a browser refuses Python's
@@ -69,7 +69,7 @@ def _field_types(cls: type) -> dict[str, Any]:
     return _hints[cls]
 
 
-def from_plain(expected: Any, data: Any, where: str) -> Any:
+def from_jsonable(expected: Any, data: Any, where: str) -> Any:
     """Read ``data`` as the annotated type ``expected``; ``where`` names the field in errors."""
     if expected is Any:
         return data
@@ -82,7 +82,7 @@ def from_plain(expected: Any, data: Any, where: str) -> Any:
         if not isinstance(data, dict):
             raise RecordError(f"{where}: expected an object, found {type(data).__name__}")
         value_type = typing.get_args(expected)[1]
-        return {k: from_plain(value_type, v, f"{where}.{k}") for k, v in data.items()}
+        return {k: from_jsonable(value_type, v, f"{where}.{k}") for k, v in data.items()}
     if origin is typing.Literal:
         if data not in typing.get_args(expected):
             raise RecordError(f"{where}: {data!r} is not one of {', '.join(map(repr, typing.get_args(expected)))}")
@@ -108,7 +108,7 @@ def _from_union(arms: tuple[Any, ...], data: Any, where: str) -> Any:
         if arm is type(None):
             continue
         try:
-            return from_plain(arm, data, where)
+            return from_jsonable(arm, data, where)
         except RecordError as error:
             problem = problem or error
     raise problem or RecordError(f"{where}: unexpected {type(data).__name__}")
@@ -118,10 +118,10 @@ def _from_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]
     if not isinstance(data, (list, tuple)):
         raise RecordError(f"{where}: expected a list, found {type(data).__name__}")
     if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(from_plain(args[0], v, f"{where}[{i}]") for i, v in enumerate(data))
+        return tuple(from_jsonable(args[0], v, f"{where}[{i}]") for i, v in enumerate(data))
     if len(args) != len(data):
         raise RecordError(f"{where}: expected {len(args)} items, found {len(data)}")
-    return tuple(from_plain(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, data, strict=True)))
+    return tuple(from_jsonable(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, data, strict=True)))
 
 
 def _from_record(cls: type[Record], data: Any, where: str) -> Record:
@@ -131,7 +131,7 @@ def _from_record(cls: type[Record], data: Any, where: str) -> Record:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         if field.name in data:
-            values[field.name] = from_plain(hints[field.name], data[field.name], f"{where}.{field.name}")
+            values[field.name] = from_jsonable(hints[field.name], data[field.name], f"{where}.{field.name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise RecordError(f"{where}: the field {field.name!r} is missing")
     return cls(**values)

@@ -8,10 +8,10 @@ from engine.records.base import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Record):
+class AspectComparison(Record):
     """One fact in both recordings, in short, and what only one of them has. ``what`` is a stage's word ("graphs", "breaks", ...)."""
 
-    what: str
+    aspect: str
     first: str
     second: str
     only_first: tuple[str, ...] = ()
@@ -24,26 +24,26 @@ class Change(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class FrameDifference(Record):
+class FrameComparison(Record):
     """One function in both recordings: its compilations there and here. One that only one of them has lacks the other's."""
 
     name: str
-    place: str
+    file_name: str
     first: tuple[str, ...]
     second: tuple[str, ...]
-    changes: tuple[Change, ...] = ()
+    aspects: tuple[AspectComparison, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SessionDifference(Record):
+class SessionComparison(Record):
     """Two recordings side by side: as a whole, and function by function in the order of the first."""
 
-    whole: tuple[Change, ...]
-    frames: tuple[FrameDifference, ...]
+    totals: tuple[AspectComparison, ...]
+    frames: tuple[FrameComparison, ...]
 
     @property
     def is_same(self) -> bool:
         """Whether the same functions were compiled into the same, whatever the time it took."""
         return all(
-            f.first and f.second and all(c.is_same for c in f.changes if c.what != "time") for f in self.frames
+            f.first and f.second and all(c.is_same for c in f.aspects if c.aspect != "time") for f in self.frames
         )  # fmt: skip

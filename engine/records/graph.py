@@ -43,9 +43,9 @@ class NodeRecord(Record):
 class EditRecord(Record):
     """One place that a pass rewrote: at line ``at``, ``gone`` lines made room for ``made``. Lines are counted with the edits before it done."""
 
-    at: int
-    gone: int
-    made: tuple[str, ...] = ()
+    line: int
+    removed_count: int
+    added_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,16 @@ class PassRecord(Record):
     """
 
     name: str
-    before: int
-    after: int
-    gone: int = 0
-    made: int = 0
+    nodes_before: int
+    nodes_after: int
+    removed_count: int = 0
+    added_count: int = 0
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
-    is_exact: bool = False
+    has_exact_edits: bool = False
     """Whether ``edits`` turn the graph before into the graph after, line by line; not so for graphs too large to keep."""
     edits: tuple[EditRecord, ...] = ()
-    start: tuple[str, ...] = ()
+    lines_before: tuple[str, ...] = ()
     """The graph before, a line a node; empty where it is the graph that the pass before left."""
 
 

@@ -17,7 +17,7 @@ class GuardRecord(Record):
     """One guard. ``origin`` is the value it is on in the field's notation (``L['x']``), ``path`` the accessors from root to leaf."""
 
     id: str
-    origin: str
+    source: str
     path: tuple[str, ...]
     kind: str
     expected: str
@@ -60,16 +60,16 @@ class Fix(Record):
     text: str
     code: str = ""
     verified: str = ""
-    tried: str = ""
+    unverified_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection(Record):
+class GuardFailure(Record):
     """Why one cache entry did not serve one call: its first failing guard in executed order, and all guards evaluated."""
 
     entry: str
     guard: str
-    origin: str
+    source: str
     kind: str
     expected: str
     actual: str
@@ -77,7 +77,7 @@ class Rejection(Record):
     span: Span | None = None
     fixes: tuple[Fix, ...] = ()
     results: tuple[GuardResult, ...] = ()
-    lesson: str = ""
+    hint: str = ""
     """What there is to learn from it, where the failure is of a kind that people meet often."""
 
 
@@ -88,13 +88,13 @@ class CallExplanation(Record):
     frame: str
     hit: str | None
     entries: tuple[str, ...]
-    rejections: tuple[Rejection, ...]
+    guard_failures: tuple[GuardFailure, ...]
     results: dict[str, tuple[GuardResult, ...]]
     """Per entry id, all its guards evaluated, also those of the entry that hits."""
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolEvent(Record):
+class ObservedSymbolEvent(Record):
     """Something that was concluded about a symbol, and the user's line that asked. ``kind`` is "guard" or "specialised"."""
 
     kind: str
@@ -103,7 +103,7 @@ class SymbolEvent(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolRecord(Record):
+class ObservedSymbolRecord(Record):
     """The story of one symbol: the size or number it stands for (``source``), its value at compile time, its range, what was concluded.
 
     ``source`` is empty for an unbacked symbol, whose value only data decides.
@@ -111,7 +111,7 @@ class SymbolRecord(Record):
 
     name: str
     source: str
-    value: str
+    hint: str
     range: str
     span: Span | None = None
-    events: tuple[SymbolEvent, ...] = ()
+    events: tuple[ObservedSymbolEvent, ...] = ()

@@ -40,7 +40,7 @@ class Listing(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources(Record):
+class KernelResources(Record):
     """Per-kernel use of the target's resources. ``occupancy`` is a fraction of the target's warps; None where unknown.
 
     ``limit`` says what keeps it below one: "registers", "shared memory", "blocks" or "warps" (a multiprocessor holds only so many of them).
@@ -60,10 +60,10 @@ class TargetRecord(Record):
 
     target: str
     listings: tuple[Listing, ...] = ()
-    resources: Resources | None = None
+    resources: KernelResources | None = None
     seconds: float = 0.0
     error: str = ""
-    configuration: str = ""
+    smaller_blocks_note: str = ""
     """Why and how it was compiled in smaller blocks than its launch values say; empty where they fit."""
 
 
@@ -82,10 +82,10 @@ class VerifyRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureRecord(Record):
+class KernelTimingRecord(Record):
     """One kernel was timed on ``device``: the median ``seconds`` of a launch that finds nothing in the card's cache.
 
-    ``copy_rate`` is what the same card copies, in bytes a second (read and written both counted).
+    ``copy_bandwidth`` is what the same card copies, in bytes a second (read and written both counted).
     """
 
     device: str
@@ -116,7 +116,7 @@ class KernelRecord(Record):
     line_ops: tuple[tuple[str, ...], ...] = ()
     ops: tuple[LoopOp, ...] = ()
     grid: str = ""
-    launch: dict[str, str] | None = None
+    launch_args: dict[str, str] | None = None
     """Launch values by parameter name: sizes, block sizes, num_warps."""
     bytes_moved: int | None = None
     flops: int | None = None
@@ -128,4 +128,4 @@ class KernelRecord(Record):
     """What ``text`` is written in: "triton", or "cpp" where Inductor was observed on a CPU."""
     launches: tuple[LaunchRecord, ...] = ()
     """Where it is launched, in order: kernels with equal loops are one. ``fused_nodes`` and the ops' origins are those of all launches."""
-    measured: MeasureRecord | None = None
+    measured: KernelTimingRecord | None = None

@@ -55,15 +55,15 @@ class BufferReuse(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Record):
+class AutotuneChoice(Record):
     """Of several ways to compute ``nodes`` one was ``taken``; ``ways`` are all with the seconds that each took (None: not measured)."""
 
     nodes: tuple[str, ...]
-    taken: str
+    chosen: str
     reason: str
-    ways: tuple[tuple[str, float | None], ...] = ()
+    candidates: tuple[tuple[str, float | None], ...] = ()
     device: str = ""
-    is_known: bool = False
+    from_disk_cache: bool = False
     """It was measured by an earlier process, and read from disk."""
 
 
@@ -78,14 +78,14 @@ class LoweringRecord(Record):
     total: int = 0
     wrapper_text: str = ""
     """The program that calls kernels and externs in order, as Python."""
-    launching: str = ""
+    launch_mode: str = ""
     """How its kernels are launched, where that was asked for: recorded and replayed as one, or one by one and why."""
     error: str = ""
     """Why this graph was not lowered at all (results come from ATen)."""
     reuses: tuple[BufferReuse, ...] = ()
     passes: tuple[PassRecord, ...] = ()
     """Rewrites of the ATen graph before it became loops, in order."""
-    choices: tuple[Choice, ...] = ()
+    autotune_choices: tuple[AutotuneChoice, ...] = ()
     """Where a template could do what a library does: which was taken."""
     cache: str = ""
     """Whether the program was read from disk or kept there, or why not; empty where nothing is kept."""

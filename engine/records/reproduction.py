@@ -14,10 +14,18 @@ if TYPE_CHECKING:
 _DTYPES = {"bf16": "bfloat16", "b8": "bool", "bool": "bool"}
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 _TENSOR = re.compile(r"(bf16|bool|[fiuc]\d+|b8)\[([\d, ]*)\]( \S+)?")
-_KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+_DEFINITION_NODES = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Assign,
+    ast.AnnAssign,
+)
 
 
-def reproduction(session: Session, compilation: str) -> str:
+def repro_script(session: Session, compilation: str) -> str:
     """The text for one compilation of a session, live or loaded from a file: its outcome as comments, then code to begin a reproduction with.
 
     Inputs are made anew from what was recorded of them; those that are no tensors and no constants are left to be filled in.
@@ -31,21 +39,25 @@ def reproduction(session: Session, compilation: str) -> str:
     head = [f"{frame.name}, compilation {record.id} ({record.backend or 'no backend'}), with {versions}"]
     head += [line for told in _outcome(record) for line in told.splitlines()]
     text = next((f.text for f in session.files if f.id == frame.file), "")
-    parts = ["\n".join(f"# {line}".rstrip() for line in head), "import torch\n\nimport engine", _definitions(text)]
-    return "\n\n".join([*parts, _call(frame, record.inputs or {})]) + "\n"
+    parts = [
+        "\n".join(f"# {line}".rstrip() for line in head),
+        "import torch\n\nimport engine",
+        _definition_source(text),
+    ]
+    return "\n\n".join([*parts, _call_statements(frame, record.inputs or {})]) + "\n"
 
 
 def _outcome(record: CompilationRecord) -> Iterator[str]:
     """What a person who looks into it must know: breaks, and stages that failed with their tracebacks."""
     for found in record.trace.breaks if record.trace is not None else ():
         place = f" at {found.span.file}:{found.span.line}" if found.span is not None else ""
-        yield f"break: {found.title}: {found.what}{place}"
+        yield f"break: {found.title}: {found.context}{place}"
     for failure in record.failures:
         yield f"failure: {failure.sentence} ({failure.fallback})"
         yield failure.detail
 
 
-def _definitions(text: str) -> str:
+def _definition_source(text: str) -> str:
     """Imports, definitions and assignments of a file, without what it does when it runs; as a comment where it is not plain Python."""
     try:
         tree = ast.parse(text)
@@ -53,7 +65,9 @@ def _definitions(text: str) -> str:
         return "\n".join(f"# {line}".rstrip() for line in text.splitlines())
     lines = text.splitlines()
     return "\n".join(
-        "\n".join(lines[_first_line(node) - 1 : node.end_lineno]) for node in tree.body if isinstance(node, _KEPT)
+        "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
+        for node in tree.body
+        if isinstance(node, _DEFINITION_NODES)
     )
 
 
@@ -63,15 +77,15 @@ def _first_line(node: ast.stmt) -> int:
     return min(node.lineno, *(d.lineno for d in node.decorator_list), node.lineno)
 
 
-def _call(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
-    made = [_made(name, told) for name, told in inputs.items() if name.isidentifier()]
+def _call_statements(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
+    made = [_input_statement(name, told) for name, told in inputs.items() if name.isidentifier()]
     if not frame.name.isidentifier():
         return "\n".join([*made, f"# then call {frame.name} compiled with engine.compile"])
     given = ", ".join(f"{name}={name}" for name in inputs if name.isidentifier())
     return "\n".join([*made, f"engine.compile({frame.name})({given})"])
 
 
-def _made(name: str, told: str) -> str:
+def _input_statement(name: str, told: str) -> str:
     """The line that makes one input."""
     found = _TENSOR.fullmatch(told)
     if found is not None:

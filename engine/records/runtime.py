@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.records.base import Record
 from engine.records.bytecode import Span
-from engine.records.guards import Rejection
+from engine.records.guards import GuardFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class CallRecord(Record):
     entry: str = ""
     caller: Span | None = None
     inputs: dict[str, str] | None = None
-    asked: tuple[str, ...] = ()
+    checked_entries: tuple[str, ...] = ()
     """Entries that were checked, in order."""
-    rejections: tuple[Rejection, ...] = ()
+    guard_failures: tuple[GuardFailure, ...] = ()
     guard_seconds: float = 0.0
     """Time that the entries' checks took."""
     start: float = 0.0
@@ -43,16 +43,16 @@ class CallRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped(Record):
+class SkippedRecord(Record):
     """Something that a person may have expected to be compiled, and the reason that it was not."""
 
     name: str
     reason: str
-    remedy: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure(Record):
+class StageFailure(Record):
     """A stage of ours failed; the user's code still ran (``fallback`` says how). ``detail`` is for a bug report."""
 
     stage: str
@@ -62,7 +62,7 @@ class Failure(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheRecord(Record):
+class DiskCacheRecord(Record):
     """What a compiler's cache on disk answered. ``outcome`` is "hit", "miss" or "bypass"; ``note`` is the reason of a bypass."""
 
     cache: str
@@ -72,7 +72,7 @@ class CacheRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class TextRecord(Record):
+class ArtifactRecord(Record):
     """A text that a compiler told and that has no record of its own kind: shown by name, as it is."""
 
     name: str

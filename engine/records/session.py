@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.records.aot import AotRecord, Passage
+from engine.records.aot import AotRecord, CallValuesRecord
 from engine.records.autograd import BackwardCall, BackwardRecord
-from engine.records.base import SCHEMA_VERSION, Record, RecordError, from_plain
+from engine.records.base import SCHEMA_VERSION, Record, RecordError, from_jsonable
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
-from engine.records.guards import GuardsRecord, SymbolRecord
+from engine.records.guards import GuardsRecord, ObservedSymbolRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
-from engine.records.reproduction import reproduction
-from engine.records.runtime import CacheRecord, CallRecord, Failure, Skipped, TextRecord, Timing
-from engine.records.told import Told
+from engine.records.reproduction import repro_script
+from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
+from engine.records.told import TextView
 from engine.records.trace import TraceRecord
 
 
@@ -55,19 +55,19 @@ class CompilationRecord(Record):
     aot: AotRecord | None = None
     lowering: LoweringRecord | None = None
     kernels: tuple[KernelRecord, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[StageFailure, ...] = ()
     timings: tuple[Timing, ...] = ()
     backend: str = ""
-    backward: LoweringRecord | None = None
+    backward_lowering: LoweringRecord | None = None
     """How the backward graph was lowered, once a backward has run; its kernels stand among ``kernels``, their ids begin with "b"."""
-    subject: str = "engine"
+    compiler: str = "engine"
     """"engine", or "torch" where stock torch.compile was observed."""
-    restarts: tuple[str, ...] = ()
+    restart_reasons: tuple[str, ...] = ()
     """Why tracing was begun anew, in order."""
-    symbols: tuple[SymbolRecord, ...] = ()
-    caches: tuple[CacheRecord, ...] = ()
-    texts: tuple[TextRecord, ...] = ()
-    passages: tuple[Passage, ...] = ()
+    observed_symbols: tuple[ObservedSymbolRecord, ...] = ()
+    disk_caches: tuple[DiskCacheRecord, ...] = ()
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    call_values: tuple[CallValuesRecord, ...] = ()
     """What small tensors held in the layers around the graph: for its first calls where every step was recorded, or noted on request."""
 
 
@@ -76,7 +76,7 @@ class SessionData(Record):
     """Everything a saved session holds."""
 
     version: int
-    subject: str
+    compiler: str
     versions: dict[str, str]
     target: str
     device: str
@@ -87,10 +87,10 @@ class SessionData(Record):
     compilations: tuple[CompilationRecord, ...]
     calls: tuple[CallRecord, ...]
     calls_dropped: int
-    skipped: tuple[Skipped, ...]
-    failures: tuple[Failure, ...]
+    skipped: tuple[SkippedRecord, ...]
+    failures: tuple[StageFailure, ...]
     notes: tuple[str, ...]
-    texts: tuple[TextRecord, ...] = ()
+    artifacts: tuple[ArtifactRecord, ...] = ()
     backwards: tuple[BackwardRecord, ...] = ()
     backward_calls: tuple[BackwardCall, ...] = ()
 
@@ -108,7 +108,7 @@ class Session:
     def __init__(
         self, *, subject: str = "engine", level: str = "standard", target: str = "", device: str = "cpu"
     ) -> None:
-        self.subject = subject
+        self.compiler = subject
         self.level = level
         self.target = target
         self.device = device
@@ -125,10 +125,10 @@ class Session:
         self._frames: dict[str, FrameRecord] = {}
         self._compilations: dict[str, CompilationRecord] = {}
         self._calls: list[CallRecord] = []
-        self._skipped: list[Skipped] = []
-        self._failures: list[Failure] = []
+        self._skipped: list[SkippedRecord] = []
+        self._failures: list[StageFailure] = []
         self._notes: list[str] = []
-        self._texts: list[TextRecord] = []
+        self._artifacts: list[ArtifactRecord] = []
         self._backwards: dict[str, BackwardRecord] = {}
         self._backward_calls: list[BackwardCall] = []
         self._listeners: list[Callable[[str], None]] = []
@@ -154,12 +154,12 @@ class Session:
         return tuple(self._calls)
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
+    def skipped(self) -> tuple[SkippedRecord, ...]:
         """What was not compiled, and why."""
         return tuple(self._skipped)
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[StageFailure, ...]:
         """Failures of ours outside any one compilation."""
         return tuple(self._failures)
 
@@ -169,9 +169,9 @@ class Session:
         return tuple(self._notes)
 
     @property
-    def texts(self) -> tuple[TextRecord, ...]:
+    def artifacts(self) -> tuple[ArtifactRecord, ...]:
         """Texts that belong to no compilation."""
-        return tuple(self._texts)
+        return tuple(self._artifacts)
 
     @property
     def backwards(self) -> tuple[BackwardRecord, ...]:
@@ -184,49 +184,49 @@ class Session:
         return tuple(self._backward_calls)
 
     @property
-    def bytecode(self) -> Told:
+    def bytecode(self) -> TextView:
         """The instructions of each compiled function, as written and as they run. To print, or as ``to_dict()``."""
-        return Told(self, "bytecode")
+        return TextView(self, "bytecode")
 
     @property
-    def trace(self) -> Told:
+    def trace(self) -> TextView:
         """What the tracer did: what it inlined, where it broke and why, its steps where those were recorded. To print, or as ``to_dict()``."""
-        return Told(self, "trace")
+        return TextView(self, "trace")
 
     @property
-    def guards(self) -> Told:
+    def guards(self) -> TextView:
         """What each entry takes for granted, and the calls that it refused. To print, or as ``to_dict()``."""
-        return Told(self, "guards")
+        return TextView(self, "guards")
 
     @property
-    def graph(self) -> Told:
+    def graph(self) -> TextView:
         """Every graph as its program. To print, or as ``to_dict()``."""
-        return Told(self, "graph")
+        return TextView(self, "graph")
 
     @property
-    def aot(self) -> Told:
+    def aot(self) -> TextView:
         """The layers around each functional graph, what is saved for the backward, and contents where they were noted. To print, or as ``to_dict()``."""
-        return Told(self, "aot")
+        return TextView(self, "aot")
 
     @property
-    def autograd(self) -> Told:
+    def autograd(self) -> TextView:
         """Captured backwards, and those that ran. To print, or as ``to_dict()``."""
-        return Told(self, "autograd")
+        return TextView(self, "autograd")
 
     @property
-    def lowering(self) -> Told:
+    def lowering(self) -> TextView:
         """What was fused, what was not and why, what stays a call of ATen. To print, or as ``to_dict()``."""
-        return Told(self, "lowering")
+        return TextView(self, "lowering")
 
     @property
-    def kernels(self) -> Told:
+    def kernels(self) -> TextView:
         """Triton text of each kernel, and what its targets' compilers made of it. To print, or as ``to_dict()``."""
-        return Told(self, "kernels")
+        return TextView(self, "kernels")
 
     @property
-    def runtime(self) -> Told:
+    def runtime(self) -> TextView:
         """Calls, times, failures and what was not compiled. To print, or as ``to_dict()``."""
-        return Told(self, "runtime")
+        return TextView(self, "runtime")
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Call ``callback`` after every addition; returns the function that ends the subscription."""
@@ -238,14 +238,14 @@ class Session:
 
         return stop
 
-    def _changed(self, what: str) -> None:
+    def _notify(self, what: str) -> None:
         for listener in tuple(self._listeners):
             listener(what)
 
     def set_stage(self, stage: str) -> None:
         """Say what is being worked on now."""
         self.stage = stage
-        self._changed("stage")
+        self._notify("stage")
 
     def add_file(self, file: SourceFile) -> None:
         """Add a source file once; later additions under the same id are ignored."""
@@ -253,25 +253,25 @@ class Session:
             if file.id in self._files:
                 return
             self._files[file.id] = file
-        self._changed("files")
+        self._notify("files")
 
     def add_frame(self, frame: FrameRecord) -> None:
         """Add or replace a frame."""
         with self._lock:
             self._frames[frame.id] = frame
-        self._changed("frames")
+        self._notify("frames")
 
-    def put(self, compilation: CompilationRecord) -> None:
+    def put_compilation(self, compilation: CompilationRecord) -> None:
         """Add a compilation, or replace the one with its id."""
         with self._lock:
             self._compilations[compilation.id] = compilation
-        self._changed("compilations")
+        self._notify("compilations")
 
-    def amend(self, compilation: str, change: Callable[[CompilationRecord], CompilationRecord]) -> None:
+    def update_compilation(self, compilation: str, change: Callable[[CompilationRecord], CompilationRecord]) -> None:
         """Replace a compilation by what ``change`` makes of it, in one step, whatever other threads do."""
         with self._lock:
             self._compilations[compilation] = change(self._compilations[compilation])
-        self._changed("compilations")
+        self._notify("compilations")
 
     def compilation(self, id: str) -> CompilationRecord:
         """The compilation with this id.
@@ -281,13 +281,13 @@ class Session:
         """
         return self._compilations[id]
 
-    def reproduction(self, compilation: str) -> str:
+    def repro_script(self, compilation: str) -> str:
         """Python text of a bug report about one compilation: its breaks and failures, the user's definitions, the call. Nothing is executed.
 
         Raises:
             KeyError: there is no such compilation.
         """
-        return reproduction(self, compilation)
+        return repro_script(self, compilation)
 
     def add_call(self, call: CallRecord) -> int:
         """Keep a call, and return its index; hits beyond MAX_CALLS are counted in ``calls_dropped`` instead, and have none (-1)."""
@@ -297,28 +297,28 @@ class Session:
                 return -1
             index = len(self._calls) + self.calls_dropped
             self._calls.append(replace(call, index=index))
-        self._changed("calls")
+        self._notify("calls")
         return index
 
-    def amend_call(self, index: int, change: Callable[[CallRecord], CallRecord]) -> None:
+    def update_call(self, index: int, change: Callable[[CallRecord], CallRecord]) -> None:
         """Replace the call with this index by what ``change`` makes of it, in one step."""
         with self._lock:
             self._calls = [change(c) if c.index == index else c for c in self._calls]
-        self._changed("calls")
+        self._notify("calls")
 
-    def add_skipped(self, skipped: Skipped) -> None:
+    def add_skipped(self, skipped: SkippedRecord) -> None:
         """Note something that was not compiled; the same name and reason count once."""
         with self._lock:
             if skipped in self._skipped:
                 return
             self._skipped.append(skipped)
-        self._changed("skipped")
+        self._notify("skipped")
 
-    def add_failure(self, failure: Failure) -> None:
+    def add_failure(self, failure: StageFailure) -> None:
         """Note a failure of ours."""
         with self._lock:
             self._failures.append(failure)
-        self._changed("failures")
+        self._notify("failures")
 
     def add_note(self, note: str) -> None:
         """Note a sentence about the whole recording, once."""
@@ -326,19 +326,19 @@ class Session:
             if note in self._notes:
                 return
             self._notes.append(note)
-        self._changed("notes")
+        self._notify("notes")
 
-    def add_text(self, text: TextRecord) -> None:
+    def add_artifact(self, text: ArtifactRecord) -> None:
         """Keep a text that belongs to no compilation."""
         with self._lock:
-            self._texts.append(text)
-        self._changed("texts")
+            self._artifacts.append(text)
+        self._notify("texts")
 
     def put_backward(self, backward: BackwardRecord) -> None:
         """Add a captured backward, or replace the one with its id."""
         with self._lock:
             self._backwards[backward.id] = backward
-        self._changed("backwards")
+        self._notify("backwards")
 
     def add_backward_call(self, outcome: str, backward: str = "", reason: str = "") -> None:
         """Note that a backward ran; MAX_CALLS are kept."""
@@ -346,14 +346,14 @@ class Session:
             if len(self._backward_calls) >= MAX_CALLS:
                 return
             self._backward_calls.append(BackwardCall(len(self._backward_calls), outcome, backward, reason))
-        self._changed("backward_calls")
+        self._notify("backward_calls")
 
-    def data(self) -> SessionData:
+    def to_data(self) -> SessionData:
         """All records as one frozen value."""
         with self._lock:
             return SessionData(
                 version=SCHEMA_VERSION,
-                subject=self.subject,
+                compiler=self.compiler,
                 versions=dict(self.versions),
                 target=self.target,
                 device=self.device,
@@ -367,14 +367,14 @@ class Session:
                 skipped=self.skipped,
                 failures=self.failures,
                 notes=self.notes,
-                texts=self.texts,
+                artifacts=self.artifacts,
                 backwards=self.backwards,
                 backward_calls=self.backward_calls,
             )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-able values."""
-        return self.data().to_dict()
+        return self.to_data().to_dict()
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
         """Write the session as JSON; returns the path. The file holds the user's source code."""
@@ -404,12 +404,12 @@ class Session:
             raise RecordError(
                 f"{path.name} was written in format {plain['version']}, this version reads format {SCHEMA_VERSION}: open it with the version that wrote it."
             )
-        return cls.from_data(from_plain(SessionData, plain, path.name))
+        return cls.from_data(from_jsonable(SessionData, plain, path.name))
 
     @classmethod
     def from_data(cls, data: SessionData) -> Session:
         """A session that holds these records."""
-        session = cls(subject=data.subject, level=data.level, target=data.target, device=data.device)
+        session = cls(subject=data.compiler, level=data.level, target=data.target, device=data.device)
         session.versions = dict(data.versions)
         session.seconds = data.seconds
         session.calls_dropped = data.calls_dropped
@@ -420,7 +420,7 @@ class Session:
         session._skipped = list(data.skipped)
         session._failures = list(data.failures)
         session._notes = list(data.notes)
-        session._texts = list(data.texts)
+        session._artifacts = list(data.artifacts)
         session._backwards = {b.id: b for b in data.backwards}
         session._backward_calls = list(data.backward_calls)
         return session

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.records.base import to_plain
+from engine.records.base import to_jsonable
 from engine.records.bytecode import Instruction, Span
 from engine.records.graph import GraphRecord
 from engine.records.trace import InlinedCall
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from engine.records.session import CompilationRecord, Session
 
 Lines = Iterator[str]
-WIDEST = 160
+MAX_LINE_WIDTH = 160
 """Characters of one line of text; the rest is cut."""
 
 
-class Told:
+class TextView:
     """One stage of a session. ``print`` it, or take ``to_dict()``: by compilation id, and under "session" what belongs to none."""
 
     def __init__(self, session: Session, stage: str) -> None:
@@ -27,48 +27,48 @@ class Told:
         self._stage = stage
 
     def __repr__(self) -> str:
-        text = "\n".join(_flat(line) for line in _WHOLE[self._stage](self._session))
+        text = "\n".join(_sanitize_line(line) for line in _STAGE_LINES[self._stage](self._session))
         return text or f"Nothing was recorded of this stage: {self._stage}."
 
     def to_dict(self) -> dict[str, Any]:
         """The records of this stage as JSON-able values."""
-        of_one, of_all = _FIELDS[self._stage]
+        of_one, of_all = _STAGE_FIELDS[self._stage]
         told: dict[str, Any] = {
-            c.id: {name: to_plain(getattr(c, name)) for name in of_one} for c in self._session.compilations
+            c.id: {name: to_jsonable(getattr(c, name)) for name in of_one} for c in self._session.compilations
         }
         if self._stage in ("bytecode", "trace"):
             for c in self._session.compilations:
-                told[c.id] = _halved(told[c.id]["trace"], is_bytecode=self._stage == "bytecode")
-        return told | {"session": {name: to_plain(getattr(self._session, name)) for name in of_all}}
+                told[c.id] = _split_trace(told[c.id]["trace"], is_bytecode=self._stage == "bytecode")
+        return told | {"session": {name: to_jsonable(getattr(self._session, name)) for name in of_all}}
 
 
-_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+_STAGE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "bytecode": (("trace",), ("files",)),
     "trace": (("trace",), ("skipped", "frames")),
     "guards": (("guards", "cause"), ("calls",)),
     "graph": (("graphs",), ()),
-    "aot": (("aot", "passages"), ()),
+    "aot": (("aot", "call_values"), ()),
     "autograd": ((), ("backwards", "backward_calls")),
-    "lowering": (("lowering", "backward"), ()),
+    "lowering": (("lowering", "backward_lowering"), ()),
     "kernels": (("kernels",), ("target",)),
     "runtime": (("timings", "failures"), ("calls", "skipped", "failures", "notes", "seconds")),
 }
 """By stage: fields of a compilation, and of the session."""
-BYTECODE = ("instructions", "rewritten")
+BYTECODE_FIELDS = ("instructions", "modified_instructions")
 
 
-def _halved(trace: dict[str, Any] | None, *, is_bytecode: bool) -> dict[str, Any]:
+def _split_trace(trace: dict[str, Any] | None, *, is_bytecode: bool) -> dict[str, Any]:
     """The instructions of a trace, or all else of it."""
-    return {name: value for name, value in (trace or {}).items() if (name in BYTECODE) is is_bytecode}
+    return {name: value for name, value in (trace or {}).items() if (name in BYTECODE_FIELDS) is is_bytecode}
 
 
-def _flat(line: str) -> str:
+def _sanitize_line(line: str) -> str:
     """One line, without what a terminal would take as a command."""
     clean = "".join(c if c.isprintable() else " " if c == "\t" else "�" for c in line)
-    return clean if len(clean) <= WIDEST else clean[: WIDEST - 1] + "…"
+    return clean if len(clean) <= MAX_LINE_WIDTH else clean[: MAX_LINE_WIDTH - 1] + "…"
 
 
-def _place(session: Session, span: Span | None) -> str:
+def _format_span(session: Session, span: Span | None) -> str:
     """``line 4 of model.py``; empty where nothing is known."""
     if span is None:
         return ""
@@ -76,19 +76,19 @@ def _place(session: Session, span: Span | None) -> str:
     return f"line {span.line} of {name}"
 
 
-def _name(session: Session, compilation: CompilationRecord) -> str:
+def _compilation_title(session: Session, compilation: CompilationRecord) -> str:
     frame = next((f for f in session.frames if f.id == compilation.frame), None)
     return f"{frame.name if frame else compilation.frame}, entry {compilation.id}"
 
 
-def _each(one: Callable[[Session, CompilationRecord], Lines]) -> Callable[[Session], Lines]:
+def _per_compilation(one: Callable[[Session, CompilationRecord], Lines]) -> Callable[[Session], Lines]:
     """Lines of every compilation that has any, below its name."""
 
     def told(session: Session) -> Lines:
         for compilation in session.compilations:
             lines = list(one(session, compilation))
             if lines:
-                yield f"{_name(session, compilation)}:"
+                yield f"{_compilation_title(session, compilation)}:"
                 yield from (f"  {line}" for line in lines)
 
     return told
@@ -97,7 +97,10 @@ def _each(one: Callable[[Session, CompilationRecord], Lines]) -> Callable[[Sessi
 def _bytecode(session: Session, compilation: CompilationRecord) -> Lines:
     if compilation.trace is None:
         return
-    for title, code in (("as written", compilation.trace.instructions), ("as it runs", compilation.trace.rewritten)):
+    for title, code in (
+        ("as written", compilation.trace.instructions),
+        ("as it runs", compilation.trace.modified_instructions),
+    ):
         if code:
             yield f"{title}:"
             yield from _instructions(code)
@@ -118,15 +121,18 @@ def _trace(session: Session, compilation: CompilationRecord) -> Lines:
     if trace is None:
         return
     for found in trace.breaks:
-        at = _place(session, found.span)
-        yield f"{'left to Python' if found.skipped else 'break'}{f' at {at}' if at else ''}: {found.title}: {found.what}"
-        yield from (f"  {remedy}" for remedy in found.remedies)
-    yield from (f"given up before at {_place(session, a.span) or 'an unknown line'}: {a.what}" for a in trace.attempts)
-    yield from (f"after the graph: {effect}" for effect in trace.effects)
+        at = _format_span(session, found.span)
+        yield f"{'left to Python' if found.skips_frame else 'break'}{f' at {at}' if at else ''}: {found.title}: {found.context}"
+        yield from (f"  {remedy}" for remedy in found.hints)
+    yield from (
+        f"given up before at {_format_span(session, a.span) or 'an unknown line'}: {a.context}"
+        for a in trace.discarded_attempts
+    )
+    yield from (f"after the graph: {effect}" for effect in trace.side_effects)
     yield from (symbol.constraint for symbol in trace.symbols)
     yield from _inlined(session, trace.inlined)
     for step in trace.steps:
-        made = ", ".join((*step.nodes, *step.effects, *([step.event] if step.event else [])))
+        made = ", ".join((*step.nodes, *step.side_effects, *([step.event] if step.event else [])))
         line = step.span.line if step.span else ""
         yield f"{step.index + 1:>6} {'  ' * step.depth}{line:>5} {step.opname} {step.argument}{f'  -> {made}' if made else ''}"
 
@@ -136,26 +142,26 @@ def _inlined(session: Session, calls: tuple[InlinedCall, ...]) -> Lines:
     counts = Counter(call.name for call in calls)
     firsts = {call.name: call.caller for call in reversed(calls)}
     for name, count in counts.items():
-        at = _place(session, firsts[name])
+        at = _format_span(session, firsts[name])
         yield f"inlined {name}{f', first called at {at}' if at else ''}{f', {count} times' if count > 1 else ''}"
 
 
 def _guards(session: Session, compilation: CompilationRecord) -> Lines:
     for number, guard in enumerate(compilation.guards.guards if compilation.guards else (), 1):
-        at = _place(session, guard.span)
-        yield f"{number}. {guard.origin} {guard.kind}: {guard.expected}{f'  ({at})' if at else ''}"
+        at = _format_span(session, guard.span)
+        yield f"{number}. {guard.source} {guard.kind}: {guard.expected}{f'  ({at})' if at else ''}"
     for call in session.calls:
-        for refusal in call.rejections:
+        for refusal in call.guard_failures:
             if refusal.entry == compilation.id:
                 yield f"refused call {call.index + 1}: {refusal.sentence}"
 
 
 def _graph(session: Session, compilation: CompilationRecord) -> Lines:
     for graph in compilation.graphs:
-        yield from graph_lines(graph)
+        yield from format_graph(graph)
 
 
-def graph_lines(graph: GraphRecord) -> Lines:
+def format_graph(graph: GraphRecord) -> Lines:
     """A graph as its program, with types."""
     yield f"{graph.title or graph.stage}:"
     if not graph.nodes:
@@ -176,10 +182,10 @@ def _aot(session: Session, compilation: CompilationRecord) -> Lines:
     if aot.partition is not None:
         yield f"between forward and backward: {aot.partition.saved_bytes:,} bytes saved ({aot.partition.method})"
         yield from (f"  {v.name} {v.action}, {v.bytes:,} bytes: {v.reason}" for v in aot.partition.values)
-    for number, passage in enumerate(compilation.passages, 1):
-        yield f"call {number}{f', made again on {passage.how}' if passage.how else ''}:"
-        for moment in passage.moments:
-            yield f"  {moment.layer}, {moment.direction}:"
+    for number, passage in enumerate(compilation.call_values, 1):
+        yield f"call {number}{f', made again on {passage.replayed_on}' if passage.replayed_on else ''}:"
+        for moment in passage.wrapper_values:
+            yield f"  {moment.wrapper}, {moment.direction}:"
             yield from (f"    {name} = {text}" for name, text in moment.values)
 
 
@@ -191,13 +197,13 @@ def _autograd(session: Session) -> Lines:
             f"  {n.position:>4} {n.name}{f'  ({chr(44).join(n.hooks)})' if n.hooks else ''}" for n in found.nodes
         )
         for graph in found.graphs:
-            yield from (f"  {line}" for line in graph_lines(graph))
+            yield from (f"  {line}" for line in format_graph(graph))
     for call in session.backward_calls:
         yield f"backward {call.index + 1}: {call.outcome} {call.backward}{f', {call.reason}' if call.reason else ''}".rstrip()
 
 
 def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
-    for title, found in (("call", compilation.lowering), ("backward", compilation.backward)):
+    for title, found in (("call", compilation.lowering), ("backward", compilation.backward_lowering)):
         if found is None:
             continue
         yield f"{title}, for {found.target}: {found.error or f'{found.lowered} of {found.total} operations became loops'}"
@@ -206,7 +212,8 @@ def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
             yield f"  {'fused' if d.fused else 'not fused'} {names}: {d.reason}"
         yield from (f"  {e.op} stays an ATen call: {e.reason}" for e in found.externs)
         yield from (
-            f"  {c.taken} for {', '.join(n.rpartition(':')[2] for n in c.nodes)}: {c.reason}" for c in found.choices
+            f"  {c.chosen} for {', '.join(n.rpartition(':')[2] for n in c.nodes)}: {c.reason}"
+            for c in found.autotune_choices
         )
 
 
@@ -233,21 +240,21 @@ def _runtime(session: Session) -> Lines:
     for compilation in session.compilations:
         stages = ", ".join(f"{t.stage} {t.seconds:.3f} s" for t in compilation.timings)
         if stages:
-            yield f"{_name(session, compilation)}: {stages}"
+            yield f"{_compilation_title(session, compilation)}: {stages}"
         yield from (f"  failure of ours: {f.sentence} Instead: {f.fallback}" for f in compilation.failures)
-    yield from (f"not compiled: {s.name}: {s.reason} {s.remedy}".rstrip() for s in session.skipped)
+    yield from (f"not compiled: {s.name}: {s.reason} {s.hint}".rstrip() for s in session.skipped)
     yield from session.notes
 
 
-_WHOLE: dict[str, Callable[[Session], Lines]] = {
-    "bytecode": _each(_bytecode),
-    "trace": _each(_trace),
-    "guards": _each(_guards),
-    "graph": _each(_graph),
-    "aot": _each(_aot),
+_STAGE_LINES: dict[str, Callable[[Session], Lines]] = {
+    "bytecode": _per_compilation(_bytecode),
+    "trace": _per_compilation(_trace),
+    "guards": _per_compilation(_guards),
+    "graph": _per_compilation(_graph),
+    "aot": _per_compilation(_aot),
     "autograd": _autograd,
-    "lowering": _each(_lowering),
-    "kernels": _each(_kernels),
+    "lowering": _per_compilation(_lowering),
+    "kernels": _per_compilation(_kernels),
     "runtime": _runtime,
 }
-STAGES = tuple(_WHOLE)
+STAGES = tuple(_STAGE_LINES)

@@ -18,17 +18,17 @@ class BreakRecord(Record):
 
     kind: str
     title: str
-    what: str
-    why: str = ""
-    remedies: tuple[str, ...] = ()
+    context: str
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
     span: Span | None = None
     stack: tuple[Span, ...] = ()
-    skipped: bool = False
-    times: int = 1
+    skips_frame: bool = False
+    count: int = 1
     """How many times this same break was met."""
-    before: str = ""
+    example_before: str = ""
     """The shortest function with a break of this kind, and ``after`` the same without it; both empty where there is no example."""
-    after: str = ""
+    example_after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class StepRecord(Record):
     locals_changed: dict[str, str]
     nodes: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
-    effects: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
     event: str = ""
     """"inline", "return", "raise" (caught by the traced code), "break" or nothing."""
     frame: int = 0
@@ -73,7 +73,7 @@ class InlinedCall(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Assumption(Record):
+class SymbolAssumption(Record):
     """Something taken for granted of a symbol, and the user's line that made it so."""
 
     text: str
@@ -82,7 +82,7 @@ class Assumption(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolRecord(Record):
+class TracedSymbolRecord(Record):
     """The story of one size or number that was made a symbol.
 
     ``places`` are where it is read (``x.shape[0]``), ``hint`` its value in the call that was traced, ``low`` and ``high`` the values that the compiled
@@ -90,36 +90,36 @@ class SymbolRecord(Record):
     """
 
     name: str
-    places: tuple[str, ...]
+    sources: tuple[str, ...]
     hint: str
     why: str
     low: int | None = None
     high: int | None = None
-    relations: tuple[Assumption, ...] = ()
-    became: str = ""
-    settled: Assumption | None = None
+    assumptions: tuple[SymbolAssumption, ...] = ()
+    specialized_to: str = ""
+    specialized_by: SymbolAssumption | None = None
 
     @property
     def constraint(self) -> str:
         """Which values the compiled code serves, as one sentence, with the line that limits them: what an export would have to promise."""
-        place = " = ".join(self.places)
-        limits = [a for a in (*self.relations, self.settled) if a is not None and a.span is not None]
+        place = " = ".join(self.sources)
+        limits = [a for a in (*self.assumptions, self.specialized_by) if a is not None and a.span is not None]
         at = f" ({limits[-1].span.file}:{limits[-1].span.line})" if limits and limits[-1].span else ""
-        if self.became:
+        if self.specialized_to:
             if self.why != "marked dynamic":
-                return f"{place} is always {self.became}: the code allows nothing else{at}."
+                return f"{place} is always {self.specialized_to}: the code allows nothing else{at}."
             remedy = "Remove the mark, or what compares the size."
-            return f"{place} is marked dynamic, but the code works for {self.became} only{at}. {remedy}"
+            return f"{place} is marked dynamic, but the code works for {self.specialized_to} only{at}. {remedy}"
         parts = [
             *([] if self.low is None else [f"at least {self.low}"]),
             *([] if self.high is None else [f"at most {self.high}"]),
         ]
         told = f"{place} may be any size" + (f" of {' and '.join(parts)}" if parts else "")
-        return f"{told}{at}." if self.relations else f"{told}."
+        return f"{told}{at}." if self.assumptions else f"{told}."
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptRecord(Record):
+class DiscardedAttempt(Record):
     """A run of the tracer over the frame that was given up at something it could not follow, and undone: the next run breaks there.
 
     ``operations``, ``guards`` and ``effects`` (in words) are what it had come to by then; ``switched`` names the pieces of torch's global state
@@ -127,13 +127,13 @@ class AttemptRecord(Record):
     """
 
     kind: str
-    what: str
+    context: str
     span: Span | None = None
     stack: tuple[Span, ...] = ()
     operations: int = 0
     guards: int = 0
-    effects: tuple[str, ...] = ()
-    switched: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
+    restored_state: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,14 @@ class TraceRecord(Record):
 
     instructions: tuple[Instruction, ...] = ()
     """Of the user's code as CPython compiled it."""
-    rewritten: tuple[Instruction, ...] = ()
+    modified_instructions: tuple[Instruction, ...] = ()
     """Of the code that runs instead."""
     inlined: tuple[InlinedCall, ...] = ()
     breaks: tuple[BreakRecord, ...] = ()
-    effects: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
     """Side effects replayed after the graph, in order, in words."""
     steps: tuple[StepRecord, ...] = ()
-    symbols: tuple[SymbolRecord, ...] = ()
+    symbols: tuple[TracedSymbolRecord, ...] = ()
     """Sizes and numbers that were made symbols."""
-    attempts: tuple[AttemptRecord, ...] = ()
+    discarded_attempts: tuple[DiscardedAttempt, ...] = ()
     """Runs of the tracer that were given up before the one that is told here, in order."""

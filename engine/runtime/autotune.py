@@ -18,112 +18,114 @@ import sympy
 import torch
 
 from engine.ir.index import symbols_of
-from engine.ir.kernel import Launch, Program, Ref, Size
-from engine.ir.store import NotStored, Store
-from engine.ir.tuning import Answer, Question
-from engine.runtime.launch import Bind, on_gpu
-from engine.runtime.measured import Clock, cold_clock
-from engine.runtime.program import Run, executable
+from engine.ir.kernel import BufferRef, Launch, LoweredProgram, Size
+from engine.ir.store import DiskStore, DiskStoreError
+from engine.ir.tuning import ChoiceRequest, ChoiceResult
+from engine.runtime.launch import KernelBinder, gpu_launcher
+from engine.runtime.measured import DeviceTimer, cold_cache_timer
+from engine.runtime.program import Run, program_executor
 
-QUICK, THOROUGH = 3, 11
+QUICK_RUNS, THOROUGH_RUNS = 3, 11
 """Runs of each way at first, and of the best of them afterwards."""
 FINALISTS = 3
-MARGIN = 0.98
+MAX_TIME_RATIO = 0.98
 """What is usual stays unless something takes less than this part of its time."""
-BUILDERS = 8
+BUILD_THREADS = 8
 """Threads that compile ways."""
-WRONG = 0.05
+MAX_RELATIVE_ERROR = 0.05
 """Difference from the usual way's results, in units of the largest of them, from which a way is not taken, however fast."""
-LIMIT = 120.0
+MAX_SECONDS = 120.0
 """Seconds of measuring for one graph, after which the usual way is taken."""
 
 
 @dataclass
-class Tuner:
+class Autotuner:
     """Chooses by time. ``told`` hears what is being measured; ``stop`` set, everything else is done the usual way."""
 
     device: str
-    clock: Clock
-    bind: Bind = on_gpu
-    store: Store | None = None
-    told: Callable[[str], None] = lambda sentence: None
+    timer: DeviceTimer
+    bind: KernelBinder = gpu_launcher
+    store: DiskStore | None = None
+    on_progress: Callable[[str], None] = lambda sentence: None
     stop: threading.Event = field(default_factory=threading.Event)
-    limit: float = LIMIT
-    _spent: float = 0.0
-    _asked: int = 0
+    max_seconds: float = MAX_SECONDS
+    _seconds_spent: float = 0.0
+    _choice_count: int = 0
 
-    def choose(self, question: Question) -> Answer:
+    def choose(self, question: ChoiceRequest) -> ChoiceResult:
         """The fastest way: as found on disk, or measured now."""
-        if len(question.ways) < 2:
-            return Answer(0)
-        self._asked += 1
-        programs = [way.make() for way in question.ways]
-        if not all(_is_told(p, question.sizes) for p in programs):
-            return Answer(0, reason="Its sizes vary, and nothing tells which ones to measure with.")
-        key = _key(programs, self.device, question.sizes)
-        known = self._known(key, len(programs))
+        if len(question.candidates) < 2:
+            return ChoiceResult(0)
+        self._choice_count += 1
+        programs = [way.make() for way in question.candidates]
+        if not all(_has_known_sizes(p, question.size_hints) for p in programs):
+            return ChoiceResult(0, reason="Its sizes vary, and nothing tells which ones to measure with.")
+        key = _tuning_key(programs, self.device, question.size_hints)
+        known = self._load_times(key, len(programs))
         if known is not None:
             return self._answer(question, known, is_known=True)
-        if self.stop.is_set() or self._spent > self.limit:
-            return Answer(0, reason="Measuring was stopped: what is usual stays.")
+        if self.stop.is_set() or self._seconds_spent > self.max_seconds:
+            return ChoiceResult(0, reason="Measuring was stopped: what is usual stays.")
         started = time.perf_counter()
-        self.told(f"tuning {self._asked}: {len(programs)} ways to compute {question.node}")
+        self.on_progress(f"tuning {self._choice_count}: {len(programs)} ways to compute {question.node}")
         try:
-            seconds = self._measured(programs, question.sizes)
+            seconds = self._time_candidates(programs, question.size_hints)
         except torch.OutOfMemoryError:
-            return Answer(0, reason="The card has no room to measure other ways: what is usual stays.")
+            return ChoiceResult(0, reason="The card has no room to measure other ways: what is usual stays.")
         finally:
-            self._spent += time.perf_counter() - started
+            self._seconds_spent += time.perf_counter() - started
         if not self.stop.is_set():
-            self._keep(key, seconds)
+            self._store_times(key, seconds)
         return self._answer(question, seconds)
 
-    def _answer(self, question: Question, seconds: Sequence[float | None], *, is_known: bool = False) -> Answer:
+    def _answer(
+        self, question: ChoiceRequest, seconds: Sequence[float | None], *, is_known: bool = False
+    ) -> ChoiceResult:
         usual = seconds[0]
         others = [(s, n) for n, s in enumerate(seconds) if n and s is not None]
         if not others or usual is None:
-            return Answer(0, tuple(seconds), "Nothing else could be measured.", is_known, self.device)
+            return ChoiceResult(0, tuple(seconds), "Nothing else could be measured.", is_known, self.device)
         best, at = min(others)
-        taken = at if best < MARGIN * usual else 0
-        label = question.ways[at].label.removeprefix("template ").removeprefix("blocks of ")
-        first = f"{question.usual} takes {usual * 1e6:.1f} us"
-        second = f"{question.others} {best * 1e6:.1f} us ({label})"
+        taken = at if best < MAX_TIME_RATIO * usual else 0
+        label = question.candidates[at].label.removeprefix("template ").removeprefix("blocks of ")
+        first = f"{question.library_text} takes {usual * 1e6:.1f} us"
+        second = f"{question.template_text} {best * 1e6:.1f} us ({label})"
         when = "Measured before on" if is_known else "Measured on"
-        told = f"{when} {self.device}{_sizes_told(question)}: {first}, {second}."
-        return Answer(taken, tuple(seconds), told, is_known, self.device)
+        told = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."
+        return ChoiceResult(taken, tuple(seconds), told, is_known, self.device)
 
-    def _measured(self, programs: Sequence[Program], sizes: Mapping[str, int]) -> list[float | None]:
-        given = {name: value for p in programs for name, value in _inputs(p, sizes).items()}
+    def _time_candidates(self, programs: Sequence[LoweredProgram], sizes: Mapping[str, int]) -> list[float | None]:
+        given = {name: value for p in programs for name, value in _random_inputs(p, sizes).items()}
         # A new thread's current device is the first.
         here = torch.cuda.current_device() if torch.cuda.is_available() else None
-        with ThreadPoolExecutor(BUILDERS, thread_name_prefix="engine-tune") as pool:
-            runs = list(pool.map(functools.partial(self._built, device=here), programs))
+        with ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="engine-tune") as pool:
+            runs = list(pool.map(functools.partial(self._build, device=here), programs))
         works: list[Callable[[], Any] | None] = []
         wanted: dict[str, Any] = {}
         for program, run in zip(programs, runs, strict=True):
-            work = None if run is None else _work(run, [given[name] for name in program.inputs])
-            works.append(work if work is not None and self._is_right(program, work, wanted) else None)
-        found = [None if w is None or self.stop.is_set() else self._time(w, QUICK) for w in works]
+            work = None if run is None else _bind_inputs(run, [given[name] for name in program.inputs])
+            works.append(work if work is not None and self._is_correct(program, work, wanted) else None)
+        found = [None if w is None or self.stop.is_set() else self._time(w, QUICK_RUNS) for w in works]
         best = sorted((s, n) for n, s in enumerate(found) if s is not None)[:FINALISTS]
         last = [(n, work) for n in sorted({0, *(n for _, n in best)}) if (work := works[n]) is not None]
         times: dict[int, list[float]] = {n: [] for n, _ in last}
-        for _ in range(THOROUGH):  # in turns: a card that gets warm is slower for all of them
+        for _ in range(THOROUGH_RUNS):  # in turns: a card that gets warm is slower for all of them
             for n, work in last:
                 if not self.stop.is_set():
-                    times[n].append(self.clock(work))
+                    times[n].append(self.timer(work))
         return [statistics.median(times[n]) if times.get(n) else s for n, s in enumerate(found)]
 
-    def _built(self, program: Program, device: int | None) -> Run | None:
+    def _build(self, program: LoweredProgram, device: int | None) -> Run | None:
         try:
             with contextlib.nullcontext() if device is None else torch.cuda.device(device):
-                return executable(program, self.bind)
+                return program_executor(program, self.bind)
         except Exception:  # it does not fit this card: not a way
             return None
 
-    def _is_right(self, program: Program, work: Callable[[], Any], wanted: dict[str, Any]) -> bool:
+    def _is_correct(self, program: LoweredProgram, work: Callable[[], Any], wanted: dict[str, Any]) -> bool:
         """Whether a way gives what the first one gave."""
         try:
-            results = dict(zip((o.buffer for o in program.outputs if isinstance(o, Ref)), work(), strict=True))
+            results = dict(zip((o.buffer for o in program.outputs if isinstance(o, BufferRef)), work(), strict=True))
         except torch.OutOfMemoryError:
             raise
         except Exception:
@@ -131,94 +133,98 @@ class Tuner:
         if not wanted:
             wanted.update(results)
             return True
-        return all(_agree(results[name], wanted[name]) for name in results.keys() & wanted.keys())
+        return all(_is_close(results[name], wanted[name]) for name in results.keys() & wanted.keys())
 
     def _time(self, work: Callable[[], Any], times: int) -> float:
-        return statistics.median(self.clock(work) for _ in range(times))
+        return statistics.median(self.timer(work) for _ in range(times))
 
-    def _known(self, key: str, ways: int) -> list[float | None] | None:
+    def _load_times(self, key: str, ways: int) -> list[float | None] | None:
         """What an earlier process found; None where there is nothing that can be used."""
         if self.store is None:
             return None
         try:
             text = self.store.get(key)
             found = None if text is None else json.loads(text)
-        except (NotStored, ValueError):
+        except (DiskStoreError, ValueError):
             return None
         if not isinstance(found, list) or len(found) != ways:
             return None
         is_usable = all(s is None or (type(s) is float and 0 < s < 1e3) for s in found)
         return found if is_usable else None
 
-    def _keep(self, key: str, seconds: Sequence[float | None]) -> None:
+    def _store_times(self, key: str, seconds: Sequence[float | None]) -> None:
         if self.store is None:
             return
         try:
             self.store.put(key, json.dumps(list(seconds)))
-        except NotStored:  # the next process measures again
+        except DiskStoreError:  # the next process measures again
             return
 
 
-def tuner(
-    store: Store | None, told: Callable[[str], None] = lambda sentence: None, stop: threading.Event | None = None
-) -> Tuner:
+def make_autotuner(
+    store: DiskStore | None,
+    on_progress: Callable[[str], None] = lambda sentence: None,
+    stop: threading.Event | None = None,
+) -> Autotuner:
     """One for the current GPU."""
     name = torch.cuda.get_device_name()
-    return Tuner(name, cold_clock(), store=store, told=told, stop=stop or threading.Event())
+    return Autotuner(name, cold_cache_timer(), store=store, on_progress=on_progress, stop=stop or threading.Event())
 
 
-def _work(run: Run, given: list[Any]) -> Callable[[], Any]:
+def _bind_inputs(run: Run, given: list[Any]) -> Callable[[], Any]:
     return lambda: run(*given)
 
 
-def _is_told(program: Program, sizes: Mapping[str, int]) -> bool:
+def _has_known_sizes(program: LoweredProgram, sizes: Mapping[str, int]) -> bool:
     """Whether every size of a program is a number, or follows from what is given and at hand."""
     used = symbols_of(s for b in program.buffers.values() for s in (*b.shape, *b.stride))
-    return used <= program.symbols.keys() & sizes.keys()
+    return used <= program.symbol_sources.keys() & sizes.keys()
 
 
-def _sizes_told(question: Question) -> str:
-    used = sorted({s for way in question.ways[:1] for s in way.make().symbols} & question.sizes.keys())
-    return f" for {', '.join(f'{s} = {question.sizes[s]}' for s in used)}" if used else ""
+def _sizes_text(question: ChoiceRequest) -> str:
+    used = sorted(
+        {s for way in question.candidates[:1] for s in way.make().symbol_sources} & question.size_hints.keys()
+    )
+    return f" for {', '.join(f'{s} = {question.size_hints[s]}' for s in used)}" if used else ""
 
 
-def _inputs(program: Program, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+def _random_inputs(program: LoweredProgram, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """Made-up numbers in every buffer that the program is given: whole numbers are zero, so that they are places in any table."""
     generator = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     made: dict[str, torch.Tensor] = {}
     for name in program.inputs:
         buffer = program.buffers[name]
-        shape, stride = ([_number(s, sizes) for s in side] for side in (buffer.shape, buffer.stride))
+        shape, stride = ([_concrete_size(s, sizes) for s in side] for side in (buffer.shape, buffer.stride))
         value = torch.empty_strided(shape, stride, dtype=buffer.dtype, device=generator.device)
         made[name] = value.normal_(generator=generator) if buffer.dtype.is_floating_point else value.zero_()
     return made
 
 
-def _number(size: Size, sizes: Mapping[str, int]) -> int:
+def _concrete_size(size: Size, sizes: Mapping[str, int]) -> int:
     if isinstance(size, int):
         return size
     return int(size.xreplace({s: sympy.Integer(sizes[str(s)]) for s in size.free_symbols}))
 
 
-def _agree(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     if not wanted.is_floating_point() or not wanted.numel():
         return torch.equal(found, wanted)
     found, wanted = found.float(), wanted.float()
     off = (found - wanted).abs().max()
-    return bool(off <= WRONG * wanted.abs().max().clamp(min=1e-6))
+    return bool(off <= MAX_RELATIVE_ERROR * wanted.abs().max().clamp(min=1e-6))
 
 
-def _key(programs: Sequence[Program], device: str, sizes: Mapping[str, int]) -> str:
+def _tuning_key(programs: Sequence[LoweredProgram], device: str, sizes: Mapping[str, int]) -> str:
     """A digest of all that the answer depends on: what each way runs, on what, by which versions."""
     import triton
 
     versions = [torch.__version__, str(torch.version.cuda), triton.__version__]
-    used = sorted((s, sizes[s]) for s in {s for p in programs for s in p.symbols})
-    parts = [device, *versions, [_told(p) for p in programs], used]
+    used = sorted((s, sizes[s]) for s in {s for p in programs for s in p.symbol_sources})
+    parts = [device, *versions, [_program_fingerprint(p) for p in programs], used]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _told(program: Program) -> list[Any]:
+def _program_fingerprint(program: LoweredProgram) -> list[Any]:
     steps = []
     for step in program.steps:
         if isinstance(step, Launch):

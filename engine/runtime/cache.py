@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
-from engine.ir.frame import CompiledFrame, Compiler
+from engine.ir.frame import CacheEntry, Compiler
 from engine.records.bytecode import Span
 from engine.records.session import FrameRecord, Session
 
@@ -30,62 +30,62 @@ class CodeCache:
         self.frame = FrameRecord(
             str(next(_numbers)), function.__qualname__, code.co_filename, code.co_firstlineno, role, parent, after
         )
-        self.entries: tuple[CompiledFrame, ...] = ()
-        self.python: CompiledFrame | None = None
+        self.entries: tuple[CacheEntry, ...] = ()
+        self.python_entry: CacheEntry | None = None
         """What every call that no entry admits runs, once the frame is given up; its guards are not checked."""
-        self.why_python = ""
-        self.compiled = 0
+        self.python_reason = ""
+        self.compile_count = 0
         """How often this frame was compiled: the number of the next entry."""
-        self.made = 0
+        self.compiles_since_clear = 0
         """Compiles that count towards the recompile limit: those since the cache was last cleared."""
-        self.failures = 0
+        self.failure_count = 0
         self.last_cause = ""
         self.version = 0
-        self.told: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._dynamic: dict[str, frozenset[int]] = {}
+        self.announced_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._dynamic_dims: dict[str, frozenset[int]] = {}
         # Keeps the key of this cache from being used by another dictionary.
         self._globals = function.__globals__
 
-    def insert(self, entry: CompiledFrame) -> None:
+    def insert(self, entry: CacheEntry) -> None:
         """Put a new entry in front."""
         self.entries = (entry, *self.entries)
         self.version += 1
 
-    def leave_to_python(self, entry: CompiledFrame, why: str) -> None:
+    def fall_back_to_python(self, entry: CacheEntry, why: str) -> None:
         """From now on what the entries do not admit runs as ``entry``."""
-        self.python = entry
-        self.why_python = why
+        self.python_entry = entry
+        self.python_reason = why
         self.version += 1
 
     def clear(self) -> None:
         """Forget all entries, and that the frame was given up."""
         self.entries = ()
-        self.python = None
-        self.why_python = ""
-        self.made = 0
-        self.failures = 0
+        self.python_entry = None
+        self.python_reason = ""
+        self.compiles_since_clear = 0
+        self.failure_count = 0
         self.last_cause = ""
-        self._dynamic.clear()
+        self._dynamic_dims.clear()
         self.version += 1
 
     @property
-    def dynamic(self) -> Mapping[str, frozenset[int]]:
+    def dynamic_dims(self) -> Mapping[str, frozenset[int]]:
         """Dimensions seen to change, by origin (automatic dynamic)."""
-        return dict(self._dynamic)
+        return dict(self._dynamic_dims)
 
-    def saw_change(self, origin: str, dimensions: frozenset[int]) -> None:
+    def mark_dynamic_dims(self, origin: str, dimensions: frozenset[int]) -> None:
         """Remember that these dimensions of an origin change between calls."""
-        self._dynamic[origin] = self._dynamic.get(origin, frozenset()) | dimensions
+        self._dynamic_dims[origin] = self._dynamic_dims.get(origin, frozenset()) | dimensions
 
 
-class Caches:
+class CompilerCaches:
     """All caches of one compiler, by code object and globals."""
 
     def __init__(self) -> None:
         self._by_code: dict[tuple[int, int], CodeCache] = {}
         self._lock = threading.RLock()
 
-    def of(self, function: FunctionType, role: str, parent: str = "", after: Span | None = None) -> CodeCache:
+    def cache_of(self, function: FunctionType, role: str, parent: str = "", after: Span | None = None) -> CodeCache:
         """The cache of a function's code, made when there is none yet."""
         code = function.__code__
         key = (id(code), id(function.__globals__))
@@ -103,13 +103,13 @@ class Caches:
         return tuple(self._by_code.values())
 
 
-_caches: weakref.WeakKeyDictionary[Any, Caches] = weakref.WeakKeyDictionary()
+_caches: weakref.WeakKeyDictionary[Any, CompilerCaches] = weakref.WeakKeyDictionary()
 
 
-def caches_of(compiler: Compiler) -> Caches:
+def caches_of(compiler: Compiler) -> CompilerCaches:
     """The caches of one compiler."""
     found = _caches.get(compiler)
-    return _caches.setdefault(compiler, Caches()) if found is None else found
+    return _caches.setdefault(compiler, CompilerCaches()) if found is None else found
 
 
 def all_caches() -> Iterable[CodeCache]:

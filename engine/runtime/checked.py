@@ -9,27 +9,27 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.in_graph import InGraph
+from engine.ir.in_graph import GraphCallable
 
 Run = Callable[..., Any]
-RELATIVE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
+RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
 """What compiled results may differ by, relative to the largest value; 1e-4 for types that are not listed."""
 
 
-def checked(run: Run, graph: torch.fx.GraphModule, plain: Run, tell: Callable[[str], None]) -> Run:
+def verify_first_call(run: Run, graph: torch.fx.GraphModule, eager: Run, report: Callable[[str], None]) -> Run:
     """``run``, whose first call, gradients included, is compared with ``plain`` on copies of its inputs; where they differ, ``plain`` serves all later calls.
 
     ``tell`` is called once with a sentence: what differs, or why nothing can be compared; with "" where all agrees.
     """
-    return _Checked(run, graph, plain, tell)
+    return _FirstCallVerifier(run, graph, eager, report)
 
 
-class _Checked:
+class _FirstCallVerifier:
     def __init__(self, run: Run, graph: torch.fx.GraphModule, plain: Run, tell: Callable[[str], None]) -> None:
         self._run = run
         self._graph = graph
-        self._plain = plain
-        self._tell = tell
+        self._eager = plain
+        self._report = tell
         self._lock = threading.Lock()
         self._is_done = False
 
@@ -43,20 +43,20 @@ class _Checked:
             self._lock.release()
 
     def _first(self, inputs: tuple[Any, ...]) -> Any:
-        if reason := _obstacle(self._graph, inputs):
-            self._tell(f"not verifiable: {reason}")
+        if reason := _why_not_verifiable(self._graph, inputs):
+            self._report(f"not verifiable: {reason}")
             return self._run(*inputs)
-        copies, others = tuple(map(_copied, inputs)), tuple(map(_copied, inputs))
+        copies, others = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
         expected: tuple[Any, ...] = ()
         error: Exception | None = None
-        with _same_numbers(inputs):
+        with _fork_rng(inputs):
             try:
-                expected = self._plain(*copies)
+                expected = self._eager(*copies)
             except Exception as raised:  # the user's own, which the compiled graph must raise too
                 error = raised
         trial = None
         if error is None and _has_gradients(expected, copies):
-            with _same_numbers(inputs):
+            with _fork_rng(inputs):
                 trial = self._run(*others)
         results = self._run(*inputs)
         if error is not None:
@@ -64,18 +64,18 @@ class _Checked:
         else:
             found = next(_differences((*expected, *copies), (*results, *inputs), len(expected)), "")
         if not found and trial is not None:
-            found = _gradients_differ((expected, copies), (trial, others))
+            found = _gradient_difference((expected, copies), (trial, others))
         if found:
-            self._run = self._plain
-        self._tell(found)
+            self._run = self._eager
+        self._report(found)
         return results
 
 
-def _obstacle(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
+def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
     """Why a graph cannot be run twice; empty where it can."""
     for node in graph.graph.nodes:
-        if isinstance(node.target, InGraph) and (node.target.changes_state or node.target.is_python):
-            return f"{node.name} {node.target.effect if node.target.changes_state else 'runs Python of the user'}"
+        if isinstance(node.target, GraphCallable) and (node.target.changes_state or node.target.runs_user_python):
+            return f"{node.name} {node.target.effect_description if node.target.changes_state else 'runs Python of the user'}"
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     if any(
         type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout != torch.strided or t.is_quantized
@@ -86,7 +86,7 @@ def _obstacle(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
     return "two inputs share memory" if len(set(held)) != len(held) else ""
 
 
-def _copied(value: Any) -> Any:
+def _copy_input(value: Any) -> Any:
     """A tensor of its own with the same strides, a leaf or the result of an operation as the original is."""
     if not isinstance(value, torch.Tensor):
         return value
@@ -99,20 +99,20 @@ def _copied(value: Any) -> Any:
         return made.view_as(made)
 
 
-def _same_numbers(inputs: Sequence[Any]) -> Any:
+def _fork_rng(inputs: Sequence[Any]) -> Any:
     """Random numbers are drawn as they will be by the call itself."""
     return torch.random.fork_rng(sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}))
 
 
-def _wanting(values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
+def _requiring_grad(values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
     return [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor) and v.requires_grad]
 
 
 def _has_gradients(results: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    return bool(_wanting(results) and _wanting(inputs))
+    return bool(_requiring_grad(results) and _requiring_grad(inputs))
 
 
-def _gradients_differ(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> str:
+def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> str:
     """What differs between the gradients of two runs, for tangents of ones; empty where nothing does, or where plain ones cannot be had."""
     try:
         expected = _gradients(*plain)
@@ -122,19 +122,19 @@ def _gradients_differ(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> str:
         found = _gradients(*compiled)
     except RuntimeError as error:
         return f"the compiled backward raised {error}"
-    for number, a, b in zip((n for n, _ in _wanting(plain[1])), expected, found, strict=True):
+    for number, a, b in zip((n for n, _ in _requiring_grad(plain[1])), expected, found, strict=True):
         if (a is None) != (b is None):
             return f"input {number} gets {'no' if b is None else 'a'} gradient, other than in eager"
-        if a is not None and b is not None and (worst := _distance(a, b)):
+        if a is not None and b is not None and (worst := _max_difference(a, b)):
             return f"the gradient of input {number} differs from eager's by up to {worst:.3g}"
     return ""
 
 
 def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
-    outputs = [v for _, v in _wanting(results)]
+    outputs = [v for _, v in _requiring_grad(results)]
     with torch.enable_grad():
         ones = [torch.ones_like(v) for v in outputs]
-        return torch.autograd.grad(outputs, [v for _, v in _wanting(inputs)], ones, allow_unused=True)
+        return torch.autograd.grad(outputs, [v for _, v in _requiring_grad(inputs)], ones, allow_unused=True)
 
 
 def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) -> Iterator[str]:
@@ -149,17 +149,17 @@ def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) ->
             yield f"{name} is {b.dtype}{tuple(b.shape)}, eager gives {a.dtype}{tuple(a.shape)}"
         elif a.requires_grad != b.requires_grad:
             yield f"{name} {'wants' if b.requires_grad else 'wants no'} gradient, other than in eager"
-        elif worst := _distance(a.detach(), b.detach()):
+        elif worst := _max_difference(a.detach(), b.detach()):
             yield f"{name} differs from eager by up to {worst:.3g}"
 
 
-def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+def _max_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     """The largest difference where it is beyond what another order of operations explains, else 0."""
     if a.numel() == 0 or a.is_meta:
         return 0.0
     if not (a.is_floating_point() or a.is_complex()):
         return 0.0 if torch.equal(a, b) else float((a.double() - b.double()).abs().max())
-    allowed = RELATIVE.get(a.dtype, 1e-4)
+    allowed = RELATIVE_TOLERANCES.get(a.dtype, 1e-4)
     a, b = a.to(torch.complex128), b.to(torch.complex128)
     if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a.isinf(), b.isinf()):
         return float("inf")

@@ -17,15 +17,15 @@ import threading
 import time
 from typing import IO, Any
 
-LENGTH = struct.Struct("<Q")
-FOLDER = "engine-worker-"
+LENGTH_HEADER = struct.Struct("<Q")
+TEMP_FOLDER_PREFIX = "engine-worker-"
 """What names of the folders for temporary files begin with."""
 
 
 def send(stream: IO[bytes], value: object) -> None:
     """Write one value."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(LENGTH.pack(len(data)) + data)
+    stream.write(LENGTH_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
@@ -35,11 +35,11 @@ def receive(stream: IO[bytes]) -> Any:
     Raises:
         EOFError: the other side is gone.
     """
-    head = _exactly(stream, LENGTH.size)
-    return pickle.loads(_exactly(stream, LENGTH.unpack(head)[0]))  # noqa: S301 - both ends are ours
+    head = _read_exactly(stream, LENGTH_HEADER.size)
+    return pickle.loads(_read_exactly(stream, LENGTH_HEADER.unpack(head)[0]))  # noqa: S301 - both ends are ours
 
 
-def _exactly(stream: IO[bytes], count: int) -> bytes:
+def _read_exactly(stream: IO[bytes], count: int) -> bytes:
     data = stream.read(count)
     if data is None or len(data) < count:
         raise EOFError
@@ -48,14 +48,14 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 def main() -> None:
     """Serve tasks until standard input closes, then remove the folder for temporary files that the parent gave."""
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         _serve()
     finally:
         _remove_folder()
 
 
-def _watch(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """Leave when the parent is gone without closing the pipe in time (killed, while a long task runs here)."""
     while os.getppid() == parent:
         time.sleep(1.0)
@@ -65,7 +65,7 @@ def _watch(parent: int) -> None:
 
 def _remove_folder() -> None:
     folder = os.environ.get("TMPDIR", "")
-    if os.path.basename(folder).startswith(FOLDER):
+    if os.path.basename(folder).startswith(TEMP_FOLDER_PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
 

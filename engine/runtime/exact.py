@@ -15,11 +15,11 @@ import torch
 import torch.fx
 
 
-class NotExact(Exception):
+class NoFp64Reference(Exception):
     """Why the exact values of a kernel are not to be had."""
 
 
-def exact_values(
+def fp64_values(
     module: torch.fx.GraphModule,
     given: Mapping[str, Any],
     wanted: Sequence[str],
@@ -32,24 +32,24 @@ def exact_values(
     Raises:
         NotExact: a node in between draws random numbers, writes to its input, or does not run in double precision.
     """
-    nodes = _by_name(module, parts)
+    nodes = _nodes_by_name(module, parts)
     targets = [nodes[name] for name in wanted if name in nodes]
-    values: dict[torch.fx.Node, Any] = {nodes[n]: _given(nodes[n], v) for n, v in given.items() if n in nodes}
+    values: dict[torch.fx.Node, Any] = {nodes[n]: _double_input(nodes[n], v) for n, v in given.items() if n in nodes}
     # A node that is both given and wanted (read and written by the kernel) is not computed from anything.
-    between = _between(targets, values)
+    between = _nodes_to_run(targets, values)
     for node in module.graph.nodes:
         if node in between:
-            values[node] = _run(module, node, values)
+            values[node] = _run_node(module, node, values)
     found = {name: values.get(nodes[name]) for name in wanted if name in nodes}
-    return {name: _parts(value) for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {name: _real_parts(value) for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
-def _parts(value: torch.Tensor) -> torch.Tensor:
+def _real_parts(value: torch.Tensor) -> torch.Tensor:
     """What kernels see: of a complex tensor its real view."""
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
-def _given(node: torch.fx.Node, value: Any) -> Any:
+def _double_input(node: torch.fx.Node, value: Any) -> Any:
     """A node's value in double precision, complex again where a kernel sees its parts."""
     made = node.meta.get("val")
     if isinstance(made, torch.Tensor) and made.is_complex() and not value.is_complex():
@@ -57,7 +57,7 @@ def _given(node: torch.fx.Node, value: Any) -> Any:
     return _double(value)
 
 
-def _by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, int]]) -> dict[str, torch.fx.Node]:
+def _nodes_by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, int]]) -> dict[str, torch.fx.Node]:
     """Nodes by name; one of several results of a call by its own name."""
     nodes = {node.name: node for node in module.graph.nodes}
     names = {place: name for name, place in parts.items()}
@@ -67,7 +67,7 @@ def _by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, int]])
     return nodes
 
 
-def _between(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> set[torch.fx.Node]:
+def _nodes_to_run(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> set[torch.fx.Node]:
     """The nodes that must run: ancestors of the targets, no further than what is known."""
     found: set[torch.fx.Node] = set()
     stack = list(targets)
@@ -80,23 +80,23 @@ def _between(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any
     return found
 
 
-def _run(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
     if node.op == "get_attr":
         return _double(getattr(module, str(node.target)))
     if node.op != "call_function" or not callable(node.target):
-        raise NotExact(f"{node.name} is not known")
+        raise NoFp64Reference(f"{node.name} is not known")
     if isinstance(node.target, torch._ops.OpOverload):
         if torch.Tag.nondeterministic_seeded in node.target.tags:
-            raise NotExact(f"{node.name} draws random numbers")
+            raise NoFp64Reference(f"{node.name} draws random numbers")
         if node.target._schema.is_mutable:
-            raise NotExact(f"{node.name} writes to its input")
+            raise NoFp64Reference(f"{node.name} writes to its input")
     arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda a: _argument(a, values))
     args, kwargs = arguments
     try:
         with torch.no_grad():
             return node.target(*args, **kwargs)
     except Exception as error:
-        raise NotExact(f"{node.name} does not run in double precision: {error}") from error
+        raise NoFp64Reference(f"{node.name} does not run in double precision: {error}") from error
 
 
 def _argument(argument: Any, values: Mapping[torch.fx.Node, Any]) -> Any:

@@ -9,15 +9,15 @@ import torch
 
 from engine.errors import BadArgument
 from engine.records.guards import CallExplanation, GuardsRecord
-from engine.runtime.dispatch import Dispatch, dispatch_of, reset
+from engine.runtime.dispatch import DispatcherState, dispatcher_state_of, reset
 from engine.runtime.modules import compiled_forward
-from engine.runtime.signature import bind
-from engine.runtime.what_if import explanation
+from engine.runtime.signature import bind_call_arguments
+from engine.runtime.what_if import explain_entries
 
 __all__ = ["explain_call", "guards_of", "is_compiled", "reset"]
 
 
-def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
+def _resolve_dispatcher(f: Any) -> tuple[DispatcherState, tuple[Any, ...], dict[str, Any]]:
     """The dispatch state that a call of ``f`` reaches, and the arguments that ``f`` itself supplies.
 
     Raises:
@@ -27,7 +27,7 @@ def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
     kwargs: dict[str, Any] = {}
     subject = f
     while True:
-        state = dispatch_of(subject)
+        state = dispatcher_state_of(subject)
         if state is not None:
             return state, args, kwargs
         if isinstance(subject, functools.partial):
@@ -45,7 +45,7 @@ def _target(f: Any) -> tuple[Dispatch, tuple[Any, ...], dict[str, Any]]:
 def is_compiled(f: Any) -> bool:
     """Whether this engine compiled a function or module."""
     try:
-        _target(f)
+        _resolve_dispatcher(f)
     except BadArgument:
         return False
     return True
@@ -57,7 +57,7 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
     Raises:
         BadArgument: ``f`` is not compiled.
     """
-    state, _, _ = _target(f)
+    state, _, _ = _resolve_dispatcher(f)
     return tuple(state.compiler.guards_record(entry) for entry in state.entries)
 
 
@@ -70,6 +70,6 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
         BadArgument: ``f`` is not compiled.
         TypeError: the arguments do not fit ``f``'s signature.
     """
-    state, first, more = _target(f)
-    scope = state.scope(bind(state.function, (*first, *args), {**more, **kwargs}))
-    return explanation(state, scope)
+    state, first, more = _resolve_dispatcher(f)
+    scope = state.scope(bind_call_arguments(state.function, (*first, *args), {**more, **kwargs}))
+    return explain_entries(state, scope)

@@ -14,28 +14,28 @@ import torch
 import torch.fx
 
 from engine.ir.binary import static_size
-from engine.ir.kernel import KernelArg, KernelSource, Launch, Program, Size
+from engine.ir.kernel import GeneratedKernel, KernelArg, Launch, LoweredProgram, Size
 from engine.records.kernels import VerifyRecord
-from engine.runtime.exact import NotExact, exact_values
-from engine.runtime.interpreted import Outcome, Pointer, Trial
-from engine.runtime.pool import Pool, WorkerFailed
-from engine.runtime.program import assumptions
+from engine.runtime.exact import NoFp64Reference, fp64_values
+from engine.runtime.interpreted import BufferArgument, KernelComparison, KernelTrial
+from engine.runtime.pool import WorkerFailed, WorkerPool
+from engine.runtime.program import runtime_asserts
 
-WHERE = "Triton's interpreter"
+INTERPRETER_NAME = "Triton's interpreter"
 TIMEOUT = 120.0
 """Seconds that one kernel may take in the interpreter."""
-COMPLEX = (torch.complex64, torch.complex128)
+COMPLEX_DTYPES = (torch.complex64, torch.complex128)
 """Types that kernels compute with by their parts."""
-FRACTIONS = ("fp32", "fp64")
+FLOAT_PARAMETER_TYPES = ("fp32", "fp64")
 """Types of parameters that are numbers and need not be whole."""
-LARGEST = 1 << 28
+MAX_ELEMENTS = 1 << 28
 """Elements of one kernel's buffers together: beyond that interpreting takes hours."""
 
 # The variable must be there before Triton is imported, hence a process of its own kind.
-_pool = Pool(1, {"TRITON_INTERPRET": "1"})
+_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
 
 
-class Graph(Protocol):
+class HasGraphModule(Protocol):
     """What is needed of ``ir.aot.AotGraph``."""
 
     @property
@@ -44,20 +44,26 @@ class Graph(Protocol):
         ...
 
 
-def verify(program: Program, graph: Graph | None, inputs: Iterable[Any]) -> dict[str, VerifyRecord]:
+def verify_kernels(
+    program: LoweredProgram, graph: HasGraphModule | None, inputs: Iterable[Any]
+) -> dict[str, VerifyRecord]:
     """Outcome of every kernel by id, on these inputs (which are not changed). The first kernel that differs says so.
 
     What cannot be run apart from the rest is "not verifiable", with the reason.
     """
     kernels = program.kernels
-    module = program.reference if program.reference is not None else (graph.module if graph is not None else None)
+    module = (
+        program.reference_graph
+        if program.reference_graph is not None
+        else (graph.module if graph is not None else None)
+    )
     if module is None:
         return _all_unverifiable(kernels, "there is no ATen graph to compare with")
     inputs = tuple(_on_cpu(x) for x in inputs)
     try:
-        values = _reference(module, inputs, _needed(program), program.parts)
-        sizes = _Sizes(program, inputs, values)
-        if broken := sizes.broken():
+        values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
+        sizes = _SizeValues(program, inputs, values)
+        if broken := sizes.violated_assertion():
             return _all_unverifiable(kernels, f"its graph assumes {broken}, which these values do not fulfil")
     except Exception as error:
         return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
@@ -69,18 +75,18 @@ def _placeholders(module: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> dict
     return dict(zip(names, inputs, strict=True))
 
 
-def _fits(exact: torch.Tensor | None, pointer: Pointer) -> bool:
+def _matches_buffer(exact: torch.Tensor | None, pointer: BufferArgument) -> bool:
     return (
         exact is not None and pointer.written and exact.dtype is torch.float64 and tuple(exact.shape) == pointer.shape
     )
 
 
-def _all_unverifiable(kernels: Iterable[KernelSource], reason: str) -> dict[str, VerifyRecord]:
+def _all_unverifiable(kernels: Iterable[GeneratedKernel], reason: str) -> dict[str, VerifyRecord]:
     return {k.id: _unverifiable(reason) for k in kernels}
 
 
 def _unverifiable(reason: str) -> VerifyRecord:
-    return VerifyRecord("not verifiable", WHERE, note=f"not verifiable: {reason}")
+    return VerifyRecord("not verifiable", INTERPRETER_NAME, note=f"not verifiable: {reason}")
 
 
 def _on_cpu(value: Any) -> Any:
@@ -99,14 +105,14 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _needed(program: Program) -> frozenset[str]:
+def _values_needed(program: LoweredProgram) -> frozenset[str]:
     arguments = [a for k in program.kernels for a in k.args]
-    starts = frozenset(a.start for a in arguments if isinstance(a.start, str))
-    telling = frozenset(name for name, _ in program.told.values()) | program.assumed.keys()
+    starts = frozenset(a.initial_value for a in arguments if isinstance(a.initial_value, str))
+    telling = frozenset(name for name, _ in program.unbacked_symbols.values()) | program.assumed_numbers.keys()
     return starts | telling | frozenset(a.buffer for a in arguments if a.kind == "pointer")
 
 
-class _Recorder(torch.fx.Interpreter):
+class _ValueRecorder(torch.fx.Interpreter):
     """Runs the ATen graph and keeps the values of nodes that kernels read or write."""
 
     def __init__(
@@ -115,7 +121,7 @@ class _Recorder(torch.fx.Interpreter):
         super().__init__(module)
         self._needed = needed
         self._parts = {place: name for name, place in parts.items()}
-        self.kept: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
 
     def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A node's arguments; a graph made for a GPU runs on the CPU."""
@@ -136,42 +142,42 @@ class _Recorder(torch.fx.Interpreter):
         for name, result in results.items():
             if name in self._needed:
                 is_tensor = isinstance(result, torch.Tensor)
-                self.kept.setdefault(name, _parts(result.detach()).clone() if is_tensor else result)
+                self.values.setdefault(name, _real_parts(result.detach()).clone() if is_tensor else result)
         return value
 
 
-def _parts(value: torch.Tensor) -> torch.Tensor:
+def _real_parts(value: torch.Tensor) -> torch.Tensor:
     """What kernels see of a tensor: of a complex one its real view."""
-    return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX else value
+    return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX_DTYPES else value
 
 
-def _reference(
+def _reference_values(
     module: torch.fx.GraphModule,
     inputs: tuple[Any, ...],
     needed: frozenset[str],
     parts: Mapping[str, tuple[str, int]],
 ) -> dict[str, Any]:
-    recorder = _Recorder(module, needed, parts)
+    recorder = _ValueRecorder(module, needed, parts)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         recorder.run(*inputs)
-    return recorder.kept
+    return recorder.values
 
 
-class _Sizes:
+class _SizeValues:
     """Sizes of the program for these inputs."""
 
-    def __init__(self, program: Program, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
+    def __init__(self, program: LoweredProgram, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
         self._known = {
             symbol: inputs[index] if dimension < 0 else inputs[index].shape[dimension]
-            for symbol, (index, dimension) in program.symbols.items()
+            for symbol, (index, dimension) in program.symbol_sources.items()
         }
-        self._known |= {name: values[name] for name in program.assumed if name in values}
-        self._assumptions = tuple(assumptions(program))
-        for symbol, (name, dimension) in program.told.items():
+        self._known |= {name: values[name] for name in program.assumed_numbers if name in values}
+        self._assumptions = tuple(runtime_asserts(program))
+        for symbol, (name, dimension) in program.unbacked_symbols.items():
             if name in values:
                 self._known[symbol] = values[name] if dimension < 0 else values[name].shape[dimension]
 
-    def of(self, size: Any) -> int:
+    def concrete(self, size: Any) -> int:
         """One size as a number.
 
         Raises:
@@ -186,7 +192,7 @@ class _Sizes:
             raise ValueError(f"the size {size} is not known")
         return known
 
-    def fraction(self, number: Any) -> float:
+    def float_value(self, number: Any) -> float:
         """A number that follows from sizes, or is given.
 
         Raises:
@@ -198,7 +204,7 @@ class _Sizes:
             raise ValueError(f"the number {number} is not known")
         return float(value)
 
-    def broken(self) -> str:
+    def violated_assertion(self) -> str:
         """What the graph assumes and these inputs do not fulfil; empty if they do."""
         for relation in self._assumptions:
             known = {s: self._known[str(s)] for s in relation.free_symbols if str(s) in self._known}
@@ -206,12 +212,12 @@ class _Sizes:
                 return str(relation)
         return ""
 
-    def all(self, sizes: Iterable[Size]) -> tuple[int, ...]:
+    def concrete_all(self, sizes: Iterable[Size]) -> tuple[int, ...]:
         """Several sizes."""
-        return tuple(self.of(size) for size in sizes)
+        return tuple(self.concrete(size) for size in sizes)
 
 
-class _Impossible(Exception):
+class _CannotVerify(Exception):
     """Why one kernel cannot be run apart from the rest."""
 
 
@@ -219,24 +225,24 @@ class _Impossible(Exception):
 class _Verification:
     """One run over a program's kernels. ``scratch`` are the buffers without an ATen node, as earlier kernels left them."""
 
-    program: Program
+    program: LoweredProgram
     module: torch.fx.GraphModule
-    given: dict[str, Any]
-    sizes: _Sizes
+    placeholder_values: dict[str, Any]
+    sizes: _SizeValues
     values: dict[str, Any]
-    scratch: dict[str, torch.Tensor] = field(default_factory=dict)
+    kernel_written: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def run(self) -> dict[str, VerifyRecord]:
         """All kernels in launch order; one launched several times has its worst outcome."""
         records: dict[str, VerifyRecord] = {}
         differs = False
-        for kernel in self._launched():
-            record = self._one(kernel)
+        for kernel in self._launched_kernels():
+            record = self._verify_kernel(kernel)
             if record.outcome == "different" and not differs:
                 differs = True
                 record = VerifyRecord(
                     record.outcome,
-                    WHERE,
+                    INTERPRETER_NAME,
                     record.max_error,
                     record.tolerance,
                     f"first kernel that differs: {record.note}",
@@ -246,84 +252,92 @@ class _Verification:
                 records[kernel.id] = record
         return records
 
-    def _launched(self) -> Iterator[KernelSource]:
+    def _launched_kernels(self) -> Iterator[GeneratedKernel]:
         return (step.kernel for step in self.program.steps if isinstance(step, Launch))
 
-    def _one(self, kernel: KernelSource) -> VerifyRecord:
+    def _verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
         try:
             trial = self._trial(kernel)
-        except (_Impossible, ValueError) as reason:
+        except (_CannotVerify, ValueError) as reason:
             return _unverifiable(str(reason))
         try:
-            _pool.call("engine.runtime.interpreted:prepare", ())  # its time is not the kernel's
-            outcome: Outcome = _pool.call("engine.runtime.interpreted:run_trial", (trial,), timeout=TIMEOUT)
+            _pool.call("engine.runtime.interpreted:warm_up", ())  # its time is not the kernel's
+            outcome: KernelComparison = _pool.call(
+                "engine.runtime.interpreted:run_and_compare", (trial,), timeout=TIMEOUT
+            )
         except WorkerFailed as error:
             return _unverifiable(f"in the interpreter, {error}")
-        self.scratch.update(outcome.written)
-        return VerifyRecord(outcome.outcome, WHERE, outcome.max_error, outcome.tolerance, outcome.note)
+        self.kernel_written.update(outcome.written)
+        return VerifyRecord(outcome.outcome, INTERPRETER_NAME, outcome.max_error, outcome.tolerance, outcome.note)
 
-    def _trial(self, kernel: KernelSource) -> Trial:
-        arguments = self._with_exact(tuple(self._argument(a) for a in kernel.args))
-        elements = sum(_extent(a) for a in arguments if isinstance(a, Pointer))
-        if elements > LARGEST:
-            raise _Impossible(f"its buffers hold {elements:,} elements, too many to interpret")
-        x, y, z = (*self.sizes.all(kernel.grid), 1, 1, 1)[:3]
-        return Trial(kernel.name, kernel.text, arguments, (x, y, z))
+    def _trial(self, kernel: GeneratedKernel) -> KernelTrial:
+        arguments = self._with_fp64_reference(tuple(self._argument(a) for a in kernel.args))
+        elements = sum(_extent(a) for a in arguments if isinstance(a, BufferArgument))
+        if elements > MAX_ELEMENTS:
+            raise _CannotVerify(f"its buffers hold {elements:,} elements, too many to interpret")
+        x, y, z = (*self.sizes.concrete_all(kernel.grid), 1, 1, 1)[:3]
+        return KernelTrial(kernel.name, kernel.text, arguments, (x, y, z))
 
-    def _with_exact(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_fp64_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, with the exact values of what the kernel writes where they can be computed."""
-        pointers = [a for a in arguments if isinstance(a, Pointer)]
+        pointers = [a for a in arguments if isinstance(a, BufferArgument)]
         wanted = [p.buffer for p in pointers if p.expected is not None and p.expected.is_floating_point()]
         given = {
-            **self.given,
+            **self.placeholder_values,
             **{p.buffer: p.value for p in pointers if p.value is not None and p.buffer not in wanted},
         }
         try:
-            exact = exact_values(self.module, given, wanted, self.program.parts) if wanted else {}
-        except NotExact:
+            exact = fp64_values(self.module, given, wanted, self.program.multi_output_buffers) if wanted else {}
+        except NoFp64Reference:
             return arguments
         return tuple(
-            replace(a, exact=found) if isinstance(a, Pointer) and _fits(found := exact.get(a.buffer), a) else a
+            replace(a, fp64_reference=found)
+            if isinstance(a, BufferArgument) and _matches_buffer(found := exact.get(a.buffer), a)
+            else a
             for a in arguments
         )
 
-    def _argument(self, argument: KernelArg) -> Pointer | int | float | bool | str | None:
+    def _argument(self, argument: KernelArg) -> BufferArgument | int | float | bool | str | None:
         if argument.kind == "pointer":
             return self._pointer(argument)
         value: Any = argument.value
-        if argument.triton_type in FRACTIONS:
-            return self.sizes.fraction(value)
-        return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.of(value)
+        if argument.triton_type in FLOAT_PARAMETER_TYPES:
+            return self.sizes.float_value(value)
+        return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.concrete(value)
 
-    def _pointer(self, argument: KernelArg) -> Pointer:
+    def _pointer(self, argument: KernelArg) -> BufferArgument:
         name = argument.buffer
         buffer = self.program.buffers[name]
-        shape, stride = self.sizes.all(buffer.shape), self.sizes.all(buffer.stride)
+        shape, stride = self.sizes.concrete_all(buffer.shape), self.sizes.concrete_all(buffer.stride)
         reference = self.values.get(name)
         if reference is not None and (tuple(reference.shape) != shape or reference.dtype != buffer.dtype):
             found = f"{reference.dtype} {tuple(reference.shape)}"
-            raise _Impossible(f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}")
-        if not argument.written:
-            value = reference if reference is not None else self.scratch.get(name)
+            raise _CannotVerify(f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}")
+        if not argument.is_written:
+            value = reference if reference is not None else self.kernel_written.get(name)
             if value is None:
-                raise _Impossible(f"{name}, which it reads, has no ATen node and was not computed before")
-            return Pointer(argument.name, name, buffer.dtype, shape, stride, value)
+                raise _CannotVerify(f"{name}, which it reads, has no ATen node and was not computed before")
+            return BufferArgument(argument.name, name, buffer.dtype, shape, stride, value)
         if buffer.kind == "input":
-            raise _Impossible(f"it writes to the input {name}")
-        held = self.scratch.get(name) if argument.start is None else self._start(argument.start, buffer.dtype, shape)
-        return Pointer(argument.name, name, buffer.dtype, shape, stride, held, reference, written=True)
+            raise _CannotVerify(f"it writes to the input {name}")
+        held = (
+            self.kernel_written.get(name)
+            if argument.initial_value is None
+            else self._initial_value(argument.initial_value, buffer.dtype, shape)
+        )
+        return BufferArgument(argument.name, name, buffer.dtype, shape, stride, held, reference, written=True)
 
-    def _start(self, start: str | float, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    def _initial_value(self, start: str | float, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """What a buffer holds that a kernel changes rather than fills."""
         if not isinstance(start, str):
             return torch.full(shape, start, dtype=dtype)
-        held: torch.Tensor | None = self.values.get(start, self.scratch.get(start))
+        held: torch.Tensor | None = self.values.get(start, self.kernel_written.get(start))
         if held is None:
-            raise _Impossible(f"{start}, which it changes a copy of, has no ATen node and was not computed before")
+            raise _CannotVerify(f"{start}, which it changes a copy of, has no ATen node and was not computed before")
         return held
 
 
-def _extent(pointer: Pointer) -> int:
+def _extent(pointer: BufferArgument) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(pointer.shape, pointer.stride, strict=True)) if all(pointer.shape) else 0
 
 

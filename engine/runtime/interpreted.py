@@ -9,25 +9,30 @@ from typing import Any
 
 import torch
 
-from engine.runtime.launch import interpreted
+from engine.runtime.launch import interpreter_kernel
 
-GUARD = 8192
+REDZONE = 8192
 """Elements before and behind each buffer that nothing may touch: more than a block, so that a missing mask ends there."""
-PATTERN = 0x5B
+FILL_BYTE = 0x5B
 """Every byte of memory not written yet: no plausible result."""
 
 ULPS = {torch.float64: 16.0, torch.float32: 16.0, torch.float16: 1.0, torch.bfloat16: 1.0}
 """Allowed error of an element in units of its dtype's precision: 16-bit results are rounded once, from float32."""
-AS_GOOD_AS_ATEN = 4.0
+ATEN_ERROR_FACTOR = 4.0
 """Allowed error in units of the largest error that ATen itself has in this tensor before it rounds the result."""
-ACCUMULATED = 64.0
+ACCUMULATION_TOLERANCE = 64.0
 """Allowed error in units of float32's precision of the tensor's root mean square: sums in another order, where ATen sums in double."""
-LOOSE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-6}
+TOLERANCE_WITHOUT_REFERENCE = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-5,
+    torch.float16: 2.0**-8,
+    torch.bfloat16: 2.0**-6,
+}
 """Allowed error relative to the element, and to the tensor's root mean square, where no exact values are to be had."""
 
 
 @dataclass(frozen=True)
-class Pointer:
+class BufferArgument:
     """A buffer argument.
 
     ``value`` is what it holds (None: not written yet), ``expected`` what ATen has in it afterwards (None: unknown), ``exact`` the same
@@ -41,22 +46,22 @@ class Pointer:
     stride: tuple[int, ...]
     value: torch.Tensor | None
     expected: torch.Tensor | None = None
-    exact: torch.Tensor | None = None
+    fp64_reference: torch.Tensor | None = None
     written: bool = False
 
 
 @dataclass(frozen=True)
-class Trial:
+class KernelTrial:
     """One launch: the kernel's text, its arguments in order (pointers or plain values), its grid."""
 
     name: str
     text: str
-    arguments: tuple[Pointer | int | float | bool | str | None, ...]
+    arguments: tuple[BufferArgument | int | float | bool | str | None, ...]
     grid: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class KernelComparison:
     """What came of it. ``written`` are the buffers with no expected value, by name, for kernels that read them later."""
 
     outcome: str
@@ -66,66 +71,66 @@ class Outcome:
     written: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-class _Arena:
+class _RedzonedBuffer:
     """A buffer between two guards."""
 
-    def __init__(self, pointer: Pointer) -> None:
+    def __init__(self, pointer: BufferArgument) -> None:
         self.pointer = pointer
         pairs = list(zip(pointer.shape, pointer.stride, strict=True))
         extent = 1 + sum((n - 1) * s for n, s in pairs) if all(pointer.shape) else 0
         self._extent = extent
-        self._memory = torch.empty(extent + 2 * GUARD, dtype=pointer.dtype)
-        self._memory.view(torch.uint8).fill_(PATTERN)
-        self._guards = self._guard_bytes()
-        self.tensor = self._memory.as_strided(pointer.shape, pointer.stride, GUARD)
+        self._memory = torch.empty(extent + 2 * REDZONE, dtype=pointer.dtype)
+        self._memory.view(torch.uint8).fill_(FILL_BYTE)
+        self._redzone_bytes = self._read_redzones()
+        self.tensor = self._memory.as_strided(pointer.shape, pointer.stride, REDZONE)
         if pointer.value is not None:
             # A stride of 0 keeps one element for many: write it once.
             distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in pointer.stride)
             self.tensor[distinct].copy_(pointer.value[distinct])
 
-    def _guard_bytes(self) -> torch.Tensor:
-        ends = (self._memory[:GUARD], self._memory[GUARD + self._extent :])
+    def _read_redzones(self) -> torch.Tensor:
+        ends = (self._memory[:REDZONE], self._memory[REDZONE + self._extent :])
         return torch.cat([end.view(torch.uint8) for end in ends])
 
     @property
     def is_intact(self) -> bool:
         """Whether nothing was written outside the buffer."""
-        return torch.equal(self._guards, self._guard_bytes())
+        return torch.equal(self._redzone_bytes, self._read_redzones())
 
 
-def prepare() -> None:
+def warm_up() -> None:
     """Load Triton and what else the first kernel would wait for."""
     importlib.import_module("triton.language")
 
 
-def run_trial(trial: Trial) -> Outcome:
+def run_and_compare(trial: KernelTrial) -> KernelComparison:
     """Interpret the kernel and compare.
 
     Raises:
         Exception: whatever interpreting the kernel raises.
     """
-    arenas = [_Arena(a) if isinstance(a, Pointer) else None for a in trial.arguments]
-    by_buffer: dict[str, _Arena] = {}
+    arenas = [_RedzonedBuffer(a) if isinstance(a, BufferArgument) else None for a in trial.arguments]
+    by_buffer: dict[str, _RedzonedBuffer] = {}
     values: list[Any] = []
     for argument, arena in zip(trial.arguments, arenas, strict=True):
-        if isinstance(argument, Pointer) and arena is not None:
+        if isinstance(argument, BufferArgument) and arena is not None:
             # One buffer passed twice is one piece of memory.
             values.append(by_buffer.setdefault(argument.buffer, arena).tensor)
         else:
             values.append(argument)
     if all(trial.grid):
-        interpreted(trial.name, trial.text)[trial.grid](*values)
+        interpreter_kernel(trial.name, trial.text)[trial.grid](*values)
     written = {b: a for b, a in by_buffer.items() if any(_is_written(p, b) for p in trial.arguments)}
     if broken := [b for b, a in by_buffer.items() if not a.is_intact]:
-        return Outcome("different", note=f"it writes outside {', '.join(broken)}")
+        return KernelComparison("different", note=f"it writes outside {', '.join(broken)}")
     if changed := [b for b, a in by_buffer.items() if b not in written and not _is_unchanged(a)]:
-        return Outcome("different", note=f"it changes {', '.join(changed)}, which it should only read")
+        return KernelComparison("different", note=f"it changes {', '.join(changed)}, which it should only read")
     scratch = {b: a.tensor.clone() for b, a in written.items() if a.pointer.expected is None}
-    compared = [_compare(a, _scale(trial)) for a in written.values() if a.pointer.expected is not None]
+    compared = [_compare(a, _largest_input(trial)) for a in written.values() if a.pointer.expected is not None]
     if not compared:
-        return Outcome("not verifiable", note=NOTHING_TO_COMPARE, written=scratch)
-    worst = max(compared, key=_badness)
-    return Outcome(worst.outcome, worst.max_error, worst.tolerance, worst.note, scratch)
+        return KernelComparison("not verifiable", note=NOTHING_TO_COMPARE, written=scratch)
+    worst = max(compared, key=_severity)
+    return KernelComparison(worst.outcome, worst.max_error, worst.tolerance, worst.note, scratch)
 
 
 NOTHING_TO_COMPARE = (
@@ -134,31 +139,31 @@ NOTHING_TO_COMPARE = (
 
 
 def _is_written(argument: object, buffer: str) -> bool:
-    return isinstance(argument, Pointer) and argument.buffer == buffer and argument.written
+    return isinstance(argument, BufferArgument) and argument.buffer == buffer and argument.written
 
 
-def _is_unchanged(arena: _Arena) -> bool:
+def _is_unchanged(arena: _RedzonedBuffer) -> bool:
     value = arena.pointer.value
-    return value is None or _same(arena.tensor, value)
+    return value is None or _is_equal(arena.tensor, value)
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal element by element, NaN equal to NaN."""
     if torch.equal(a, b):
         return True
     return a.is_floating_point() and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _badness(outcome: Outcome) -> tuple[int, float]:
+def _severity(outcome: KernelComparison) -> tuple[int, float]:
     rank = ("equal", "close", "different").index(outcome.outcome)
     return rank, math.inf if outcome.max_error is None else outcome.max_error
 
 
-def _scale(trial: Trial) -> float:
+def _largest_input(trial: KernelTrial) -> float:
     """The largest finite magnitude among the floating-point inputs."""
     largest = 0.0
     for argument in trial.arguments:
-        value = argument.value if isinstance(argument, Pointer) else None
+        value = argument.value if isinstance(argument, BufferArgument) else None
         if value is not None and value.is_floating_point() and value.numel():
             magnitude = value.double().abs()
             finite = magnitude[magnitude.isfinite()]
@@ -166,22 +171,22 @@ def _scale(trial: Trial) -> float:
     return largest
 
 
-def _compare(arena: _Arena, scale: float) -> Outcome:
+def _compare(arena: _RedzonedBuffer, scale: float) -> KernelComparison:
     expected = arena.pointer.expected
     assert expected is not None
     found = arena.tensor
-    if _same(found, expected):
-        return Outcome("equal", 0.0)
+    if _is_equal(found, expected):
+        return KernelComparison("equal", 0.0)
     if not expected.is_floating_point():
         at = (found != expected).nonzero()[0].tolist()
         furthest = float((found.double() - expected.double()).abs().max())
-        return Outcome("different", furthest, 0.0, _where(arena, at))
+        return KernelComparison("different", furthest, 0.0, _describe_element(arena, at))
     return _compare_floats(arena, expected, scale)
 
 
-def _compare_floats(arena: _Arena, expected: torch.Tensor, scale: float) -> Outcome:
+def _compare_floats(arena: _RedzonedBuffer, expected: torch.Tensor, scale: float) -> KernelComparison:
     found, aten = arena.tensor.double(), expected.double()
-    exact = arena.pointer.exact
+    exact = arena.pointer.fp64_reference
     # Float32 is what kernels compute in, whatever they store.
     eps = torch.finfo(expected.dtype if expected.dtype is torch.float64 else torch.float32).eps
     if exact is not None:
@@ -189,33 +194,35 @@ def _compare_floats(arena: _Arena, expected: torch.Tensor, scale: float) -> Outc
         mid, relative = exact, ULPS.get(expected.dtype, 1.0) * unit
         # Rounding the result once costs half a unit: what ATen's error exceeds that by came before.
         before_rounding = ((aten - mid).abs() - 0.5 * unit * mid.abs()).clamp(min=0.0)
-        allowed = AS_GOOD_AS_ATEN * _largest(before_rounding) + ACCUMULATED * eps * _mean_square(mid)
+        allowed = ATEN_ERROR_FACTOR * _largest_finite(
+            before_rounding
+        ) + ACCUMULATION_TOLERANCE * eps * _root_mean_square(mid)
     else:
-        mid, relative = aten, LOOSE.get(expected.dtype, 0.0)
-        allowed = relative * _mean_square(mid) + 4 * eps * scale
+        mid, relative = aten, TOLERANCE_WITHOUT_REFERENCE.get(expected.dtype, 0.0)
+        allowed = relative * _root_mean_square(mid) + 4 * eps * scale
     is_alike = (found == aten) | (found.isnan() & aten.isnan())
     # What is finite on one side only gives nan or inf here, which no bound admits.
     is_near = (found - mid).abs() <= allowed + relative * mid.abs().nan_to_num(0.0, 0.0, 0.0)
-    largest = _largest(torch.where(is_alike, 0.0, found - aten))
+    largest = _largest_finite(torch.where(is_alike, 0.0, found - aten))
     # What a difference from ATen may come to at most, for people: the bound at the largest element, and ATen's own error.
-    bound = allowed + relative * _largest(mid) + _largest(aten - mid)
+    bound = allowed + relative * _largest_finite(mid) + _largest_finite(aten - mid)
     is_wrong = ~(is_alike | is_near)
     if not bool(is_wrong.any()):
-        return Outcome("close", largest, bound)
-    return Outcome("different", largest, bound, _where(arena, is_wrong.nonzero()[0].tolist()))
+        return KernelComparison("close", largest, bound)
+    return KernelComparison("different", largest, bound, _describe_element(arena, is_wrong.nonzero()[0].tolist()))
 
 
-def _largest(errors: torch.Tensor) -> float:
+def _largest_finite(errors: torch.Tensor) -> float:
     finite = errors[errors.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def _mean_square(values: torch.Tensor) -> float:
+def _root_mean_square(values: torch.Tensor) -> float:
     finite = values[values.isfinite()]
     return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
 
-def _where(arena: _Arena, at: list[int]) -> str:
+def _describe_element(arena: _RedzonedBuffer, at: list[int]) -> str:
     """The first element that differs, in words."""
     expected = arena.pointer.expected
     assert expected is not None

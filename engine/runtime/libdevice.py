@@ -18,7 +18,7 @@ _SAME_NAME = (
 )  # fmt: skip
 _MODULES = ("libdevice", "cuda.libdevice", "hip.libdevice")
 
-FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
+TORCH_EQUIVALENTS: Mapping[str, Callable[..., torch.Tensor]] = {
     **{name: getattr(torch, name) for name in _SAME_NAME},
     "rint": torch.round,  # both to even
     "nearbyint": torch.round,
@@ -54,21 +54,21 @@ FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
 
 
 @functools.cache
-def install() -> None:
+def install_libdevice() -> None:
     """Put them where kernels import ``libdevice`` from, once. A function that is missing here says so when it is called."""
     for path in _MODULES:
         try:
             module = importlib.import_module(f"triton.language.extra.{path}")
         except ImportError:
             continue
-        _fill(module)
+        _replace_functions(module)
 
 
-def _fill(module: ModuleType) -> None:
+def _replace_functions(module: ModuleType) -> None:
     for name, member in inspect.getmembers(module, callable):
         if name.startswith("_") or inspect.isclass(member):
             continue
-        found = FUNCTIONS.get(name)
+        found = TORCH_EQUIVALENTS.get(name)
         setattr(module, name, _elementwise(found) if found else _missing(name))
 
 

@@ -12,24 +12,24 @@ from typing import Any
 
 import torch
 
-from engine.ir.kernel import KernelSource, Program
-from engine.records.kernels import MeasureRecord
-from engine.runtime.launch import Bind, Launcher, on_gpu
-from engine.runtime.program import executable
+from engine.ir.kernel import GeneratedKernel, LoweredProgram
+from engine.records.kernels import KernelTimingRecord
+from engine.runtime.launch import KernelBinder, Launcher, gpu_launcher
+from engine.runtime.program import program_executor
 
 REPEATS = 9
-CACHE_BYTES = 256_000_000
+FLUSH_BYTES = 256_000_000
 """Written before each launch: more than any card's cache holds."""
-LEAD = 200_000
+SPIN_CYCLES = 200_000
 """Cycles that the card waits before it starts: until then the CPU has launched what is timed."""
 COPY_BYTES = 1 << 30
 """Read and written to learn what a card copies."""
 
-Clock = Callable[[Callable[[], None]], float]
+DeviceTimer = Callable[[Callable[[], None]], float]
 """Seconds that some work on the device takes."""
 
 
-def measure(program: Program, inputs: Sequence[Any]) -> dict[str, MeasureRecord]:
+def time_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str, KernelTimingRecord]:
     """What each kernel of ``program`` takes on these inputs, by id. The program runs once on copies of them, each kernel ``REPEATS`` times.
 
     Raises:
@@ -38,20 +38,22 @@ def measure(program: Program, inputs: Sequence[Any]) -> dict[str, MeasureRecord]
     device = next(x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda)
     with torch.cuda.device(device), torch.no_grad():
         copies = [x.clone() if isinstance(x, torch.Tensor) and x.is_cuda else x for x in inputs]
-        seconds = times_of(program, copies, on_gpu, cold_clock())
-        rate, name = copy_rate(device.index or 0), torch.cuda.get_device_name(device)
+        seconds = time_launches(program, copies, gpu_launcher, cold_cache_timer())
+        rate, name = copy_bandwidth(device.index or 0), torch.cuda.get_device_name(device)
     return {
-        kernel.id: MeasureRecord(name, statistics.median(found), rate, len(found))
+        kernel.id: KernelTimingRecord(name, statistics.median(found), rate, len(found))
         for kernel in program.kernels
         if (found := seconds.get(kernel.id))
     }
 
 
-def times_of(program: Program, inputs: Sequence[Any], bind: Bind, clock: Clock) -> dict[str, list[float]]:
+def time_launches(
+    program: LoweredProgram, inputs: Sequence[Any], bind: KernelBinder, clock: DeviceTimer
+) -> dict[str, list[float]]:
     """Run a program and time each of its launches where it stands: median seconds of each, by kernel."""
     found: dict[tuple[str, str], list[float]] = {}
 
-    def timing(source: KernelSource, misaligned: frozenset[str]) -> Launcher:
+    def timing(source: GeneratedKernel, misaligned: frozenset[str]) -> Launcher:
         launch, told = bind(source, misaligned), found.setdefault((source.name, source.text), [])
 
         def timed(*arguments: Any) -> None:
@@ -61,18 +63,18 @@ def times_of(program: Program, inputs: Sequence[Any], bind: Bind, clock: Clock) 
 
         return timed
 
-    executable(program, timing)(*inputs)
+    program_executor(program, timing)(*inputs)
     return {kernel.id: told for kernel in program.kernels if (told := found.get((kernel.name, kernel.text)))}
 
 
-def cold_clock() -> Clock:
+def cold_cache_timer() -> DeviceTimer:
     """Times work on the current stream by events, its cache emptied first by writing memory that nobody keeps."""
 
     def clock(work: Callable[[], None]) -> float:
-        flushed = torch.empty(CACHE_BYTES // 4, dtype=torch.int32, device="cuda")
+        flushed = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         flushed.zero_()
-        torch.cuda._sleep(LEAD)
+        torch.cuda._sleep(SPIN_CYCLES)
         start.record()
         work()
         end.record()
@@ -83,12 +85,12 @@ def cold_clock() -> Clock:
 
 
 @functools.cache
-def copy_rate(device: int) -> float:
+def copy_bandwidth(device: int) -> float:
     """Bytes a second that a card reads and writes when it copies."""
     with torch.cuda.device(device):
         source = torch.empty(COPY_BYTES // 8, dtype=torch.int32, device="cuda")
         target = torch.empty_like(source)
-        clock = cold_clock()
+        clock = cold_cache_timer()
 
         def copy() -> None:
             target.copy_(source)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @functools.cache
-def mend() -> None:
+def patch_interpreter() -> None:
     """Make comparisons give truth values, sizes count loops, bfloat16 round to nearest and be multiplied, and assertions hold, once a process.
 
     The interpreter labels a comparison's result with its operands' type: a scalar one, spread over a block, became a block of floats,
@@ -21,14 +21,14 @@ def mend() -> None:
     builder = interpreter.InterpreterBuilder
     for name in dir(builder):
         if name.startswith(("create_icmp", "create_fcmp")):
-            setattr(builder, name, _truthful(getattr(builder, name)))
-    interpreter._patch_lang_tensor = _countable(interpreter._patch_lang_tensor)
-    builder.cast_impl = _rounding(builder.cast_impl)
-    builder.create_dot = _widened(builder.create_dot)
+            setattr(builder, name, _bool_comparison(getattr(builder, name)))
+    interpreter._patch_lang_tensor = _add_index_method(interpreter._patch_lang_tensor)
+    builder.cast_impl = _round_to_bfloat16(builder.cast_impl)
+    builder.create_dot = _dot_in_float32(builder.create_dot)
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
 
 
-def _countable(patch: Callable[..., None]) -> Callable[..., None]:
+def _add_index_method(patch: Callable[..., None]) -> Callable[..., None]:
     def call(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
@@ -36,7 +36,7 @@ def _countable(patch: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _truthful(compare: Callable[..., Any]) -> Callable[..., Any]:
+def _bool_comparison(compare: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         import numpy as np
         import triton.language as tl
@@ -47,26 +47,26 @@ def _truthful(compare: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _rounding(cast: Callable[..., Any]) -> Callable[..., Any]:
+def _round_to_bfloat16(cast: Callable[..., Any]) -> Callable[..., Any]:
     def call(builder: Any, source: Any, kind: Any) -> Any:
         import triton.language as tl
         from triton.runtime.interpreter import TensorHandle
 
         if source.dtype.scalar != tl.float32 or kind.scalar != tl.bfloat16:
             return cast(builder, source, kind)
-        return TensorHandle(_nearest(source.data), tl.bfloat16)
+        return TensorHandle(_round_to_nearest(source.data), tl.bfloat16)
 
     return call
 
 
-def _widened(dot: Callable[..., Any]) -> Callable[..., Any]:
+def _dot_in_float32(dot: Callable[..., Any]) -> Callable[..., Any]:
     def call(builder: Any, left: Any, right: Any, *rest: Any) -> Any:
-        return dot(builder, _wide(left), _wide(right), *rest)
+        return dot(builder, _to_float32(left), _to_float32(right), *rest)
 
     return call
 
 
-def _wide(held: Any) -> Any:
+def _to_float32(held: Any) -> Any:
     """A block of bfloat16, which the interpreter holds as upper halves, in float32; others as they are."""
     import numpy as np
     import triton.language as tl
@@ -78,7 +78,7 @@ def _wide(held: Any) -> Any:
     return TensorHandle(bits.view(np.float32), tl.float32)
 
 
-def _nearest(values: Any) -> Any:
+def _round_to_nearest(values: Any) -> Any:
     """The upper halves of float32 values, rounded: how the interpreter holds bfloat16."""
     import numpy as np
 

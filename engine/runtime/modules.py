@@ -14,18 +14,18 @@ import torch
 from engine.errors import BadArgument
 from engine.ir.exact import instance_dict
 from engine.ir.frame import Compiler
-from engine.ir.marks import ORIGINAL_MODULE, original
-from engine.runtime.call import _Callee, make_callee
-from engine.runtime.dispatch import dispatcher
+from engine.ir.marks import ORIGINAL_MODULE_ATTR, unwrap_compiled
+from engine.runtime.call import CalleeDispatcher, make_callee
+from engine.runtime.dispatch import make_dispatcher
 
 Module = torch.nn.Module
 _RECONSTRUCTOR: Any = copyreg._reconstructor  # type: ignore[attr-defined]
 
 
-_SLOTS = (ORIGINAL_MODULE, "_engine_compiler", "_engine_forward")
+_SLOTS = (ORIGINAL_MODULE_ATTR, "_engine_compiler", "_engine_forward")
 
 
-class _Quiet:
+class _SkipInitSubclass:
     """First base of a twin's class: keeps the user's ``__init_subclass__`` from running, for the twin is no class of the user's."""
 
     __slots__ = ()
@@ -34,14 +34,14 @@ class _Quiet:
         return None
 
 
-class _Twin(_Quiet):
+class _CompiledModuleBase(_SkipInitSubclass):
     """Holds what a twin has beside the original's ``__dict__``: one layout for all, so that a twin can become another class's, as lazy modules do."""
 
     __slots__ = _SLOTS
 
 
 _CLASS: Any = object.__dict__["__class__"]
-_classes: MutableMapping[type, type] = weakref.WeakKeyDictionary()
+_compiled_classes: MutableMapping[type, type] = weakref.WeakKeyDictionary()
 
 
 def compiled_module(module: Module, compiler: Compiler) -> Any:
@@ -53,72 +53,72 @@ def compiled_module(module: Module, compiler: Compiler) -> Any:
     Raises:
         BadArgument: the module has no Python forward (a ``ScriptModule``).
     """
-    module = original(module)
+    module = unwrap_compiled(module)
     if isinstance(module, torch.jit.ScriptModule):
         raise BadArgument(
             f"{type(module).__name__} is a TorchScript module, already compiled: pass the nn.Module it was made from."
         )
-    cls: Any = _twin_class(type(module))
+    cls: Any = _compiled_class(type(module))
     twin = cls.__new__(cls)
     object.__setattr__(twin, "__dict__", instance_dict(module))
-    for slot, value in ((ORIGINAL_MODULE, module), ("_engine_compiler", compiler), ("_engine_forward", None)):
+    for slot, value in ((ORIGINAL_MODULE_ATTR, module), ("_engine_compiler", compiler), ("_engine_forward", None)):
         object.__setattr__(twin, slot, value)
     return twin
 
 
-def _twin_class(cls: type) -> type:
-    found = _classes.get(cls)
+def _compiled_class(cls: type) -> type:
+    found = _compiled_classes.get(cls)
     if found is not None:
         return found
     has_slots = cls.__basicsize__ > Module.__basicsize__
     space = {
         "__slots__": _SLOTS if has_slots else (),
-        **({} if has_slots else {ORIGINAL_MODULE: vars(_Twin)[ORIGINAL_MODULE]}),
-        "__class__": property(_class_of, _become),
+        **({} if has_slots else {ORIGINAL_MODULE_ATTR: vars(_CompiledModuleBase)[ORIGINAL_MODULE_ATTR]}),
+        "__class__": property(_get_class, _set_class),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__new__": lambda kind, *args, **kwargs: object.__new__(kind),
-        "forward": property(_forward, _set_forward, _delete_forward),
+        "forward": property(_get_forward, _set_forward, _delete_forward),
         "__deepcopy__": _deepcopy,
         "__copy__": _copy,
         "__reduce_ex__": _reduce,
     }
-    made = type(cls)(cls.__name__, (_Quiet if has_slots else _Twin, cls), space)
-    _classes[cls] = made
+    made = type(cls)(cls.__name__, (_SkipInitSubclass if has_slots else _CompiledModuleBase, cls), space)
+    _compiled_classes[cls] = made
     return made
 
 
-def _class_of(twin: Any) -> type:
+def _get_class(twin: Any) -> type:
     # The user's class: what a method makes by ``self.__class__(...)`` is no twin.
-    return type(getattr(twin, ORIGINAL_MODULE))
+    return type(getattr(twin, ORIGINAL_MODULE_ATTR))
 
 
-def _become(twin: Any, cls: type) -> None:
+def _set_class(twin: Any, cls: type) -> None:
     """``twin.__class__ = cls``: the original changes its class, and the twin is that class's."""
-    getattr(twin, ORIGINAL_MODULE).__class__ = cls
-    _CLASS.__set__(twin, _twin_class(cls))
+    getattr(twin, ORIGINAL_MODULE_ATTR).__class__ = cls
+    _CLASS.__set__(twin, _compiled_class(cls))
 
 
-def _forward(twin: Any) -> Any:
+def _get_forward(twin: Any) -> Any:
     """The compiled forward, bound to the original, so that inside it ``type(self)`` is the user's class."""
-    module = getattr(twin, ORIGINAL_MODULE)
+    module = getattr(twin, ORIGINAL_MODULE_ATTR)
     plain = module.forward
     function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
     kept = twin._engine_forward
     if kept is not None and kept[0] is function:
         return kept[1]
-    made = _dispatched(plain, twin._engine_compiler)
+    made = _dispatched_forward(plain, twin._engine_compiler)
     object.__setattr__(twin, "_engine_forward", (function, made))
     return made
 
 
-def _dispatched(forward: Any, compiler: Compiler) -> Any:
+def _dispatched_forward(forward: Any, compiler: Compiler) -> Any:
     """A forward (bound method, or a function put on the instance) dispatched."""
     if type(forward) is MethodType and type(forward.__func__) is FunctionType:
-        return MethodType(dispatcher(forward.__func__, compiler), forward.__self__)
+        return MethodType(make_dispatcher(forward.__func__, compiler), forward.__self__)
     if type(forward) is FunctionType:
-        return dispatcher(forward, compiler)
+        return make_dispatcher(forward, compiler)
     return make_callee(compiler)(forward)
 
 
@@ -133,18 +133,18 @@ def _delete_forward(twin: Any) -> None:
 
 
 def _deepcopy(twin: Any, memo: dict[int, Any]) -> Any:
-    made = compiled_module(copy.deepcopy(getattr(twin, ORIGINAL_MODULE), memo), twin._engine_compiler)
+    made = compiled_module(copy.deepcopy(getattr(twin, ORIGINAL_MODULE_ATTR), memo), twin._engine_compiler)
     memo[id(twin)] = made
     return made
 
 
 def _copy(twin: Any) -> Any:
-    return compiled_module(copy.copy(getattr(twin, ORIGINAL_MODULE)), twin._engine_compiler)
+    return compiled_module(copy.copy(getattr(twin, ORIGINAL_MODULE_ATTR)), twin._engine_compiler)
 
 
 def _reduce(twin: Any, protocol: Any) -> Any:
     """The original's pickle. Picklers want ``__newobj__`` to make the class of the very object at hand, so another maker stands in for it."""
-    made, args, *rest = getattr(twin, ORIGINAL_MODULE).__reduce_ex__(protocol)
+    made, args, *rest = getattr(twin, ORIGINAL_MODULE_ATTR).__reduce_ex__(protocol)
     if getattr(made, "__name__", "") == "__newobj__" and len(args) == 1:
         return _RECONSTRUCTOR, (args[0], object, None), *rest
     return made, args, *rest
@@ -157,7 +157,7 @@ class _CompiledCall:
         # Weak: the module owns this object.
         self._module = weakref.ref(module)
         self.compiler = compiler
-        self._callee = _Callee(compiler)
+        self._callee = CalleeDispatcher(compiler)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
@@ -182,7 +182,7 @@ def attach(module: Module, compiler: Compiler) -> None:
     Raises:
         BadArgument: another compiler holds the hook.
     """
-    module = original(module)
+    module = unwrap_compiled(module)
     held = module._compiled_call_impl
     if held is not None and not isinstance(held, _CompiledCall):
         raise BadArgument(
@@ -193,14 +193,14 @@ def attach(module: Module, compiler: Compiler) -> None:
 
 def detach(module: Module) -> None:
     """Undo ``attach``; a module that is not attached stays as it is."""
-    module = original(module)
+    module = unwrap_compiled(module)
     if isinstance(module.__dict__.get("_compiled_call_impl"), _CompiledCall):
         del module.__dict__["_compiled_call_impl"]
 
 
 def compiled_forward(module: Module) -> Any:
     """The dispatched forward of a compiled or attached module; None for any other."""
-    if ORIGINAL_MODULE in type(module).__dict__:
+    if ORIGINAL_MODULE_ATTR in type(module).__dict__:
         return module.forward
     held = module._compiled_call_impl
     return held.forward() if isinstance(held, _CompiledCall) else None

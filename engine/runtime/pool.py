@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import EngineError
-from engine.runtime.child import FOLDER, receive, send
+from engine.runtime.child import TEMP_FOLDER_PREFIX, receive, send
 
-ROOT = str(pathlib.Path(__file__).parents[2])
+IMPORT_ROOT = str(pathlib.Path(__file__).parents[2])
 # -P and the explicit root: a user's engine.py in the working directory must not be taken for ours.
-BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from engine.runtime.child import main; main()"
+BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from engine.runtime.child import main; main()"
 
-PATIENCE = 1.0
+MIN_SECONDS_BEFORE_KILL = 1.0
 """Seconds: a task shorter than this is cheaper to finish than a new process is to start."""
 
 _log = logging.getLogger("engine")
@@ -43,13 +43,13 @@ class WorkerFailed(EngineError):
     """A task in a worker process raised, took too long, or took the process down with it: the message says which."""
 
 
-class _Process:
+class _WorkerProcess:
     """One worker process. Used by one thread, except ``kill``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._folder = tempfile.mkdtemp(prefix=FOLDER)
+        self._folder = tempfile.mkdtemp(prefix=TEMP_FOLDER_PREFIX)
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", BOOT, ROOT],
+            [sys.executable, "-P", "-c", BOOTSTRAP, IMPORT_ROOT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -73,12 +73,12 @@ class _Process:
                 raise WorkerFailed(f"it took longer than {timeout:g} s and was stopped")
             succeeded, value = receive(stdout)
         except (EOFError, OSError) as error:
-            raise WorkerFailed(self._death()) from error
+            raise WorkerFailed(self._exit_reason()) from error
         if not succeeded:
             raise WorkerFailed(str(value))
         return value
 
-    def _death(self) -> str:
+    def _exit_reason(self) -> str:
         self.kill()
         code = self._popen.returncode
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
@@ -93,7 +93,7 @@ class _Process:
         """End it and remove its files; may be called twice, and from any thread."""
         # Reap before killing: what it ended with by itself is worth telling.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(0.2 if _at_end(self._popen) else 0)
+            self._popen.wait(0.2 if _is_at_eof(self._popen) else 0)
         with contextlib.suppress(OSError):
             self._popen.kill()
         self._popen.wait()
@@ -108,7 +108,7 @@ class _Process:
                     pipe.close()
 
 
-def _at_end(popen: subprocess.Popen[bytes]) -> bool:
+def _is_at_eof(popen: subprocess.Popen[bytes]) -> bool:
     return popen.stdout is not None and _readable(popen.stdout, 0)
 
 
@@ -120,35 +120,35 @@ def _readable(stream: Any, timeout: float) -> bool:
 
 
 @dataclass(order=True)
-class Task:
+class WorkerTask:
     """One call of ``function`` ("module:name") in a worker; ``done`` gets (value, None) or (None, reason) once, in a thread of the pool.
 
     Lower ``rank`` first, then in the order given. When it is not wanted any more at its turn, it is not run and the reason says so.
     """
 
-    rank: int
-    number: int
+    priority: int
+    sequence: int
     function: str = field(compare=False)
     arguments: tuple[Any, ...] = field(compare=False)
     timeout: float = field(compare=False)
-    done: Callable[[Any, str | None], None] = field(compare=False)
+    on_done: Callable[[Any, str | None], None] = field(compare=False)
     is_wanted: Callable[[], bool] = field(compare=False, default=lambda: True)
 
 
-class Pool:
+class WorkerPool:
     """Up to ``count`` worker processes with one queue. ``environment`` is added to this process's own."""
 
     def __init__(self, count: int, environment: Mapping[str, str]) -> None:
         self._count = count
         self._environment = dict(environment)
-        self._queue: queue.PriorityQueue[Task] = queue.PriorityQueue()
+        self._queue: queue.PriorityQueue[WorkerTask] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._lanes: list[_Lane] = []
+        self._threads: list[_WorkerThread] = []
         self._pid = os.getpid()
         _pools.add(self)
 
-    def put(
+    def submit(
         self,
         function: str,
         arguments: tuple[Any, ...],
@@ -160,10 +160,10 @@ class Pool:
     ) -> None:
         """Queue a task; starts a process for it when all are busy and ``count`` allows."""
         self._after_fork()
-        self._queue.put(Task(rank, next(self._numbers), function, arguments, timeout, done, is_wanted))
+        self._queue.put(WorkerTask(rank, next(self._numbers), function, arguments, timeout, done, is_wanted))
         with self._lock:
-            if len(self._lanes) < self._count and self._queue.qsize() > sum(lane.is_idle for lane in self._lanes):
-                self._lanes.append(_Lane(self._queue, self._environment))
+            if len(self._threads) < self._count and self._queue.qsize() > sum(lane.is_idle for lane in self._threads):
+                self._threads.append(_WorkerThread(self._queue, self._environment))
 
     def call(self, function: str, arguments: tuple[Any, ...], *, timeout: float = 120.0) -> Any:
         """Run a task and wait for its value.
@@ -175,7 +175,7 @@ class Pool:
         wanted = threading.Event()
         wanted.set()
         told = lambda value, reason: answers.put((value, reason))  # noqa: E731
-        self.put(function, arguments, told, timeout=timeout, is_wanted=wanted.is_set)
+        self.submit(function, arguments, told, timeout=timeout, is_wanted=wanted.is_set)
         try:
             value, reason = answers.get()
         except BaseException:  # Ctrl-C: nobody waits for the answer any more
@@ -186,42 +186,42 @@ class Pool:
             raise WorkerFailed(reason)
         return value
 
-    def stop_unwanted(self, patience: float = PATIENCE) -> None:
+    def stop_unwanted(self, patience: float = MIN_SECONDS_BEFORE_KILL) -> None:
         """End the processes that have spent ``patience`` seconds on a task no longer wanted; others start when needed."""
-        for lane in tuple(self._lanes):
+        for lane in tuple(self._threads):
             lane.stop_unwanted(patience)
 
     def close(self) -> None:
         """End all processes; tasks not begun fail. The pool can be used again."""
         with self._lock:
-            lanes, self._lanes = self._lanes, []
+            lanes, self._threads = self._threads, []
             tasks, self._queue = self._queue, queue.PriorityQueue()
         for lane in lanes:
             lane.close()
         with contextlib.suppress(queue.Empty):
             while True:
-                tasks.get_nowait().done(None, "the workers were closed")
+                tasks.get_nowait().on_done(None, "the workers were closed")
         for _ in lanes:  # to wake their threads
-            tasks.put(Task(0, 0, "", (), 0.0, lambda _value, _reason: None))
+            tasks.put(WorkerTask(0, 0, "", (), 0.0, lambda _value, _reason: None))
         for lane in lanes:
             lane.join()
 
     def _after_fork(self) -> None:
         """In a forked copy of this process the threads are gone and the processes belong to the parent: start anew."""
         if self._pid != os.getpid():
-            self._pid, self._lanes, self._queue = os.getpid(), [], queue.PriorityQueue()
+            self._pid, self._threads, self._queue = os.getpid(), [], queue.PriorityQueue()
             self._lock = threading.Lock()
 
 
-class _Lane:
+class _WorkerThread:
     """One thread and the process it feeds."""
 
-    def __init__(self, tasks: queue.PriorityQueue[Task], environment: Mapping[str, str]) -> None:
+    def __init__(self, tasks: queue.PriorityQueue[WorkerTask], environment: Mapping[str, str]) -> None:
         self._tasks = tasks
         self._environment = environment
-        self._process: _Process | None = None
-        self._current: Task | None = None
-        self._since = 0.0
+        self._process: _WorkerProcess | None = None
+        self._current: WorkerTask | None = None
+        self._task_started = 0.0
         self._closed = False
         self._lock = threading.Lock()  # between starting a process and closing
         self.is_idle = True
@@ -235,22 +235,22 @@ class _Lane:
                 if self._process is not None:
                     self._process.release()
                 return
-            self.is_idle, self._current, self._since = False, task, time.monotonic()
+            self.is_idle, self._current, self._task_started = False, task, time.monotonic()
             try:
-                task.done(*(self._run(task) if task.is_wanted() else (None, "it was cancelled")))
+                task.on_done(*(self._run(task) if task.is_wanted() else (None, "it was cancelled")))
             except Exception:
                 _log.exception("what takes the results of worker processes failed")
             self.is_idle, self._current = True, None
 
-    def _run(self, task: Task) -> tuple[Any, str | None]:
+    def _run(self, task: WorkerTask) -> tuple[Any, str | None]:
         try:
-            return self._ready().call(task.function, task.arguments, task.timeout), None
+            return self._live_process().call(task.function, task.arguments, task.timeout), None
         except WorkerFailed as error:
             return None, str(error)
         except Exception as error:
             return None, f"the worker process could not be used: {error}"
 
-    def _ready(self) -> _Process:
+    def _live_process(self) -> _WorkerProcess:
         """The process, started anew when it has ended.
 
         Raises:
@@ -263,7 +263,7 @@ class _Lane:
                 self._process.release()
                 self._process = None
             if self._process is None:
-                self._process = _Process(self._environment)
+                self._process = _WorkerProcess(self._environment)
             return self._process
 
     def _is_closed(self) -> bool:
@@ -272,7 +272,7 @@ class _Lane:
     def stop_unwanted(self, patience: float) -> None:
         """End the process if what it does is no longer wanted."""
         current, process = self._current, self._process
-        is_long = time.monotonic() - self._since >= patience
+        is_long = time.monotonic() - self._task_started >= patience
         if current is not None and process is not None and is_long and not current.is_wanted():
             process.kill()
 
@@ -289,7 +289,7 @@ class _Lane:
             self._thread.join(2.0)
 
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
 @atexit.register

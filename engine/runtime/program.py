@@ -13,18 +13,18 @@ import sympy
 import torch
 from torch.utils._sympy.printers import PythonPrinter
 
-from engine.errors import UnbuiltKernel
-from engine.ir.binary import ALIGNMENT, static_size, unit_of
-from engine.ir.kernel import Buffer, Extern, KernelArg, KernelSource, Launch, Program, Ref, Size
-from engine.runtime.launch import Bind, Launcher, on_gpu
-from engine.runtime.rescued import OtherSizes
+from engine.errors import KernelBuildError
+from engine.ir.binary import ALIGNMENT, compile_unit_of, static_size
+from engine.ir.kernel import AtenCall, Buffer, BufferRef, GeneratedKernel, KernelArg, Launch, LoweredProgram, Size
+from engine.runtime.launch import KernelBinder, Launcher, gpu_launcher
+from engine.runtime.rescued import UnexpectedSize
 
 Run = Callable[..., tuple[Any, ...]]
-BUILDERS = 4
+BUILD_THREADS = 4
 """Threads that load kernels for one program."""
 
 
-def executable(program: Program, bind: Bind = on_gpu, *, is_boxed: bool = False) -> Run:
+def program_executor(program: LoweredProgram, bind: KernelBinder = gpu_launcher, *, is_boxed: bool = False) -> Run:
     """``run(*inputs) -> tuple`` on the device of the inputs. Kernels are compiled here, for the current GPU, so that failures show now.
 
     ``is_boxed``: ``run([inputs])``, which empties the list, so that each input can go as soon as it was read for the last time.
@@ -32,13 +32,13 @@ def executable(program: Program, bind: Bind = on_gpu, *, is_boxed: bool = False)
     Raises:
         UnbuiltKernel: a kernel does not compile for this GPU, or needs more than it has.
     """
-    return Executable(program, bind, is_boxed=is_boxed)
+    return ProgramExecutor(program, bind, is_boxed=is_boxed)
 
 
-class Executable:
+class ProgramExecutor:
     """A program bound to a device. ``text`` is the Python that runs, once there was a first call."""
 
-    def __init__(self, program: Program, bind: Bind, *, is_boxed: bool = False) -> None:
+    def __init__(self, program: LoweredProgram, bind: KernelBinder, *, is_boxed: bool = False) -> None:
         self._program = program
         self._bind = bind
         self._is_boxed = is_boxed
@@ -49,9 +49,9 @@ class Executable:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """The program's outputs for these inputs."""
-        return (self._run or self._prepare(self._given(inputs)))(*inputs)
+        return (self._run or self._compile_for_devices(self._input_values(inputs)))(*inputs)
 
-    def _given(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
+    def _input_values(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
         return inputs[0] if self._is_boxed else inputs
 
     def _launchers_for(self, misaligned: frozenset[str]) -> dict[str, Launcher]:
@@ -59,43 +59,45 @@ class Executable:
         known = self._launchers.get(misaligned)
         if known is None:
             kernels = {f"launch{n}": s.kernel for n, s in enumerate(self._program.steps) if isinstance(s, Launch)}
-            bound = self._bound(tuple(kernels.values()), misaligned)
+            bound = self._bind_kernels(tuple(kernels.values()), misaligned)
             known = self._launchers[misaligned] = dict(zip(kernels, bound, strict=True))
         return known
 
-    def _bound(self, kernels: tuple[KernelSource, ...], misaligned: frozenset[str]) -> list[Launcher]:
+    def _bind_kernels(self, kernels: tuple[GeneratedKernel, ...], misaligned: frozenset[str]) -> list[Launcher]:
         """A launcher for each kernel; on a GPU several are made at once."""
 
-        def odd(kernel: KernelSource) -> frozenset[str]:
+        def odd(kernel: GeneratedKernel) -> frozenset[str]:
             return frozenset(a.name for a in kernel.args if a.kind == "pointer" and a.buffer in misaligned)
 
-        def bind(kernel: KernelSource) -> Launcher:
+        def bind(kernel: GeneratedKernel) -> Launcher:
             try:
                 return self._bind(kernel, odd(kernel))
             except Exception as error:
-                raise UnbuiltKernel(kernel.name, error, kernel.nodes) from error
+                raise KernelBuildError(kernel.name, error, kernel.nodes) from error
 
-        units = [unit_of(kernel, odd(kernel)) for kernel in kernels]
+        units = [compile_unit_of(kernel, odd(kernel)) for kernel in kernels]
         distinct = dict(zip(units, kernels, strict=True))
-        bound = dict(zip(distinct, self._each(bind, tuple(distinct.values())), strict=True))
+        bound = dict(zip(distinct, self._map_in_threads(bind, tuple(distinct.values())), strict=True))
         return [bound[unit] for unit in units]
 
-    def _each(self, bind: Callable[[KernelSource], Launcher], kernels: tuple[KernelSource, ...]) -> list[Launcher]:
-        if self._bind is not on_gpu or len(kernels) < 2:
+    def _map_in_threads(
+        self, bind: Callable[[GeneratedKernel], Launcher], kernels: tuple[GeneratedKernel, ...]
+    ) -> list[Launcher]:
+        if self._bind is not gpu_launcher or len(kernels) < 2:
             return [bind(kernel) for kernel in kernels]
         device = torch.cuda.current_device()
 
-        def bind_there(kernel: KernelSource) -> Launcher:
+        def bind_there(kernel: GeneratedKernel) -> Launcher:
             with torch.cuda.device(device):  # a new thread's current device is the first
                 return bind(kernel)
 
-        with ThreadPoolExecutor(BUILDERS, thread_name_prefix="engine-build") as pool:
+        with ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="engine-build") as pool:
             return list(pool.map(bind_there, kernels))
 
-    def _prepare(self, inputs: Sequence[Any]) -> Run:
+    def _compile_for_devices(self, inputs: Sequence[Any]) -> Run:
         """Write the Python for the devices that these inputs are on (guards keep them so), and load it."""
         gpu = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
-        device = gpu or torch.device("cuda" if self._bind is on_gpu else "cpu")
+        device = gpu or torch.device("cuda" if self._bind is gpu_launcher else "cpu")
         if device.type == "cuda":
             device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         scalars = frozenset(
@@ -103,18 +105,18 @@ class Executable:
             for name, x in zip(self._program.inputs, inputs, strict=True)
             if isinstance(x, torch.Tensor) and x.device.type == "cpu" != device.type
         )
-        writer = _Writer(self._program, device, scalars, self._is_boxed)
+        writer = _ProgramWriter(self._program, device, scalars, self._is_boxed)
         self.text = writer.text()
         if device.type != "cuda":
-            self._run = self._loaded(writer, self._launchers_for(frozenset()))
+            self._run = self._load(writer, self._launchers_for(frozenset()))
             return self._run
         if device.index != torch.cuda.current_device():
             self._launchers.clear()
         with torch.cuda.device(device):
-            self._run = self._guarded(self._loaded(writer, self._launchers_for(frozenset())), writer, device)
+            self._run = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), writer, device)
         return self._run
 
-    def _guarded(self, run: Run, writer: _Writer, device: torch.device) -> Run:
+    def _with_device_guard(self, run: Run, writer: _ProgramWriter, device: torch.device) -> Run:
         """``run`` on its own device, whichever is current."""
         get_device, index = torch._C._cuda_getDevice, device.index
 
@@ -126,20 +128,20 @@ class Executable:
 
         return on_device
 
-    def _loaded(self, writer: _Writer, launchers: dict[str, Launcher]) -> Run:
-        namespace: dict[str, Any] = {**writer.constants, **launchers, "misaligned_run": self._misaligned(writer)}
+    def _load(self, writer: _ProgramWriter, launchers: dict[str, Launcher]) -> Run:
+        namespace: dict[str, Any] = {**writer.constants, **launchers, "misaligned_run": self._misaligned_run(writer)}
         exec(compile(self.text, "<engine program>", "exec"), namespace)
         run: Run = namespace["run"]
         return run
 
-    def _misaligned(self, writer: _Writer) -> Run:
+    def _misaligned_run(self, writer: _ProgramWriter) -> Run:
         """The same program for a call in which some inputs are not aligned; compiled when there is one."""
         loaded: dict[frozenset[str], Run] = {}
 
         def run(*inputs: Any) -> tuple[Any, ...]:
             odd = frozenset(
                 name
-                for name, x in zip(self._program.inputs, self._given(inputs), strict=True)
+                for name, x in zip(self._program.inputs, self._input_values(inputs), strict=True)
                 if isinstance(x, torch.Tensor) and x.data_ptr() % ALIGNMENT
             )
             if odd not in loaded:
@@ -152,12 +154,12 @@ class Executable:
 
 
 @dataclass
-class _Writer:
+class _ProgramWriter:
     """Writes the Python of one program for one device. ``scalars`` are inputs on the CPU that kernels on a GPU read."""
 
-    program: Program
+    program: LoweredProgram
     device: torch.device
-    scalars: frozenset[str]
+    cpu_scalars: frozenset[str]
     is_boxed: bool = False
     constants: dict[str, Any] = field(default_factory=dict)
 
@@ -165,12 +167,12 @@ class _Writer:
         names = dict.fromkeys([*self.program.inputs, *self.program.buffers])
         self._names = {name: f"b{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(names)}
         self._printer = PythonPrinter()
-        known = (*self.program.symbols, *self.program.told)
+        known = (*self.program.symbol_sources, *self.program.unbacked_symbols)
         self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in known}
-        numbers = {name for name, dimension in self.program.told.values() if dimension < 0}
-        numbers |= self.program.assumed.keys()
+        numbers = {name for name, dimension in self.program.unbacked_symbols.values() if dimension < 0}
+        numbers |= self.program.assumed_numbers.keys()
         self._names |= {name: f"n{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(sorted(numbers))}
-        self._symbols |= {name: self._names[name] for name in self.program.assumed}
+        self._symbols |= {name: self._names[name] for name in self.program.assumed_numbers}
         self._known: set[str] = set()
         inputs = set(self.program.inputs)
         self._allocated = {
@@ -178,18 +180,20 @@ class _Writer:
             for k in self.program.kernels
             for a in k.args
             if a.kind == "pointer"
-            and a.written
+            and a.is_written
             and a.buffer not in inputs
             and not self.program.buffers[a.buffer].reuses
         }
-        self._allocated -= {r for s in self.program.steps if isinstance(s, Extern) for r in s.results if r is not None}
+        self._allocated -= {
+            r for s in self.program.steps if isinstance(s, AtenCall) for r in s.result_buffers if r is not None
+        }
         self.constants |= {
             "math": math,
             "torch": torch,  # sympy prints float(size) as torch.sym_float
             "empty_strided": torch.empty_strided,
-            "settled": settled,
-            "of_these_sizes": of_these_sizes,
-            "other_sizes": other_sizes,
+            "settled": with_expected_layout,
+            "of_these_sizes": check_size,
+            "other_sizes": raise_unexpected_size,
             "real_view": real_view,
             "view_as_complex": torch.view_as_complex,
             "device": self.device,
@@ -201,7 +205,7 @@ class _Writer:
         """The whole function. Without ``checks`` inputs may be misaligned."""
         self._known.clear()
         lines = [*self._symbol_lines(), *self._input_lines(checks)]
-        deaths = self._deaths()
+        deaths = self._last_uses()
         if self.is_boxed:
             names = "".join(f"{self._names[name]}, " for name in self.program.inputs)
             unread = [self._names[name] for name in deaths.get(-1, ())]
@@ -210,7 +214,11 @@ class _Writer:
         lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         written = set(self.program.inputs)
         for number, step in enumerate(self.program.steps):
-            lines += self._launch(number, step, written) if isinstance(step, Launch) else self._extern(number, step)
+            lines += (
+                self._launch_lines(number, step, written)
+                if isinstance(step, Launch)
+                else self._aten_call_lines(number, step)
+            )
             if dead := deaths.get(number):
                 lines.append(f"del {', '.join(self._names[name] for name in dead)}")
         outputs = "".join(f"{self._value(out)}, " for out in self.program.outputs)
@@ -221,7 +229,7 @@ class _Writer:
         return "given" if self.is_boxed else ", ".join(self._names[name] for name in self.program.inputs)
 
     def _symbol_lines(self) -> Iterator[str]:
-        for symbol, (index, dimension) in self.program.symbols.items():
+        for symbol, (index, dimension) in self.program.symbol_sources.items():
             value = self._names[self.program.inputs[index]]
             yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else "")
 
@@ -230,30 +238,30 @@ class _Writer:
         tensors = [n for n in dict.fromkeys(self.program.inputs) if n in read and n in self.program.buffers]
         given = [name for name in self.program.inputs if name in self.program.buffers]
         for name in given if self.is_boxed else ():
-            if _lies_apart(self.program.buffers[name]):
-                yield from self._settle(name)  # saved tensors may have been packed and unpacked
-        near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.scalars]
+            if _has_padded_rows(self.program.buffers[name]):
+                yield from self._expected_layout_lines(name)  # saved tensors may have been packed and unpacked
+        near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.cpu_scalars]
         if checks and near and self.device.type == "cuda":
             yield f"if ({' | '.join(near)}) & {ALIGNMENT - 1}:"
             yield f"    return misaligned_run({self._parameters()})"
         for name in tensors:
-            if name in self.scalars:
+            if name in self.cpu_scalars:
                 yield f"{self._names[name]} = {self._names[name]}.to(device)"
         for name in dict.fromkeys(self.program.inputs):
             if name in self.program.buffers and self.program.buffers[name].is_complex:
                 yield f"{self._names[name]} = real_view({self._names[name]})"
 
-    def _launch(self, number: int, step: Launch, written: set[str]) -> Iterator[str]:
+    def _launch_lines(self, number: int, step: Launch, written: set[str]) -> Iterator[str]:
         for argument in step.kernel.args:
-            if argument.kind == "pointer" and argument.written and argument.buffer not in written:
+            if argument.kind == "pointer" and argument.is_written and argument.buffer not in written:
                 written.add(argument.buffer)
                 taken = self.program.buffers[argument.buffer].reuses
                 memory = self._names[taken] if taken else self._allocation(self.program.buffers[argument.buffer])
                 yield f"{self._names[argument.buffer]} = {memory}"
-                if isinstance(argument.start, str):
-                    yield f"{self._names[argument.buffer]}.copy_({self._names[argument.start]})"
-                elif argument.start is not None:
-                    yield f"{self._names[argument.buffer]}.fill_({argument.start!r})"
+                if isinstance(argument.initial_value, str):
+                    yield f"{self._names[argument.buffer]}.copy_({self._names[argument.initial_value]})"
+                elif argument.initial_value is not None:
+                    yield f"{self._names[argument.buffer]}.fill_({argument.initial_value!r})"
         grid = [*step.kernel.grid, 1, 1, 1][:3]
         static = [static_size(size) for size in grid]
         if 0 in static:
@@ -272,56 +280,60 @@ class _Writer:
             return self._size(argument.value)
         return self._value(argument.value)
 
-    def _extern(self, number: int, step: Extern) -> Iterator[str]:
+    def _aten_call_lines(self, number: int, step: AtenCall) -> Iterator[str]:
         self.constants[f"extern{number}"] = step.target
         arguments = [self._value(a) for a in step.args]
         arguments += [f"{key}={self._value(value)}" for key, value in step.kwargs.items()]
         call = f"extern{number}({', '.join(arguments)})"
-        if not any(step.results):
+        if not any(step.result_buffers):
             yield call
             return
         yield f"r = {call}"
-        for position, name in enumerate(step.results):
+        for position, name in enumerate(step.result_buffers):
             if name is None:
                 continue
-            one = f"r[{position}]" if len(step.results) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
+            one = f"r[{position}]" if len(step.result_buffers) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
             is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
             if name not in self._names:
                 continue  # a number that says nothing new
             yield f"{self._names[name]} = " + (f"real_view({one})" if is_complex else one)
-            for symbol, (telling, dimension) in self.program.told.items():
+            for symbol, (telling, dimension) in self.program.unbacked_symbols.items():
                 if telling == name:
                     value = self._names[name]
                     yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else " + 0")
-            if name in self.program.buffers and _is_sized_by_data(step.target):
+            if name in self.program.buffers and _has_data_dependent_size(step.target):
                 sizes = self._sizes(self.program.buffers[name].shape)
                 yield f"of_these_sizes({self._names[name]}, {sizes}, {name!r})"
-            yield from self._settle(name)
+            yield from self._expected_layout_lines(name)
         yield "del r"
-        yield from self._checks({name for name in step.results if name})
+        yield from self._runtime_assert_lines({name for name in step.result_buffers if name})
 
-    def _checks(self, made: set[str]) -> Iterator[str]:
+    def _runtime_assert_lines(self, made: set[str]) -> Iterator[str]:
         """Check what the graph assumes as soon as it can be: kernels must not read by sizes that are wrong."""
-        for relation in assumptions(self.program):
-            needs = {self.program.told[s][0] for s in map(str, relation.free_symbols) if s in self.program.told}
-            needs |= {s for s in map(str, relation.free_symbols) if s in self.program.assumed}
+        for relation in runtime_asserts(self.program):
+            needs = {
+                self.program.unbacked_symbols[s][0]
+                for s in map(str, relation.free_symbols)
+                if s in self.program.unbacked_symbols
+            }
+            needs |= {s for s in map(str, relation.free_symbols) if s in self.program.assumed_numbers}
             if needs and needs <= self._known | made and not needs <= self._known:
                 yield f"if not {self._size(relation)}: other_sizes({str(relation)!r})"
         self._known |= made
 
-    def _settle(self, name: str) -> Iterator[str]:
+    def _expected_layout_lines(self, name: str) -> Iterator[str]:
         """Kernels index by the buffer's strides and count on its alignment: bring what ATen returned into that form."""
         buffer = self.program.buffers.get(name)
         if buffer is None:
             return
-        local, dtype = self._names[name], self._bound(buffer.dtype)
+        local, dtype = self._names[name], self._constant_name(buffer.dtype)
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
         yield f"if {local}.stride() != {strides} or {local}.data_ptr() & {ALIGNMENT - 1} or {local}.dtype is not {dtype}:"
         yield f"    {local} = settled({local}, {sizes}, {strides}, {dtype}, {name!r})"
 
     def _allocation(self, buffer: Buffer) -> str:
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
-        return f"empty_strided({sizes}, {strides}, dtype={self._bound(buffer.dtype)}, device=device)"
+        return f"empty_strided({sizes}, {strides}, dtype={self._constant_name(buffer.dtype)}, device=device)"
 
     def _sizes(self, sizes: tuple[Size, ...]) -> str:
         return f"({', '.join(self._size(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
@@ -336,7 +348,7 @@ class _Writer:
 
     def _value(self, value: Any) -> str:
         """An argument or output as Python text; what has no text is bound to a name."""
-        if isinstance(value, Ref):
+        if isinstance(value, BufferRef):
             return self._ref(value)
         if isinstance(value, (sympy.Expr, sympy.logic.boolalg.Boolean, torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._size(value)
@@ -346,12 +358,12 @@ class _Writer:
             return f"[{', '.join(self._value(v) for v in value)}]"
         if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
             return repr(value)
-        return self._bound(value)
+        return self._constant_name(value)
 
-    def _ref(self, ref: Ref) -> str:
-        return f"view_as_complex({self._seen(ref)})" if ref.is_complex else self._seen(ref)
+    def _ref(self, ref: BufferRef) -> str:
+        return f"view_as_complex({self._view_text(ref)})" if ref.is_complex else self._view_text(ref)
 
-    def _seen(self, ref: Ref) -> str:
+    def _view_text(self, ref: BufferRef) -> str:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
         if ref.shape is None and ref.stride is None and static_size(ref.offset) == 0:
             return local
@@ -363,7 +375,7 @@ class _Writer:
         base = "" if ref.buffer in self._allocated else f"{local}.storage_offset() + "
         return f"{local}.as_strided({shape}, {stride}, {base}{self._size(ref.offset)})"
 
-    def _bound(self, value: Any) -> str:
+    def _constant_name(self, value: Any) -> str:
         for name, known in self.constants.items():
             if known is value:
                 return name
@@ -371,14 +383,14 @@ class _Writer:
         self.constants[name] = value
         return name
 
-    def _deaths(self) -> dict[int, list[str]]:
+    def _last_uses(self) -> dict[int, list[str]]:
         """Intermediates whose last reader each step is. Inputs belong to the caller unless they came in a box, outputs are returned.
 
         Step -1 stands for inputs that nothing reads.
         """
         last: dict[str, int] = {}
         for number, step in enumerate(self.program.steps):
-            for name in _touched(step):
+            for name in _buffers_used(step):
                 taken = self.program.buffers[name].reuses if name in self.program.buffers else ""
                 if taken and name not in last:
                     last[taken] = number
@@ -395,34 +407,38 @@ class _Writer:
         return deaths
 
 
-def _is_sized_by_data(target: Any) -> bool:
+def _has_data_dependent_size(target: Any) -> bool:
     """Whether values decide the size of an operator's result, of which the graph may have assumed something."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return target.namespace != "aten" or torch.Tag.dynamic_output_shape in target.tags
 
 
-def assumptions(program: Program) -> Iterator[Any]:
+def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
     """Relations between sizes and numbers that the graph takes for granted, and that only the running graph can check.
 
     Relations that it returns are among them, as that is how a graph says what it assumed.
     """
-    for name, expected in program.assumed.items():
+    for name, expected in program.assumed_numbers.items():
         yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
     for out in program.outputs:
         relation = out.node.expr if isinstance(out, torch.SymBool) else out
         is_open = isinstance(relation, sympy.logic.boolalg.Boolean)
-        if is_open and not isinstance(relation, sympy.logic.boolalg.BooleanAtom) and not _is_truth(relation, program):
+        if (
+            is_open
+            and not isinstance(relation, sympy.logic.boolalg.BooleanAtom)
+            and not _is_bool_result(relation, program)
+        ):
             yield relation
 
 
-def _is_truth(relation: Any, program: Program) -> bool:
+def _is_bool_result(relation: Any, program: LoweredProgram) -> bool:
     """Whether it is a truth value that was read from a tensor, as a result and no assumption: a number, compared with one."""
     number, one = relation.args if isinstance(relation, sympy.Eq) else (None, None)
-    return one == 1 and program.told.get(str(number), ("", 0))[1] == -1
+    return one == 1 and program.unbacked_symbols.get(str(number), ("", 0))[1] == -1
 
 
-def _lies_apart(buffer: Buffer) -> bool:
+def _has_padded_rows(buffer: Buffer) -> bool:
     """Whether a matrix has room between its rows."""
     if len(buffer.shape) != 2 or static_size(buffer.stride[1]) != 1:
         return False
@@ -430,18 +446,18 @@ def _lies_apart(buffer: Buffer) -> bool:
     return row is not None and width is not None and row > width
 
 
-def _touched(step: Launch | Extern) -> Iterator[str]:
+def _buffers_used(step: Launch | AtenCall) -> Iterator[str]:
     if isinstance(step, Launch):
         yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
-        yield from (a.start for a in step.kernel.args if isinstance(a.start, str))
+        yield from (a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str))
         return
     yield from (ref.buffer for ref in _refs((step.args, dict(step.kwargs))))
-    yield from (name for name in step.results if name is not None)
+    yield from (name for name in step.result_buffers if name is not None)
 
 
-def _refs(value: Any) -> Iterator[Ref]:
+def _refs(value: Any) -> Iterator[BufferRef]:
     """All references in a nest of tuples, lists and dicts."""
-    if isinstance(value, Ref):
+    if isinstance(value, BufferRef):
         yield value
     elif isinstance(value, (tuple, list)):
         for item in value:
@@ -455,26 +471,26 @@ def real_view(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj())
 
 
-def of_these_sizes(tensor: torch.Tensor, size: tuple[int, ...], name: str) -> None:
+def check_size(tensor: torch.Tensor, size: tuple[int, ...], name: str) -> None:
     """Check the size of a result that values decide.
 
     Raises:
         OtherSizes: it is not the one that the graph assumes.
     """
     if tuple(tensor.shape) != size:
-        raise OtherSizes(f"{name} has the shape {tuple(tensor.shape)} where the graph assumes {size}")
+        raise UnexpectedSize(f"{name} has the shape {tuple(tensor.shape)} where the graph assumes {size}")
 
 
-def other_sizes(relation: str) -> None:
+def raise_unexpected_size(relation: str) -> None:
     """Say that sizes are not related as the graph assumes.
 
     Raises:
         OtherSizes: always.
     """
-    raise OtherSizes(f"the graph assumes {relation} of sizes that values decide, which does not hold in this call")
+    raise UnexpectedSize(f"the graph assumes {relation} of sizes that values decide, which does not hold in this call")
 
 
-def settled(
+def with_expected_layout(
     tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, name: str
 ) -> torch.Tensor:
     """``tensor`` with exactly these strides at an aligned address: itself where only strides of single elements differ, else a copy.

@@ -16,52 +16,52 @@ from typing import Any
 import torch
 
 import engine.ir
-from engine.ir.exact import described
+from engine.ir.exact import describe_arguments
 from engine.ir.files import source_file
 from engine.records.bytecode import Span
-from engine.records.guards import Rejection
+from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
 from engine.runtime.cache import CodeCache
-from engine.runtime.signature import FILE
+from engine.runtime.signature import DISPATCH_FILE
 
 _ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(engine.ir.__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
-class _Running(threading.local):
+class _ActiveFrames(threading.local):
     """Frames being run under a recording in this thread, outermost first."""
 
     def __init__(self) -> None:
         self.frames: list[str] = []
 
 
-running = _Running()
+active_frames = _ActiveFrames()
 
 
-def announce(session: Session, cache: CodeCache) -> None:
+def record_frame(session: Session, cache: CodeCache) -> None:
     """Add the frame and its file to the session, once."""
-    if session in cache.told:
+    if session in cache.announced_sessions:
         return
-    cache.told.add(session)
-    if cache.frame.role == "callee" and not cache.frame.parent and running.frames:
-        cache.frame = replace(cache.frame, parent=running.frames[-1])
+    cache.announced_sessions.add(session)
+    if cache.frame.role == "callee" and not cache.frame.parent and active_frames.frames:
+        cache.frame = replace(cache.frame, parent=active_frames.frames[-1])
     session.add_file(source_file(cache.frame.file))
     session.add_frame(cache.frame)
 
 
-def tell_call(
+def record_call(
     session: Session,
     cache: CodeCache,
     outcome: str,
     entry: str,
     arguments: dict[str, Any],
     asked: Sequence[str] = (),
-    rejections: Sequence[Rejection] = (),
+    rejections: Sequence[GuardFailure] = (),
     guard_seconds: float = 0.0,
 ) -> int:
     """Add one call; returns its index."""
-    inputs = described(arguments)
+    inputs = describe_arguments(arguments)
     caller = caller_span()
     start = time.perf_counter() - session.started
     asked_of, refused = tuple(asked), tuple(rejections)
@@ -75,7 +75,7 @@ def caller_span() -> Span | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file != FILE and not file.startswith((_ENGINE, _TORCH, "<frozen")):
+        if file != DISPATCH_FILE and not file.startswith((_ENGINE, _TORCH, "<frozen")):
             return _span_at(frame)
         frame = frame.f_back
     return None
@@ -88,10 +88,16 @@ def _span_at(frame: FrameType) -> Span:
     line, end_line, column, end_column = position
     if line is None or end_line is None or column is None or end_column is None:
         return Span(file, frame.f_lineno or frame.f_code.co_firstlineno)
-    return Span(file, line, end_line, _characters(file, line, column), _characters(file, end_line, end_column))
+    return Span(
+        file,
+        line,
+        end_line,
+        _column_in_characters(file, line, column),
+        _column_in_characters(file, end_line, end_column),
+    )
 
 
-def _characters(file: str, line: int, column: int) -> int:
+def _column_in_characters(file: str, line: int, column: int) -> int:
     """A column in bytes of UTF-8 as a column in characters."""
     text = linecache.getline(file, line)
     return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))

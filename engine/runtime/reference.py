@@ -8,22 +8,22 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.graph.composites import eager_of
-from engine.graph.straight import straight_line
+from engine.graph.composites import eager_implementation
+from engine.graph.straight import generate_function
 from engine.ir.aot import AotGraph
-from engine.ir.graph import ROWS_APART
+from engine.ir.graph import PADDED_ROWS_KEY
 
 Run = Callable[..., Any]
 
 
-def reference(graph: AotGraph) -> Run:
+def aten_executor(graph: AotGraph) -> Run:
     """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``): the graph's outputs, computed by torch's own kernels on the inputs' device.
 
     Every operator runs the kernel that eager would run, so that results are eager's to the bit wherever the graph keeps eager's operators.
     """
-    run = straight_line(graph.module, _callable, name="ATen executor", is_boxed=graph.is_boxed)
+    run = generate_function(graph.module, _node_callable, name="ATen executor", is_boxed=graph.is_boxed)
     placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
-    apart = [position for position, node in enumerate(placeholders) if ROWS_APART in node.meta]
+    apart = [position for position, node in enumerate(placeholders) if PADDED_ROWS_KEY in node.meta]
     if not apart or not graph.is_boxed:
         return run
 
@@ -35,7 +35,7 @@ def reference(graph: AotGraph) -> Run:
     return together
 
 
-_SAME_NAME = (
+_BINDINGS_BY_NAME = (
     "_softmax _log_softmax abs acos addcdiv addcmul addmm all any arange argmax argmin asin atan atan2 baddbmm bitwise_and bitwise_not "
     "bitwise_or bitwise_xor bmm cat ceil clamp clamp_max clamp_min clone cos cosh cumprod cumsum div dot embedding empty_like eq erf "
     "exp expm1 flip floor fmod full_like ge gt index_add index_select isinf isnan le lerp log log10 log1p log2 logical_and logical_not logical_or "
@@ -51,7 +51,7 @@ def _bindings() -> dict[str, Any]:
 
     Only those whose parameters are the schema's, in the schema's order.
     """
-    found = {name: getattr(torch, name) for name in _SAME_NAME.split()}
+    found = {name: getattr(torch, name) for name in _BINDINGS_BY_NAME.split()}
     found.update({name: getattr(torch.Tensor, name) for name in _METHODS})
     found["split"] = torch._VF.split  # type: ignore[attr-defined]
     found["gelu"] = torch._C._nn.gelu
@@ -60,7 +60,7 @@ def _bindings() -> dict[str, Any]:
 
 
 _BINDINGS = _bindings()
-_KEPT_OVERLOADS = (
+_OVERLOADS_WITH_BINDING = (
     "default",
     "Tensor",
     "Scalar",
@@ -75,24 +75,24 @@ _KEPT_OVERLOADS = (
 )
 
 
-def _bernoulli(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
     """``tensor.bernoulli_(p)`` of memory without contents: numbers are drawn in its order, which ATen's functional form does not keep."""
     return torch.empty_like(tensor).bernoulli_(p, generator=generator)
 
 
-def callable_of(target: Any) -> Any:
+def aten_callable(target: Any) -> Any:
     """The cheapest callable that does what an operator does, with the same arguments."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
-        return eager_of(target) or target
+        return eager_implementation(target) or target
     name = target._schema.name.removeprefix("aten::")
-    if target._overloadname in _KEPT_OVERLOADS and name in _BINDINGS:
+    if target._overloadname in _OVERLOADS_WITH_BINDING and name in _BINDINGS:
         return _BINDINGS[name]
     return target
 
 
-def _callable(node: torch.fx.Node) -> Any:
+def _node_callable(node: torch.fx.Node) -> Any:
     """What computes a node."""
     filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
     if isinstance(filled, torch.fx.Node) and filled.target is torch.ops.aten.empty_like.default:
-        return _bernoulli
-    return callable_of(node.target)
+        return _bernoulli_into_new
+    return aten_callable(node.target)

@@ -17,39 +17,39 @@ import torch
 Run = Callable[..., tuple[Any, ...]]
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
-RECORDINGS = 4
+MAX_RECORDINGS_PER_SHAPE = 4
 """Recordings of one program that are kept for inputs of one shape; what they do not serve runs plainly."""
-ATTEMPTS = 16
+MAX_ATTEMPTS_PER_SHAPE = 16
 """Recordings that are ever made for inputs of one shape."""
-SHAPES = 16
+MAX_SHAPES = 16
 """Shapes for which one program is recorded."""
-LIGHT = 32 << 20
+CHEAP_COPY_BYTES = 32 << 20
 """Bytes that may be copied at each call without asking whether they will lie still later."""
-PATIENCE = 4
+STABLE_ADDRESS_WAIT = 4
 """Plain calls that wait for heavier inputs to lie still."""
-GIVEN_AWAY = 4 << 20
+MAX_COPIED_OUTPUT_BYTES = 4 << 20
 """Bytes up to which a result is copied out of the recording's memory, so that a caller who keeps it hinders no later call."""
 
 
 @dataclass(frozen=True)
-class Recording:
+class GraphRecording:
     """``replay()`` does the work again, reads the tensors that were given when it was recorded, and writes ``outputs``."""
 
     replay: Callable[[], None]
     outputs: tuple[Any, ...]
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """What records on one kind of device."""
 
     device_type: str
     """Where recorded work finds its tensors."""
 
-    def place(self) -> object | None:
+    def current_stream(self) -> object | None:
         """Where work goes now (the current stream), None where nothing can be recorded."""
         ...
 
-    def record(self, run: Callable[[], tuple[Any, ...]]) -> Recording:
+    def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
         """Record what ``run`` launches. The results are not computed yet.
 
         Raises:
@@ -59,16 +59,16 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordedOutput:
     """How one result is handed out: ``tensor`` lies in the recording's memory; else it is input ``given``, seen as a view, or ``value``."""
 
     tensor: torch.Tensor | None = None
     is_copied: bool = False
-    given: int = -1
+    input_index: int = -1
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
     value: Any = None
 
-    def hand_out(self, given: Sequence[Any]) -> Any:
+    def reconstruct(self, given: Sequence[Any]) -> Any:
         """The result as a tensor that nobody else has."""
         if self.tensor is not None:
             if self.is_copied:
@@ -76,9 +76,9 @@ class Kept:
                     self.tensor.shape, self.tensor.stride(), dtype=self.tensor.dtype, device=self.tensor.device
                 ).copy_(self.tensor)
             return self.tensor.detach()
-        if self.given < 0:
+        if self.input_index < 0:
             return self.value
-        source = given[self.given]
+        source = given[self.input_index]
         if self.view is None:
             return source
         size, stride, offset = self.view
@@ -86,64 +86,64 @@ class Kept:
 
 
 @dataclass(eq=False)
-class Instance:
+class ReplayInstance:
     """One recording: for inputs at ``addresses`` (those at ``stays``), the others copied to ``buffers``."""
 
-    stays: tuple[int, ...]
-    addresses: tuple[int, ...]
-    moves: tuple[int, ...]
-    buffers: list[torch.Tensor]
+    static_inputs: tuple[int, ...]
+    static_addresses: tuple[int, ...]
+    copied_inputs: tuple[int, ...]
+    input_buffers: list[torch.Tensor]
     replay: Callable[[], None]
-    results: tuple[Kept, ...]
-    twins: tuple[int, ...]
+    recorded_outputs: tuple[RecordedOutput, ...]
+    first_alias: tuple[int, ...]
     """For each result, the first one that is the same tensor."""
-    storages: tuple[tuple[int, int], ...]
+    output_storages: tuple[tuple[int, int], ...]
     """Memory that results may be held in: its identity, and how often it is referred to while nobody holds any."""
 
-    def fits(self, addresses: Sequence[int]) -> bool:
+    def matches_addresses(self, addresses: Sequence[int]) -> bool:
         """Whether what stays lies where it lay."""
-        return tuple([addresses[n] for n in self.stays]) == self.addresses
+        return tuple([addresses[n] for n in self.static_inputs]) == self.static_addresses
 
-    def is_free(self) -> bool:
+    def has_no_live_outputs(self) -> bool:
         """Whether nobody holds a result of an earlier replay."""
-        return all(use_count(storage) == count for storage, count in self.storages)
+        return all(use_count(storage) == count for storage, count in self.output_storages)
 
     def __call__(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """Replay for these inputs."""
-        if self.moves:
-            fill(self.buffers, [given[n] for n in self.moves])
+        if self.copied_inputs:
+            copy_inputs(self.input_buffers, [given[n] for n in self.copied_inputs])
         self.replay()
         made: list[Any] = []
-        for n, (result, twin) in enumerate(zip(self.results, self.twins, strict=True)):
-            made.append(result.hand_out(given) if twin == n else made[twin])
+        for n, (result, twin) in enumerate(zip(self.recorded_outputs, self.first_alias, strict=True)):
+            made.append(result.reconstruct(given) if twin == n else made[twin])
         return tuple(made)
 
 
 @dataclass(eq=False)
-class _Shape:
+class _ShapeState:
     """What is known of calls with inputs of one shape."""
 
-    instances: list[Instance] = field(default_factory=list)
-    moving: set[int] = field(default_factory=set)
+    instances: list[ReplayInstance] = field(default_factory=list)
+    changing_inputs: set[int] = field(default_factory=set)
     """Inputs that were seen to lie elsewhere each time."""
-    seen: list[tuple[int, ...]] = field(default_factory=list)
+    earlier_addresses: list[tuple[int, ...]] = field(default_factory=list)
     """Addresses of earlier plain calls."""
-    patience: int = PATIENCE
-    attempts: int = ATTEMPTS
+    calls_to_wait: int = STABLE_ADDRESS_WAIT
+    attempts_left: int = MAX_ATTEMPTS_PER_SHAPE
 
-    def has_room(self, addresses: Sequence[int]) -> bool:
+    def can_record(self, addresses: Sequence[int]) -> bool:
         """Whether one more recording may be made; an old one for other addresses goes for it."""
-        if not self.attempts:
+        if not self.attempts_left:
             return False
-        if len(self.instances) < RECORDINGS:
+        if len(self.instances) < MAX_RECORDINGS_PER_SHAPE:
             return True
-        old = next((i for i in self.instances if not i.fits(addresses) and i.is_free()), None)
+        old = next((i for i in self.instances if not i.matches_addresses(addresses) and i.has_no_live_outputs()), None)
         if old is not None:
             self.instances.remove(old)
         return old is not None
 
 
-class Replayed:
+class CudaGraphReplay:
     """``run`` as a callable that records itself and then replays. ``results``: how many outputs the caller sees (None: all).
 
     ``is_dynamic``: sizes may differ from call to call. Which inputs are tensors may not. ``told`` is called once with a sentence: what was recorded, or why nothing can be.
@@ -152,28 +152,28 @@ class Replayed:
     def __init__(
         self,
         run: Run,
-        recorder: Recorder,
+        recorder: GraphRecorder,
         *,
         is_boxed: bool = False,
         is_dynamic: bool = True,
-        results: int | None = None,
-        told: Callable[[str], None] = lambda sentence: None,
+        visible_outputs: int | None = None,
+        on_status: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.run = run
-        self.refused = ""
+        self.disabled_reason = ""
         self._recorder = recorder
         self._is_boxed = is_boxed
         self._is_dynamic = is_dynamic
         self._are_tensors: tuple[bool, ...] | None = None
-        self._results = results
-        self._told = told
-        self._shapes: dict[Any, _Shape] = {}
+        self._visible_outputs = visible_outputs
+        self._on_status = on_status
+        self._shapes: dict[Any, _ShapeState] = {}
         self._has_recorded = False
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """The outputs for these inputs."""
-        if self.refused or (place := self._recorder.place()) is None:
+        if self.disabled_reason or (place := self._recorder.current_stream()) is None:
             return self.run(*inputs)
         given: Sequence[Any] = inputs[0] if self._is_boxed else inputs
         kinds = self._are_tensors
@@ -184,129 +184,135 @@ class Replayed:
         sizes = [x.shape for x in given if isinstance(x, torch.Tensor)] if self._is_dynamic else ()
         key = (place, torch.is_inference_mode_enabled(), *numbers, *sizes)
         with self._lock:
-            made = self._replayed(key, given, addresses)
+            made = self._replay(key, given, addresses)
         if made is None:
             return self.run(*inputs)
         if self._is_boxed:
             inputs[0].clear()
         return made
 
-    def _replayed(self, key: Any, given: Sequence[Any], addresses: list[int]) -> tuple[Any, ...] | None:
+    def _replay(self, key: Any, given: Sequence[Any], addresses: list[int]) -> tuple[Any, ...] | None:
         """The outputs from a recording, None where this call had better run plainly."""
         shape = self._shapes.get(key)
         if shape is None:
-            if len(self._shapes) < SHAPES and not self._refusal(given):
-                self._shapes[key] = _Shape(seen=[tuple(addresses)])
+            if len(self._shapes) < MAX_SHAPES and not self._why_not_recordable(given):
+                self._shapes[key] = _ShapeState(earlier_addresses=[tuple(addresses)])
             return None
         for instance in shape.instances:
-            if instance.fits(addresses) and instance.is_free():
+            if instance.matches_addresses(addresses) and instance.has_no_live_outputs():
                 return instance(given)
-        if not self._is_time(shape, given, addresses) or not shape.has_room(addresses):
+        if not self._should_record(shape, given, addresses) or not shape.can_record(addresses):
             return None
-        shape.attempts -= 1
+        shape.attempts_left -= 1
         try:
             instance = self._record(shape, given, addresses)
         except Exception as error:
             first = str(error).strip().split("\n")[0]
-            self._refuse(f"it cannot be recorded ({type(error).__name__}: {first})")
+            self._disable(f"it cannot be recorded ({type(error).__name__}: {first})")
             return None
         shape.instances.append(instance)
         return instance(given)
 
-    def _refusal(self, given: Sequence[Any]) -> str:
+    def _why_not_recordable(self, given: Sequence[Any]) -> str:
         for value in given:
-            if isinstance(value, torch.Tensor) and self._is_elsewhere(value) and value.dim():
-                self._refuse(f"a tensor lies on another device ({value.device})")
-        return self.refused
+            if isinstance(value, torch.Tensor) and self._is_on_other_device(value) and value.dim():
+                self._disable(f"a tensor lies on another device ({value.device})")
+        return self.disabled_reason
 
-    def _is_elsewhere(self, value: torch.Tensor) -> bool:
+    def _is_on_other_device(self, value: torch.Tensor) -> bool:
         return value.device.type != self._recorder.device_type
 
-    def _refuse(self, reason: str) -> None:
-        if not self.refused:
-            self.refused = f"Kernels are launched one by one: {reason}."
-            self._told(self.refused)
+    def _disable(self, reason: str) -> None:
+        if not self.disabled_reason:
+            self.disabled_reason = f"Kernels are launched one by one: {reason}."
+            self._on_status(self.disabled_reason)
 
-    def _is_time(self, shape: _Shape, given: Sequence[Any], addresses: list[int]) -> bool:
+    def _should_record(self, shape: _ShapeState, given: Sequence[Any], addresses: list[int]) -> bool:
         """Whether to record now; notes which inputs move."""
-        if any(instance.fits(addresses) for instance in shape.instances):
+        if any(instance.matches_addresses(addresses) for instance in shape.instances):
             return True  # its results are held
-        heavier = [(self._moved(shape, known, addresses), known) for known in shape.seen]
+        heavier = [(self._changed_addresses(shape, known, addresses), known) for known in shape.earlier_addresses]
         nearest = min((moved for moved, _ in heavier), key=lambda moved: _bytes(given, moved))
-        if nearest and _bytes(given, nearest) > LIGHT and shape.patience:
-            shape.patience -= 1
-            shape.seen.append(tuple(addresses))
+        if nearest and _bytes(given, nearest) > CHEAP_COPY_BYTES and shape.calls_to_wait:
+            shape.calls_to_wait -= 1
+            shape.earlier_addresses.append(tuple(addresses))
             return False
-        shape.moving |= nearest
+        shape.changing_inputs |= nearest
         return True
 
-    def _moved(self, shape: _Shape, known: tuple[int, ...], addresses: list[int]) -> set[int]:
-        return {n for n, (a, b) in enumerate(zip(known, addresses, strict=True)) if a != b} - shape.moving
+    def _changed_addresses(self, shape: _ShapeState, known: tuple[int, ...], addresses: list[int]) -> set[int]:
+        return {n for n, (a, b) in enumerate(zip(known, addresses, strict=True)) if a != b} - shape.changing_inputs
 
-    def _record(self, shape: _Shape, given: Sequence[Any], addresses: list[int]) -> Instance:
+    def _record(self, shape: _ShapeState, given: Sequence[Any], addresses: list[int]) -> ReplayInstance:
         read, moves = list(given), []
         tensors = {n: x for n, x in enumerate(given) if isinstance(x, torch.Tensor)}
-        device = next((x.device for x in tensors.values() if not self._is_elsewhere(x)), self._recorder.device_type)
+        device = next(
+            (x.device for x in tensors.values() if not self._is_on_other_device(x)), self._recorder.device_type
+        )
         for n, value in tensors.items():
-            if n in shape.moving or self._is_elsewhere(value):
+            if n in shape.changing_inputs or self._is_on_other_device(value):
                 moves.append(n)
                 read[n] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
         buffers = [read[n] for n in moves]
-        fill(buffers, [given[n] for n in moves])
+        copy_inputs(buffers, [given[n] for n in moves])
         recording = self._recorder.record(
             (lambda: self.run(list(read))) if self._is_boxed else (lambda: self.run(*read))
         )
         stays = tuple(n for n in tensors if n not in moves)
-        results, storages = self._kept(recording.outputs, read)
+        results, storages = self._plan_outputs(recording.outputs, read)
         first = {id(out): n for n, out in reversed(list(enumerate(recording.outputs)))}
         twins = tuple(first[id(o)] if isinstance(o, torch.Tensor) else n for n, o in enumerate(recording.outputs))
         if not self._has_recorded:
             self._has_recorded = True
-            self._told(
+            self._on_status(
                 f"Its kernels are recorded and launched as one; {len(moves)} of {len(tensors)} inputs are copied."
             )
-        return Instance(
+        return ReplayInstance(
             stays, tuple(addresses[n] for n in stays), tuple(moves), buffers, recording.replay, results, twins, storages
         )
 
-    def _kept(
+    def _plan_outputs(
         self, outputs: Sequence[Any], read: Sequence[Any]
-    ) -> tuple[tuple[Kept, ...], tuple[tuple[int, int], ...]]:
+    ) -> tuple[tuple[RecordedOutput, ...], tuple[tuple[int, int], ...]]:
         """How each output is handed out, and the memory to watch."""
         inputs = {
             x.untyped_storage()._cdata: n for n, x in reversed(list(enumerate(read))) if isinstance(x, torch.Tensor)
         }
         memory: dict[int, torch.UntypedStorage] = {}
-        kept: list[Kept] = []
+        kept: list[RecordedOutput] = []
         for position, out in enumerate(outputs):
             if not isinstance(out, torch.Tensor):
-                kept.append(Kept(value=out))
+                kept.append(RecordedOutput(value=out))
                 continue
             storage = out.untyped_storage()
             if storage._cdata in inputs:
-                kept.append(_passed_on(out, inputs[storage._cdata], read))
+                kept.append(_input_as_output(out, inputs[storage._cdata], read))
                 continue
             if storage._cdata not in memory:
-                memory[storage._cdata] = _fixed(storage, out.device)
+                memory[storage._cdata] = _unresizable_storage(storage, out.device)
             tensor = torch.empty(0, dtype=out.dtype, device=out.device)
             tensor.set_(memory[storage._cdata], out.storage_offset(), out.shape, out.stride())
-            is_seen = self._results is None or position < self._results
-            kept.append(Kept(tensor, is_copied=is_seen and not self._is_boxed and storage.nbytes() <= GIVEN_AWAY))
+            is_seen = self._visible_outputs is None or position < self._visible_outputs
+            kept.append(
+                RecordedOutput(
+                    tensor, is_copied=is_seen and not self._is_boxed and storage.nbytes() <= MAX_COPIED_OUTPUT_BYTES
+                )
+            )
         watched = [s._cdata for s in memory.values()]
         memory.clear()
         return tuple(kept), tuple((s, use_count(s)) for s in watched)
 
 
-def _passed_on(out: torch.Tensor, position: int, read: Sequence[Any]) -> Kept:
+def _input_as_output(out: torch.Tensor, position: int, read: Sequence[Any]) -> RecordedOutput:
     """A result that is an input, or a view of one."""
     same = next((n for n, x in enumerate(read) if x is out), None)
     if same is not None:
-        return Kept(given=same)
+        return RecordedOutput(input_index=same)
     offset = out.storage_offset() - read[position].storage_offset()
-    return Kept(given=position, view=(tuple(out.shape), out.stride(), offset))
+    return RecordedOutput(input_index=position, view=(tuple(out.shape), out.stride(), offset))
 
 
-def _fixed(storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
+def _unresizable_storage(storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
     """The same memory as a storage that cannot be moved by resizing a tensor in it."""
     if not storage.nbytes():
         return storage
@@ -319,7 +325,7 @@ def _bytes(given: Sequence[Any], positions: set[int]) -> int:
     return sum(given[n].nbytes for n in positions if isinstance(given[n], torch.Tensor))
 
 
-def fill(buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+def copy_inputs(buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copy values to where a recording reads them. Elements that share memory are written once."""
     for buffer, value in zip(buffers, values, strict=True):
         if 0 in buffer.stride():
@@ -329,7 +335,7 @@ def fill(buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> Non
             buffer.copy_(value, non_blocking=True)
 
 
-class CudaRecorder:
+class CudaGraphRecorder:
     """Records CUDA graphs on the current device."""
 
     device_type = "cuda"
@@ -337,14 +343,14 @@ class CudaRecorder:
     def __init__(self) -> None:
         self._streams: dict[int, torch.cuda.Stream] = {}
 
-    def place(self) -> object | None:
+    def current_stream(self) -> object | None:
         """The current device and stream; None while somebody else records on it."""
         if torch._C._cuda_isCurrentStreamCapturing():
             return None
         device = torch._C._cuda_getDevice()
         return device, torch._C._cuda_getCurrentRawStream(device)
 
-    def record(self, run: Callable[[], tuple[Any, ...]]) -> Recording:
+    def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
         """A CUDA graph with a memory pool of its own.
 
         Raises:
@@ -356,7 +362,7 @@ class CudaRecorder:
         stream, graph = self._streams[device], torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream), _collector_off(), _scratch_of_its_own():
+        with torch.cuda.stream(stream), _gc_disabled(), _private_cublas_workspace():
             # Other threads may allocate meanwhile: only what this thread does must be allowed in a capture.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
@@ -367,11 +373,11 @@ class CudaRecorder:
                 raise
             graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(stream)
-        return Recording(graph.replay, outputs)
+        return GraphRecording(graph.replay, outputs)
 
 
 @contextlib.contextmanager
-def _scratch_of_its_own() -> Any:
+def _private_cublas_workspace() -> Any:
     """The matrix library's scratch memory is taken from the recording's own memory, and is not kept a second time for calls outside of it."""
     torch._C._cuda_clearCublasWorkspaces()
     try:
@@ -381,7 +387,7 @@ def _scratch_of_its_own() -> Any:
 
 
 @contextlib.contextmanager
-def _collector_off() -> Any:
+def _gc_disabled() -> Any:
     """Old graphs must not be destroyed while one is captured."""
     import gc
 

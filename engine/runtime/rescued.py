@@ -8,21 +8,28 @@ from typing import Any
 import torch
 
 
-class OtherSizes(RuntimeError):
+class UnexpectedSize(RuntimeError):
     """Sizes that values decide are not what a graph assumes: its kernels would read what is not there."""
 
 
 Run = Callable[..., Any]
-Told = Callable[[BaseException, str, str], None]
+OnFallback = Callable[[BaseException, str, str], None]
 """Hears of a failure: the error, a sentence on it, and what was done instead."""
 
-_LASTING = ("illegal", "unspecified launch failure", "device-side assert", "misaligned address", "hardware", "ECC")
+_STICKY_ERRORS = (
+    "illegal",
+    "unspecified launch failure",
+    "device-side assert",
+    "misaligned address",
+    "hardware",
+    "ECC",
+)
 """Words of errors after which a process cannot use the card any more."""
-THIS_CALL = "this call is computed by ATen, operator by operator"
-EVERY_CALL = "this graph is computed by ATen from now on, operator by operator"
+THIS_CALL_NOTE = "this call is computed by ATen, operator by operator"
+EVERY_CALL_NOTE = "this graph is computed by ATen from now on, operator by operator"
 
 
-def rescued(run: Run, instead: Callable[[], Run], told: Told, *, is_boxed: bool) -> Run:
+def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: OnFallback, *, is_boxed: bool) -> Run:
     """``run``, or what ``instead`` makes where it cannot run here. Errors that no other way avoids are raised as they are.
 
     A boxed program empties the list that it is given, so that nobody can compute from it again: its errors are told, and raised.
@@ -32,7 +39,7 @@ def rescued(run: Run, instead: Callable[[], Run], told: Told, *, is_boxed: bool)
 
     def other() -> Run:
         if not others:
-            others.append(instead())
+            others.append(make_fallback())
         return others[0]
 
     def call(*inputs: Any) -> Any:
@@ -41,19 +48,21 @@ def rescued(run: Run, instead: Callable[[], Run], told: Told, *, is_boxed: bool)
         try:
             return run(*inputs)
         except torch.OutOfMemoryError as error:
-            told(error, full_card(error), "" if is_boxed else THIS_CALL)
+            on_fallback(error, describe_oom(error), "" if is_boxed else THIS_CALL_NOTE)
             if is_boxed:
                 raise
             failed: BaseException = error.with_traceback(None)  # which holds what the program had made so far
-        except OtherSizes as error:
-            told(error, f"Kernels do not fit this call: {error}.", "" if is_boxed else THIS_CALL)
+        except UnexpectedSize as error:
+            on_fallback(error, f"Kernels do not fit this call: {error}.", "" if is_boxed else THIS_CALL_NOTE)
             if is_boxed:
                 raise
             failed = error.with_traceback(None)
         except RuntimeError as error:
-            if not is_refusal(error):
+            if not is_launch_failure(error):
                 raise
-            told(error, f"A kernel could not be started: {_first_line(error)}.", "" if is_boxed else EVERY_CALL)
+            on_fallback(
+                error, f"A kernel could not be started: {_first_line(error)}.", "" if is_boxed else EVERY_CALL_NOTE
+            )
             if is_boxed:
                 raise
             is_gone.append(True)
@@ -66,13 +75,13 @@ def rescued(run: Run, instead: Callable[[], Run], told: Told, *, is_boxed: bool)
     return call
 
 
-def is_refusal(error: BaseException) -> bool:
+def is_launch_failure(error: BaseException) -> bool:
     """Whether the driver refused to start a kernel, and everything else still works."""
     text = str(error)
-    return "Triton Error [" in text and not any(word in text for word in _LASTING)
+    return "Triton Error [" in text and not any(word in text for word in _STICKY_ERRORS)
 
 
-def full_card(error: BaseException, free: tuple[int, int] | None = None, held: int | None = None) -> str:
+def describe_oom(error: BaseException, free: tuple[int, int] | None = None, held: int | None = None) -> str:
     """What a card that is full holds, and whose it is. ``free``: bytes free and in all; ``held``: bytes that this process has."""
     if free is None or held is None:
         try:

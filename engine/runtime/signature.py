@@ -10,10 +10,10 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from engine.bytecode.kept import Kept
-from engine.ir.context import attention
+from engine.bytecode.kept import WeakCodeMemo
+from engine.ir.context import slow_dispatch_tokens
 
-FILE = "<engine dispatch>"
+DISPATCH_FILE = "<engine dispatch>"
 """File name of generated dispatching functions."""
 
 
@@ -24,8 +24,8 @@ class Parameters:
     positional_only: tuple[str, ...]
     positional: tuple[str, ...]
     keyword_only: tuple[str, ...]
-    rest: str | None
-    keywords: str | None
+    varargs: str | None
+    varkw: str | None
 
     @classmethod
     def of(cls, code: CodeType) -> Parameters:
@@ -41,33 +41,33 @@ class Parameters:
     @property
     def names(self) -> tuple[str, ...]:
         """All of them in ``co_varnames`` order."""
-        ends = tuple(n for n in (self.rest, self.keywords) if n is not None)
+        ends = tuple(n for n in (self.varargs, self.varkw) if n is not None)
         return (*self.positional_only, *self.positional, *self.keyword_only, *ends)
 
 
 @dataclass(frozen=True)
-class Shape:
+class Signature:
     """What is generated once per code object."""
 
     parameters: Parameters
-    dispatch: CodeType
+    dispatch_code: CodeType
     """Code with free variables ``attention``, ``bound`` (the (check, run) pairs), ``cells``, ``leave_out`` and ``miss``; touches no globals."""
-    spread: Callable[..., Any]
+    call_positional: Callable[..., Any]
     """``spread(run, *values)``: call ``run`` with values given in ``co_varnames`` order."""
 
 
-def shape_of(code: CodeType) -> Shape:
+def signature_of(code: CodeType) -> Signature:
     """The generated functions for a code object's signature."""
-    return _shapes(code)
+    return _signatures(code)
 
 
-def _generate(code: CodeType) -> Shape:
+def _generate(code: CodeType) -> Signature:
     parameters = Parameters.of(code)
     # Parameters get plain names here and their own ones afterwards, so that none can clash with what the text uses.
     plain = [f"p{i}" for i in range(len(parameters.names))]
-    heading, call = _texts(parameters, plain)
+    heading, call = _header_and_call(parameters, plain)
     values = "".join(f"{p}, " for p in plain)
-    define, result = _delegation(code)
+    define, result = _definition_and_return(code)
     text = (
         f"def make(attention, bound, cells, leave_out, miss):\n"
         f"    {define} dispatch({heading}):\n"
@@ -85,29 +85,29 @@ def _generate(code: CodeType) -> Shape:
         f"    return run({call})\n"
     )
     space: dict[str, Any] = {}
-    exec(compile(text, FILE, "exec"), space)
+    exec(compile(text, DISPATCH_FILE, "exec"), space)
     inner = next(c for c in space["make"].__code__.co_consts if isinstance(c, CodeType))
     names = parameters.names
     dispatch = inner.replace(
         co_varnames=(*names, *inner.co_varnames[len(names) :]), co_name=code.co_name, co_qualname=code.co_qualname
     )
-    return Shape(parameters, dispatch, space["spread"])
+    return Signature(parameters, dispatch, space["spread"])
 
 
-_shapes = Kept(_generate)
-_OWN_FILES = frozenset((FILE, str(Path(__file__).with_name("dispatch.py"))))
+_signatures = WeakCodeMemo(_generate)
+_DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatch.py"))))
 
 
-def leave_out_dispatch(error: BaseException) -> None:
+def strip_dispatch_frames(error: BaseException) -> None:
     """Let a traceback go on from the caller's frame to the function's own: code that reads it sees the frames of a plain call."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename in _OWN_FILES:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in _DISPATCH_FILES:
         traceback = traceback.tb_next
     if traceback is not None:
         error.__traceback__ = traceback
 
 
-def _delegation(code: CodeType) -> tuple[str, str]:
+def _definition_and_return(code: CodeType) -> tuple[str, str]:
     """How a function of this kind is defined, and how it returns what another call gives."""
     if code.co_flags & inspect.CO_COROUTINE:
         return "async def", "return await {}"
@@ -116,14 +116,14 @@ def _delegation(code: CodeType) -> tuple[str, str]:
     return "def", "return {}"
 
 
-def _texts(parameters: Parameters, plain: list[str]) -> tuple[str, str]:
+def _header_and_call(parameters: Parameters, plain: list[str]) -> tuple[str, str]:
     """The heading that takes the arguments, and the call that passes them on."""
     names = iter(plain)
     only = [next(names) for _ in parameters.positional_only]
     positional = [next(names) for _ in parameters.positional]
     keyword = [(real, next(names)) for real in parameters.keyword_only]
-    rest = next(names) if parameters.rest is not None else None
-    keywords = next(names) if parameters.keywords is not None else None
+    rest = next(names) if parameters.varargs is not None else None
+    keywords = next(names) if parameters.varkw is not None else None
     star = [f"*{rest}"] if rest else (["*"] if keyword else [])
     heading = [
         *only,
@@ -143,26 +143,28 @@ def _texts(parameters: Parameters, plain: list[str]) -> tuple[str, str]:
     return ", ".join(heading), ", ".join(call)
 
 
-def make(function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]) -> tuple[FunctionType, CellType]:
+def make_dispatch_function(
+    function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]
+) -> tuple[FunctionType, CellType]:
     """The dispatching function for ``function``, which calls ``miss(values)`` when no entry admits a call, and the cell of its (check, run) pairs."""
-    code = shape_of(function.__code__).dispatch
+    code = signature_of(function.__code__).dispatch_code
     bound = CellType(())
     cells = {
-        "attention": _ATTENTION,
+        "attention": _SLOW_DISPATCH_CELL,
         "bound": bound,
         "cells": CellType(function.__closure__ or ()),
-        "leave_out": _LEAVE_OUT,
+        "leave_out": _STRIP_FRAMES_CELL,
         "miss": CellType(miss),
     }
     closure = tuple(cells[name] for name in code.co_freevars)
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure), bound
 
 
-_ATTENTION = CellType(attention)
-_LEAVE_OUT = CellType(leave_out_dispatch)
+_SLOW_DISPATCH_CELL = CellType(slow_dispatch_tokens)
+_STRIP_FRAMES_CELL = CellType(strip_dispatch_frames)
 
 
-def dress(dispatch: FunctionType, function: FunctionType) -> None:
+def copy_metadata(dispatch: FunctionType, function: FunctionType) -> None:
     """Give a dispatching function everything that a person can ask of the function it stands for."""
     dispatch.__name__ = function.__name__
     dispatch.__qualname__ = function.__qualname__
@@ -177,15 +179,15 @@ def dress(dispatch: FunctionType, function: FunctionType) -> None:
     dispatch.__dict__["__wrapped__"] = function
 
 
-def bind(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def bind_call_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The values a call would give the parameters, in ``co_varnames`` order, defaults filled in. Runs none of the function.
 
     Raises:
         TypeError: the arguments do not fit, with Python's own message.
     """
     taken: list[tuple[Any, ...]] = []
-    taker, _ = make(function, taken.append)
-    dress(taker, function)
+    taker, _ = make_dispatch_function(function, taken.append)
+    copy_metadata(taker, function)
     found = taker(*args, **kwargs)
     if inspect.iscoroutine(found):
         found.close()

@@ -10,19 +10,26 @@ from typing import Any
 import torch
 
 from engine.errors import BadArgument
-from engine.ir.origin import Scope
+from engine.ir.origin import FrameScope
 from engine.ir.spec import TensorSpec
 from engine.records.guards import CallExplanation
 from engine.records.session import CompilationRecord, Session
-from engine.runtime.dispatch import Dispatch
-from engine.runtime.observed import Gone, Kept, Lost, made, observed, resolved
+from engine.runtime.dispatch import DispatcherState
+from engine.runtime.observed import (
+    RetainedValue,
+    UndescribedValue,
+    ValueUnavailable,
+    make_argument,
+    recorded_frame,
+    resolve_argument,
+)
 
-NOT_LIVE = "The session was loaded, or what it recorded is gone: there is no compiled function to ask."
+NOT_LIVE_MESSAGE = "The session was loaded, or what it recorded is gone: there is no compiled function to ask."
 NUMBERS = (int, float, bool, str, type(None))
 
 
 @dataclass(frozen=True)
-class Input:
+class EditableInput:
     """One value that a person may change: where it is (``x``, ``xs[0]``), and its fields as text.
 
     A tensor has ``shape``, ``stride``, ``dtype``, ``device`` and ``requires_grad``; anything else a ``value``.
@@ -32,13 +39,13 @@ class Input:
     fields: Mapping[str, str]
 
 
-def inputs_of(session: Session, frame: str) -> tuple[Input, ...]:
+def editable_inputs(session: Session, frame: str) -> tuple[EditableInput, ...]:
     """What the last recorded call of a frame was given.
 
     Raises:
         BadArgument: the session is not live.
     """
-    return tuple(i for name, value in _last(session, frame).items() for i in _inputs(name, value))
+    return tuple(i for name, value in _last_arguments(session, frame).items() for i in _inputs(name, value))
 
 
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
@@ -48,25 +55,25 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
         BadArgument: the session is not live, an argument is gone, or a text is no such value.
     """
     try:
-        arguments = {n: resolved(_edited(n, v, edits)) for n, v in _last(session, frame).items()}
-    except Gone as error:
+        arguments = {n: resolve_argument(_edited(n, v, edits)) for n, v in _last_arguments(session, frame).items()}
+    except ValueUnavailable as error:
         raise BadArgument(f"Nothing can be asked: {error}.") from error
-    found = observed(session, frame)
+    found = recorded_frame(session, frame)
     told = None
-    if found is not None and found.ask is not None:
-        told = found.ask(arguments)
-    elif found is not None and (dispatch := found.dispatch()) is not None:
-        told = explanation(dispatch, dispatch.scope(tuple(arguments.values())))
+    if found is not None and found.explain is not None:
+        told = found.explain(arguments)
+    elif found is not None and (dispatch := found.dispatcher_state()) is not None:
+        told = explain_entries(dispatch, dispatch.scope(tuple(arguments.values())))
     if told is None:
-        raise BadArgument(NOT_LIVE)
+        raise BadArgument(NOT_LIVE_MESSAGE)
     return told
 
 
-def explanation(dispatch: Dispatch, scope: Scope) -> CallExplanation:
+def explain_entries(dispatch: DispatcherState, scope: FrameScope) -> CallExplanation:
     """What each entry says to a call."""
     entries = dispatch.entries
     results = {e.id: dispatch.compiler.explain(e, scope) for e in entries}
-    rejections = {e.id: dispatch.rejection(e, scope) for e in entries}
+    rejections = {e.id: dispatch.guard_failure(e, scope) for e in entries}
     hit = next((e.id for e in entries if rejections[e.id] is None), None)
     refused = tuple(r for r in rejections.values() if r is not None)
     return CallExplanation(dispatch.cache.frame.id, hit, tuple(e.id for e in entries), refused, results)
@@ -79,18 +86,18 @@ def measure_guards(session: Session) -> int:
     """
     measured = 0
     for compilation in session.compilations:
-        found = observed(session, compilation.frame)
-        dispatch = None if found is None else found.dispatch()
+        found = recorded_frame(session, compilation.frame)
+        dispatch = None if found is None else found.dispatcher_state()
         call = next((c for c in found.calls if c.entry == compilation.id), None) if found else None
         entry = next((e for e in dispatch.entries if e.id == compilation.id), None) if dispatch else None
         if dispatch is None or call is None or entry is None or compilation.guards is None:
             continue
         try:
-            arguments = {n: made(resolved(v)) for n, v in call.arguments.items()}
-        except Gone:
+            arguments = {n: make_argument(resolve_argument(v)) for n, v in call.arguments.items()}
+        except ValueUnavailable:
             continue
         costs = dispatch.compiler.guard_costs(entry, dispatch.function.__closure__ or (), arguments)
-        session.amend(compilation.id, _with_costs(costs))
+        session.update_compilation(compilation.id, _with_costs(costs))
         measured += 1
     return measured
 
@@ -104,17 +111,17 @@ def _with_costs(costs: tuple[float | None, ...]) -> Callable[[CompilationRecord]
     return change
 
 
-def _last(session: Session, frame: str) -> Mapping[str, Any]:
+def _last_arguments(session: Session, frame: str) -> Mapping[str, Any]:
     """What the last recorded call of a live frame was given."""
-    found = observed(session, frame)
-    if found is None or found.last is None or (found.ask is None and found.dispatch() is None):
-        raise BadArgument(NOT_LIVE)
-    return found.last.arguments
+    found = recorded_frame(session, frame)
+    if found is None or found.last_call is None or (found.explain is None and found.dispatcher_state() is None):
+        raise BadArgument(NOT_LIVE_MESSAGE)
+    return found.last_call.arguments
 
 
-def _inputs(path: str, value: Any) -> Iterator[Input]:
+def _inputs(path: str, value: Any) -> Iterator[EditableInput]:
     if isinstance(value, TensorSpec):
-        yield Input(
+        yield EditableInput(
             path,
             {
                 "shape": _numbers(value.shape),
@@ -125,7 +132,7 @@ def _inputs(path: str, value: Any) -> Iterator[Input]:
             },
         )
     elif type(value) in NUMBERS:
-        yield Input(path, {"value": repr(value)})
+        yield EditableInput(path, {"value": repr(value)})
     elif type(value) in (list, tuple):
         for index, item in enumerate(value):
             yield from _inputs(f"{path}[{index}]", item)
@@ -144,14 +151,14 @@ def _edited(path: str, value: Any, edits: Mapping[str, Mapping[str, str]]) -> An
     if type(value) is dict:
         return {k: _edited(f"{path}[{k!r}]", v, edits) for k, v in value.items()}
     edit = edits.get(path)
-    if not edit or isinstance(value, (Kept, Lost)):
+    if not edit or isinstance(value, (RetainedValue, UndescribedValue)):
         return value
     if not isinstance(value, TensorSpec):
         return _literal(path, edit.get("value", repr(value)))
-    return _other(path, value, edit)
+    return _edited_spec(path, value, edit)
 
 
-def _other(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> TensorSpec:
+def _edited_spec(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> TensorSpec:
     shape = _sizes(path, edit["shape"]) if "shape" in edit else tuple(spec.shape)
     given = edit.get("stride", "").strip()
     stride = _sizes(path, given) if given else (spec.strides if "shape" not in edit else None)

@@ -9,13 +9,13 @@ import torch
 if TYPE_CHECKING:
     from engine.trace.state import Frame
 
-_ASKING = ("register_hook", "retain_grad", "register_multi_grad_hook", "get_gradient_edge")
+_AUTOGRAD_API_NAMES = ("register_hook", "retain_grad", "register_multi_grad_hook", "get_gradient_edge")
 
 
-def asks_autograd(frame: Frame) -> str:
+def find_autograd_use(frame: Frame) -> str:
     """What a function calls for that, anywhere; empty when it calls nothing of the kind by name."""
     names = frame.code.co_names
-    found = next((name for name in _ASKING if name in names), "")
+    found = next((name for name in _AUTOGRAD_API_NAMES if name in names), "")
     if found:
         return found
     is_grad = ("autograd" in names and "grad" in names) or any(

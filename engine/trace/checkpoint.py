@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.utils._device
 
-from engine.ir.global_state import AUTOCAST_DEVICES, attention_kernels, set_attention_kernels
+from engine.ir.global_state import AUTOCAST_DEVICES, restore_sdpa_backends, sdpa_backends
 
-_Read = Callable[[], Any]
-_Write = Callable[[Any], Any]
+_Getter = Callable[[], Any]
+_Setter = Callable[[Any], Any]
 
 
 def _autocast() -> tuple[Any, ...]:
@@ -36,36 +36,38 @@ def _set_deterministic(wanted: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
 
 
-_PARTS: Mapping[str, tuple[_Read, _Write]] = {
+_SETTINGS: Mapping[str, tuple[_Getter, _Setter]] = {
     "grad mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "autocast": (_autocast, _set_autocast),
     "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     "deterministic": (_deterministic, _set_deterministic),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default device": (lambda: torch.utils._device.CURRENT_DEVICE, torch.set_default_device),
-    "kernels of attention": (attention_kernels, set_attention_kernels),
+    "kernels of attention": (sdpa_backends, restore_sdpa_backends),
     "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 }
 """Each piece that tracing may switch for real, by the words a person uses: how to read it and how to set it."""
 
 
 @dataclass(frozen=True)
-class TorchState:
+class TorchStateSnapshot:
     """The pieces of torch's global state as they were at one moment, in the order of ``_PARTS``."""
 
     values: tuple[Any, ...]
 
     @classmethod
-    def now(cls) -> TorchState:
+    def capture(cls) -> TorchStateSnapshot:
         """As they are."""
-        return cls(tuple(read() for read, _ in _PARTS.values()))
+        return cls(tuple(read() for read, _ in _SETTINGS.values()))
 
-    def switched(self) -> tuple[str, ...]:
+    def changed_settings(self) -> tuple[str, ...]:
         """The pieces that stand otherwise now."""
-        return tuple(name for (name, (read, _)), was in zip(_PARTS.items(), self.values, strict=True) if read() != was)
+        return tuple(
+            name for (name, (read, _)), was in zip(_SETTINGS.items(), self.values, strict=True) if read() != was
+        )
 
     def restore(self) -> None:
         """Put back what stands otherwise."""
-        for (read, write), was in zip(_PARTS.values(), self.values, strict=True):
+        for (read, write), was in zip(_SETTINGS.values(), self.values, strict=True):
             if read() != was:
                 write(was)

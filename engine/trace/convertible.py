@@ -8,27 +8,27 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
-def convertible(tensor: torch.Tensor) -> torch.Tensor:
+def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a plain one that sees the same memory in the same way."""
-    if tensor.is_leaf and tensor.grad is not None and not _looks_alike(tensor.grad, tensor):
+    if tensor.is_leaf and tensor.grad is not None and not _has_same_metadata(tensor.grad, tensor):
         with torch.no_grad():
             return tensor.detach().requires_grad_(tensor.requires_grad)
     base = tensor._base
-    if base is None or _lies_in(tensor, base):
+    if base is None or _shares_storage_with_base(tensor, base):
         return tensor
-    if _is_wrapper(tensor):
-        return _put_together_again(tensor)
+    if _is_wrapper_subclass(tensor):
+        return _rebuild_subclass(tensor)
     with torch.no_grad():
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
     return made.requires_grad_(tensor.requires_grad)
 
 
-def _is_wrapper(tensor: Any) -> bool:
+def _is_wrapper_subclass(tensor: Any) -> bool:
     return bool(is_traceable_wrapper_subclass(tensor))
 
 
-def _put_together_again(wrapper: Any) -> torch.Tensor:
+def _rebuild_subclass(wrapper: Any) -> torch.Tensor:
     names, context = wrapper.__tensor_flatten__()
     parts = {name: getattr(wrapper, name) for name in names}
     with torch.no_grad():
@@ -37,14 +37,14 @@ def _put_together_again(wrapper: Any) -> torch.Tensor:
     return again
 
 
-def _looks_alike(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
+def _has_same_metadata(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
     return (gradient.shape, gradient.dtype, gradient.device) == (tensor.shape, tensor.dtype, tensor.device)
 
 
-def _lies_in(view: torch.Tensor, base: torch.Tensor) -> bool:
-    if base.is_nested and not _is_wrapper(base):
+def _shares_storage_with_base(view: torch.Tensor, base: torch.Tensor) -> bool:
+    if base.is_nested and not _is_wrapper_subclass(base):
         return False
-    if view.layout is not torch.strided or _is_wrapper(view) or _is_wrapper(base):
+    if view.layout is not torch.strided or _is_wrapper_subclass(view) or _is_wrapper_subclass(base):
         return True
     if base.layout is not torch.strided:
         return False

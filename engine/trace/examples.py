@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Example:
+class BreakExample:
     """Two texts that define ``f(x)``, x being a tensor; ``torch`` and ``engine`` are imported. ``before`` has the break, ``after`` has none."""
 
     before: str
     after: str
 
 
-def _example(before: str, after: str) -> Example:
-    return Example(textwrap.dedent(before).strip(), textwrap.dedent(after).strip())
+def _example(before: str, after: str) -> BreakExample:
+    return BreakExample(textwrap.dedent(before).strip(), textwrap.dedent(after).strip())
 
 
-EXAMPLES: dict[str, Example] = {
+BREAK_EXAMPLES: dict[str, BreakExample] = {
     "tensor-jump": _example(
         """
         def f(x):

@@ -11,158 +11,158 @@ from engine.options import config
 from engine.records.trace import InlinedCall
 from engine.trace.signals import Unsupported, UserException
 from engine.trace.table import YIELD
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.mappings import DictValue
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.mappings import DictVariable
 from engine.trace.values.refusals import raise_binding_error
-from engine.trace.values.sequences import TupleValue
+from engine.trace.values.sequences import TupleVariable
 
 if TYPE_CHECKING:
     from engine.trace.state import Frame, Tracer
-    from engine.trace.values.functions import FunctionValue
-    from engine.trace.values.generators import GeneratorValue
+    from engine.trace.values.functions import FunctionVariable
+    from engine.trace.values.generators import GeneratorVariable
 
 
-def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Trace the function's body now.
 
     Raises:
         Unsupported: calls are nested too deeply, or it is a coroutine.
     """
-    from engine.trace.loop import run
+    from engine.trace.loop import run_frame
     from engine.trace.state import Frame
-    from engine.trace.values.generators import GeneratorValue
+    from engine.trace.values.generators import GeneratorVariable
 
     code = function.code
-    if len(tx.frames) > tx.room():
+    if len(tx.frames) > tx.remaining_depth():
         tx.raise_error(RecursionError, "maximum recursion depth exceeded")
     if len(tx.frames) > config.inline_depth:
         raise Unsupported("depth", f"{function.describe()} would be call number {len(tx.frames)} on the stack")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Unsupported("unsupported-opcode", f"{function.describe()} is asynchronous")
     parent = tx.frames[-1]
-    frame = Frame(code, function.namespace, parent, parent.spans())
-    frame.locals = bind(tx, function, args, kwargs)
+    frame = Frame(code, function.namespace, parent, parent.user_stack())
+    frame.locals = bind_arguments(tx, function, args, kwargs)
     frame.function = function
-    frame.is_direct, tx.direct = tx.direct is function, None
-    frame.operations = tx.graph.operations
+    frame.returns_to_call, tx.direct_callee = tx.direct_callee is function, None
+    frame.ops_at_entry = tx.graph.op_count
     for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
         frame.cells[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:
-        made = GeneratorValue(frame, tx.root_executed, (function, args, kwargs))
+        made = GeneratorVariable(frame, tx.root_instruction_number, (function, args, kwargs))
         made.names = {name: function.get_attr(tx, name) for name in ("__name__", "__qualname__")}
         return made
-    _note(tx, code, frame)
+    _record_inlined_call(tx, code, frame)
     tx.frames.append(frame)
     try:
-        run(tx, frame)
+        run_frame(tx, frame)
     finally:
         tx.frames.pop()
     assert frame.result is not None
     for generator in tx.open_generators:
-        if generator.used_by is frame:
-            generator.used_by = parent
+        if generator.innermost_user_frame is frame:
+            generator.innermost_user_frame = parent
     return frame.result
 
 
-def run_class_body(tx: Tracer, body: FunctionValue) -> dict[str, Value]:
+def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
     """Trace the body of a class statement; its names in order."""
-    from engine.trace.loop import run
+    from engine.trace.loop import run_frame
     from engine.trace.state import Frame
 
     parent = tx.frames[-1]
-    frame = Frame(body.code, body.namespace, parent, parent.spans())
+    frame = Frame(body.code, body.namespace, parent, parent.user_stack())
     frame.function = body
     for name, cell in zip(body.code.co_freevars, body.cells(tx), strict=True):
         frame.cells[name] = cell
     tx.frames.append(frame)
     try:
-        run(tx, frame)
+        run_frame(tx, frame)
     finally:
         tx.frames.pop()
     return frame.locals
 
 
-def _note(tx: Tracer, code: CodeType, frame: Frame) -> None:
-    if frame.trusted:
+def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:
+    if frame.is_trusted:
         return
     caller = frame.caller_stack[-1] if frame.caller_stack else None
     key = (code.co_filename, code.co_firstlineno, caller)
-    if key not in tx.inlined:
-        tx.inlined[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno)
+    if key not in tx.inlined_calls:
+        tx.inlined_calls[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno)
 
 
-def resume_generator(tx: Tracer, generator: GeneratorValue, sent: Value) -> Value | None:
+def resume_generator(tx: Tracer, generator: GeneratorVariable, sent: Variable) -> Variable | None:
     """Run a generator's body to its next ``yield``; None when it returned."""
     frame = generator.frame
-    if frame.finished:
+    if frame.is_finished:
         return None
     if not generator.is_started and not _is_none(tx, sent):
         tx.raise_type_error("can't send non-None value to a just-started generator")
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
-    generator.begins_step(tx)
+    generator.before_step(tx)
     if generator.is_started:
         frame.push(sent)
     elif any(frame.decoded.handlers):
         tx.open_generators.append(generator)
     generator.is_started = True
-    generator.used_by = tx.frames[-1]
-    frame.caller_stack = tx.frames[-1].spans()
-    return _to_next_yield(tx, generator)
+    generator.innermost_user_frame = tx.frames[-1]
+    frame.caller_stack = tx.frames[-1].user_stack()
+    return _run_to_next_yield(tx, generator)
 
 
-def _to_next_yield(tx: Tracer, generator: GeneratorValue) -> Value | None:
-    from engine.trace.loop import run
+def _run_to_next_yield(tx: Tracer, generator: GeneratorVariable) -> Variable | None:
+    from engine.trace.loop import run_frame
 
     frame = generator.frame
     generator.is_running = True
     tx.frames.append(frame)
     try:
-        outcome = run(tx, frame)
+        outcome = run_frame(tx, frame)
     except UserException as error:
-        _end(frame)
-        raise _left(tx, error) from None
+        _mark_finished(frame)
+        raise _convert_stop_iteration(tx, error) from None
     finally:
         generator.is_running = False
         tx.frames.pop()
     if outcome is YIELD:
         assert frame.result is not None
         return frame.result
-    frame.finished = True
+    frame.is_finished = True
     return None
 
 
-def _end(frame: Frame) -> None:
+def _mark_finished(frame: Frame) -> None:
     """The body was left by an exception: later ends have no value."""
-    frame.finished, frame.result = True, None
+    frame.is_finished, frame.result = True, None
 
 
-def _left(tx: Tracer, error: UserException) -> UserException:
+def _convert_stop_iteration(tx: Tracer, error: UserException) -> UserException:
     """What a generator's caller gets when an exception leaves its body: a StopIteration becomes a RuntimeError (PEP 479)."""
-    if not issubclass(error.value.type(), StopIteration):
+    if not issubclass(error.exception.python_type(), StopIteration):
         return error
-    made = tx.user_exception(RuntimeError("generator raised StopIteration"))
+    made = tx.make_user_exception(RuntimeError("generator raised StopIteration"))
     for name in ("__cause__", "__context__"):
-        made.value.set_attr(tx, name, error.value)
-    made.value.set_attr(tx, "__suppress_context__", Const(True))
+        made.exception.set_attr(tx, name, error.exception)
+    made.exception.set_attr(tx, "__suppress_context__", ConstantVariable(True))
     return made
 
 
-def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value]) -> Value:
+def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Variable]) -> Variable:
     """``generator.throw(...)``."""
-    from engine.trace.handlers.exceptions import exception_of
-    from engine.trace.loop import chain, find_handler
+    from engine.trace.handlers.exceptions import to_exception
+    from engine.trace.loop import jump_to_handler, set_exception_context
 
-    _refuse_thrown(tx, args)
-    error = exception_of(tx, _thrown(tx, args))
+    _check_throw_arguments(tx, args)
+    error = to_exception(tx, _exception_to_throw(tx, args))
     frame = generator.frame
-    if frame.finished or not generator.is_started:
-        _end(frame)
+    if frame.is_finished or not generator.is_started:
+        _mark_finished(frame)
         raise UserException(error)
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
-    generator.begins_step(tx)
-    frame.caller_stack = tx.frames[-1].spans()
+    generator.before_step(tx)
+    frame.caller_stack = tx.frames[-1].user_stack()
     generator.is_running = True
     try:
         item, raised = _throw_into_delegate(tx, frame, error)
@@ -170,103 +170,105 @@ def throw_into_generator(tx: Tracer, generator: GeneratorValue, args: list[Value
         generator.is_running = False
     if item is not None:
         return item
-    if raised is not None and frame.handled:
+    if raised is not None and frame.exc_stack:
         tx.frames.append(frame)
-        chain(tx, raised)
+        set_exception_context(tx, raised)
         tx.frames.pop()
     if raised is not None:
         frame.push(NONE)  # CPython resumes the body with it, and handlers of ``yield from`` count on it
-        if not find_handler(tx, frame, raised):
-            _end(frame)
-            raise _left(tx, UserException(raised))
-    item = _to_next_yield(tx, generator)
-    return generator.stop(tx) if item is None else item
+        if not jump_to_handler(tx, frame, raised):
+            _mark_finished(frame)
+            raise _convert_stop_iteration(tx, UserException(raised))
+    item = _run_to_next_yield(tx, generator)
+    return generator.raise_stop_iteration(tx) if item is None else item
 
 
-def _refuse_thrown(tx: Tracer, args: list[Value]) -> None:
+def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
     """Raise the user's TypeError where ``throw`` is given the wrong number of arguments, or no exception first."""
-    from engine.trace.values.refusals import stand_in
+    from engine.trace.values.refusals import error_stand_in
 
-    first = force(tx, args[0]) if args else None
-    real: Any = None if first is None else first.real()
+    first = realize(tx, args[0]) if args else None
+    real: Any = None if first is None else first.as_python_object()
     is_class = isinstance(real, type) and issubclass(real, BaseException)
-    if first is None or len(args) > 3 or not (is_class or issubclass(first.type(), BaseException)):
-        stands = object() if first is None or issubclass(first.type(), type) else stand_in(first)
+    if first is None or len(args) > 3 or not (is_class or issubclass(first.python_type(), BaseException)):
+        stands = object() if first is None or issubclass(first.python_type(), type) else error_stand_in(first)
         none: Any = (n for n in range(0))
-        tx.fold(lambda: none.throw(*[real if isinstance(real, type) else stands] * len(args)))
+        tx.fold_constant(lambda: none.throw(*[real if isinstance(real, type) else stands] * len(args)))
 
 
-def _thrown(tx: Tracer, args: list[Value]) -> Value:
+def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
     """What ``throw`` is given: an exception, its class, or a class and what an instance is made of."""
-    kind, given = force(tx, args[0]), [] if len(args) < 2 or _is_none(tx, args[1]) else [force(tx, args[1])]
-    real = kind.real()
+    kind, given = realize(tx, args[0]), [] if len(args) < 2 or _is_none(tx, args[1]) else [realize(tx, args[1])]
+    real = kind.as_python_object()
     if not given or not (isinstance(real, type) and issubclass(real, BaseException)):
         return given[0] if given and isinstance(real, type) else kind
-    if issubclass(given[0].type(), real):
+    if issubclass(given[0].python_type(), real):
         return given[0]
-    return force(tx, kind.call(tx, tx.sequence(given[0]) if given[0].type() is tuple else given, {}))
+    return realize(tx, kind.call(tx, tx.unpack_iterable(given[0]) if given[0].python_type() is tuple else given, {}))
 
 
-def _throw_into_delegate(tx: Tracer, frame: Frame, error: Value) -> tuple[Value | None, Value | None]:
+def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Variable | None, Variable | None]:
     """Where a body waits in ``yield from``, its iterator gets the exception first.
 
     What that yields; else what is raised in the body itself, None where the iterator returned and the body goes on.
     """
-    from engine.trace.values.generators import GeneratorValue
+    from engine.trace.values.generators import GeneratorVariable
 
     send = frame.decoded.ops[frame.op.index - 1] if frame.op.index else frame.op
     if send.opname != "SEND" or frame.op.opname != "YIELD_VALUE":
         return None, error
-    inner = force(tx, frame.stack[-1])
+    inner = realize(tx, frame.stack[-1])
     try:
-        if issubclass(error.type(), GeneratorExit):
-            if isinstance(inner, GeneratorValue):
+        if issubclass(error.python_type(), GeneratorExit):
+            if isinstance(inner, GeneratorVariable):
                 close_generator(tx, inner)
-            elif not inner.lacks("close"):
+            elif not inner.lacks_methods("close"):
                 inner.call_method(tx, "close", [], {})
             return None, error
-        if isinstance(inner, GeneratorValue):
+        if isinstance(inner, GeneratorVariable):
             return throw_into_generator(tx, inner, [error]), None
-        if inner.lacks("throw"):
+        if inner.lacks_methods("throw"):
             return None, error
         return inner.call_method(tx, "throw", [error], {}), None
     except UserException as raised:
-        if not issubclass(raised.value.type(), StopIteration):
-            return None, raised.value
+        if not issubclass(raised.exception.python_type(), StopIteration):
+            return None, raised.exception
         if VERSION == (3, 11):
             frame.stack.pop()
-        frame.push(raised.value.get_attr(tx, "value"))
-        frame.index = send.target
+        frame.push(raised.exception.get_attr(tx, "value"))
+        frame.next_index = send.target
         return None, None
 
 
-def close_generator(tx: Tracer, generator: GeneratorValue) -> None:
+def close_generator(tx: Tracer, generator: GeneratorVariable) -> None:
     """``generator.close()``: GeneratorExit is raised where the body waits, so that its handlers run."""
-    hears = generator.delegate() is not None or any(generator.frame.decoded.handlers)
-    if not generator.is_started or generator.frame.finished or not hears:
-        generator.frame.finished = True
+    hears = generator.yield_from_iterator() is not None or any(generator.frame.decoded.handlers)
+    if not generator.is_started or generator.frame.is_finished or not hears:
+        generator.frame.is_finished = True
         return
     try:
-        throw_into_generator(tx, generator, [tx.user_exception(GeneratorExit()).value])
+        throw_into_generator(tx, generator, [tx.make_user_exception(GeneratorExit()).exception])
     except UserException as error:
-        if not issubclass(error.value.type(), (GeneratorExit, StopIteration)):
+        if not issubclass(error.exception.python_type(), (GeneratorExit, StopIteration)):
             raise
         return
     tx.raise_error(RuntimeError, "generator ignored GeneratorExit")
 
 
-def _is_none(tx: Tracer, value: Value) -> bool:
-    forced = force(tx, value)
-    return isinstance(forced, Const) and forced.value is None
+def _is_none(tx: Tracer, value: Variable) -> bool:
+    forced = realize(tx, value)
+    return isinstance(forced, ConstantVariable) and forced.value is None
 
 
-def bind(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value]:
+def bind_arguments(
+    tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]
+) -> dict[str, Variable]:
     """Arguments to local variables as a call does it; raises the user's TypeError where Python would."""
     code = function.code
     count, only = code.co_argcount, code.co_kwonlyargcount
     names = code.co_varnames
     positional, keyword_only = names[:count], names[count : count + only]
-    bound: dict[str, Value] = dict(zip(positional, args, strict=False))
+    bound: dict[str, Variable] = dict(zip(positional, args, strict=False))
     left = dict(kwargs)
     for name in (*positional[code.co_posonlyargcount :], *keyword_only):
         if name in left:
@@ -278,12 +280,12 @@ def bind(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[st
         raise_binding_error(tx, function, args, kwargs)
     next_name = count + only
     if code.co_flags & inspect.CO_VARARGS:
-        bound[names[next_name]] = TupleValue(list(args[count:]))
+        bound[names[next_name]] = TupleVariable(list(args[count:]))
         next_name += 1
     elif len(args) > count:
         raise_binding_error(tx, function, args, kwargs)
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        bound[names[next_name]] = DictValue.of(left)
+        bound[names[next_name]] = DictVariable.from_str_keys(left)
     elif left:
         raise_binding_error(tx, function, args, kwargs)
     return bound
@@ -291,7 +293,7 @@ def bind(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[st
 
 def _fill_defaults(
     tx: Tracer,
-    function: FunctionValue,
+    function: FunctionVariable,
     positional: tuple[str, ...],
     keyword_only: tuple[str, ...],
     bound: dict[str, Any],

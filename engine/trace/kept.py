@@ -10,50 +10,52 @@ import torch
 from engine.trace.signals import Unsupported
 
 if TYPE_CHECKING:
-    from engine.trace.values.base import Value
+    from engine.trace.values.base import Variable
 
-_LEFT: weakref.WeakSet[Any] = weakref.WeakSet()
+_OPAQUE_CACHES: weakref.WeakSet[Any] = weakref.WeakSet()
 """Caches from outside that were asked how often they were used, or of which something was changed that they hold."""
 
 
-def is_left(cache: Any) -> bool:
+def is_opaque_cache(cache: Any) -> bool:
     """Whether Python calls a cache, so that it knows what it holds and how often it was used."""
-    return cache in _LEFT
+    return cache in _OPAQUE_CACHES
 
 
-def leave(cache: Any) -> None:
+def mark_cache_opaque(cache: Any) -> None:
     """From now on Python calls a cache."""
-    _LEFT.add(cache)
+    _OPAQUE_CACHES.add(cache)
 
 
-def forget_left() -> None:
+def reset_opaque_caches() -> None:
     """Use all caches from outside in graphs again."""
-    _LEFT.clear()
+    _OPAQUE_CACHES.clear()
 
 
-class Kept(NamedTuple):
+class ExternallyCached(NamedTuple):
     """Something made while tracing that a cache from outside keeps: later calls of it give the very same object."""
 
-    value: Value
+    variable: Variable
     cache: Any
     version: int
     """How often a tensor had been written to."""
-    born: int
+    created_at: int
     """Which of the root's instructions called the cache."""
 
-    def refused(self, how: str) -> Unsupported:
+    def unsupported(self, how: str) -> Unsupported:
         """Python must call the cache: the code does with the object what later calls see."""
-        leave(self.cache)
-        reason = Unsupported("side-effect", f"{self.value.describe()}, which a cache gives to later calls too, {how}")
-        reason.born = self.born
+        mark_cache_opaque(self.cache)
+        reason = Unsupported(
+            "side-effect", f"{self.variable.describe()}, which a cache gives to later calls too, {how}"
+        )
+        reason.created_at = self.created_at
         return reason
 
-    def is_written_to(self) -> bool:
+    def is_mutated(self) -> bool:
         """Whether it is a tensor and was changed in place."""
-        return self.version != written_to(self.value)
+        return self.version != version_of(self.variable)
 
 
-def written_to(value: Value) -> int:
+def version_of(value: Variable) -> int:
     """How often a tensor was written to, as far as it counts that; of anything else 0."""
     fake = getattr(value, "fake", None)
     return fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0

@@ -5,105 +5,105 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.opcodes import reason
+from engine.bytecode.opcodes import unsupported_reason
 from engine.bytecode.resume import InstructionOffset
 from engine.options import config
-from engine.trace.nested_breaks import innermost_cut
-from engine.trace.open_generators import close_dead
-from engine.trace.signals import Skip, TraceSignal, Unsupported, UserException
+from engine.trace.nested_breaks import find_inlined_breakpoint
+from engine.trace.open_generators import close_unreachable_generators
+from engine.trace.signals import SkipFrame, TracerException, Unsupported, UserException
 from engine.trace.table import HANDLERS
-from engine.trace.values.base import NONE, Const, NotConstant, Value, is_none
+from engine.trace.values.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
 
 
-def run(tx: Tracer, frame: Frame) -> Any:
+def run_frame(tx: Tracer, frame: Frame) -> Any:
     """Run a frame until it returns or yields; says which, with the value in ``frame.result``."""
     while True:
-        outcome = advance(tx, frame)
+        outcome = run_instruction(tx, frame)
         if outcome is not None:
             return outcome
 
 
-def advance(tx: Tracer, frame: Frame) -> Any:
+def run_instruction(tx: Tracer, frame: Frame) -> Any:
     """Run one instruction."""
-    op = frame.decoded.ops[frame.index]
+    op = frame.decoded.ops[frame.next_index]
     frame.op = op
-    frame.index += 1
-    tx.executed += 1
-    frame.begun = tx.executed
-    if tx.executed == tx.cut_at:
-        tx.cut(frame)
-    if tx.executed > config.instruction_budget:
-        raise Unsupported("budget", f"{tx.executed} instructions were traced")
-    if tx.watch is not None:
-        return tx.watch(frame, op, lambda: execute(tx, frame, op))
-    return execute(tx, frame, op)
+    frame.next_index += 1
+    tx.instruction_count += 1
+    frame.instruction_number = tx.instruction_count
+    if tx.instruction_count == tx.breakpoint_at:
+        tx.on_breakpoint(frame)
+    if tx.instruction_count > config.instruction_budget:
+        raise Unsupported("budget", f"{tx.instruction_count} instructions were traced")
+    if tx.instruction_hook is not None:
+        return tx.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
+    return dispatch_opcode(tx, frame, op)
 
 
-def execute(tx: Tracer, frame: Frame, op: Op) -> Any:
+def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
     """Run an instruction's handler; a caught exception of the user's moves the frame to its handler."""
     handler = HANDLERS.get(op.opname)
     if handler is None:
-        raise Unsupported("unsupported-opcode", reason(op.opname))
-    frame.operands = frame.stack[:]
+        raise Unsupported("unsupported-opcode", unsupported_reason(op.opname))
+    frame.stack_before = frame.stack[:]
     try:
         outcome = handler(tx, frame, op)
         if tx.open_generators and outcome is None:
-            close_dead(tx, frame)
+            close_unreachable_generators(tx, frame)
         return outcome
-    except (Unsupported, Skip) as refused:
+    except (Unsupported, SkipFrame) as refused:
         if not refused.stack:  # here all frames of the call stand
-            refused.stack = tx.spans()
+            refused.stack = tx.user_stack()
             if isinstance(refused, Unsupported):
-                refused.cut = innermost_cut(tx)
+                refused.inlined_breakpoint = find_inlined_breakpoint(tx)
         raise
-    except NotConstant:
+    except NotPythonConstant:
         unknown = Unsupported("unsupported-operation", "a value is needed that is not known while tracing")
-        unknown.stack = tx.spans()
+        unknown.stack = tx.user_stack()
         raise unknown from None
     except UserException as error:
-        if error.is_new:
-            error.is_new = False
+        if error.is_unhandled_yet:
+            error.is_unhandled_yet = False
             if op.opname != "RERAISE":
-                chain(tx, error.value)
-        if not find_handler(tx, frame, error.value):
+                set_exception_context(tx, error.exception)
+        if not jump_to_handler(tx, frame, error.exception):
             raise
         return None
-    except (TraceSignal, RecursionError, MemoryError):
+    except (TracerException, RecursionError, MemoryError):
         raise
     except Exception as error:
         # A defect of ours ends the graph here; the instruction is Python's.
-        defect = Unsupported("internal", in_words(error))
-        defect.stack = tx.spans()
+        defect = Unsupported("internal", describe_internal_error(error))
+        defect.stack = tx.user_stack()
         raise defect from error
 
 
-def in_words(error: Exception) -> str:
+def describe_internal_error(error: Exception) -> str:
     """A defect of the tracer, and where it showed."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
 
 
-def chain(tx: Tracer, error: Value) -> None:
+def set_exception_context(tx: Tracer, error: Variable) -> None:
     """A new exception remembers the one that was being handled."""
-    from engine.trace.values.exceptions import ExceptionValue, handled
+    from engine.trace.values.exceptions import ExceptionVariable, current_exception
 
-    before = handled(tx)
-    if not isinstance(error, ExceptionValue):
+    before = current_exception(tx)
+    if not isinstance(error, ExceptionVariable):
         return
-    error.line = tx.spans()[0].line
+    error.raise_line = tx.user_stack()[0].line
     error.traceback = None
     if not is_none(error.attributes.pop("__traceback__", NONE)):
-        raise Skip("unsupported-operation", "an exception with another one's traceback is raised")
+        raise SkipFrame("unsupported-operation", "an exception with another one's traceback is raised")
     error.was_raised = True
     if before is None or before is error:
         return
-    link: Value | None = before
+    link: Variable | None = before
     seen: set[int] = set()
-    while isinstance(link, ExceptionValue) and id(link) not in seen:
+    while isinstance(link, ExceptionVariable) and id(link) not in seen:
         seen.add(id(link))
         if link.attributes.get("__context__") is error:
             del link.attributes["__context__"]
@@ -112,14 +112,14 @@ def chain(tx: Tracer, error: Value) -> None:
     error.set_attr(tx, "__context__", before)
 
 
-def find_handler(tx: Tracer, frame: Frame, error: Value) -> bool:
+def jump_to_handler(tx: Tracer, frame: Frame, error: Variable) -> bool:
     """Go to the exception handler that covers the current instruction; False where there is none."""
     handler = frame.decoded.handlers[frame.op.index]
     if handler is None:
         return False
     del frame.stack[handler.depth :]
-    if handler.push_index:
-        frame.push(Const(InstructionOffset(frame.op.offset // 2)))
+    if handler.pushes_lasti:
+        frame.push(ConstantVariable(InstructionOffset(frame.op.offset // 2)))
     frame.push(error)
-    frame.index = handler.target
+    frame.next_index = handler.target
     return True

@@ -13,7 +13,7 @@ from engine.ir.guard import Cause
 from engine.options import config
 
 
-class NotingShapeEnv(ShapeEnv):
+class RecordingShapeEnv(ShapeEnv):
     """``where`` says why and at which line of the user's code something is assumed now."""
 
     def __init__(self, where: Callable[[str], Cause]) -> None:
@@ -22,19 +22,19 @@ class NotingShapeEnv(ShapeEnv):
             allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
         )
         # Weak: fake tensors in the graph keep this alive, and must not keep the tracer with the arguments of the call.
-        self._method = weakref.WeakMethod(where)
-        self.assumed: dict[Any, Cause] = {}
+        self._cause_method = weakref.WeakMethod(where)
+        self.guard_causes: dict[Any, Cause] = {}
         """By relation."""
-        self.settled: dict[Any, Cause] = {}
+        self.specialization_causes: dict[Any, Cause] = {}
         """By symbol that was found to equal something else."""
 
-    def _where(self, why: str) -> Cause:
-        method = self._method()
-        return Cause(why=why) if method is None else method(why)
+    def _cause(self, why: str) -> Cause:
+        method = self._cause_method()
+        return Cause(reason=why) if method is None else method(why)
 
     def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
-        self.assumed.setdefault(
-            g, self._where("a size or number is a symbol, and tracing took this relation for granted")
+        self.guard_causes.setdefault(
+            g, self._cause("a size or number is a symbol, and tracing took this relation for granted")
         )
         super()._log_guard(prefix, g, forcing_spec)
 
@@ -42,4 +42,4 @@ class NotingShapeEnv(ShapeEnv):
         known = self.replacements.get(a)
         super()._set_replacement(a, tgt, msg)
         if self.replacements.get(a) is not known:
-            self.settled[a] = self._where("a size or number had to be this very one")
+            self.specialization_causes[a] = self._cause("a size or number had to be this very one")

@@ -14,32 +14,39 @@ from weakref import WeakSet
 
 import torch
 
-from engine.bytecode.decode import Decoded, Op, decode, raises_again
+from engine.bytecode.decode import DecodedCode, DecodedInstruction, decode, reraise_index
 from engine.bytecode.spans import span_of
-from engine.ir.fake import fake_mode
-from engine.ir.files import innermost_of_user
-from engine.ir.frame import FrameRequest
+from engine.ir.fake import make_fake_mode
+from engine.ir.files import innermost_user_span
+from engine.ir.frame import CompileRequest
 from engine.ir.global_state import GLOBAL_STATES
-from engine.ir.graph import NodeOrigin
+from engine.ir.graph import NodeProvenance
 from engine.ir.guard import Cause, Guard
-from engine.ir.origin import Fixed, Global, Namespace, Origin
+from engine.ir.origin import ConstantSource, GlobalsNamespace, GlobalSource, Source
 from engine.ir.relation_guard import SameObject
-from engine.ir.value_guard import CodeIs, Equals, IsObject, TypeIs
-from engine.ir.view_history import unasked
+from engine.ir.value_guard import CodeMatch, EqualsMatch, IdMatch, TypeMatch
+from engine.ir.view_history import preserve_stale_grad_fn
 from engine.options import Options
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall
-from engine.trace.checkpoint import TorchState
-from engine.trace.convertible import convertible
+from engine.trace.checkpoint import TorchStateSnapshot
+from engine.trace.convertible import as_fakeable
 from engine.trace.graph_builder import GraphBuilder
-from engine.trace.kept import Kept, written_to
-from engine.trace.shape_env import NotingShapeEnv
-from engine.trace.signals import TraceSignal, Unsupported, UserException
-from engine.trace.values.base import Const, Lazy, NotConstant, Value, force, reached
-from engine.trace.values.optimizers import RESTORES
-from engine.trace.values.wrap import build, from_python
+from engine.trace.kept import ExternallyCached, version_of
+from engine.trace.shape_env import RecordingShapeEnv
+from engine.trace.signals import TracerException, Unsupported, UserException
+from engine.trace.values.base import (
+    ConstantVariable,
+    LazyVariable,
+    NotPythonConstant,
+    Variable,
+    reachable_variables,
+    realize,
+)
+from engine.trace.values.optimizers import USE_GRAD_CODE
+from engine.trace.values.wrap import build_sourceless, build_variable
 
-_STATES = (
+_GUARDED_GLOBAL_STATES = (
     "grad_mode",
     "inference_mode",
     "autocast",
@@ -52,7 +59,7 @@ _STATES = (
 )
 """Pieces of torch's global state that every graph depends on."""
 
-_FIXED_TRUTHS = (TypeIs, IsObject, CodeIs, Equals)
+_IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
 """Guards that cannot fail on an object which the compiled code itself holds."""
 
 
@@ -60,74 +67,74 @@ class Frame:
     """One activation of a code object: the root's, or one traced inline."""
 
     __slots__ = (
-        "begun",
         "builtins",
         "caller_stack",
         "cells",
         "code",
         "decoded",
-        "finished",
+        "exc_stack",
         "function",
         "globals",
-        "handled",
-        "index",
-        "is_direct",
+        "instruction_number",
+        "is_finished",
+        "is_trusted",
         "kw_names",
         "locals",
-        "module",
+        "module_path",
+        "next_index",
         "op",
-        "operands",
-        "operations",
+        "ops_at_entry",
         "parent",
         "result",
+        "returns_to_call",
         "stack",
-        "trusted",
+        "stack_before",
     )
 
     def __init__(
-        self, code: CodeType, namespace: Namespace, parent: Frame | None, caller_stack: tuple[Span, ...]
+        self, code: CodeType, namespace: GlobalsNamespace, parent: Frame | None, caller_stack: tuple[Span, ...]
     ) -> None:
         self.code = code
-        self.decoded: Decoded = decode(code)
-        self.index = 0
-        self.op: Op = self.decoded.ops[0]
-        self.stack: list[Value] = []
-        self.operands: list[Value] = []
+        self.decoded: DecodedCode = decode(code)
+        self.next_index = 0
+        self.op: DecodedInstruction = self.decoded.ops[0]
+        self.stack: list[Variable] = []
+        self.stack_before: list[Variable] = []
         """The stack as the current instruction found it: what it takes lives until it is done."""
-        self.locals: dict[str, Value] = {}
+        self.locals: dict[str, Variable] = {}
         self.cells: dict[str, Any] = {}
         self.globals = namespace
         self.builtins = namespace.values.get("__builtins__", builtins)
         self.parent = parent
         self.caller_stack = caller_stack
-        self.module: str = parent.module if parent is not None else ""
+        self.module_path: str = parent.module_path if parent is not None else ""
         self.kw_names: tuple[str, ...] = ()
-        self.result: Value | None = None
-        self.handled: list[Value] = []
-        self.function: Value | None = None
-        self.finished = False
-        self.begun = 0
+        self.result: Variable | None = None
+        self.exc_stack: list[Variable] = []
+        self.function: Variable | None = None
+        self.is_finished = False
+        self.instruction_number = 0
         """Which of all instructions the current one is."""
-        self.is_direct = False
+        self.returns_to_call = False
         """Whether what it returns is what the calling instruction leaves on the caller's stack."""
-        self.operations = 0
+        self.ops_at_entry = 0
         """How many operations the graph held when the call began."""
-        self.trusted = is_trusted(namespace.name)
+        self.is_trusted = is_trusted_module(namespace.name)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Let go of all values."""
-        for held in (self.stack, self.operands, self.locals, self.cells, self.handled):
+        for held in (self.stack, self.stack_before, self.locals, self.cells, self.exc_stack):
             held.clear()
 
-    def push(self, value: Value) -> None:
+    def push(self, value: Variable) -> None:
         """Push."""
         self.stack.append(value)
 
-    def pop(self) -> Value:
+    def pop(self) -> Variable:
         """Pop, as it is (maybe lazy)."""
         return self.stack.pop()
 
-    def popn(self, count: int) -> list[Value]:
+    def popn(self, count: int) -> list[Variable]:
         """Pop ``count`` values, bottom first."""
         if not count:
             return []
@@ -135,68 +142,68 @@ class Frame:
         del self.stack[-count:]
         return taken
 
-    def spans(self) -> tuple[Span, ...]:
+    def user_stack(self) -> tuple[Span, ...]:
         """The user's call stack at this frame's current instruction, outermost first."""
         return (*self.caller_stack, span_of(self.code, self.op.offset))
 
 
-_TRUSTED = frozenset(
+_TRUSTED_MODULES = frozenset(
     "torch math operator functools itertools collections builtins _operator _functools _collections contextlib enum types typing "
     "copy dataclasses abc numbers warnings inspect random re string weakref unittest einops".split()
 )
 
 
-def is_trusted(module: str | None) -> bool:
+def is_trusted_module(module: str | None) -> bool:
     """Whether a module's functions and classes are taken not to change while a program runs."""
-    return module is not None and module.partition(".")[0] in _TRUSTED
+    return module is not None and module.partition(".")[0] in _TRUSTED_MODULES
 
 
 class GuardSet:
     """Guards in the order in which values were looked at, each once."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Guard] = {}
+        self._guards: dict[Any, Guard] = {}
 
     def add(self, guard: Guard) -> None:
         """Keep ``guard`` unless the same one is there."""
-        if isinstance(guard.origin, Fixed) and isinstance(guard, _FIXED_TRUTHS):
+        if isinstance(guard.source, ConstantSource) and isinstance(guard, _IMPLIED_BY_IDENTITY):
             return
         key = _guard_key(guard)
-        if key not in self._known:
-            self._known[key] = guard
+        if key not in self._guards:
+            self._guards[key] = guard
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._guards)
 
     def all(self) -> tuple[Guard, ...]:
         """In order."""
-        return tuple(self._known.values())
+        return tuple(self._guards.values())
 
     def since(self, count: int) -> list[Guard]:
         """Those added after the first ``count``."""
-        return list(self._known.values())[count:]
+        return list(self._guards.values())[count:]
 
 
 def _guard_key(guard: Guard) -> Any:
     match guard:
         case SameObject():
-            return SameObject, guard.origin, guard.other
-        case TypeIs() | CodeIs() | Equals() | IsObject():
-            return type(guard), guard.origin
+            return SameObject, guard.source, guard.other
+        case TypeMatch() | CodeMatch() | EqualsMatch() | IdMatch():
+            return type(guard), guard.source
         case _:
             with suppress(TypeError):
                 hash(guard)
                 return guard
-            return type(guard), guard.origin, repr(guard)
+            return type(guard), guard.source, repr(guard)
 
 
-def _catches(frame: Frame) -> bool:
+def _has_user_handler(frame: Frame) -> bool:
     """Whether one of the handlers around a frame's instruction does more than leave a context that the graph itself enters and leaves."""
-    if frame.code is RESTORES:
+    if frame.code is USE_GRAD_CODE:
         return False
     handler = frame.decoded.handlers[frame.op.index]
     while handler is not None:
-        again = raises_again(frame.decoded, handler.target)
+        again = reraise_index(frame.decoded, handler.target)
         leave = frame.stack[handler.depth - 1] if 0 < handler.depth <= len(frame.stack) else None
         if again < 0 and not getattr(leave, "is_in_graph", False):
             return True
@@ -207,340 +214,355 @@ def _catches(frame: Frame) -> bool:
 class Tracer:
     """The state of tracing one frame once."""
 
-    def __init__(self, request: FrameRequest, options: Options) -> None:
+    def __init__(self, request: CompileRequest, options: Options) -> None:
         self.request = request
         self.options = options
-        self.shape_env = NotingShapeEnv(self.cause)
-        self.fake_mode = fake_mode(self.shape_env)
+        self.shape_env = RecordingShapeEnv(self.guard_cause)
+        self.fake_mode = make_fake_mode(self.shape_env)
         self.graph = GraphBuilder()
         self.guards = GuardSet()
-        self.known: dict[int, tuple[Value, Any]] = {}
-        self.namespaces: dict[int, Value] = {}
+        self.variables_by_id: dict[int, tuple[Variable, Any]] = {}
+        self.variables_by_dict_id: dict[int, Variable] = {}
         """Objects that were read, by the ids of the dicts that hold their attributes."""
-        self._read: dict[int, tuple[Value, Any]] = {}
+        self._real_by_variable_id: dict[int, tuple[Variable, Any]] = {}
         """Objects with an identity that were wrapped, by id; the object is kept so that its id stays its own."""
-        self.mutated: dict[int, Value] = {}
+        self.mutated_variables: dict[int, Variable] = {}
         """Values with an origin whose contents changed, in the order of their first change."""
-        self.keyed: dict[int, Value] = {}
+        self.identity_keys: dict[int, Variable] = {}
         """Objects from outside that were keys of dicts or elements of sets by their identity, by the ids of their values."""
-        self.viewed: set[int] = set()
+        self.viewed_dict_ids: set[int] = set()
         """Ids of dicts of which views came from outside."""
-        self.changed: list[Value] | None = None
+        self.subgraph_mutations: list[Variable] | None = None
         """While the body of a higher-order operation is traced: every value whose contents changed."""
-        self.globals_written: dict[tuple[Namespace, str], Value | None] = {}
-        self.globals_gone: set[tuple[Namespace, str]] = set()
+        self.global_writes: dict[tuple[GlobalsNamespace, str], Variable | None] = {}
+        self.reordered_globals: set[tuple[GlobalsNamespace, str]] = set()
         """Globals that were deleted and set again: they come last among the names of their module."""
         self.frames: list[Frame] = []
-        self.inlined: dict[tuple[str, int, Span | None], InlinedCall] = {}
-        self.executed = 0
-        self.cut_at = 0
+        self.inlined_calls: dict[tuple[str, int, Span | None], InlinedCall] = {}
+        self.instruction_count = 0
+        self.breakpoint_at = 0
         """At which of all instructions ``cut`` is called with the frame: the graph ends there."""
-        self.cut: Callable[[Frame], None] = lambda frame: None
-        self.direct: Value | None = None
+        self.on_breakpoint: Callable[[Frame], None] = lambda frame: None
+        self.direct_callee: Variable | None = None
         """What is being called by a call instruction that leaves the result on the stack as it is."""
-        self.changes = 0
+        self.mutation_count = 0
         """Counts mutations of any kind; equal counts mean that nothing changed."""
-        self.draws = ""
-        """How numbers are drawn from Python's random generators: see ``Restart``."""
-        self.asked_for_draws = False
+        self.rng_mode = ""
+        """How numbers are drawn from Python's random generators: see ``RestartTracing``."""
+        self.rng_used_in_python = False
         """Whether anything but a number for the graph was to be drawn from a random generator."""
-        self.drawn = 0
+        self.rng_input_count = 0
         """How many random numbers the graph takes as inputs."""
-        self.outside_changes = 0
+        self.external_mutation_count = 0
         """Those of what existed before the call."""
-        self.memos: dict[int, Any] = {}
+        self.cache_results: dict[int, Any] = {}
         """What functions from outside that cache their results gave for which arguments, by their ids."""
-        self.kept: dict[int, Kept] = {}
+        self.externally_cached: dict[int, ExternallyCached] = {}
         """What is in such caches that the traced code may change, by the ids of the values."""
-        self.backwards: list[Any] = []
+        self.traced_backwards: list[Any] = []
         """Backwards of the user's that were traced, which Python would run later."""
-        self.showing: set[tuple[int, int]] = set()
+        self.repr_in_progress: set[tuple[int, int]] = set()
         """Objects whose text is being made by functions that look out for recursion: what looks out, and the ids of their values."""
-        self.stand_ins: dict[int, Any] | None = None
+        self.repr_placeholders: dict[int, Any] | None = None
         """While a container is shown: what stands for it, and for those inside, by the ids of their values."""
-        self.made_up: dict[int, tuple[str, int, Value]] = {}
+        self.assigned_ids: dict[int, tuple[str, int, Variable]] = {}
         """Addresses that stand for those of objects made while tracing, by the ids of their values: which of the root's instructions asked."""
-        self.proxies: dict[int, Value] = {}
+        self.weak_proxies: dict[int, Variable] = {}
         """The weak proxy that was made of each object, by the ids of their values."""
-        self.effects: list[tuple[Value, str]] = []
+        self.side_effect_calls: list[tuple[Variable, str]] = []
         """Calls that have no result but happen, in order, after the graph: how to make them, and in words."""
-        self.context: dict[int, list[Any]] = {}
+        self.context_var_writes: dict[int, list[Any]] = {}
         """What was done to context variables and still holds, by the ids of their values; what the call found there is not in it."""
-        self.contexts_entered = 0
+        self.context_copy_depth = 0
         """How many copies of the context the traced code runs in."""
         self.open_generators: list[Any] = []
         """Generators that have begun and have handlers: closing one runs code."""
-        self.quiet: list[bool] = [False]
+        self.silenced_warnings: list[bool] = [False]
         """For each ``catch_warnings`` entered, outermost first: whether a filter set inside takes every warning without raising."""
-        self.input_ints: list[Any] = []
+        self.symbolic_input_scalars: list[Any] = []
         """Ints read from origins that are symbols."""
-        self.symbols_why: dict[Any, str] = {}
+        self.symbol_reasons: dict[Any, str] = {}
         """Why a number became a symbol, by symbol."""
-        self.sizes_why: dict[Origin, dict[int, str]] = {}
+        self.dynamic_size_reasons: dict[Source, dict[int, str]] = {}
         """Why sizes of an input became symbols, by its dimension."""
         self.input_tensors: list[tuple[Any, int]] = []
-        self.changing: set[Origin] = set()
+        self.known_dynamic_sources: set[Source] = set()
         """Numbers that are known to differ from call to call before any call has shown it."""
         self.input_layouts: dict[int, tuple[Sequence[Any], Sequence[Any], Any]] = {}
         """Sizes, strides and places in memory that inputs came with, whatever was changed of them since, by the identity of their fakes."""
         """Tensors read from origins, with the version of their fakes at that time."""
-        self.watch: Any = None
+        self.instruction_hook: Any = None
         """With steps recorded: called around each instruction."""
-        self.global_cache: dict[tuple[int, str], Value] = {}
-        self.made_classes: dict[type, Value] = {}
+        self.loaded_globals: dict[tuple[int, str], Variable] = {}
+        self.new_classes: dict[type, Variable] = {}
         """Classes that the traced code made, by their twins."""
-        self.tensors_seen = False
-        self.function_modes: list[Value] = []
+        self.saw_tensor = False
+        self.function_modes: list[Variable] = []
         """Torch-function modes that the traced code has entered, innermost last."""
-        self.modes_outside: list[Value] = []
+        self.entry_function_modes: list[Variable] = []
         """Those that are in force where the frame is entered."""
-        self.modes_put_by: list[list[Value]] = []
+        self.suspended_function_modes: list[list[Variable]] = []
         """Those not asked while all of ``__torch_function__`` is switched off: one list for each time that it was."""
-        self.protocol_off = 0
+        self.torch_function_disabled_depth = 0
         """How often ``__torch_function__`` of subclasses is switched off."""
-        self.indexes_by_tensor = False
+        self.scalar_tensors_index = False
         """Whether a tensor of one integer is an index like any tensor: in functions that flex_attention maps over positions."""
-        self.torch_before = TorchState.now()
+        self.torch_state_snapshot = TorchStateSnapshot.capture()
         """torch's global state when the attempt began."""
-        self.undo_at_end: list[Any] = []
+        self.contexts_to_exit: list[Any] = []
         """Contexts that are entered for real while tracing and not left yet."""
-        self.flags_set: set[tuple[Any, str]] = set()
+        self.written_torch_flags: set[tuple[Any, str]] = set()
         """Switches of torch's that the traced code set, as modules and names."""
-        self.entered: list[tuple[Any, torch.fx.Node]] = []
+        self.open_graph_contexts: list[tuple[Any, torch.fx.Node]] = []
         """Contexts that the graph has entered and not left, with the nodes that entered them."""
-        self.root_executed = 0
+        self.root_instruction_number = 0
         """How many instructions of the root frame were begun."""
-        self.is_caught = False
+        self.op_in_try_block = False
         """Whether the user's code does something when an operation of the graph raises."""
-        self.checks: list[tuple[torch.fx.Node, bool, int]] = []
+        self.assumed_conditions: list[tuple[torch.fx.Node, bool, int]] = []
         """Truths of tensors taken for granted, as something is raised otherwise; and which of the root's instructions asked."""
         self.is_compiling = True
         """What traced code learns when it asks whether it is compiled."""
-        self.asked_for_compiler = False
-        self.gives_data = False
+        self.read_is_compiling = False
+        self.graph_sets_data = False
         """Whether the graph gives a tensor from outside other memory."""
-        self.moved: list[Any] = []
+        self.data_assigned_inputs: list[Any] = []
         """Tensors from outside whose ``data`` was set."""
-        self.addresses: WeakSet[Any] = WeakSet()
+        self.data_ptr_variables: WeakSet[Any] = WeakSet()
         """Those of tensors' memory that the traced code holds."""
-        self.storages: dict[int, Any] = {}
+        self.storage_variables: dict[int, Any] = {}
         """The memory of tensors that were asked for it, and of inputs, by the addresses of the fakes' storages."""
-        self.storages_noted = 0
+        self.storages_recorded = 0
         """Of how many inputs it is known whose memory they came with."""
-        self.unbacked_born: dict[Any, int] = {}
+        self.unbacked_created_at: dict[Any, int] = {}
         """Which of the root's instructions made each symbol that only the graph knows."""
-        self.deferred = 0
+        self.runtime_assert_count = 0
         """How many assumptions of numbers that only the graph knows are checked in it."""
-        self.assumed: set[Any] = set()
+        self.runtime_assert_exprs: set[Any] = set()
         """Those assumptions."""
-        self.entry_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _STATES}
+        self.entry_global_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _GUARDED_GLOBAL_STATES}
         """torch's global state when the frame was entered."""
-        self.resumed_grad: dict[int, bool] = {}
+        self.resumed_grad_modes: dict[int, bool] = {}
         """Grad mode outside of each ``with`` statement in which the frame resumes, by its place on the stack."""
-        self.is_handling_outside: bool = GLOBAL_STATES["handling"].read()
+        self.called_in_except_block: bool = GLOBAL_STATES["handling"].read()
         """Whether the frame was called while an exception was being handled."""
 
         self.recursion_limit = sys.getrecursionlimit()
-        self._room = 0
+        self._remaining_depth = 0
 
     # Where we are.
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let go of the call's objects: values that read elements when they are asked for hold the tracer, a backend may ask it for guards."""
         self.request = replace(self.request, arguments={})
-        values: tuple[dict[Any, Any], ...] = (self.known, self.mutated, self.namespaces, self._read, self.keyed)
-        values += (self.proxies, self.memos, self.kept, self.made_up, self.global_cache, self.made_classes)
+        values: tuple[dict[Any, Any], ...] = (
+            self.variables_by_id,
+            self.mutated_variables,
+            self.variables_by_dict_id,
+            self._real_by_variable_id,
+            self.identity_keys,
+        )
+        values += (
+            self.weak_proxies,
+            self.cache_results,
+            self.externally_cached,
+            self.assigned_ids,
+            self.loaded_globals,
+            self.new_classes,
+        )
         for held in values:
             held.clear()
         self.open_generators.clear()
-        del self.cut
+        del self.on_breakpoint
 
-    def is_nested(self) -> bool:
+    def in_subgraph(self) -> bool:
         """Whether operations go into the graph of a body."""
         return hasattr(self.graph, "outer")
 
-    def room(self) -> int:
+    def remaining_depth(self) -> int:
         """How many calls deep the traced code may go before Python would raise RecursionError."""
-        if not self._room:
+        if not self._remaining_depth:
             used, frame = 0, sys._getframe()
             while frame.f_back is not None:
                 used, frame = used + 1, frame.f_back
-            self._room = max(self.recursion_limit - used, 50)
-        return self._room
+            self._remaining_depth = max(self.recursion_limit - used, 50)
+        return self._remaining_depth
 
     @property
     def frame(self) -> Frame:
         """The innermost active frame."""
         return self.frames[-1]
 
-    def spans(self) -> tuple[Span, ...]:
+    def user_stack(self) -> tuple[Span, ...]:
         """The user's stack, outermost first."""
-        return self.frames[-1].spans() if self.frames else ()
+        return self.frames[-1].user_stack() if self.frames else ()
 
-    def node_origin(self, note: str = "") -> NodeOrigin:
+    def node_provenance(self, note: str = "") -> NodeProvenance:
         """Provenance for a node made now."""
-        stack = self.spans()
-        return NodeOrigin((), innermost_of_user(stack), stack, self.frames[-1].module if self.frames else "", note)
+        stack = self.user_stack()
+        return NodeProvenance(
+            (), innermost_user_span(stack), stack, self.frames[-1].module_path if self.frames else "", note
+        )
 
-    def cause(self, why: str) -> Cause:
+    def guard_cause(self, why: str) -> Cause:
         """Why a guard is added now."""
-        stack = self.spans()
-        return Cause(innermost_of_user(stack), stack, why)
+        stack = self.user_stack()
+        return Cause(innermost_user_span(stack), stack, why)
 
-    def grad_outside(self) -> bool | None:
+    def outer_grad_mode(self) -> bool | None:
         """Grad mode where an exception leaves the frame, if it resumes inside of ``with`` statements that switched it."""
-        return self.resumed_grad[min(self.resumed_grad)] if self.resumed_grad else None
+        return self.resumed_grad_modes[min(self.resumed_grad_modes)] if self.resumed_grad_modes else None
 
-    def note_handlers(self) -> None:
+    def update_op_in_try_block(self) -> None:
         """An operation joins the graph: look whether a handler covers it, other than the end of a context that the graph holds."""
-        if not self.is_caught:
-            self.is_caught = any(_catches(f) for f in self.frames)
+        if not self.op_in_try_block:
+            self.op_in_try_block = any(_has_user_handler(f) for f in self.frames)
 
     # Guards and wrapping.
 
-    def guard(self, guard: Guard) -> None:
+    def add_guard(self, guard: Guard) -> None:
         """Take something for granted from here on."""
         self.guards.add(guard)
 
-    def guard_type(self, real: Any, origin: Origin, why: str) -> None:
+    def guard_type(self, real: Any, origin: Source, why: str) -> None:
         """Guard the exact type of a value."""
-        self.guards.add(TypeIs(origin, type(real), cause=self.cause(why)))
+        self.guards.add(TypeMatch(origin, type(real), cause=self.guard_cause(why)))
 
-    def take_for_granted(self, node: torch.fx.Node, *, truth: bool) -> None:
+    def assume_condition(self, node: torch.fx.Node, *, truth: bool) -> None:
         """Go on as if a tensor had this truth; code after the graph looks, and lets Python run the function's own code if it has not."""
-        self.checks.append((node, truth, self.root_executed))
-        self.is_caught = True
+        self.assumed_conditions.append((node, truth, self.root_instruction_number))
+        self.op_in_try_block = True
 
-    def guard_object(self, real: Any, origin: Origin, why: str) -> None:
+    def guard_identity(self, real: Any, origin: Source, why: str) -> None:
         """Guard the identity of a value."""
-        self.guards.add(IsObject(origin, real, cause=self.cause(why)))
+        self.guards.add(IdMatch(origin, real, cause=self.guard_cause(why)))
 
-    def wrap(self, real: Any, origin: Origin) -> Value:
+    def wrap(self, real: Any, origin: Source) -> Variable:
         """The value for a real object reached through ``origin``; guards what that takes. One value per object."""
-        known = self.known.get(id(real))
+        known = self.variables_by_id.get(id(real))
         if known is None:
-            value = build(self, real, origin)
+            value = build_variable(self, real, origin)
             if value.is_mutable:
-                self.known[id(real)] = (value, real)
-            elif not isinstance(value, Const) and value.real() is NotImplemented:
-                self._read[id(value)] = (value, real)
+                self.variables_by_id[id(real)] = (value, real)
+            elif not isinstance(value, ConstantVariable) and value.as_python_object() is NotImplemented:
+                self._real_by_variable_id[id(value)] = (value, real)
             return value
         value = known[0]
-        if value.origin is not None and value.origin != origin:
+        if value.source is not None and value.source != origin:
             why = "the same object is reached in two ways, and a change through one must be seen through the other"
-            self.guards.add(SameObject(origin, value.origin, True, cause=self.cause(why)))
+            self.guards.add(SameObject(origin, value.source, True, cause=self.guard_cause(why)))
         return value
 
-    def real_of(self, value: Value) -> Any:
+    def real_object(self, value: Variable) -> Any:
         """The object that a value is or was read from; ``NotImplemented`` where the traced code makes it."""
-        read = self._read.get(id(value))
-        return value.real() if read is None else read[1]
+        read = self._real_by_variable_id.get(id(value))
+        return value.as_python_object() if read is None else read[1]
 
-    def guard_same(self, left: Value, right: Value, same: bool) -> None:
+    def guard_same_object(self, left: Variable, right: Variable, same: bool) -> None:
         """Take for granted that two read objects are one, or are not."""
-        if left.origin is not None and right.origin is not None and left.origin != right.origin:
+        if left.source is not None and right.source is not None and left.source != right.source:
             self.guards.add(
-                SameObject(left.origin, right.origin, same, cause=self.cause("the two were compared by identity"))
+                SameObject(left.source, right.source, same, cause=self.guard_cause("the two were compared by identity"))
             )
 
-    def lazy(self, real: Any, origin: Origin) -> Value:
+    def make_lazy(self, real: Any, origin: Source) -> Variable:
         """A value that is wrapped when it is first looked at."""
-        return Lazy(real, origin)
+        return LazyVariable(real, origin)
 
-    def fixed(self, real: Any, text: str = "") -> Value:
+    def wrap_static(self, real: Any, text: str = "") -> Variable:
         """The value for an object that does not change while a program runs (torch's functions, classes)."""
         return self.wrap(
             real,
-            Fixed(
+            ConstantSource(
                 real,
                 text or getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__,
             ),
         )
 
-    def from_python(self, value: Any) -> Value:
+    def from_python(self, value: Any) -> Variable:
         """A fresh value for a plain Python object made while tracing."""
-        return from_python(self, value)
+        return build_sourceless(self, value)
 
-    def fold(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
+    def fold_constant(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Variable:
         """Run a pure function on Python values now; an exception of its becomes the user's."""
         try:
             return self.from_python(fn(*args, **kwargs))
-        except (RecursionError, MemoryError, NotConstant, TraceSignal):
+        except (RecursionError, MemoryError, NotPythonConstant, TracerException):
             raise
         except Exception as error:
-            raise self.user_exception(error) from error
+            raise self.make_user_exception(error) from error
 
-    def sliced(self, items: list[Value], index: slice) -> list[Value]:
+    def slice_items(self, items: list[Variable], index: slice) -> list[Variable]:
         """``items[index]``, with the user's exception where the slice is none."""
         try:
             return items[index]
         except (TypeError, ValueError) as error:
-            raise self.user_exception(error) from error
+            raise self.make_user_exception(error) from error
 
-    def constants(self, values: Iterable[Value]) -> list[Any]:
+    def as_python_constants(self, values: Iterable[Variable]) -> list[Any]:
         """Python objects of values.
 
         Raises:
             NotConstant: one is not fully known.
         """
-        return [force(self, v).python(self) for v in values]
+        return [realize(self, v).as_python_constant(self) for v in values]
 
-    def sequence(self, value: Value) -> list[Value]:
+    def unpack_iterable(self, value: Variable) -> list[Variable]:
         """The items of anything that can be iterated."""
         from engine.trace.values.sequences import sequence_items
 
         return list(sequence_items(self, value))
 
-    def entries(self, value: Value) -> dict[str, Value]:
+    def unpack_string_mapping(self, value: Variable) -> dict[str, Variable]:
         """What a mapping with names as keys holds."""
-        from engine.trace.values.mappings import entries_of
+        from engine.trace.values.mappings import mapping_entries
 
-        return {str(force(self, key).python(self)): item for key, item in entries_of(self, value)}
+        return {str(realize(self, key).as_python_constant(self)): item for key, item in mapping_entries(self, value)}
 
-    def is_constant(self, value: Value) -> bool:
+    def is_python_constant(self, value: Variable) -> bool:
         """Whether ``python`` gives an object."""
         try:
-            force(self, value).python(self)
-        except NotConstant:
+            realize(self, value).as_python_constant(self)
+        except NotPythonConstant:
             return False
         return True
 
-    def constant_attr(self, value: Const, name: str) -> Value:
+    def get_constant_attr(self, value: ConstantVariable, name: str) -> Variable:
         """An attribute of a constant: a method to be folded, or a plain value."""
-        from engine.trace.values.methods import BoundMethod, ConstMethod
+        from engine.trace.values.methods import BoundMethodVariable, ConstantMethodVariable
 
         try:
             found = getattr(value.value, name)
         except AttributeError as error:
-            raise self.user_exception(error) from error
+            raise self.make_user_exception(error) from error
         if isinstance(value.value, enum.Enum) and isinstance(found, MethodType) and found.__self__ is value.value:
-            return BoundMethod(value, self.fixed(found.__func__))
+            return BoundMethodVariable(value, self.wrap_static(found.__func__))
         if name in ("now", "utcnow", "today"):
-            return self.fixed(found)
+            return self.wrap_static(found)
         if callable(found) and not isinstance(found, type):
-            return ConstMethod(value, name)
+            return ConstantMethodVariable(value, name)
         return self.from_python(found)
 
     # Exceptions of the user's.
 
-    def user_exception(self, error: BaseException) -> UserException:
+    def make_user_exception(self, error: BaseException) -> UserException:
         """The traced code raises ``error``."""
-        from engine.trace.values.exceptions import ExceptionValue
+        from engine.trace.values.exceptions import ExceptionVariable
 
-        return UserException(ExceptionValue(type(error), [self.known_or_text(a) for a in error.args], error))
+        return UserException(ExceptionVariable(type(error), [self.exception_argument(a) for a in error.args], error))
 
-    def known_or_text(self, value: Any) -> Value:
+    def exception_argument(self, value: Any) -> Variable:
         """An argument of an exception as a value."""
         try:
             return self.from_python(value)
         except Unsupported:
-            return Const(str(value))
+            return ConstantVariable(str(value))
 
-    def stop_iteration(self, value: Value | None = None) -> UserException:
+    def make_stop_iteration(self, value: Variable | None = None) -> UserException:
         """The traced code raises StopIteration, with the value that a generator returned."""
-        from engine.trace.values.exceptions import ExceptionValue
+        from engine.trace.values.exceptions import ExceptionVariable
 
-        return UserException(ExceptionValue(StopIteration, [] if value is None else [value]))
+        return UserException(ExceptionVariable(StopIteration, [] if value is None else [value]))
 
     def raise_error(self, kind: type[BaseException], text: str) -> Any:
         """Raise ``kind(text)`` in the traced code."""
@@ -549,88 +571,94 @@ class Tracer:
             error.name = text.rpartition(" attribute '")[2].removesuffix("'")
         elif type(error) is NameError:
             error.name = text.split("'")[1]
-        raise self.user_exception(error)
+        raise self.make_user_exception(error)
 
-    def raise_missing_key(self, key: Value) -> Any:
+    def raise_key_error(self, key: Variable) -> Any:
         """Raise KeyError(key) in the traced code."""
-        from engine.trace.values.exceptions import ExceptionValue
+        from engine.trace.values.exceptions import ExceptionVariable
 
-        raise UserException(ExceptionValue(KeyError, [key]))
+        raise UserException(ExceptionVariable(KeyError, [key]))
 
     def raise_type_error(self, text: str) -> Any:
         """Raise a TypeError in the traced code."""
-        raise self.user_exception(TypeError(text))
+        raise self.make_user_exception(TypeError(text))
 
     # Mutation.
 
-    def mutating(self, value: Value) -> None:
+    def record_mutation(self, value: Variable) -> None:
         """Call before a value's contents change: remembers that they must be put in place after the graph."""
-        self.changes += 1
-        if self.changed is not None:
-            self.changed.append(value)
-        if id(value) in self.kept:
-            raise self.kept[id(value)].refused("is changed")
-        if value.origin is None or value.is_made:
+        self.mutation_count += 1
+        if self.subgraph_mutations is not None:
+            self.subgraph_mutations.append(value)
+        if id(value) in self.externally_cached:
+            raise self.externally_cached[id(value)].unsupported("is changed")
+        if value.source is None or value.is_constructed:
             return
-        self.outside_changes += 1
-        if id(value) not in self.mutated:
-            self.mutated[id(value)] = value
+        self.external_mutation_count += 1
+        if id(value) not in self.mutated_variables:
+            self.mutated_variables[id(value)] = value
 
-    def keep(self, value: Value, cache: Any) -> None:
+    def mark_externally_cached(self, value: Variable, cache: Any) -> None:
         """A cache from outside holds a value and what is in it from here on."""
-        for held in reached([value]):
-            if held.is_mutable and held.origin is None:
-                self.kept.setdefault(id(held), Kept(held, cache, written_to(held), self.root_executed))
+        for held in reachable_variables([value]):
+            if held.is_mutable and held.source is None:
+                self.externally_cached.setdefault(
+                    id(held), ExternallyCached(held, cache, version_of(held), self.root_instruction_number)
+                )
 
-    def keyed_by_identity(self, value: Value) -> Value:
+    def as_identity_key(self, value: Variable) -> Variable:
         """What stands for a value as a key, where its identity decides; which of those from outside differ is guarded at the end."""
-        if value.origin is not None:
-            self.keyed[id(value)] = value
+        if value.source is not None:
+            self.identity_keys[id(value)] = value
         return value
 
-    def happens(self, call: Value, words: str) -> None:
+    def record_side_effect(self, call: Variable, words: str) -> None:
         """Something that generated code does after the graph, in the order in which it is told here."""
-        self.changes += 1
-        self.outside_changes += 1
-        self.effects.append((call, words))
+        self.mutation_count += 1
+        self.external_mutation_count += 1
+        self.side_effect_calls.append((call, words))
 
-    def write_global(self, namespace: Namespace, name: str, value: Value | None) -> None:
+    def record_global_write(self, namespace: GlobalsNamespace, name: str, value: Variable | None) -> None:
         """Set (or with None delete) a global, to be done after the graph."""
-        self.changes += 1
-        self.outside_changes += 1
-        was = None if value is None else value.origin
-        if (namespace, name) in self.globals_written and self.globals_written[namespace, name] is None:
-            del self.globals_written[namespace, name]  # set again after it was deleted: it comes last
-            self.globals_gone.add((namespace, name))
+        self.mutation_count += 1
+        self.external_mutation_count += 1
+        was = None if value is None else value.source
+        if (namespace, name) in self.global_writes and self.global_writes[namespace, name] is None:
+            del self.global_writes[namespace, name]  # set again after it was deleted: it comes last
+            self.reordered_globals.add((namespace, name))
         if (
-            was == Global(namespace, name)
-            and (namespace, name) in self.globals_written
-            and (namespace, name) not in self.globals_gone
+            was == GlobalSource(namespace, name)
+            and (namespace, name) in self.global_writes
+            and (namespace, name) not in self.reordered_globals
         ):
-            del self.globals_written[namespace, name]  # it holds what it held before
+            del self.global_writes[namespace, name]  # it holds what it held before
         else:
-            self.globals_written[namespace, name] = value
-        self.global_cache.pop((id(namespace.values), name), None)
+            self.global_writes[namespace, name] = value
+        self.loaded_globals.pop((id(namespace.values), name), None)
 
 
-def fake_of(tx: Tracer, tensor: torch.Tensor, origin: Origin) -> torch.Tensor:
+def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
     """The fake tensor that stands for an input: an inference tensor only where the input is one, whatever mode the tracer is in."""
-    from engine.trace.values.symbolic import keep_shapes_alike, symbolic_context
+    from engine.trace.values.symbolic import symbolic_context, unify_inner_shapes
 
     if torch.is_inference_mode_enabled() and not tensor.is_inference():
         with torch.inference_mode(False):
-            return fake_of(tx, tensor, origin)
-    with unasked(tensor):
-        seen = _as_seen(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else convertible(tensor)
+            return fakeify(tx, tensor, origin)
+    with preserve_stale_grad_fn(tensor):
+        seen = (
+            _plain_like_functorch_tensor(tensor)
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            else as_fakeable(tensor)
+        )
         context = symbolic_context(tx, seen, origin)
         if context is None:
             return tx.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
         fake = tx.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
-        keep_shapes_alike(fake, seen)
+        unify_inner_shapes(fake, seen)
         return fake
 
 
-def _as_seen(tensor: torch.Tensor) -> torch.Tensor:
+def _plain_like_functorch_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of its own that looks like one inside a transformation of ``torch.func``: one row of ``vmap``, say."""
     with torch.no_grad():
         twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

@@ -11,14 +11,14 @@ from engine.bytecode.spans import span_of
 from engine.records.trace import StepRecord
 from engine.trace.signals import UserException
 from engine.trace.table import RETURN
-from engine.trace.values.cells import CellValue
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.tensor import TensorValue
+from engine.trace.values.cells import CellVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.tensor import TensorVariable
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
-    from engine.trace.values.base import Value
+    from engine.trace.values.base import Variable
 
 _MAX_STEPS = 20_000
 
@@ -29,10 +29,10 @@ class _Activation:
 
     frame: Frame
     number: int
-    told: dict[str, tuple[Value, str, str]]
+    last_locals: dict[str, tuple[Variable, str, str]]
 
 
-class StepLog:
+class StepRecorder:
     """Watches a tracer. Keeps the first steps of very long traces."""
 
     def __init__(self, tx: Tracer) -> None:
@@ -45,12 +45,12 @@ class StepLog:
         self._effects: set[str] = set()
         self._changes = 0
 
-    def watch(self, frame: Frame, op: Op, run: Callable[[], Any]) -> Any:
+    def record_instruction(self, frame: Frame, op: DecodedInstruction, run: Callable[[], Any]) -> Any:
         """Run one instruction and note what it did."""
         if len(self._steps) >= _MAX_STEPS:
             return run()
-        self._flush()
-        active = self._activation(frame)
+        self._attach_new_items()
+        active = self._activation_of(frame)
         index = len(self._steps)
         self._steps.append(self._step(index, active, op))
         event = ""
@@ -64,11 +64,11 @@ class StepLog:
             event = "break"
             raise
         finally:
-            self._flush()
-            self._complete(index, active, event)
+            self._attach_new_items()
+            self._record_result(index, active, event)
         return outcome
 
-    def _activation(self, frame: Frame) -> _Activation:
+    def _activation_of(self, frame: Frame) -> _Activation:
         """The frame's activation; a frame that was left and is entered again, as a generator is, tells all its locals again."""
         depth = len(self._tx.frames) - 1
         if depth < len(self._active) and self._active[depth].frame is frame:
@@ -80,7 +80,7 @@ class StepLog:
         self._active.append(active)
         return active
 
-    def _step(self, index: int, active: _Activation, op: Op) -> StepRecord:
+    def _step(self, index: int, active: _Activation, op: DecodedInstruction) -> StepRecord:
         code = active.frame.code
         span = span_of(code, op.offset)
         depth = len(self._tx.frames) - 1
@@ -88,14 +88,14 @@ class StepLog:
             index, depth, code.co_qualname, op.offset, op.opname, op.argrepr, span, (), {}, frame=active.number
         )
 
-    def _flush(self) -> None:
+    def _attach_new_items(self) -> None:
         """Give what appeared since the last time to the step that started last."""
         nodes, guards, effects = tuple(self._new_nodes()), tuple(self._new_guards()), tuple(self._new_effects())
         if not self._steps or not (nodes or guards or effects):
             return
         last = self._steps[-1]
         self._steps[-1] = dataclasses.replace(
-            last, nodes=last.nodes + nodes, guards=last.guards + guards, effects=last.effects + effects
+            last, nodes=last.nodes + nodes, guards=last.guards + guards, side_effects=last.side_effects + effects
         )
 
     def _new_nodes(self) -> list[str]:
@@ -113,36 +113,36 @@ class StepLog:
         guards = self._tx.guards
         if len(guards) != self._guards:
             for guard in guards.since(self._guards):
-                yield f"{guard.origin.expr}: {guard.kind or type(guard).__name__}"
+                yield f"{guard.source.expr}: {guard.kind or type(guard).__name__}"
             self._guards = len(guards)
 
     def _new_effects(self) -> list[str]:
-        if self._tx.changes == self._changes:
+        if self._tx.mutation_count == self._changes:
             return []
-        self._changes = self._tx.changes
-        found = [e for e in dict.fromkeys(self._pending()) if e not in self._effects]
+        self._changes = self._tx.mutation_count
+        found = [e for e in dict.fromkeys(self._pending_side_effects()) if e not in self._effects]
         self._effects.update(found)
         return found
 
-    def _pending(self) -> Iterator[str]:
+    def _pending_side_effects(self) -> Iterator[str]:
         """What is to be replayed after the graph, in words."""
-        for value in self._tx.mutated.values():
-            name = value.origin.expr if value.origin is not None else value.describe()
-            if isinstance(value, ObjectValue):
-                yield from (f"{name}: {attribute} is set" for attribute in value.written)
-            elif isinstance(value, CellValue):
+        for value in self._tx.mutated_variables.values():
+            name = value.source.expr if value.source is not None else value.describe()
+            if isinstance(value, UserDefinedObjectVariable):
+                yield from (f"{name}: {attribute} is set" for attribute in value.attr_writes)
+            elif isinstance(value, CellVariable):
                 yield f"{name}: the closure variable is set"
             else:
-                yield f"{name}: contents of the {value.type().__name__} are replaced"
-        for (_, name), written in self._tx.globals_written.items():
+                yield f"{name}: contents of the {value.python_type().__name__} are replaced"
+        for (_, name), written in self._tx.global_writes.items():
             yield f"the global {name} is {'deleted' if written is None else 'set'}"
 
-    def _complete(self, index: int, active: _Activation, event: str) -> None:
+    def _record_result(self, index: int, active: _Activation, event: str) -> None:
         frame = active.frame
         now = {name: (value, value.describe(), _node_name(value)) for name, value in _variables(frame)}
-        changed = {name: told for name, told in now.items() if not _is_same(active.told.get(name), told)}
-        gone = dict.fromkeys(active.told.keys() - now.keys(), "")
-        active.told = now
+        changed = {name: told for name, told in now.items() if not _is_unchanged(active.last_locals.get(name), told)}
+        gone = dict.fromkeys(active.last_locals.keys() - now.keys(), "")
+        active.last_locals = now
         self._steps[index] = dataclasses.replace(
             self._steps[index],
             stack=tuple(v.describe() for v in frame.stack),
@@ -152,23 +152,23 @@ class StepLog:
             locals_nodes={name: node for name, (_, _, node) in changed.items() if node} or None,
         )
 
-    def steps(self) -> tuple[StepRecord, ...]:
+    def step_records(self) -> tuple[StepRecord, ...]:
         """All steps, in order."""
         return tuple(self._steps)
 
 
-def _variables(frame: Frame) -> Iterator[tuple[str, Value]]:
+def _variables(frame: Frame) -> Iterator[tuple[str, Variable]]:
     """Locals, and what its cells hold."""
     yield from frame.locals.items()
     for name, cell in frame.cells.items():
-        if isinstance(cell, CellValue) and cell.content is not None:
+        if isinstance(cell, CellVariable) and cell.content is not None:
             yield name, cell.content
 
 
-def _is_same(before: tuple[Value, str, str] | None, now: tuple[Value, str, str]) -> bool:
+def _is_unchanged(before: tuple[Variable, str, str] | None, now: tuple[Variable, str, str]) -> bool:
     return before is not None and before[0] is now[0] and before[1:] == now[1:]
 
 
-def _node_name(value: Value) -> str:
-    node = value.made_by if isinstance(value, TensorValue) else None
+def _node_name(value: Variable) -> str:
+    node = value.node_or_none if isinstance(value, TensorVariable) else None
     return node.name if node is not None else ""

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from engine.ir.global_state import without_modes
+from engine.ir.global_state import without_torch_function_modes
 
-_HEAP = 1 << 9
+_HEAP_TYPE_FLAG = 1 << 9
 """The flag of classes made by Python code."""
 
 
@@ -36,36 +36,36 @@ class TailCall:
         self.function = function
         self.arguments = arguments
 
-    def take(self) -> tuple[Any, ...]:
+    def take_arguments(self) -> tuple[Any, ...]:
         """The arguments, which nothing but the call holds then: an error that they lead to may know the frame of the caller."""
         arguments, self.arguments = self.arguments, ()
         return arguments
 
 
-def finish(result: Any) -> Any:
+def run_tail_calls(result: Any) -> Any:
     """Go on with resume functions until one returns a value."""
     while type(result) is TailCall:
-        result = result.function(*result.take())
+        result = result.function(*result.take_arguments())
     return result
 
 
-def set_variable(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
+def set_context_var(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
     """Set a context variable in the context of the caller."""
     return variable.set(value)
 
 
-def registered(before: RemovableHandle | None, table: Any, *others: Any) -> RemovableHandle:
+def make_removable_handle(before: RemovableHandle | None, table: Any, *others: Any) -> RemovableHandle:
     """A handle for a hook that is about to be put into these tables; the one ``before`` has its number already."""
     return RemovableHandle(table, extra_dict=list(others))
 
 
-def call_without_modes(run: Callable[..., Any], *inputs: Any) -> Any:
+def call_without_function_modes(run: Callable[..., Any], *inputs: Any) -> Any:
     """Call a graph in which torch-function modes have done their part already."""
-    with without_modes():
+    with without_torch_function_modes():
         return run(*inputs)
 
 
-def switch_modes(left: int, *entered: Any) -> None:
+def switch_function_modes(left: int, *entered: Any) -> None:
     """Take so many torch-function modes out of force, the innermost first, and put others in force."""
     for _ in range(left):
         torch._C._pop_torch_function_stack()
@@ -73,12 +73,12 @@ def switch_modes(left: int, *entered: Any) -> None:
         torch._C._push_on_torch_function_stack(mode)
 
 
-def call_restoring(graph: Callable[..., Any], *inputs: Any) -> Any:
+def call_restoring_grad_state(graph: Callable[..., Any], *inputs: Any) -> Any:
     """Call a graph that switches grad mode or autocast; if it raises half-way, they are as before."""
-    return call_leaving(torch.is_grad_enabled(), graph, *inputs)
+    return call_leaving_with_block(torch.is_grad_enabled(), graph, *inputs)
 
 
-def call_leaving(grad: bool, graph: Callable[..., Any], *inputs: Any) -> Any:
+def call_leaving_with_block(grad: bool, graph: Callable[..., Any], *inputs: Any) -> Any:
     """The same for the rest of a ``with`` statement that was entered before: an exception leaves it, and grad mode is what it was outside."""
     entered = len(_ENTERED.contexts)
     autocast = _autocast()
@@ -98,13 +98,13 @@ def as_subclass(tensor: torch.Tensor, cls: type) -> Any:
         return tensor.as_subclass(cls)
 
 
-def numpy_of(tensor: torch.Tensor, is_scalar: bool) -> Any:
+def to_numpy(tensor: torch.Tensor, is_scalar: bool) -> Any:
     """The numpy array over a tensor's memory, or its one number."""
     array = tensor.numpy()
     return array[()] if is_scalar else array
 
 
-def array_over(
+def make_array_view(
     memory: Any, shape: tuple[int, ...], strides: tuple[int, ...], begin: int, is_writeable: bool, dtype: Any
 ) -> Any:
     """A numpy array over the memory of another one."""
@@ -113,22 +113,22 @@ def array_over(
     return array
 
 
-class OtherwiseError(Exception):
+class AssumptionError(Exception):
     """A tensor is not as the graph took for granted."""
 
 
-def check_truth(tensor: torch.Tensor, truth: bool) -> None:
+def check_condition(tensor: torch.Tensor, truth: bool) -> None:
     """Raise unless a tensor has this truth."""
     if bool(tensor) is not truth:
-        raise OtherwiseError
+        raise AssumptionError
 
 
-def rewinding(generator: random.Random) -> Callable[[], None]:
+def save_rng_state(generator: random.Random) -> Callable[[], None]:
     """What puts a generator of random numbers back into the state that it has now."""
     return functools.partial(generator.setstate, generator.getstate())
 
 
-def restoring(tensor: torch.Tensor) -> Callable[[], None]:
+def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
     """What makes a tensor as it is now: the numbers that it holds, how it is laid out, and how often it has been written to."""
     memory, version = tensor.detach(), tensor._version
     kept = memory.clone()
@@ -146,16 +146,16 @@ def restoring(tensor: torch.Tensor) -> Callable[[], None]:
     return restore
 
 
-def requiring(tensor: torch.Tensor) -> Callable[[], None]:
+def save_requires_grad(tensor: torch.Tensor) -> Callable[[], None]:
     """What tells a leaf to require gradients, or not to, as it does now."""
-    return functools.partial(_require, tensor, tensor.requires_grad)
+    return functools.partial(_set_requires_grad, tensor, tensor.requires_grad)
 
 
-def _require(tensor: torch.Tensor, wanted: bool) -> None:
+def _set_requires_grad(tensor: torch.Tensor, wanted: bool) -> None:
     tensor.requires_grad_(wanted)
 
 
-def regaining() -> Callable[[], None]:
+def save_grad_context() -> Callable[[], None]:
     """What switches grad mode and autocast back to what they are now."""
     grad, autocast = torch.is_grad_enabled(), _autocast()
 
@@ -191,7 +191,7 @@ def _autocast_nesting() -> int:
     return nesting
 
 
-def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
+def make_grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
     """``torch.no_grad`` and its like, without switching grad mode; entered when ``before``, the mode to return to, is given."""
     made = object.__new__(cls)
     if cls is torch.set_grad_enabled:
@@ -201,12 +201,12 @@ def grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
     return made
 
 
-def under_grad(mode: bool, function: Callable[..., Any]) -> Any:
+def wrap_in_grad_mode(mode: bool, function: Callable[..., Any]) -> Any:
     """A function that runs in a grad mode."""
     return (torch.enable_grad() if mode else torch.no_grad())(function)
 
 
-def leave_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
+def exit_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
     """Leave an autocast context that found these settings."""
     if torch.autocast_decrement_nesting() == 0:
         torch.clear_autocast_cache()
@@ -215,7 +215,7 @@ def leave_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: bo
     torch.set_autocast_cache_enabled(is_cached)
 
 
-def context(make: Callable[..., Any], entered: bool, names: tuple[str, ...], *values: Any) -> Any:
+def make_context(make: Callable[..., Any], entered: bool, names: tuple[str, ...], *values: Any) -> Any:
     """A context manager, entered if so wished."""
     made = make(**dict(zip(names, values, strict=True)))
     if entered:
@@ -223,24 +223,24 @@ def context(make: Callable[..., Any], entered: bool, names: tuple[str, ...], *va
     return made
 
 
-class _Entered(threading.local):
+class _EnteredContexts(threading.local):
     """Contexts that running graphs of this thread have entered and not left."""
 
     def __init__(self) -> None:
         self.contexts: list[Any] = []
 
 
-_ENTERED = _Entered()
+_ENTERED = _EnteredContexts()
 
 
 def enter_context(made: Any) -> Any:
-    """Enter a context in a graph; it is left by ``leave_context``, or when the graph raises."""
+    """Enter a context in a graph; it is left by ``exit_context``, or when the graph raises."""
     made.__enter__()
     _ENTERED.contexts.append(made)
     return made
 
 
-def leave_context(made: Any) -> None:
+def exit_context(made: Any) -> None:
     """Leave a context that the graph entered."""
     _ENTERED.contexts.remove(made)
     made.__exit__(None, None, None)
@@ -278,13 +278,13 @@ def refill_set(target: set[Any], items: list[Any]) -> None:
     target.update(items)
 
 
-def halt(generator: Any, mark: Any) -> None:
+def end_unstarted_generator(generator: Any, mark: Any) -> None:
     """End a generator that waits where it started, its body unrun."""
     with contextlib.suppress(StopIteration):
         generator.send(mark)
 
 
-def advanced(iterable: Any, position: int) -> Iterator[Any]:
+def make_advanced_iterator(iterable: Any, position: int) -> Iterator[Any]:
     """An iterator over ``iterable`` that has given ``position`` items already."""
     iterator: Any = iter(iterable)
     if hasattr(iterator, "__setstate__"):
@@ -293,13 +293,13 @@ def advanced(iterable: Any, position: int) -> Iterator[Any]:
     return islice(iterator, position, None)
 
 
-def moved_on(iterator: Iterator[Any], steps: int) -> None:
+def advance_iterator(iterator: Iterator[Any], steps: int) -> None:
     """Take items from an iterator that code before the end of the graph has seen already."""
     for _ in range(steps):
         next(iterator, None)
 
 
-def held_lock(make: Callable[[], Any], count: int) -> Any:
+def make_acquired_lock(make: Callable[[], Any], count: int) -> Any:
     """A lock that this thread has taken so many times."""
     made = make()
     for _ in range(count):
@@ -307,19 +307,19 @@ def held_lock(make: Callable[[], Any], count: int) -> Any:
     return made
 
 
-def filled_buffer(cls: Any, contents: Any, position: int) -> Any:
+def make_buffer(cls: Any, contents: Any, position: int) -> Any:
     """A text or byte buffer in a given state."""
     made = cls(contents)
     made.seek(position)
     return made
 
 
-def teed(iterator: Iterator[Any]) -> Iterator[Any]:
+def make_tee(iterator: Iterator[Any]) -> Iterator[Any]:
     """One of what ``itertools.tee`` makes of an iterator."""
     return tee(iterator, 1)[0]
 
 
-def reversed_from(sequence: Any, index: int) -> Iterator[Any]:
+def make_reversed(sequence: Any, index: int) -> Iterator[Any]:
     """A reversed iterator whose next item is number ``index``; -1 is its end."""
     iterator: Any = reversed(sequence)
     if index < 0:
@@ -330,7 +330,7 @@ def reversed_from(sequence: Any, index: int) -> Iterator[Any]:
     return iter(iterator)
 
 
-def stepped(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+def skip_items(iterator: Iterator[Any], count: int) -> Iterator[Any]:
     """The iterator, ``count`` items on."""
     for _ in range(count):
         next(iterator)
@@ -359,7 +359,7 @@ def make_function(
     return made
 
 
-def dispatched_function(classes: tuple[Any, ...], functions: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+def make_singledispatch(classes: tuple[Any, ...], functions: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
     """``functools.singledispatch`` of the first function, with the others registered for their classes."""
     made = functools.singledispatch(functions[0])
     for cls, function in zip(classes[1:], functions[1:], strict=True):
@@ -380,59 +380,61 @@ def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /,
     return metaclass(name, resolved, prepared, **rest)
 
 
-class _Quiet:
+class _NoInitSubclass:
     """A base whose ``__init_subclass__`` does nothing."""
 
     def __init_subclass__(cls, **words: Any) -> None:
         pass
 
 
-def class_by_type(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, metaclass: Any) -> Any:
+def call_type_new(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, metaclass: Any) -> Any:
     """What ``type.__new__`` makes, without running any ``__init_subclass__``: that was traced already."""
     resolved = types.resolve_bases(bases)
     space = dict(namespace) if resolved is bases else {**namespace, "__orig_bases__": bases}
     make = abc.ABCMeta.__new__ if issubclass(metaclass, abc.ABCMeta) else type.__new__
-    if not any(_has_hook(base) for base in resolved):
+    if not any(_has_init_subclass(base) for base in resolved):
         return make(metaclass, name, resolved, space)
-    made: Any = make(metaclass, name, (_Quiet, *resolved), space)
+    made: Any = make(metaclass, name, (_NoInitSubclass, *resolved), space)
     made.__bases__ = resolved
     return made
 
 
-def _has_hook(base: type) -> bool:
+def _has_init_subclass(base: type) -> bool:
     return any("__init_subclass__" in c.__dict__ for c in base.__mro__ if c is not object)
 
 
-def warn_at(message: Any, category: type[Warning], file: str, line: int, namespace: dict[str, Any]) -> None:
+def warn_at_line(message: Any, category: type[Warning], file: str, line: int, namespace: dict[str, Any]) -> None:
     """``warnings.warn`` as if a line of a file had called it."""
     registry = namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, file, line, namespace.get("__name__") or "<sys>", registry)
 
 
-def log_at(logger: logging.Logger, level: int, file: str, line: int, function: str, message: str, *args: Any) -> None:
+def log_at_line(
+    logger: logging.Logger, level: int, file: str, line: int, function: str, message: str, *args: Any
+) -> None:
     """``logger.log`` as if a line of a file had called it."""
     if logger.isEnabledFor(level):
         logger.handle(logger.makeRecord(logger.name, level, file, line, message, args, None, function))
 
 
-def warn_outside(message: Any, category: type[Warning], above: int) -> None:
+def warn_at_caller(message: Any, category: type[Warning], above: int) -> None:
     """``warnings.warn`` as if the caller so many frames of the user's above the compiled one had called it."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and above:
         frame = frame.f_back
-        if frame is not None and not _is_ours(frame.f_code.co_filename):
+        if frame is not None and not _is_engine_file(frame.f_code.co_filename):
             above -= 1
     if frame is None:
         warnings.warn_explicit(message, category, "sys", 1, "sys", {})
         return
-    warn_at(message, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    warn_at_line(message, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
-_PACKAGE = str(pathlib.Path(__file__).parents[1])
+_ENGINE_FOLDER = str(pathlib.Path(__file__).parents[1])
 
 
-def _is_ours(file: str) -> bool:
-    return file.startswith(("<engine", _PACKAGE))
+def _is_engine_file(file: str) -> bool:
+    return file.startswith(("<engine", _ENGINE_FOLDER))
 
 
 def new_object(cls: type) -> Any:
@@ -441,12 +443,12 @@ def new_object(cls: type) -> Any:
     return made
 
 
-def new_local() -> threading.local:
+def new_thread_local() -> threading.local:
     """Data of the thread, empty as yet."""
     return threading.local()
 
 
-def half_way(
+def make_suspended_generator(
     code: types.CodeType, namespace: dict[str, Any], names: tuple[str, str], cells: tuple[Any, ...], *values: Any
 ) -> types.GeneratorType[Any, Any, Any]:
     """A generator that waits at the ``yield`` at which its code begins."""
@@ -456,7 +458,7 @@ def half_way(
     return made
 
 
-def used_up(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def make_finished_generator(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A generator that has come to its end."""
     made = make(*args, **kwargs)
     made.close()
@@ -468,7 +470,7 @@ def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseExcept
 
     ``line`` is where the calling frame raised it, 0 if it was not raised.
     """
-    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP)
+    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE_FLAG)
     made: BaseException = base.__new__(cls, *args)
     base.__init__(made, *args)
     if line:
@@ -479,14 +481,14 @@ def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseExcept
     return made
 
 
-def leave_with(leave: Callable[..., Any], error: BaseException) -> Any:
+def call_exit(leave: Callable[..., Any], error: BaseException) -> Any:
     """What a ``with`` statement calls when an exception passes it."""
     return leave(type(error), error, error.__traceback__)
 
 
-def setter_of(cls: type, names: Iterable[str]) -> Callable[[Any, tuple[str, ...], tuple[Any, ...]], None]:
+def choose_attribute_setter(cls: type, names: Iterable[str]) -> Callable[[Any, tuple[str, ...], tuple[Any, ...]], None]:
     """How these attributes of an instance are set: looked up while tracing, since asking each class for each name takes longer than setting it."""
-    return set_described if any(_is_described(cls, name) for name in names) else set_attributes
+    return set_attributes_past_descriptors if any(_has_python_setter(cls, name) for name in names) else set_attributes
 
 
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
@@ -496,16 +498,16 @@ def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...])
         plainly(target, name, value)
 
 
-def set_described(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+def set_attributes_past_descriptors(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
     """Set attributes past any ``__setattr__`` and descriptor of the class, which were traced already."""
     for name, value in zip(names, values, strict=True):
-        if _is_described(type(target), name):
+        if _has_python_setter(type(target), name):
             target.__dict__[name] = value
         else:
             object.__setattr__(target, name, value)
 
 
-def set_dict(target: Any, namespace: dict[str, Any]) -> None:
+def set_instance_dict(target: Any, namespace: dict[str, Any]) -> None:
     """Let a dict hold the attributes of an instance, past any ``__setattr__`` of the class."""
     object.__setattr__(target, "__dict__", namespace)
 
@@ -513,13 +515,13 @@ def set_dict(target: Any, namespace: dict[str, Any]) -> None:
 def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
     """Delete attributes past any ``__delattr__`` of the class."""
     for name in names:
-        if _is_described(type(target), name):
+        if _has_python_setter(type(target), name):
             del target.__dict__[name]
         else:
             object.__delattr__(target, name)
 
 
-def _is_described(cls: type, name: str) -> bool:
+def _has_python_setter(cls: type, name: str) -> bool:
     """Whether setting an attribute would ask a descriptor written in Python."""
     if issubclass(cls, torch.Tensor):
         return False
@@ -533,15 +535,15 @@ def refill_list(target: list[Any], items: list[Any]) -> None:
     list.__setitem__(target, slice(None), items)
 
 
-def with_format(value: Any, conversion: int, spec: str) -> str:
+def format_value(value: Any, conversion: int, spec: str) -> str:
     """One part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
     return format(value if not conversion else (str, repr, ascii)[conversion - 1](value), spec)
 
 
-def joined_text(parts: tuple[str | tuple[int, str], ...], *values: Any) -> str:
+def join_f_string(parts: tuple[str | tuple[int, str], ...], *values: Any) -> str:
     """The text of an f-string: pieces as they are, and values in their formats."""
     given = iter(values)
-    return "".join(part if isinstance(part, str) else with_format(next(given), *part) for part in parts)
+    return "".join(part if isinstance(part, str) else format_value(next(given), *part) for part in parts)
 
 
 def new_container(cls: Any, *items: Any) -> Any:

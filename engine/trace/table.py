@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.opcodes import family
+from engine.bytecode.opcodes import opcode_family
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
 
-Handler = Callable[["Tracer", "Frame", "Op"], Any]
+OpcodeHandler = Callable[["Tracer", "Frame", "DecodedInstruction"], Any]
 """Returns None to go on, or ``RETURN``/``YIELD`` with the value in ``frame.result``."""
 
-HANDLERS: dict[str, Handler] = {}
+HANDLERS: dict[str, OpcodeHandler] = {}
 RETURN = "return"
 YIELD = "yield"
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
+def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
     """Register a handler for opcodes.
 
     Raises:
         ValueError: a name is in no family of ``bytecode.opcodes``, or has a handler already.
     """
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: OpcodeHandler) -> OpcodeHandler:
         for name in names:
-            if family(name) is None:
+            if opcode_family(name) is None:
                 raise ValueError(f"{name} is not an opcode that a family traces")
             if name in HANDLERS:
                 raise ValueError(f"{name} has a handler already")

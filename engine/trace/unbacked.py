@@ -12,8 +12,8 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from engine.ir.graph import set_origin
-from engine.ir.unbacked import is_unbacked
+from engine.ir.graph import set_provenance
+from engine.ir.unbacked import has_unbacked_symbols
 from engine.trace.signals import Unsupported
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def follows_unknown_float(value: Any) -> bool:
+def is_unbacked_float(value: Any) -> bool:
     """Whether it is a float that only the running graph knows. It may be NaN, of which algebra knows nothing."""
-    return isinstance(value, torch.SymFloat) and is_unbacked(value)
+    return isinstance(value, torch.SymFloat) and has_unbacked_symbols(value)
 
 
-def check_deferred(tx: Tracer) -> None:
+def emit_runtime_asserts(tx: Tracer) -> None:
     """Let the graph check what was just assumed of numbers that only it knows; where it does not hold, Python runs the function's own code.
 
     Raises:
@@ -35,42 +35,44 @@ def check_deferred(tx: Tracer) -> None:
     """
     env = tx.shape_env
     for symbol in env.pending_fresh_unbacked_symbols:
-        tx.unbacked_born[symbol] = tx.root_executed
+        tx.unbacked_created_at[symbol] = tx.root_instruction_number
     env.pending_fresh_unbacked_symbols.clear()
-    if env.num_deferred_runtime_asserts == tx.deferred:
+    if env.num_deferred_runtime_asserts == tx.runtime_assert_count:
         return
     found = [a for group in env.deferred_runtime_asserts.values() for a in group]
-    new = found if tx.deferred == 0 else [a for a in found if a.expr not in tx.assumed]
-    tx.deferred = env.num_deferred_runtime_asserts
+    new = found if tx.runtime_assert_count == 0 else [a for a in found if a.expr not in tx.runtime_assert_exprs]
+    tx.runtime_assert_count = env.num_deferred_runtime_asserts
     for assumed in new:
-        tx.assumed.add(assumed.expr)
+        tx.runtime_assert_exprs.add(assumed.expr)
         if all(symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in assumed.expr.free_symbols):
             continue  # of such floats nothing is concluded while tracing
-        if tx.is_nested():
+        if tx.in_subgraph():
             raise Unsupported(
                 "data-dependent", "the body of a higher-order operation assumes something of a tensor's values"
             )
-        tx.take_for_granted(_computed(tx, assumed.expr), truth=True)
+        tx.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
 
 
-def needs_number(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:
+def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:
     """The break for something that needs a number in Python: where the number comes to be, so that all that follows knows it."""
     refused = Unsupported(kind, what)
     expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
-    refused.born = max((tx.unbacked_born.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0)
+    refused.created_at = max(
+        (tx.unbacked_created_at.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0
+    )
     return refused
 
 
-def _computed(tx: Tracer, relation: Any) -> torch.fx.Node:
+def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
     """A node that computes a relation over symbols."""
     graph = tx.graph.graph
     tracer = GraphAppendingTracer(graph)
-    read = {s: torch.fx.Proxy(_node_of(tx, s), tracer) for s in sorted(relation.free_symbols, key=lambda s: s.name)}
+    read = {s: torch.fx.Proxy(_symbol_node(tx, s), tracer) for s in sorted(relation.free_symbols, key=lambda s: s.name)}
     last = next(iter(reversed(graph.nodes)))
     made = sympy_interp(PythonReferenceAnalysis, read, relation)
     added = last.next
     while added.op != "root":
-        _evaluated(tx, added)
+        _complete_node(tx, added)
         added = added.next
     if not isinstance(made, torch.fx.Proxy):
         raise Unsupported("data-dependent", f"{relation} is assumed of a tensor's values")
@@ -78,17 +80,17 @@ def _computed(tx: Tracer, relation: Any) -> torch.fx.Node:
     return node
 
 
-def _evaluated(tx: Tracer, node: torch.fx.Node) -> None:
+def _complete_node(tx: Tracer, node: torch.fx.Node) -> None:
     """Complete a node that fx appended."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["example_value"])
     target: Any = node.target
     with tx.fake_mode:
         node.meta["example_value"] = target(*args, **kwargs)
-    set_origin(node, tx.node_origin("what is assumed of a tensor's values"))
-    tx.graph.operations += 1
+    set_provenance(node, tx.node_provenance("what is assumed of a tensor's values"))
+    tx.graph.op_count += 1
 
 
-def _node_of(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
+def _symbol_node(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
     """The node that gives a symbol's value; one is added where it is the size of a tensor."""
     nodes: list[torch.fx.Node] = list(tx.graph.graph.nodes)
     for node in nodes:
@@ -100,12 +102,12 @@ def _node_of(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
         if not isinstance(value, torch.Tensor):
             continue
         if (dim := _dim_of(value, symbol)) is not None:
-            return _size(tx, node, value, dim)
+            return _emit_size(tx, node, value, dim)
         if _is_symbol(value.storage_offset(), symbol):
-            return _told(tx, "storage_offset", (node,), value.storage_offset())
+            return _emit_method(tx, "storage_offset", (node,), value.storage_offset())
     for value, _ in tx.input_tensors:
         if (dim := _dim_of(value.fake, symbol)) is not None:
-            return _size(tx, value.node(tx), value.fake, dim)
+            return _emit_size(tx, value.node(tx), value.fake, dim)
     raise Unsupported("data-dependent", f"nothing in the graph tells {symbol}, of which something is assumed")
 
 
@@ -124,11 +126,11 @@ def _is_symbol(value: Any, symbol: sympy.Symbol) -> bool:
     )
 
 
-def _size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) -> torch.fx.Node:
-    return _told(tx, "size", (node, dim), fake.shape[dim])
+def _emit_size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) -> torch.fx.Node:
+    return _emit_method(tx, "size", (node, dim), fake.shape[dim])
 
 
-def _told(tx: Tracer, method: str, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
-    made = tx.graph.add("call_method", method, args, {}, tx.node_origin("a size that depends on values"))
+def _emit_method(tx: Tracer, method: str, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
+    made = tx.graph.create_node("call_method", method, args, {}, tx.node_provenance("a size that depends on values"))
     made.meta["example_value"] = value
     return made

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine.ir.in_graph import InGraph
+from engine.ir.in_graph import GraphCallable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
-_WRITING = frozenset(
+_INPLACE_OPERATORS = frozenset(
     getattr(operator, name)
     for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
 )
@@ -23,7 +23,7 @@ _WRITING = frozenset(
 
 
 @dataclass(frozen=True)
-class Layout:
+class FakeMetadata:
     """How a fake tensor was laid out before an operation, and how often it had been written to."""
 
     fake: torch.Tensor
@@ -37,28 +37,28 @@ class Layout:
         fake = self.fake
         before = (*self.shape, None, *self.stride, self.offset)
         now = (*fake.shape, None, *fake.stride(), fake.storage_offset())
-        if list(map(_told, before)) != list(map(_told, now)):
+        if list(map(_guard_free_size, before)) != list(map(_guard_free_size, now)):
             with tx.fake_mode, torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
                 fake.as_strided_(self.shape, self.stride, self.offset)
         if fake._version != self.version:
             torch._C._autograd._unsafe_set_version_counter((fake,), (self.version,))
 
 
-def layouts_of(target: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Layout]:
+def save_fake_metadata(target: Any, args: list[Any], kwargs: dict[str, Any]) -> list[FakeMetadata]:
     """The layouts of what an operation may lay out anew: what it writes its result to, or all that a function of the user's is given."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    writes = name.endswith("_") or target in _WRITING
+    writes = name.endswith("_") or target in _INPLACE_OPERATORS
     given = kwargs.get("out", args[0] if args and writes else None)
-    if isinstance(target, InGraph):
+    if isinstance(target, GraphCallable):
         given = (*args, *kwargs.values())
     found = given if isinstance(given, (list, tuple)) else (given,)
     return [
-        Layout(t, tuple(t.shape), t.stride(), t.storage_offset(), t._version)
+        FakeMetadata(t, tuple(t.shape), t.stride(), t.storage_offset(), t._version)
         for t in found
         if isinstance(t, FakeTensor) and t.layout is torch.strided and not t.is_inference()
     ]
 
 
-def _told(size: Any) -> Any:
+def _guard_free_size(size: Any) -> Any:
     """A size to be compared without taking anything for granted of it."""
     return size.node.expr if isinstance(size, torch.SymInt) else size

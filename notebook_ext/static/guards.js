@@ -22,11 +22,11 @@ function verdictMark(verdict) {
 /** Suggested changes as a list. @param {any[]} fixes */
 export function fixList(fixes) {
   if (!fixes.length) return h("p", { class: "mut" }, "No safe change is known: accept another entry, or keep this input as it was.");
-  const untried = fixes.some((f) => f.code && !f.verified && !f.tried);
+  const untried = fixes.some((f) => f.code && !f.verified && !f.unverified_reason);
   return h(
     "div",
     {},
-    h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("p", { class: "ok" }, "✓ verified: " + f.verified) : f.tried ? h("p", { class: "mut" }, sentence(f.tried)) : null))),
+    h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("p", { class: "ok" }, "✓ verified: " + f.verified) : f.unverified_reason ? h("p", { class: "mut" }, sentence(f.unverified_reason)) : null))),
     untried ? h("p", { class: "mut" }, "Not re-run yet, so not verified.") : null,
   );
 }
@@ -415,7 +415,7 @@ class GuardsView {
       g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), g.callers.length ? h("p", { class: "mut" }, "called from " + g.callers.join(", from ")) : null, button("Show in linked view", "Enter", () => this.link())] : null,
       g.why ? [h("h4", {}, "Why it exists"), h("p", {}, sentence(g.why))] : null,
       g.cost != null ? h("p", { class: "mut" }, `${Math.round(g.cost)} ns by itself, reading included`) : null,
-      failed ? [h("h4", {}, "What to do, best first"), fixList(found.fixes), lesson(found.lesson), found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.tried) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
+      failed ? [h("h4", {}, "What to do, best first"), fixList(found.fixes), lesson(found.lesson), found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
     );
     const told = verdict === "fail" ? `fails: expected ${g.expected}, got ${actual || "another value"}.` : verdict === "pass" ? `passes: ${g.expected}.` : verdict ? `${verdict}: expected ${g.expected}.` : `expects ${g.expected}.`;
     this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? h("span", { class: "mut" }, found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check had stopped before.") : null);

@@ -68,7 +68,7 @@ class RecompilesView {
       h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),
       h("span", {}, Object.values(CELLS).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not asked"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
-      !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.tried)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
+      !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
     );
     if (this.column < 0) this.column = this.firstMiss(this.lane);
     this.update();

@@ -8,7 +8,7 @@ from typing import Any
 from engine.records.autograd import BackwardRecord
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import Session
-from notebook_ext.views.text import clean, one_line, plural, seconds, tensor_type
+from notebook_ext.views.text import format_seconds, one_line, pluralize, sanitize, tensor_type
 
 MAX_ROWS = 3_000
 """Rows of one pane; the rest is counted."""
@@ -29,33 +29,33 @@ def backward(session: Session) -> dict[str, Any]:
         "calls": [
             {
                 "index": c.index,
-                "outcome": clean(c.outcome),
-                "capture": clean(c.backward),
+                "outcome": sanitize(c.outcome),
+                "capture": sanitize(c.backward),
                 "reason": one_line(c.reason, 300),
             }
             for c in calls[-MAX_CALLS:]
         ],
         "dropped": max(0, len(calls) - MAX_CALLS),
-        "text": _counted(session),
+        "text": _counts_text(session),
     }
 
 
 _WHY_EMPTY = "No backward was captured: run it under engine.compiled_autograd()."
 
 
-def _counted(session: Session) -> str:
+def _counts_text(session: Session) -> str:
     found = Counter(c.outcome for c in session.backward_calls)
     words = {"captured": "captured", "hit": "found captured", "eager": "run by torch's own engine"}
     told = ", ".join(f"{found[k]} {word}" for k, word in words.items() if found[k])
-    return f"{plural(sum(found.values()), 'backward')}: {told}"
+    return f"{pluralize(sum(found.values()), 'backward')}: {told}"
 
 
 def _facts(record: BackwardRecord) -> str:
     hooks = sum(len(n.hooks) for n in record.nodes)
-    parts = [plural(len(record.nodes), "autograd node"), plural(record.inputs, "tensor")]
-    parts += [plural(record.sizes, "symbolic size")] if record.sizes else []
-    parts += [plural(hooks, "hook")] if hooks else []
-    return f"{', '.join(parts)}, captured in {seconds(record.seconds)}"
+    parts = [pluralize(len(record.nodes), "autograd node"), pluralize(record.inputs, "tensor")]
+    parts += [pluralize(record.symbolic_sizes, "symbolic size")] if record.symbolic_sizes else []
+    parts += [pluralize(hooks, "hook")] if hooks else []
+    return f"{', '.join(parts)}, captured in {format_seconds(record.seconds)}"
 
 
 def _capture(session: Session, record: BackwardRecord) -> dict[str, Any]:
@@ -63,11 +63,11 @@ def _capture(session: Session, record: BackwardRecord) -> dict[str, Any]:
     captured, rows_of_captured = _captured(record, rows_of_eager)
     compiled, entry = _compiled(session, record, rows_of_captured)
     return {
-        "id": clean(record.id),
+        "id": sanitize(record.id),
         "facts": _facts(record),
-        "backend": clean(record.backend),
+        "backend": sanitize(record.backend),
         "cause": one_line(record.cause.sentence, 300),
-        "nearest": clean(record.cause.nearest),
+        "nearest": sanitize(record.cause.nearest),
         "details": [one_line(d, 200) for d in record.cause.details],
         "notes": [one_line(n, 300) for n in record.notes],
         "entry": entry,
@@ -103,7 +103,7 @@ def _eager(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:
     became: dict[str, int] = {}
     for row, node in enumerate(nodes):
         to = ", ".join(f"{places[t]} {one_line(nodes[places[t]].name, 40)}" for t in node.next if t in places)
-        hooks = f"hooks: {', '.join(map(clean, node.hooks))}" if node.hooks else ""
+        hooks = f"hooks: {', '.join(map(sanitize, node.hooks))}" if node.hooks else ""
         rows.append([f"{row} {one_line(node.name, 60)}" + (f" → {to}" if to else ""), hooks, []])
         became |= dict.fromkeys(node.captured, row)
     return rows, became
@@ -113,7 +113,7 @@ def _captured(record: BackwardRecord, became: dict[str, int]) -> tuple[list[list
     graph = next((g for g in record.graphs if g.stage == "captured"), None)
     nodes = graph.nodes if graph else ()
     rows = [
-        [one_line(n.text, 160), _layout(n) or clean(n.note), [became[n.id]] if n.id in became else []] for n in nodes
+        [one_line(n.text, 160), _layout(n) or sanitize(n.note), [became[n.id]] if n.id in became else []] for n in nodes
     ]
     return rows, {n.id: k for k, n in enumerate(nodes)}
 
@@ -126,14 +126,14 @@ def _compiled(session: Session, record: BackwardRecord, places: dict[str, int]) 
         if compilation.frame != record.id or not compilation.graphs:
             continue
         entry = entry or compilation.id
-        rows.append([f"# {one_line(compilation.cause, 100)}, backend {clean(compilation.backend)}", "", []])
+        rows.append([f"# {one_line(compilation.cause, 100)}, backend {sanitize(compilation.backend)}", "", []])
         traced, final = compilation.graphs[0], compilation.graphs[-1]
         origins = {n.id: n.origins for n in traced.nodes}
-        rows += [[one_line(n.text, 160), _layout(n), _ups(n, final, origins, places)] for n in final.nodes]
-    return rows, clean(entry)
+        rows += [[one_line(n.text, 160), _layout(n), _captured_rows(n, final, origins, places)] for n in final.nodes]
+    return rows, sanitize(entry)
 
 
-def _ups(
+def _captured_rows(
     node: NodeRecord, graph: GraphRecord, origins: dict[str, tuple[str, ...]], places: dict[str, int]
 ) -> list[int]:
     """Rows of the captured graph, by way of the traced one."""

@@ -11,20 +11,20 @@ from typing import Any
 
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import Session
-from notebook_ext.views.graph import HEIGHT, INPUTS, SMALL, WIDTH, graph_at, path_of
+from notebook_ext.views.graph import HEIGHT, INPUT_OPS, MAX_GRAPHVIZ_NODES, WIDTH, call_path, graph_at
 from notebook_ext.views.text import one_line
 
-SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 DOTS_PER_INCH = 72
 PROGRAMS = ("dot", "graphviz-pure")
 """Graphviz itself, else its port that comes as a Python package."""
-MISSING = (
+MISSING_MESSAGE = (
     "Graphviz is not on this machine, so the graph keeps our own layout: pip install graphviz-pure, or your system's "
     "graphviz package, brings it."
 )
 
 
-def places(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
+def graphviz_layout(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
     """Where Graphviz puts the nodes of a graph, in pixels: ``nodes`` as [x, y] of the top left, ``edges`` as [from, to, path], or a ``problem``.
 
     Raises:
@@ -33,32 +33,36 @@ def places(session: Session, compilation: str, stage: str = "") -> dict[str, Any
     chosen = graph_at(session.compilation(compilation), stage)
     if chosen is None:
         raise KeyError(stage)
-    if not 0 < len(chosen.nodes) <= SMALL:
-        return unplaced(f"Graphviz lays out graphs of up to {SMALL} nodes here; this one has {len(chosen.nodes)}.")
-    program = find()
+    if not 0 < len(chosen.nodes) <= MAX_GRAPHVIZ_NODES:
+        return no_layout(
+            f"Graphviz lays out graphs of up to {MAX_GRAPHVIZ_NODES} nodes here; this one has {len(chosen.nodes)}."
+        )
+    program = find_graphviz()
     if program is None:
-        return unplaced(MISSING)
+        return no_layout(MISSING_MESSAGE)
     try:
-        return _read(_run(program, source(chosen)), len(chosen.nodes))
+        return _read(_run(program, dot_source(chosen)), len(chosen.nodes))
     except subprocess.TimeoutExpired:
-        return unplaced(f"Graphviz took longer than {SECONDS:.0f} s over this graph, so it keeps our own layout.")
+        return no_layout(
+            f"Graphviz took longer than {TIMEOUT_SECONDS:.0f} s over this graph, so it keeps our own layout."
+        )
     except (subprocess.CalledProcessError, OSError, ValueError) as error:
         told = one_line(str(getattr(error, "stderr", "") or error), 160)
-        return unplaced(f"Graphviz failed, so the graph keeps our own layout: {told}")
+        return no_layout(f"Graphviz failed, so the graph keeps our own layout: {told}")
 
 
-def unplaced(problem: str) -> dict[str, Any]:
+def no_layout(problem: str) -> dict[str, Any]:
     """No places, and why."""
     return {"nodes": [], "edges": [], "width": 0, "height": 0, "problem": problem}
 
 
-def find() -> str | None:
+def find_graphviz() -> str | None:
     """The program that lays graphs out: on the path, or beside this Python."""
     beside = str(pathlib.Path(sys.executable).parent)
     return next((found for name in PROGRAMS if (found := shutil.which(name) or shutil.which(name, path=beside))), None)
 
 
-def source(record: GraphRecord) -> str:
+def dot_source(record: GraphRecord) -> str:
     """The graph in the language of Graphviz: nodes by number, calls as clusters inside of each other."""
     import graphviz
 
@@ -71,7 +75,7 @@ def source(record: GraphRecord) -> str:
         edge_attr={"arrowhead": "none"},
         node_attr={"shape": "box", "fixedsize": "true", "label": "", **size},
     )
-    parents, labels, inside = _calls(nodes, edges)
+    parents, labels, inside = _nested_calls(nodes, edges)
     clusters = [
         graphviz.Digraph(f"cluster_{i}", graph_attr={"label": graphviz.escape(label[:24]), "margin": "14"})
         for i, label in enumerate(labels)
@@ -85,16 +89,18 @@ def source(record: GraphRecord) -> str:
     return text
 
 
-def _calls(nodes: tuple[NodeRecord, ...], edges: list[tuple[int, int]]) -> tuple[list[int], list[str], list[int]]:
+def _nested_calls(
+    nodes: tuple[NodeRecord, ...], edges: list[tuple[int, int]]
+) -> tuple[list[int], list[str], list[int]]:
     """Runs of nodes of one call, as the front end nests them: each call's parent and label, and each node's call; -1 for none."""
     parents: list[int] = []
     labels: list[str] = []
     inside = [-1] * len(nodes)
     opened: list[tuple[str, int]] = []
     for i, node in enumerate(nodes):
-        if node.op in INPUTS:
+        if node.op in INPUT_OPS:
             continue
-        path = path_of(node)
+        path = call_path(node)
         shared = 0
         while shared < min(len(opened), len(path)) and opened[shared][0] == path[shared]:
             shared += 1
@@ -106,7 +112,7 @@ def _calls(nodes: tuple[NodeRecord, ...], edges: list[tuple[int, int]]) -> tuple
         inside[i] = opened[-1][1] if opened else -1
     placed = set()
     for a, b in edges:
-        if nodes[a].op in INPUTS and a not in placed:  # an input stands with its first reader
+        if nodes[a].op in INPUT_OPS and a not in placed:  # an input stands with its first reader
             placed.add(a)
             inside[a] = inside[b]
     return parents, labels, inside
@@ -115,7 +121,7 @@ def _calls(nodes: tuple[NodeRecord, ...], edges: list[tuple[int, int]]) -> tuple
 @functools.lru_cache(maxsize=64)
 def _run(program: str, text: str) -> str:
     return subprocess.run(
-        [program, "-Tplain"], input=text, capture_output=True, check=True, encoding="utf-8", timeout=SECONDS
+        [program, "-Tplain"], input=text, capture_output=True, check=True, encoding="utf-8", timeout=TIMEOUT_SECONDS
     ).stdout
 
 

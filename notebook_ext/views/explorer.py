@@ -6,35 +6,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.glossary import words
+from notebook_ext.glossary import terms_by_view
 from notebook_ext.views.backward import backward
 from notebook_ext.views.breaks import breaks
-from notebook_ext.views.contents import contents, facts, file, text_keys
-from notebook_ext.views.difference import brief, difference
-from notebook_ext.views.dot import places, unplaced
+from notebook_ext.views.contents import artifact_keys, artifact_text, compilation_facts, compilations
+from notebook_ext.views.difference import comparison, entry_summary
+from notebook_ext.views.dot import graphviz_layout, no_layout
 from notebook_ext.views.graph import graph
-from notebook_ext.views.guards import guards, is_entry
-from notebook_ext.views.index import index
+from notebook_ext.views.guards import guards, names_entry
+from notebook_ext.views.index import search_index
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked import default_target, linked, pane_text, targets_of
-from notebook_ext.views.onion import onion
+from notebook_ext.views.onion import aot_wrappers
 from notebook_ext.views.places import frame_name
 from notebook_ext.views.recompiles import recompiles
-from notebook_ext.views.snapshots import snapshots
+from notebook_ext.views.snapshots import intermediate_graphs
 from notebook_ext.views.summary import has_graph, inputs_of, summary
 from notebook_ext.views.text import one_line
 from notebook_ext.views.timings import timings
-from notebook_ext.views.tracer import tracer
+from notebook_ext.views.tracer import tracer_steps
 
-Others = Mapping[str, Session]
+OtherSessions = Mapping[str, Session]
 """Sessions that can be set beside the one shown, by the names that a person knows them by."""
-HERE = "this session"
-PLACED = 8
+DEFAULT_NAME = "this session"
+MAX_LAID_OUT = 8
 """Compilations whose small graphs Graphviz lays out for a page: a log holds hundreds."""
-NOT_PLACED = f"This page holds Graphviz's layout for its first {PLACED} compilations only; the others keep our own."
+NOT_LAID_OUT_MESSAGE = (
+    f"This page holds Graphviz's layout for its first {MAX_LAID_OUT} compilations only; the others keep our own."
+)
 
 
-def overview(session: Session, others: Others | None = None, name: str = HERE) -> dict[str, Any]:
+def overview(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
     """The summary, what can be chosen, and what is always at hand. ``name`` is what the session is called beside ``others``."""
     return {
         "name": one_line(name, 40),
@@ -46,7 +48,7 @@ def overview(session: Session, others: Others | None = None, name: str = HERE) -
         "entries": [_entry(session, c) for c in session.compilations],
         "start": start_entry(session),
         "device": one_line(session.device, 40),
-        "words": words(),
+        "words": terms_by_view(),
     }
 
 
@@ -57,13 +59,13 @@ def start_entry(session: Session) -> str:
     return ordered[0].id if ordered else ""
 
 
-def first_parts(session: Session) -> dict[str, Any]:
+def initial_parts(session: Session) -> dict[str, Any]:
     """What the first look needs, so that nothing has to be asked for: the linked view of the first entry."""
     entry = start_entry(session)
     return {f"linked|{entry}|": linked(session, entry)} if entry else {}
 
 
-def part(session: Session, key: str, others: Others | None = None, name: str = HERE) -> Any:
+def part(session: Session, key: str, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> Any:
     """One part by its key: a view's name, then its arguments, parted by ``|``.
 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
@@ -79,19 +81,21 @@ def part(session: Session, key: str, others: Others | None = None, name: str = H
         return part(_session(session, others, arguments[0])[1], "|".join(arguments[1:]))
     if view == "difference":
         (a, first), (b, second) = (_session(session, others, n, name) for n in arguments)
-        return difference(first, second, (a, b))
+        return comparison(first, second, (a, b))
     if view == "linked":
         entry, target = arguments
         return linked(session, entry, target)
     if view == "text":
         entry, target, pane = arguments
         return pane_text(session, entry, target or default_target(session, session.compilation(entry)), pane)
-    if view in _BY_ENTRY:
-        return _BY_ENTRY[view](session, *arguments)
-    return _WHOLE[view](session)
+    if view in _ENTRY_VIEWS:
+        return _ENTRY_VIEWS[view](session, *arguments)
+    return _SESSION_VIEWS[view](session)
 
 
-def _session(session: Session, others: Others | None, number: str, name: str = HERE) -> tuple[str, Session]:
+def _session(
+    session: Session, others: OtherSessions | None, number: str, name: str = DEFAULT_NAME
+) -> tuple[str, Session]:
     """A session by its number among the others, with its name; the one shown has none."""
     if not number:
         return name, session
@@ -101,38 +105,38 @@ def _session(session: Session, others: Others | None, number: str, name: str = H
     return found[int(number)]
 
 
-_BY_ENTRY: dict[str, Callable[..., dict[str, Any]]] = {
+_ENTRY_VIEWS: dict[str, Callable[..., dict[str, Any]]] = {
     "guards": guards,
     "graph": graph,
-    "places": places,
-    "tracer": tracer,
-    "onion": onion,
-    "facts": facts,
-    "file": file,
-    "brief": brief,
+    "places": graphviz_layout,
+    "tracer": tracer_steps,
+    "onion": aot_wrappers,
+    "facts": compilation_facts,
+    "file": artifact_text,
+    "brief": entry_summary,
 }
-_WHOLE = {
+_SESSION_VIEWS = {
     "recompiles": recompiles,
     "timings": timings,
     "breaks": breaks,
     "kernels": kernels,
-    "contents": contents,
+    "contents": compilations,
     "backward": backward,
-    "index": index,
+    "index": search_index,
 }
 
 
-def keys(session: Session) -> Iterator[str]:
+def all_keys(session: Session) -> Iterator[str]:
     """Every key that a page without a kernel needs, texts left out: those follow from the parts."""
-    yield from whole_keys()
+    yield from session_keys()
     for compilation in session.compilations:
         yield from entry_keys(compilation)
-    yield from text_keys(session)
+    yield from artifact_keys(session)
 
 
-def whole_keys() -> Iterator[str]:
+def session_keys() -> Iterator[str]:
     """The keys of the parts that are about the session as a whole."""
-    yield from _WHOLE
+    yield from _SESSION_VIEWS
     yield "facts|"
 
 
@@ -145,12 +149,12 @@ def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
     yield f"graph|{compilation.id}|"
     for record in compilation.graphs[1:]:
         yield f"graph|{compilation.id}|{record.stage}"
-    yield from (f"graph|{compilation.id}|{between.stage}" for between in snapshots(compilation))
+    yield from (f"graph|{compilation.id}|{between.stage}" for between in intermediate_graphs(compilation))
 
 
 def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Parts by key, each followed by the longer texts of its panes, or by Graphviz's places for its nodes."""
-    first = {c.id for c in session.compilations[:PLACED]}
+    first = {c.id for c in session.compilations[:MAX_LAID_OUT]}
     for key in wanted:
         value = part(session, key)
         yield key, value
@@ -161,15 +165,17 @@ def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
                 yield text, part(session, text)
         elif key.startswith("graph|") and value["is_small"]:
             where = key.replace("graph", "places", 1)
-            yield where, part(session, where) if value["compilation"] in first else unplaced(NOT_PLACED)
+            yield where, part(session, where) if value["compilation"] in first else no_layout(NOT_LAID_OUT_MESSAGE)
 
 
-def all_parts(session: Session, others: Others | None = None, name: str = HERE) -> dict[str, Any]:
+def all_parts(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
     """All parts by key, for a page without a kernel: of the other sessions, those that comparing needs."""
-    return dict(parts(session, keys(session))) | dict(beside(session, others, name))
+    return dict(parts(session, all_keys(session))) | dict(comparison_parts(session, others, name))
 
 
-def beside(session: Session, others: Others | None, name: str = HERE) -> Iterator[tuple[str, Any]]:
+def comparison_parts(
+    session: Session, others: OtherSessions | None, name: str = DEFAULT_NAME
+) -> Iterator[tuple[str, Any]]:
     """By key, what comparing with the other sessions needs."""
     numbers = [""]
     for number, other in enumerate((others or {}).values()):
@@ -181,7 +187,7 @@ def beside(session: Session, others: Others | None, name: str = HERE) -> Iterato
 
 
 def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
-    rejected = sum(is_entry(r.entry, compilation) for call in session.calls for r in call.rejections)
+    rejected = sum(names_entry(r.entry, compilation) for call in session.calls for r in call.guard_failures)
     return {
         "id": compilation.id,
         "frame": compilation.frame,

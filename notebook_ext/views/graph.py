@@ -9,8 +9,14 @@ from typing import Any
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
-from notebook_ext.views.snapshots import is_kept, passes_of, snapshot, snapshot_before, snapshots
-from notebook_ext.views.text import clean, one_line, size, tensor_type
+from notebook_ext.views.snapshots import (
+    graph_before_pass,
+    intermediate_graph,
+    intermediate_graphs,
+    is_replayable,
+    passes_of,
+)
+from notebook_ext.views.text import format_bytes, one_line, sanitize, tensor_type
 
 WIDTH, HEIGHT = 168, 34
 GAP_X, GAP_Y = 22, 26
@@ -18,13 +24,13 @@ LONG_EDGE = 4
 """An edge that spans at least this many ranks is drawn as two pins with one name."""
 MAX_PER_RANK = 8
 """Wider ranks (hundreds of parameters) wrap into several rows."""
-SMALL = 150
+MAX_GRAPHVIZ_NODES = 150
 """Graphs of up to this many nodes are laid out by Graphviz; for larger ones only a linear layout is fast enough."""
-HUES = ("#666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
+LINE_COLORS = ("#666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
 
 
 @dataclass(frozen=True)
-class Box:
+class NodeBox:
     """One node's place, in pixels from the top left."""
 
     node: NodeRecord
@@ -33,7 +39,7 @@ class Box:
     rank: int
 
 
-def layout(graph: GraphRecord) -> list[Box]:
+def layered_layout(graph: GraphRecord) -> list[NodeBox]:
     """Places for all nodes: a node's rank is one more than its deepest input's; within a rank, nodes follow their inputs."""
     nodes = {n.id: n for n in graph.nodes}
     ranks = _ranks(graph.nodes, nodes)
@@ -41,14 +47,14 @@ def layout(graph: GraphRecord) -> list[Box]:
     for node in graph.nodes:
         by_rank.setdefault(ranks[node.id], []).append(node)
     columns: dict[str, float] = {}
-    boxes: list[Box] = []
+    boxes: list[NodeBox] = []
     y = 0
     for rank in sorted(by_rank):
-        members = sorted(by_rank[rank], key=lambda n: _wanted(n, columns))
+        members = sorted(by_rank[rank], key=lambda n: _preferred_column(n, columns))
         for start in range(0, len(members), MAX_PER_RANK):
             for column, node in enumerate(members[start : start + MAX_PER_RANK]):
                 columns[node.id] = column
-                boxes.append(Box(node, column * (WIDTH + GAP_X), y, rank))
+                boxes.append(NodeBox(node, column * (WIDTH + GAP_X), y, rank))
             y += HEIGHT + GAP_Y
     return boxes
 
@@ -70,7 +76,7 @@ def _ranks(order: tuple[NodeRecord, ...], nodes: dict[str, NodeRecord]) -> dict[
     return ranks
 
 
-def _wanted(node: NodeRecord, columns: dict[str, float]) -> float:
+def _preferred_column(node: NodeRecord, columns: dict[str, float]) -> float:
     found = [columns[i] for i in node.inputs if i in columns]
     return sum(found) / len(found) if found else float(MAX_PER_RANK)
 
@@ -88,7 +94,7 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
     stages = [g.stage for g in record.graphs]
     chosen = graph_at(record, stage)
     told: dict[str, Any] = {"compilation": record.id, "stage": chosen.stage if chosen else stage, "stages": stages}
-    told |= {"snapshots": [[s.stage, s.words] for s in snapshots(record)]}
+    told |= {"snapshots": [[s.stage, s.label] for s in intermediate_graphs(record)]}
     if chosen is None or not chosen.nodes:
         why = (
             "Only the text of this graph was recorded."
@@ -108,19 +114,19 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
         }
     index = {n.id: i for i, n in enumerate(chosen.nodes)}
     before, origins = _origins(record, chosen)
-    between = next((s for s in snapshots(record) if s.stage == chosen.stage), None)
+    between = next((s for s in intermediate_graphs(record) if s.stage == chosen.stage), None)
     passes = () if between else passes_of(record, chosen)
     return told | {
         **_columns(session, record, chosen),
         "count": len(chosen.nodes),
-        "is_small": len(chosen.nodes) <= SMALL,
+        "is_small": len(chosen.nodes) <= MAX_GRAPHVIZ_NODES,
         "edges": [[index[i], to] for to, n in enumerate(chosen.nodes) for i in dict.fromkeys(n.inputs) if i in index],
         "before": None
         if before is None
         else {
             "stage": before.stage,
             "texts": [node_line(n) for n in before.nodes],
-            "is_input": [n.op in INPUTS for n in before.nodes],
+            "is_input": [n.op in INPUT_OPS for n in before.nodes],
         },
         "origins": origins,
         "passes": [_pass(chosen, number, p) for number, p in enumerate(passes, 1)],
@@ -131,20 +137,20 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
 def graph_at(record: CompilationRecord, stage: str) -> GraphRecord | None:
     """The graph of a stage, or as it stood between two passes; the first where there is no such stage."""
     found = next((g for g in record.graphs if g.stage == stage), None)
-    between = snapshot(record, stage) if found is None else None
+    between = intermediate_graph(record, stage) if found is None else None
     return found or between or (record.graphs[0] if record.graphs else None)
 
 
 def _pass(graph: GraphRecord, number: int, told: PassRecord) -> dict[str, Any]:
     """A pass as a diff: lines of nodes that went and came. ``snapshot`` is the stage of the graph as it left it."""
     return {
-        "snapshot": f"{graph.stage}@{number}" if is_kept(told) else "",
+        "snapshot": f"{graph.stage}@{number}" if is_replayable(told) else "",
         "name": one_line(told.name, 40),
-        "before": told.before,
-        "after": told.after,
+        "before": told.nodes_before,
+        "after": told.nodes_after,
         "removed": [one_line(line, 200) for line in told.removed],
         "added": [one_line(line, 200) for line in told.added],
-        "cut": told.gone + told.made - len(told.removed) - len(told.added),
+        "cut": told.removed_count + told.added_count - len(told.removed) - len(told.added),
     }
 
 
@@ -158,13 +164,13 @@ def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecor
     """The graph that most origins of this one's nodes stand in, and each node's origins there."""
     wanted = {o for n in chosen.nodes for o in n.origins}
     others = [g for g in record.graphs if g is not chosen]
-    if (earlier := snapshot_before(record, chosen.stage)) is not None:
+    if (earlier := graph_before_pass(record, chosen.stage)) is not None:
         others = [earlier]
     before = max(others, key=lambda g: sum(n.id in wanted for n in g.nodes), default=None)
     index = {n.id: i for i, n in enumerate(before.nodes)} if before else {}
     if before is None or not wanted & set(index):
         return None, []
-    same = {(n.op, n.name): i for i, n in enumerate(before.nodes) if n.op in (*INPUTS, "output")}
+    same = {(n.op, n.name): i for i, n in enumerate(before.nodes) if n.op in (*INPUT_OPS, "output")}
     origins = [{index[o] for o in n.origins if o in index} for n in chosen.nodes]
     for node, found in zip(chosen.nodes, origins, strict=True):
         if not found and (node.op, node.name) in same:
@@ -172,7 +178,7 @@ def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecor
     return before, [sorted(found) for found in origins]
 
 
-def _edges(boxes: list[Box], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
+def _edges(boxes: list[NodeBox], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
     edges: list[list[int]] = []
     pins: list[list[int]] = []
     for i, box in enumerate(boxes):
@@ -190,15 +196,15 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
     strings: dict[str, int] = {"": 0}
     columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
     for node in chosen.nodes:
-        span = places.places_of(node, files).span
+        span = places.node_spans(node, files).span
         texts = {
             "op": node.op,
             "target": one_line(node.target, 80),
             "type": tensor_type(node.dtype, node.shape),
-            "bytes": size(node.bytes),
-            "path": ".".join(path_of(node)),
+            "bytes": format_bytes(node.bytes),
+            "path": ".".join(call_path(node)),
             "kernel": kernel_of.get(node.id, ""),
-            "source": clean(places.source_line(session, span)),
+            "source": sanitize(places.source_line(session, span)),
             "note": one_line(node.note, 120),
         }
         found: dict[str, Any] = {name: strings.setdefault(text, len(strings)) for name, text in texts.items()}
@@ -209,20 +215,20 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
     return {"nodes": columns, "strings": list(strings)}
 
 
-INPUTS = ("placeholder", "get_attr")
+INPUT_OPS = ("placeholder", "get_attr")
 NODE_COLUMNS = ("name", "text", "op", "target", "type", "bytes", "path", "kernel", "source", "note", "line", "ordinal")
 
 
-def path_of(node: NodeRecord) -> list[str]:
+def call_path(node: NodeRecord) -> list[str]:
     """The calls that a node stands in: modules; without one, the outermost line of a call that was inlined."""
     if node.module:
         return [one_line(part, 40) for part in node.module.split(".")]
     return [f"inlined at line {node.stack[0].line}"] if len(node.stack) > 1 else []
 
 
-def svg(session: Session, compilation: CompilationRecord, record: GraphRecord, limit: int = 120) -> str:
+def graph_svg(session: Session, compilation: CompilationRecord, record: GraphRecord, limit: int = 120) -> str:
     """The graph as a picture on a light ground: at most ``limit`` nodes, the rest counted in a last line."""
-    boxes = sorted(layout(record), key=lambda b: (b.y, b.x))
+    boxes = sorted(layered_layout(record), key=lambda b: (b.y, b.x))
     shown = boxes[:limit]
     index = {b.node.id: i for i, b in enumerate(shown)}
     numbers = places.ordinals(session, compilation)
@@ -238,13 +244,13 @@ def svg(session: Session, compilation: CompilationRecord, record: GraphRecord, l
     for number, (j, i) in enumerate(pins, 1):
         parts.append(_pin(shown[j].x + WIDTH - 30, shown[j].y + HEIGHT, number))
         parts.append(_pin(shown[i].x + WIDTH - 30, shown[i].y - 12, number))
-    parts.extend(_node_svg(box, numbers.of(places.places_of(box.node, files).span)) for box in shown)
+    parts.extend(_node_svg(box, numbers.of(places.node_spans(box.node, files).span)) for box in shown)
     if len(boxes) > limit:
         parts.append(f'<text x="0" y="{height - 14}" fill="#424242">{len(boxes) - limit} more nodes not drawn</text>')
     return "".join([*parts, "</svg>"])
 
 
-def _curve(a: Box, b: Box) -> str:
+def _curve(a: NodeBox, b: NodeBox) -> str:
     x1, y1, x2, y2 = a.x + WIDTH // 2, a.y + HEIGHT, b.x + WIDTH // 2, b.y
     if y2 <= y1:
         return f"M{a.x + WIDTH} {a.y + HEIGHT // 2}L{b.x} {b.y + HEIGHT // 2}"
@@ -256,8 +262,8 @@ def _pin(x: int, y: int, number: int) -> str:
     return f'<rect x="{x}" y="{y}" width="28" height="12" rx="6" fill="#ffffff" stroke="#757575"/><text x="{x + 14}" y="{y + 9}" font-size="9" text-anchor="middle" fill="#212121">P{number}</text>'
 
 
-def _node_svg(box: Box, ordinal: int) -> str:
-    hue = HUES[(ordinal - 1) % 6 + 1] if ordinal else HUES[0]
+def _node_svg(box: NodeBox, ordinal: int) -> str:
+    hue = LINE_COLORS[(ordinal - 1) % 6 + 1] if ordinal else LINE_COLORS[0]
     fill = "#f3f3f3" if box.node.op in ("placeholder", "get_attr", "output") else "#ffffff"
     badge = (
         f'<rect x="{box.x + 5}" y="{box.y + 4}" width="16" height="13" rx="2" fill="{hue}"/><text x="{box.x + 13}" y="{box.y + 14}" font-size="9" font-weight="bold" text-anchor="middle" fill="#ffffff">{ordinal}</text>'

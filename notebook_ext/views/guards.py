@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.records.guards import CallExplanation, GuardRecord, Rejection
+from engine.records.guards import CallExplanation, GuardFailure, GuardRecord
 from engine.records.session import CompilationRecord, Session
-from engine.records.trace import Assumption, SymbolRecord
+from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from notebook_ext.views import places
-from notebook_ext.views.text import clean, one_line, plural
+from notebook_ext.views.text import one_line, pluralize, sanitize
 
 
 @dataclass
@@ -18,10 +18,10 @@ class _Branch:
 
     label: str
     guards: list[int] = field(default_factory=list)
-    below: dict[str, _Branch] = field(default_factory=dict)
+    children: dict[str, _Branch] = field(default_factory=dict)
 
     def count(self) -> int:
-        return len(self.guards) + sum(b.count() for b in self.below.values())
+        return len(self.guards) + sum(b.count() for b in self.children.values())
 
 
 def guards(session: Session, compilation: str) -> dict[str, Any]:
@@ -42,58 +42,63 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
         "cases": [
             _case(session, call.index, call.caller, call.inputs or {}, r, told)
             for call in session.calls
-            for r in call.rejections
-            if is_entry(r.entry, record)
+            for r in call.guard_failures
+            if names_entry(r.entry, record)
         ],
-        "check": clean(record.guards.check_text) if record.guards else "",
-        "symbols": symbols(session, record),
+        "check": sanitize(record.guards.check_text) if record.guards else "",
+        "symbols": symbol_rows(session, record),
         "empty": "" if told else _why_empty(record),
     }
 
 
-def symbols(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
+def symbol_rows(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     """The story of each size and number that was made a symbol, as rows of text."""
     ordinals = places.ordinals(session, record)
     return [_symbol(session, ordinals, s) for s in (record.trace.symbols if record.trace else ())]
 
 
-def _symbol(session: Session, ordinals: places.Ordinals, symbol: SymbolRecord) -> dict[str, Any]:
+def _symbol(session: Session, ordinals: places.LineOrdinals, symbol: TracedSymbolRecord) -> dict[str, Any]:
     return {
-        "name": clean(symbol.name),
-        "places": [clean(p) for p in symbol.places],
-        "hint": clean(symbol.hint),
-        "why": clean(symbol.why),
+        "name": sanitize(symbol.name),
+        "places": [sanitize(p) for p in symbol.sources],
+        "hint": sanitize(symbol.hint),
+        "why": sanitize(symbol.why),
         "range": symbol_range(symbol),
-        "became": clean(symbol.became),
-        "settled": None if symbol.settled is None else _assumption(session, ordinals, symbol.settled),
-        "relations": [_assumption(session, ordinals, r) for r in symbol.relations],
+        "became": sanitize(symbol.specialized_to),
+        "settled": None if symbol.specialized_by is None else _assumption(session, ordinals, symbol.specialized_by),
+        "relations": [_assumption(session, ordinals, r) for r in symbol.assumptions],
     }
 
 
-def symbol_range(symbol: SymbolRecord) -> str:
+def symbol_range(symbol: TracedSymbolRecord) -> str:
     """The values that the compiled code serves: ``2 to 64``, ``2 or more``, ``any``."""
-    if symbol.became:
-        return f"only {clean(symbol.became)}"
+    if symbol.specialized_to:
+        return f"only {sanitize(symbol.specialized_to)}"
     if symbol.low is None:
         return "any" if symbol.high is None else f"at most {symbol.high}"
     return f"{symbol.low} or more" if symbol.high is None else f"{symbol.low} to {symbol.high}"
 
 
-def _assumption(session: Session, ordinals: places.Ordinals, told: Assumption) -> dict[str, Any]:
+def _assumption(session: Session, ordinals: places.LineOrdinals, told: SymbolAssumption) -> dict[str, Any]:
     return {
-        "text": clean(told.text),
-        "why": clean(told.why),
+        "text": sanitize(told.text),
+        "why": sanitize(told.why),
         "line": told.span.line if told.span else 0,
-        "place": places.place_name(session, told.span),
-        "source": clean(places.source_line(session, told.span)),
+        "place": places.line_name(session, told.span),
+        "source": sanitize(places.source_line(session, told.span)),
         "ordinal": ordinals.of(told.span),
     }
 
 
-def fix_rows(rejection: Rejection) -> list[dict[str, str]]:
+def fix_rows(rejection: GuardFailure) -> list[dict[str, str]]:
     """Suggested changes, best first, with what was found when they were tried."""
     return [
-        {"text": clean(f.text), "code": clean(f.code), "verified": clean(f.verified), "tried": clean(f.tried)}
+        {
+            "text": sanitize(f.text),
+            "code": sanitize(f.code),
+            "verified": sanitize(f.verified),
+            "unverified_reason": sanitize(f.unverified_reason),
+        }
         for f in rejection.fixes
     ]
 
@@ -103,7 +108,7 @@ def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[s
     record = session.compilation(compilation)
     guards_told = record.guards.guards if record.guards else ()
     name = told.hit.rpartition("/")[2] if told.hit else ""
-    rejection = next((r for r in told.rejections if is_entry(r.entry, record)), None)
+    rejection = next((r for r in told.guard_failures if names_entry(r.entry, record)), None)
     case = None
     if rejection is not None:
         case = _case(session, -1, None, {}, rejection, guards_told) | {"title": "what if"}
@@ -113,29 +118,31 @@ def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[s
         if told.hit
         else "No entry serves this call: it would compile anew.",
         "rejections": [
-            {"entry": r.entry.rpartition("/")[2], "sentence": one_line(r.sentence, 300)} for r in told.rejections
+            {"entry": r.entry.rpartition("/")[2], "sentence": one_line(r.sentence, 300)} for r in told.guard_failures
         ],
         "case": case,
     }
 
 
-ASKED = -1
+HYPOTHETICAL_CALL = -1
 """The number, in place of a call's, of the call that a person asks about and that was never made."""
 
 
-def asked_case(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any] | None:
+def hypothetical_case(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any] | None:
     """How the entry's guards take the call that a person asks about, passing or failing; None where the look-up does not know the entry."""
     record = session.compilation(compilation)
     guards_told = record.guards.guards if record.guards else ()
     if record.id not in told.entries:
         return None
-    found = next((r for r in told.rejections if is_entry(r.entry, record)), None)
-    passing = Rejection(record.id, "", "", "", "", "", "Every guard passes.", results=told.results.get(record.id, ()))
-    case = _case(session, ASKED, None, {}, found or passing, guards_told)
-    return case | {"call": ASKED, "title": "the call you ask about", "passes": found is None}
+    found = next((r for r in told.guard_failures if names_entry(r.entry, record)), None)
+    passing = GuardFailure(
+        record.id, "", "", "", "", "", "Every guard passes.", results=told.results.get(record.id, ())
+    )
+    case = _case(session, HYPOTHETICAL_CALL, None, {}, found or passing, guards_told)
+    return case | {"call": HYPOTHETICAL_CALL, "title": "the call you ask about", "passes": found is None}
 
 
-def is_entry(entry: str, record: CompilationRecord) -> bool:
+def names_entry(entry: str, record: CompilationRecord) -> bool:
     """Whether an entry id names this compilation, with or without its frame."""
     return entry in (record.id, record.id.rpartition("/")[2] if "/" not in entry else "")
 
@@ -148,21 +155,21 @@ def _why_empty(record: CompilationRecord) -> str:
     )
 
 
-def _guard(session: Session, ordinals: places.Ordinals, guard: GuardRecord) -> dict[str, Any]:
+def _guard(session: Session, ordinals: places.LineOrdinals, guard: GuardRecord) -> dict[str, Any]:
     return {
         "id": guard.id,
-        "origin": clean(guard.origin),
-        "path": [clean(p) for p in guard.path],
-        "kind": clean(guard.kind),
-        "expected": clean(guard.expected),
-        "code": clean(guard.code),
-        "why": clean(guard.why),
+        "origin": sanitize(guard.source),
+        "path": [sanitize(p) for p in guard.path],
+        "kind": sanitize(guard.kind),
+        "expected": sanitize(guard.expected),
+        "code": sanitize(guard.code),
+        "why": sanitize(guard.why),
         "cost": guard.cost_ns,
         "line": guard.span.line if guard.span else 0,
-        "place": places.place_name(session, guard.span),
-        "source": clean(places.source_line(session, guard.span)),
+        "place": places.line_name(session, guard.span),
+        "source": sanitize(places.source_line(session, guard.span)),
         "ordinal": ordinals.of(guard.span),
-        "callers": [places.place_name(session, s) for s in reversed(guard.stack)],
+        "callers": [places.line_name(session, s) for s in reversed(guard.stack)],
     }
 
 
@@ -170,39 +177,43 @@ def _tree(told: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
     root = _Branch("")
     for i, guard in enumerate(told):
         branch = root
-        for step in guard.path or (guard.origin or "global state",):
-            branch = branch.below.setdefault(step, _Branch(step))
+        for step in guard.path or (guard.source or "global state",):
+            branch = branch.children.setdefault(step, _Branch(step))
         branch.guards.append(i)
     rows: list[dict[str, Any]] = []
-    for branch in root.below.values():
+    for branch in root.children.values():
         _flatten(branch, -1, 0, rows)
     return rows
 
 
 def _flatten(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]]) -> None:
     label = branch.label
-    while not branch.guards and len(branch.below) == 1:
-        (branch,) = branch.below.values()
+    while not branch.guards and len(branch.children) == 1:
+        (branch,) = branch.children.values()
         label += branch.label
     me = len(rows)
     count = branch.count()
     if count == 1 and branch.guards:
-        rows.append({"guard": branch.guards[0], "parent": parent, "depth": depth, "label": clean(label), "count": ""})
+        rows.append(
+            {"guard": branch.guards[0], "parent": parent, "depth": depth, "label": sanitize(label), "count": ""}
+        )
         return
-    rows.append({"guard": -1, "parent": parent, "depth": depth, "label": clean(label), "count": plural(count, "guard")})
+    rows.append(
+        {"guard": -1, "parent": parent, "depth": depth, "label": sanitize(label), "count": pluralize(count, "guard")}
+    )
     rows.extend({"guard": i, "parent": me, "depth": depth + 1, "label": "", "count": ""} for i in branch.guards)
-    for below in branch.below.values():
+    for below in branch.children.values():
         _flatten(below, me, depth + 1, rows)
 
 
-def _likely(rejection: Rejection, told: tuple[GuardRecord, ...]) -> str:
+def _guess_failed_guard(rejection: GuardFailure, told: tuple[GuardRecord, ...]) -> str:
     """The guard that a reason in words speaks of, where the words name one; a trace does not number them."""
     for guard in told:
-        if guard.origin and guard.origin == rejection.origin:
+        if guard.source and guard.source == rejection.source:
             is_tensor = guard.kind == "TENSOR_MATCH"
             if is_tensor == rejection.kind.startswith("tensor"):
                 return guard.id
-        elif guard.code and guard.code.partition("  ")[0] == rejection.origin:
+        elif guard.code and guard.code.partition("  ")[0] == rejection.source:
             return guard.id
     return ""
 
@@ -212,30 +223,30 @@ def _case(
     index: int,
     caller: Any,
     inputs: dict[str, str],
-    rejection: Rejection,
+    rejection: GuardFailure,
     told: tuple[GuardRecord, ...],
 ) -> dict[str, Any]:
     numbers = {g.id: i for i, g in enumerate(told)}
-    guard = rejection.guard or _likely(rejection, told)
+    guard = rejection.guard or _guess_failed_guard(rejection, told)
     verdicts = [["not reached" if guard in numbers else "", ""] for _ in told]
     for result in rejection.results:
         if result.guard in numbers:
-            verdicts[numbers[result.guard]] = [result.verdict, clean(result.actual)]
+            verdicts[numbers[result.guard]] = [result.verdict, sanitize(result.actual)]
     failed = numbers.get(guard, -1)
     if failed >= 0 and not rejection.results:
         verdicts[:failed] = [["pass", ""] for _ in range(failed)]
     if failed >= 0:
-        verdicts[failed] = ["fail", clean(rejection.actual)]
-    place = places.place_name(session, caller)
+        verdicts[failed] = ["fail", sanitize(rejection.actual)]
+    place = places.line_name(session, caller)
     return {
         "call": index + 1,
         "title": f"call {index + 1}" + (f", {place}" if place else ""),
-        "inputs": ", ".join(f"{clean(k)} {clean(v)}" for k, v in inputs.items()),
+        "inputs": ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in inputs.items()),
         "failed": failed,
         "verdicts": verdicts,
         "sentence": one_line(rejection.sentence, 300),
-        "expected": clean(rejection.expected),
-        "actual": clean(rejection.actual),
+        "expected": sanitize(rejection.expected),
+        "actual": sanitize(rejection.actual),
         "fixes": fix_rows(rejection),
-        "lesson": clean(rejection.lesson),
+        "lesson": sanitize(rejection.hint),
     }

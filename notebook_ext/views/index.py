@@ -9,23 +9,23 @@ from typing import Any
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
 from notebook_ext.views.summary import inputs_of
-from notebook_ext.views.text import clean, one_line, origin_name, tensor_type
+from notebook_ext.views.text import one_line, sanitize, source_name, tensor_type
 
-MOST = 20_000
+MAX_ROWS = 20_000
 """Rows that are kept; the rest is counted."""
 
-Row = tuple[str, str, str, str]
+IndexRow = tuple[str, str, str, str]
 """What it is, its name, a few words on it, and its place as the explorer opens it."""
 
 
-def index(session: Session) -> dict[str, Any]:
+def search_index(session: Session) -> dict[str, Any]:
     """Functions, source lines, breaks, guards, kernels and graph nodes, in this order; ``cut`` counts what was too much."""
     rows = _rows(session)
-    kept = list(itertools.islice(rows, MOST))
+    kept = list(itertools.islice(rows, MAX_ROWS))
     return {"rows": kept, "cut": sum(1 for _ in rows)}
 
 
-def _rows(session: Session) -> Iterator[Row]:
+def _rows(session: Session) -> Iterator[IndexRow]:
     compilations = session.compilations
     for compilation in compilations:
         entry = compilation.id.rpartition("/")[2]
@@ -46,9 +46,9 @@ def _rows(session: Session) -> Iterator[Row]:
         yield from _nodes(compilation)
 
 
-def _lines(session: Session) -> Iterator[Row]:
+def _lines(session: Session) -> Iterator[IndexRow]:
     """Source lines that something was compiled from, each in the first compilation that has it."""
-    seen: set[places.Place] = set()
+    seen: set[places.FileLine] = set()
     for compilation in session.compilations:
         for file, line in sorted(set(places.ordinals(session, compilation).numbers) - seen):
             seen.add((file, line))
@@ -58,21 +58,26 @@ def _lines(session: Session) -> Iterator[Row]:
                 yield "line", one_line(text, 100), one_line(where, 80), f"linked|{compilation.id}|line={line}"
 
 
-def _breaks(session: Session, compilation: CompilationRecord) -> Iterator[Row]:
+def _breaks(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
     for record in compilation.trace.breaks if compilation.trace else ():
-        where = places.place_name(session, record.span)
-        yield "break", one_line(record.title, 80), one_line(f"{where} {record.what}", 100), f"breaks|{compilation.id}"
+        where = places.line_name(session, record.span)
+        yield (
+            "break",
+            one_line(record.title, 80),
+            one_line(f"{where} {record.context}", 100),
+            f"breaks|{compilation.id}",
+        )
 
 
-def _guards(session: Session, compilation: CompilationRecord) -> Iterator[Row]:
+def _guards(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
     for number, guard in enumerate(compilation.guards.guards if compilation.guards else (), 1):
-        name = one_line(f"{origin_name(guard.origin)} {guard.kind}", 80)
+        name = one_line(f"{source_name(guard.source)} {guard.kind}", 80)
         yield "guard", name, one_line(guard.expected, 100), f"guards|{compilation.id}|guard={number}"
 
 
-def _nodes(compilation: CompilationRecord) -> Iterator[Row]:
+def _nodes(compilation: CompilationRecord) -> Iterator[IndexRow]:
     for number, graph in enumerate(compilation.graphs):
-        stage = clean(graph.stage) if number else ""
+        stage = sanitize(graph.stage) if number else ""
         for node in graph.nodes:
             if node.op == "output":
                 continue

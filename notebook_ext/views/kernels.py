@@ -10,9 +10,9 @@ from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places, roofline
 from notebook_ext.views.linked import default_target, targets_of
-from notebook_ext.views.text import clean, one_line, seconds, size
+from notebook_ext.views.text import format_bytes, format_seconds, one_line, sanitize
 
-FURTHER_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
+EXTRA_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
 """What kernels of a live session can be compiled for besides."""
 
 
@@ -24,9 +24,9 @@ def kernels(session: Session) -> dict[str, Any]:
     return {
         "target": one_line(session.target, 40),
         "targets": [one_line(t, 40) for t in targets],
-        "further": [t for t in FURTHER_TARGETS if t not in targets] if session.subject == "engine" else [],
-        "peaks": {t: roofline.peak(t) for t in targets},
-        "is_observed": session.subject == "torch",
+        "further": [t for t in EXTRA_TARGETS if t not in targets] if session.compiler == "engine" else [],
+        "peaks": {t: roofline.device_peak(t) for t in targets},
+        "is_observed": session.compiler == "torch",
         "is_run": session.device.startswith(("cuda", "hip")),
         "rows": [
             _row(session, c, k, frames.get(c.frame, ""), nodes)
@@ -38,7 +38,7 @@ def kernels(session: Session) -> dict[str, Any]:
             {
                 "compilation": c.id,
                 "op": one_line(e.op, 60).removesuffix(".default"),
-                "reason": clean(e.reason),
+                "reason": sanitize(e.reason),
                 "is_library": e.is_library,
             }
             for c in shown
@@ -50,7 +50,7 @@ def kernels(session: Session) -> dict[str, Any]:
 
 
 def _lowerings(compilation: CompilationRecord) -> list[LoweringRecord]:
-    return [found for found in (compilation.lowering, compilation.backward) if found is not None]
+    return [found for found in (compilation.lowering, compilation.backward_lowering) if found is not None]
 
 
 def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
@@ -62,9 +62,9 @@ def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
 def _row(
     session: Session, compilation: CompilationRecord, kernel: KernelRecord, name: str, nodes: dict[str, NodeRecord]
 ) -> dict[str, Any]:
-    numbers = places.ordinals(session, compilation) if nodes else places.Ordinals()
+    numbers = places.ordinals(session, compilation) if nodes else places.LineOrdinals()
     files = {f.id for f in session.files}
-    used = [places.places_of(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]
+    used = [places.node_spans(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]
     verify = kernel.verify
     return {
         "compilation": compilation.id,
@@ -73,21 +73,21 @@ def _row(
         "name": one_line(kernel.name, 60),
         "nodes": [one_line(i.rpartition(":")[2], 40) for i in kernel.fused_nodes],
         "origins": ""
-        if kernel.fused_nodes or session.subject != "torch"
+        if kernel.fused_nodes or session.compiler != "torch"
         else "Inductor notes which nodes a kernel came from only where it is asked to: set INDUCTOR_PROVENANCE=1 before compiling.",
         "ordinals": sorted({numbers.of(s) for s in used} - {0}),
-        "grid": clean(kernel.grid),
-        "warps": clean((kernel.launch or {}).get("num_warps", "")),
+        "grid": sanitize(kernel.grid),
+        "warps": sanitize((kernel.launch_args or {}).get("num_warps", "")),
         "launches": len(kernel.launches) or sum(k.id == kernel.id for k in compilation.kernels),
-        "bytes": size(kernel.bytes_moved),
+        "bytes": format_bytes(kernel.bytes_moved),
         "flops": kernel.flops,
-        "launch": {one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch or {}).items()},
+        "launch": {one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch_args or {}).items()},
         "targets": {one_line(t.target, 40): _target(t, kernel) for t in kernel.targets},
         "estimates": {
             t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
         },
         "measured": _measured(kernel),
-        "choices": choices(compilation, kernel),
+        "choices": autotune_choices(compilation, kernel),
         "check": one_line(verify.outcome, 40) if verify else "not checked",
         "check_note": one_line(
             verify.note or (f"largest difference {verify.max_error:.2g}" if verify.max_error is not None else ""), 200
@@ -97,20 +97,20 @@ def _row(
     }
 
 
-def choices(compilation: CompilationRecord, kernel: KernelRecord) -> list[dict[str, Any]]:
+def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> list[dict[str, Any]]:
     """Where there were several ways to compute what a kernel does: the one taken, why, and what each took, the fastest first."""
     nodes = set(kernel.fused_nodes)
     return [
         {
-            "taken": one_line(c.taken, 120),
-            "reason": clean(c.reason),
+            "taken": one_line(c.chosen, 120),
+            "reason": sanitize(c.reason),
             "ways": [
-                f"{one_line(way, 120)}: {seconds(took) if took is not None else 'not measured'}"
-                for way, took in sorted(c.ways, key=lambda w: (w[1] is None, w[1] or 0.0))
+                f"{one_line(way, 120)}: {format_seconds(took) if took is not None else 'not measured'}"
+                for way, took in sorted(c.candidates, key=lambda w: (w[1] is None, w[1] or 0.0))
             ],
         }
         for lowering in _lowerings(compilation)
-        for c in lowering.choices
+        for c in lowering.autotune_choices
         if nodes and nodes.issuperset(c.nodes)
     ]
 
@@ -134,15 +134,15 @@ def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
     resources = target.resources
     return {
         "error": one_line(target.error, 300),
-        "configuration": one_line(target.configuration, 300),
+        "configuration": one_line(target.smaller_blocks_note, 300),
         "registers": resources.registers if resources else None,
         "spills": resources.spills if resources else None,
-        "shared": size(resources.shared_bytes) if resources else "",
+        "shared": format_bytes(resources.shared_bytes) if resources else "",
         "occupancy": resources.occupancy if resources else None,
         "limit": one_line(resources.limit, 60) if resources else "",
         "seconds": target.seconds,
         "instructions": {x.stage: x.instructions for x in target.listings},
-        "fill": roofline.fill(target.target, kernel.grid),
+        "fill": roofline.grid_fill_text(target.target, kernel.grid),
     }
 
 
@@ -156,6 +156,6 @@ def _decision(compilation: CompilationRecord, decision: FusionDecision) -> dict[
         "first": [one_line(i.rpartition(":")[2], 40) for i in decision.first],
         "second": [one_line(i.rpartition(":")[2], 40) for i in decision.second],
         "fused": decision.fused,
-        "reason": clean(decision.reason),
-        "saved": size(decision.bytes_saved),
+        "reason": sanitize(decision.reason),
+        "saved": format_bytes(decision.bytes_saved),
     }

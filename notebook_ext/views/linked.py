@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.panes import Pane, Panes, Row
-from notebook_ext.views.text import clean, one_line
+from notebook_ext.views.panes import LinkedPanes, Pane, PaneRow
+from notebook_ext.views.text import one_line, sanitize
 
-EAGER_TEXT = 60_000
+INLINE_TEXT_LIMIT = 60_000
 """Panes with at most this many characters travel with the structure; longer ones when they are opened."""
 
 
@@ -22,7 +22,7 @@ def linked(session: Session, compilation: str, target: str = "") -> dict[str, An
     """
     record = session.compilation(compilation)
     target = target or default_target(session, record)
-    found = Panes(session, record, target)
+    found = LinkedPanes(session, record, target)
     return _structure(found) | {"texts": {p.id: _texts(p) for p in found.panes if _is_small(p)}}
 
 
@@ -32,7 +32,7 @@ def pane_text(session: Session, compilation: str, target: str, pane: str) -> lis
     Raises:
         KeyError: there is no such compilation.
     """
-    found = Panes(session, session.compilation(compilation), target)
+    found = LinkedPanes(session, session.compilation(compilation), target)
     return next((_texts(p) for p in found.panes if p.id == pane), [])
 
 
@@ -53,24 +53,24 @@ def _texts(pane: Pane) -> list[str]:
 
 
 def _is_small(pane: Pane) -> bool:
-    return sum(len(row.text) for row in pane.rows) <= EAGER_TEXT
+    return sum(len(row.text) for row in pane.rows) <= INLINE_TEXT_LIMIT
 
 
-def _structure(found: Panes) -> dict[str, Any]:
+def _structure(found: LinkedPanes) -> dict[str, Any]:
     rows = [row for pane in found.panes for row in pane.rows]
     strings: dict[str, int] = {}
     record = found.compilation
     return {
         "compilation": record.id,
-        "target": clean(found.target),
-        "targets": [clean(t) for t in targets_of(record)] or [clean(found.target)],
+        "target": sanitize(found.target),
+        "targets": [sanitize(t) for t in targets_of(record)] or [sanitize(found.target)],
         "kernels": [_kernel(k, found.target) for k in found.kernels],
         "panes": [_pane(p) for p in found.panes],
         "up": [_up(row) for row in rows],
         "callers": {str(i): list(row.callers) for i, row in enumerate(rows) if row.callers},
-        "labels": _sparse(rows, "label", strings),
-        "library": _sparse(rows, "library", strings),
-        "fates": _sparse(rows, "fate", strings),
+        "labels": _sparse_column(rows, "label", strings),
+        "library": _sparse_column(rows, "library", strings),
+        "fates": _sparse_column(rows, "outcome", strings),
         "marks": {str(i): list(row.mark) for i, row in enumerate(rows) if row.mark},
         "ordinals": {
             str(row): found.ordinals.numbers[place]
@@ -82,13 +82,13 @@ def _structure(found: Panes) -> dict[str, Any]:
     }
 
 
-def _up(row: Row) -> int | list[int]:
-    if not row.up:
+def _up(row: PaneRow) -> int | list[int]:
+    if not row.origins:
         return -1
-    return row.up[0] if len(row.up) == 1 else list(row.up)
+    return row.origins[0] if len(row.origins) == 1 else list(row.origins)
 
 
-def _sparse(rows: list[Row], name: str, strings: dict[str, int]) -> dict[str, int]:
+def _sparse_column(rows: list[PaneRow], name: str, strings: dict[str, int]) -> dict[str, int]:
     return {
         str(i): strings.setdefault(text, len(strings)) for i, row in enumerate(rows) if (text := getattr(row, name))
     }
@@ -116,9 +116,9 @@ def _pane(pane: Pane) -> dict[str, Any]:
 
 def _kernel(kernel: Any, target: str) -> dict[str, Any]:
     record = next((t for t in kernel.targets if t.target == target), None)
-    grid = f"grid {clean(kernel.grid)}" if kernel.grid else ""
-    warps = (kernel.launch or {}).get("num_warps", "")
-    facts = [grid, f"{clean(warps)} warps" if warps not in ("", "1") else "1 warp" if warps else ""]
+    grid = f"grid {sanitize(kernel.grid)}" if kernel.grid else ""
+    warps = (kernel.launch_args or {}).get("num_warps", "")
+    facts = [grid, f"{sanitize(warps)} warps" if warps not in ("", "1") else "1 warp" if warps else ""]
     return {
         "id": kernel.id,
         "name": one_line(kernel.name, 60),
@@ -128,7 +128,7 @@ def _kernel(kernel: Any, target: str) -> dict[str, Any]:
     }
 
 
-def _breaks(found: Panes) -> dict[str, str]:
+def _breaks(found: LinkedPanes) -> dict[str, str]:
     trace = found.compilation.trace
     places = found.row_of_place
     return {

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from engine.records.kernels import Listing
-from notebook_ext.views.text import clean
+from notebook_ext.views.text import sanitize
 
-_DEBUG = {
+_DEBUG_LINE = {
     "mlir": re.compile(r"#loc\d*\b|\s*$"),
     "llir": re.compile(r"!\S+ = |!llvm|source_filename|target |; ModuleID|attributes #|\s*#dbg|\s*$"),
     "ptx": re.compile(r"\s*(?:\.loc\b|\.file\b|\$L__tmp\d+:|\$L__func\w+:|//|$)"),
@@ -16,7 +16,7 @@ _DEBUG = {
     "sass": re.compile(r"\s*$"),
 }
 """Lines of a listing that only carry debug information, or nothing."""
-_TAIL = {
+_DEBUG_SUFFIX = {
     "mlir": re.compile(r""" loc\((?:#loc\d*|unknown|"[^"]*"\(#loc\d*\))\)"""),
     "llir": re.compile(r",? !(?:dbg|srcloc) !\d+"),
     "ptx": re.compile(r"\s+// .*$"),
@@ -27,11 +27,11 @@ _TABS = re.compile(r" *\t[ \t]*")
 _DEBUG_SECTION = re.compile(r"\s*\.section\s+\.debug")
 
 
-def readable(listing: Listing) -> Iterator[tuple[int, str]]:
+def readable_lines(listing: Listing) -> Iterator[tuple[int, str]]:
     """Lines worth reading, with their numbers, tabs as blanks."""
     kind = "mlir" if listing.stage in ("ttir", "ttgir") else listing.stage
-    debug, tail = _DEBUG.get(kind), _TAIL.get(kind)
-    for number, line in enumerate(clean(listing.text).split("\n"), 1):
+    debug, tail = _DEBUG_LINE.get(kind), _DEBUG_SUFFIX.get(kind)
+    for number, line in enumerate(sanitize(listing.text).split("\n"), 1):
         if _DEBUG_SECTION.match(line):
             return
         if debug is None or not debug.match(line):

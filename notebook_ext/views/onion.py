@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.records.aot import AotRecord, PartitionRecord, Passage, ValueFacts, WrapperAction
+from engine.records.aot import AotRecord, CallValuesRecord, PartitionRecord, ValueFacts, WrapperAction
 from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
-from notebook_ext.views.text import clean, one_line, plural, size, tensor_type
+from notebook_ext.views.text import format_bytes, one_line, pluralize, sanitize, tensor_type
 
 MAX_CALLS = 50
 """Calls of an entry that can be walked through; the latest."""
 
 
-def onion(session: Session, compilation: str) -> dict[str, Any]:
+def aot_wrappers(session: Session, compilation: str) -> dict[str, Any]:
     """Rings from the outside in, each with what it does to which value, and the steps of a call.
 
     A step is ``[ring, direction, action]``: ring -1 is the call, ``len(rings)`` the graph and ``len(rings) + 1`` the backward, direction "in" or
@@ -27,10 +27,10 @@ def onion(session: Session, compilation: str) -> dict[str, Any]:
     record = session.compilation(compilation)
     if record.aot is None:
         return {"compilation": record.id, "empty": _why_empty(record)}
-    return _told(session, record, record.aot)
+    return _build(session, record, record.aot)
 
 
-def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[str, Any]:
+def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[str, Any]:
     graph = _graph(record)
     types = _types(record, graph)
     fx = next((g for g in record.graphs if g.stage == "fx"), None)
@@ -40,35 +40,35 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
         types |= {name: told["type"] for name, told in zip(results, returned, strict=True)}
     values = [_value(v, types) for v in aot.values]
     rings = [
-        {"name": _name(w.name), "actions": _gathered([_action(a, aot) for a in w.actions])}
+        {"name": _name(w.name), "actions": _group_actions([_action(a, aot) for a in w.actions])}
         for w in aot.wrappers
         if w.actions
     ]
     operations = [n for n in graph.nodes if n.op not in ("placeholder", "output", "get_attr")] if graph else []
     ordinals = places.ordinals(session, record)
     files = {f.id for f in session.files}
-    used = sorted({ordinals.of(places.places_of(n, files).span) for n in fx.nodes} - {0}) if fx else []
+    used = sorted({ordinals.of(places.node_spans(n, files).span) for n in fx.nodes} - {0}) if fx else []
     return {
         "compilation": record.id,
         "empty": "",
         "name": places.frame_name(session, record.frame),
-        "mode": clean(aot.mode),
-        "note": clean(aot.note),
+        "mode": sanitize(aot.mode),
+        "note": sanitize(aot.note),
         "inputs": [v for v in values if v["role"] != "output"],
         "outputs": [v for v in values if v["role"] == "output"],
         "rings": rings,
         "idle": [_name(w.name) for w in aot.wrappers if not w.actions],
         "graph": {
             "stage": graph.stage if graph else "",
-            "text": plural(len(operations), "operation") if graph else "No functional graph was recorded.",
+            "text": pluralize(len(operations), "operation") if graph else "No functional graph was recorded.",
             "ordinals": used,
             "outputs": _returned(graph),
         },
         "backward": (back := _backward(record, aot)),
         "steps": _steps(rings, has_backward=back is not None),
         "calls": _calls(session, record),
-        "passages": [_passage(p) for p in record.passages],
-        "can_note": record.subject == "engine" and bool(aot.wrappers),
+        "passages": [_call_values_row(p) for p in record.call_values],
+        "can_note": record.compiler == "engine" and bool(aot.wrappers),
         "partition": None if aot.partition is None else _partition(aot.partition),
     }
 
@@ -76,24 +76,24 @@ def _told(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[s
 def _partition(found: PartitionRecord) -> dict[str, Any]:
     """What lies between forward and backward, largest first, and its sums in bytes."""
     rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
-    spared = max(0, found.default_bytes - found.saved_bytes)
+    spared = max(0, found.bytes_without_recompute - found.saved_bytes)
     return {
         "sums": [
             ["saved", found.saved_bytes],
             ["spared by computing again", spared],
-            ["inputs kept alive", found.kept_bytes],
+            ["inputs kept alive", found.saved_input_bytes],
         ],
-        "sizes": [size(found.saved_bytes), size(spared), size(found.kept_bytes)],
+        "sizes": [format_bytes(found.saved_bytes), format_bytes(spared), format_bytes(found.saved_input_bytes)],
         "text": (
-            f"{size(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
-            f"{size(found.default_bytes)} with nothing computed again. Inputs kept alive: {size(found.kept_bytes)}."
+            f"{format_bytes(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
+            f"{format_bytes(found.bytes_without_recompute)} with nothing computed again. Inputs kept alive: {format_bytes(found.saved_input_bytes)}."
             + _peaks(found)
         ),
         "rows": [
             {
                 "name": one_line(v.name, 40),
-                "action": clean(v.action),
-                "bytes": size(v.bytes) if v.bytes else "",
+                "action": sanitize(v.action),
+                "bytes": format_bytes(v.bytes) if v.bytes else "",
                 "count": v.bytes,
                 "reason": one_line(v.reason, 200),
             }
@@ -112,7 +112,7 @@ def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | Non
     saved = {v.name for v in aot.partition.values if v.action == "saved"}
     gradients = [a.argument for w in aot.wrappers for a in w.actions if a.action.startswith("gets a gradient")]
     return {
-        "text": plural(operations, "operation"),
+        "text": pluralize(operations, "operation"),
         "inputs": [
             {
                 "name": one_line(n.name, 40),
@@ -128,14 +128,14 @@ def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | Non
 def _peaks(found: PartitionRecord) -> str:
     if not found.forward_peak_bytes and not found.backward_peak_bytes:
         return ""
-    return f" At most {size(found.forward_peak_bytes)} at once in the forward, {size(found.backward_peak_bytes)} in the backward."
+    return f" At most {format_bytes(found.forward_peak_bytes)} at once in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
 
 
 def _why_empty(record: CompilationRecord) -> str:
-    if record.subject == "torch":
+    if record.compiler == "torch":
         return "torch.compile tells nothing of its layers, so there are none to show."
     if record.failures:
-        return f"The graph was not made functional: {clean(record.failures[0].sentence)}"
+        return f"The graph was not made functional: {sanitize(record.failures[0].sentence)}"
     return "There is no graph in this compilation, so nothing lies around it."
 
 
@@ -168,7 +168,7 @@ def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, st
 def _value(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:
     return {
         "name": one_line(value.name, 40),
-        "role": clean(value.role),
+        "role": sanitize(value.role),
         "type": types.get(value.name, ""),
         "facts": [one_line(f, 120) for f in value.facts],
     }
@@ -181,12 +181,12 @@ def _action(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
     return {
         "argument": one_line(action.argument, 40),
         "action": one_line(action.action, 120),
-        "why": clean(action.why),
+        "why": sanitize(action.why),
         "direction": "out" if is_out else "in",
     }
 
 
-def _gathered(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _group_actions(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Actions that do the same for the same reason as one, which names its values."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for action in actions:
@@ -209,24 +209,24 @@ def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     return [
         {
             "text": f"call {c.index + 1}: " + one_line(", ".join(f"{k} {v}" for k, v in (c.inputs or {}).items()), 80),
-            "inputs": {clean(k): one_line(v, 60) for k, v in (c.inputs or {}).items()},
+            "inputs": {sanitize(k): one_line(v, 60) for k, v in (c.inputs or {}).items()},
         }
         for c in served[-MAX_CALLS:]
     ]
 
 
-def _passage(told: Passage) -> dict[str, Any]:
+def _call_values_row(told: CallValuesRecord) -> dict[str, Any]:
     """One call's way through the layers: at each moment the layer as its ring is called, and what each value held."""
     moments = [
         {
-            "ring": _name(m.layer),
-            "direction": clean(m.direction),
+            "ring": _name(m.wrapper),
+            "direction": sanitize(m.direction),
             "values": [[one_line(name, 40), one_line(text, 200)] for name, text in m.values],
-            "cut": m.cut,
+            "cut": m.dropped,
         }
-        for m in told.moments
+        for m in told.wrapper_values
     ]
-    return {"how": one_line(told.how, 200), "moments": moments}
+    return {"how": one_line(told.replayed_on, 200), "moments": moments}
 
 
 def _steps(rings: list[dict[str, Any]], *, has_backward: bool) -> list[list[Any]]:

@@ -12,11 +12,11 @@ from engine.records.graph import NodeRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.text import one_line
 
-WHOLE_FILE = 400
+MAX_WHOLE_FILE_LINES = 400
 """A file of at most this many lines is shown whole; of a longer one, what surrounds the lines in use."""
-AROUND = 8
+CONTEXT_LINES = 8
 
-Place = tuple[str, int]
+FileLine = tuple[str, int]
 """File id and line number."""
 
 
@@ -30,7 +30,7 @@ class SourceRow:
 
 
 @dataclass(frozen=True)
-class NodePlaces:
+class NodeSpans:
     """User places behind a graph node: the innermost line, its columns, and the lines that called it, outermost first."""
 
     span: Span | None
@@ -38,10 +38,10 @@ class NodePlaces:
 
 
 @dataclass
-class Ordinals:
+class LineOrdinals:
     """Numbers for source lines in the order in which they are first used: a line's number and colour in every view."""
 
-    numbers: dict[Place, int] = field(default_factory=dict)
+    numbers: dict[FileLine, int] = field(default_factory=dict)
 
     def add(self, span: Span) -> None:
         """Give the span's line the next number if it has none."""
@@ -52,27 +52,27 @@ class Ordinals:
         return self.numbers.get((span.file, span.line), 0) if span else 0
 
 
-def places_of(node: NodeRecord, files: Collection[str]) -> NodePlaces:
+def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
     """The places of a node that lie in known files."""
     span = node.span
     if span is not None and node.stack == (span,):  # as always where only the innermost line is told
-        return NodePlaces(span) if span.file in files else NodePlaces(None)
+        return NodeSpans(span) if span.file in files else NodeSpans(None)
     known = files if isinstance(files, (set, frozenset)) else set(files)
     spans = [s for s in node.stack if s.file in known]
     if node.span is not None and node.span.file in known and (not spans or spans[-1] != node.span):
         spans.append(node.span)
-    return NodePlaces(spans[-1], tuple(spans[:-1])) if spans else NodePlaces(None)
+    return NodeSpans(spans[-1], tuple(spans[:-1])) if spans else NodeSpans(None)
 
 
-_numbered: weakref.WeakKeyDictionary[Session, dict[str, tuple[CompilationRecord, int, Ordinals]]] = (
+_ordinals_cache: weakref.WeakKeyDictionary[Session, dict[str, tuple[CompilationRecord, int, LineOrdinals]]] = (
     weakref.WeakKeyDictionary()
 )
 """Ordinals by session and compilation, with what they were made from: a record that was replaced is numbered anew."""
 
 
-def ordinals(session: Session, compilation: CompilationRecord) -> Ordinals:
+def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
     """Numbers of the source lines that one compilation uses."""
-    known = _numbered.setdefault(session, {})
+    known = _ordinals_cache.setdefault(session, {})
     files = {f.id for f in session.files}
     made = known.get(compilation.id)
     if made is None or made[0] is not compilation or made[1] != len(files):
@@ -80,11 +80,11 @@ def ordinals(session: Session, compilation: CompilationRecord) -> Ordinals:
     return made[2]
 
 
-def _ordinals(compilation: CompilationRecord, files: set[str]) -> Ordinals:
-    found = Ordinals()
+def _ordinals(compilation: CompilationRecord, files: set[str]) -> LineOrdinals:
+    found = LineOrdinals()
     for graph in compilation.graphs:
         for node in graph.nodes:
-            places = places_of(node, files)
+            places = node_spans(node, files)
             for span in (*places.callers, *([places.span] if places.span else [])):
                 found.add(span)
     return found
@@ -146,14 +146,14 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
     return one_line(found.name, limit - len(rest)) + rest
 
 
-def place_name(session: Session, span: Span | None) -> str:
+def line_name(session: Session, span: Span | None) -> str:
     """``line 14`` where the session has one file, else ``line 14 of cell 3``; empty where unknown."""
     if span is None:
         return ""
     return f"line {span.line}" if len(session.files) <= 1 else f"line {span.line} of {file_name(session, span.file)}"
 
 
-def source_rows(session: Session, used: set[Place], first: str) -> list[SourceRow]:
+def source_rows(session: Session, used: set[FileLine], first: str) -> list[SourceRow]:
     """Lines of the files that ``used`` points into, the file ``first`` before the others, headings between files."""
     wanted = [f for f in session.files if any(file == f.id for file, _ in used)]
     wanted.sort(key=lambda f: f.id != first)
@@ -167,9 +167,9 @@ def source_rows(session: Session, used: set[Place], first: str) -> list[SourceRo
 
 def _file_rows(file: SourceFile, used: set[int]) -> list[SourceRow]:
     lines = file.text.splitlines()
-    if len(lines) <= WHOLE_FILE:
+    if len(lines) <= MAX_WHOLE_FILE_LINES:
         return [SourceRow(text, file.id, file.first_line + i) for i, text in enumerate(lines)]
-    kept = {line + d for line in used for d in range(-AROUND, AROUND + 1)}
+    kept = {line + d for line in used for d in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
     rows: list[SourceRow] = []
     skipped = 0
     for i, text in enumerate(lines):

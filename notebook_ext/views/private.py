@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from engine.records.session import Session
-from notebook_ext.views.text import one_line, plural
+from notebook_ext.views.text import one_line, pluralize
 
-NAMED = 6
+MAX_NAMED_FILES = 6
 
 
-def private_note(session: Session) -> str:
+def privacy_note(session: Session) -> str:
     """One sentence or two: whose source is inside, what else of it, and what is not."""
     names = [one_line(f.name, 40) for f in session.files]
     lines = sum(len(f.text.splitlines()) for f in session.files)
     if not names:
         return "It holds no source code; names, shapes and guards of your program are in it."
-    has_contents = any(c.passages for c in session.compilations)
+    has_contents = any(c.call_values for c in session.compilations)
     tensors = "It holds what small tensors contained" if has_contents else "It holds no tensors' contents"
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    more = f" and {len(names) - MAX_NAMED_FILES} more" if len(names) > MAX_NAMED_FILES else ""
     return (
-        f"It holds {plural(lines, 'line')} of source code ({', '.join(names[:NAMED])}{more}), names of modules and variables, "
+        f"It holds {pluralize(lines, 'line')} of source code ({', '.join(names[:MAX_NAMED_FILES])}{more}), names of modules and variables, "
         f"shapes, guards with the values that they compare, and texts of errors. {tensors}: look before you share it."
     )

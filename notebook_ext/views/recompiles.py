@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from engine.options import config
-from engine.records.guards import Rejection
+from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import places
 from notebook_ext.views.guards import fix_rows
-from notebook_ext.views.summary import inputs_of, reason_words
-from notebook_ext.views.text import clean, one_line
+from notebook_ext.views.summary import guard_failure_text, inputs_of
+from notebook_ext.views.text import one_line, sanitize
 
 MAX_COLUMNS = 40
 """Columns drawn for one frame; runs of equal hits share a column first, then the oldest are left out and counted."""
@@ -20,7 +20,7 @@ MAX_COLUMNS = 40
 def recompiles(session: Session) -> dict[str, Any]:
     """One lane for each code object that was compiled or left to Python."""
     return {
-        "is_observed": session.subject == "torch",
+        "is_observed": session.compiler == "torch",
         "lanes": [_lane(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
         "dropped": session.calls_dropped,
     }
@@ -39,7 +39,7 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
         "frame": frame.id,
         "name": one_line(frame.name, 80),
         "role": frame.role,
-        "line": places.place_name(session, frame.resumes_after) if frame.resumes_after else f"line {frame.first_line}",
+        "line": places.line_name(session, frame.resumes_after) if frame.resumes_after else f"line {frame.first_line}",
         "limit": config.recompile_limit,
         "entries": [_entry(session, e, columns) for e in entries],
         "columns": columns[-MAX_COLUMNS:],
@@ -70,7 +70,7 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
     for number, call in enumerate(calls, 1):
         cells = _cells(call, entries)
         last = columns[-1] if columns else None
-        inputs = ", ".join(f"{clean(k)} {clean(v)}" for k, v in (call.inputs or {}).items())
+        inputs = ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in (call.inputs or {}).items())
         if last and call.outcome == "hit" == last["outcome"] and cells == last["cells"] and inputs == last["inputs"]:
             last["last"] = number
             continue
@@ -81,9 +81,9 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
                 "outcome": call.outcome,
                 "entry": call.entry,
                 "inputs": inputs,
-                "caller": places.place_name(session, call.caller),
+                "caller": places.line_name(session, call.caller),
                 "cells": cells,
-                "rejections": [_rejection(session, r) for r in call.rejections],
+                "rejections": [_rejection(session, r) for r in call.guard_failures],
             }
         )
     return columns
@@ -92,23 +92,23 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
 def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]:
     """What each entry said to one call: "rejected", "hit" or "compiled"; entries that were not asked are left out."""
     ids = {e.id for e in entries} | {e.id.rpartition("/")[2] for e in entries}
-    cells = {a: "rejected" for a in (*call.asked, *(r.entry for r in call.rejections)) if a in ids}
+    cells = {a: "rejected" for a in (*call.checked_entries, *(r.entry for r in call.guard_failures)) if a in ids}
     if call.entry in ids:
         cells[call.entry] = "hit" if call.outcome == "hit" else "compiled" if call.outcome == "compiled" else "rejected"
     return cells
 
 
-def _rejection(session: Session, rejection: Rejection) -> dict[str, Any]:
+def _rejection(session: Session, rejection: GuardFailure) -> dict[str, Any]:
     return {
         "entry": rejection.entry,
-        "guard": clean(rejection.guard),
-        "what": f"{one_line(rejection.origin, 60)} {one_line(rejection.kind, 30)}",
+        "guard": sanitize(rejection.guard),
+        "what": f"{one_line(rejection.source, 60)} {one_line(rejection.kind, 30)}",
         "expected": one_line(rejection.expected, 80),
         "actual": one_line(rejection.actual, 80),
-        "short": reason_words(rejection),
+        "short": guard_failure_text(rejection),
         "sentence": one_line(rejection.sentence, 300),
-        "place": places.place_name(session, rejection.span),
-        "source": clean(places.source_line(session, rejection.span)),
+        "place": places.line_name(session, rejection.span),
+        "source": sanitize(places.source_line(session, rejection.span)),
         "fixes": fix_rows(rejection),
-        "lesson": clean(rejection.lesson),
+        "lesson": sanitize(rejection.hint),
     }

@@ -11,7 +11,7 @@ LAUNCH_SECONDS = 2.2e-6
 
 
 @dataclass(frozen=True)
-class Peak:
+class DevicePeak:
     """What a card does at most: bytes a second of its memory, float32 operations a second outside tensor cores, multiprocessors. From data sheets."""
 
     card: str
@@ -20,18 +20,18 @@ class Peak:
     multiprocessors: int
 
 
-PEAKS = {
-    "cuda:80": Peak("A100 80GB", 2.039e12, 19.5e12, 108),
-    "cuda:89": Peak("L40S", 0.864e12, 91.6e12, 142),
-    "cuda:90": Peak("H200", 4.8e12, 66.9e12, 132),
-    "cuda:100": Peak("B200", 8.0e12, 75.0e12, 148),
-    "hip:gfx942": Peak("MI300X", 5.3e12, 163.4e12, 304),
+DEVICE_PEAKS = {
+    "cuda:80": DevicePeak("A100 80GB", 2.039e12, 19.5e12, 108),
+    "cuda:89": DevicePeak("L40S", 0.864e12, 91.6e12, 142),
+    "cuda:90": DevicePeak("H200", 4.8e12, 66.9e12, 132),
+    "cuda:100": DevicePeak("B200", 8.0e12, 75.0e12, 148),
+    "hip:gfx942": DevicePeak("MI300X", 5.3e12, 163.4e12, 304),
 }
 
 
-def peak(target: str) -> dict[str, Any] | None:
+def device_peak(target: str) -> dict[str, Any] | None:
     """The roof of a target's best known card; None for a target without one here."""
-    found = PEAKS.get(target)
+    found = DEVICE_PEAKS.get(target)
     if found is None:
         return None
     return {
@@ -48,7 +48,7 @@ def estimate(target: str, moved: int | None, flops: int | None) -> dict[str, Any
     ``seconds`` is the longer of memory traffic and arithmetic, plus the launch; ``memory`` and ``arithmetic`` are seconds by themselves,
     ``rate`` bytes a second, ``share`` the part of ``seconds`` that is not the launch, ``intensity`` operations a byte.
     """
-    card = PEAKS.get(target)
+    card = DEVICE_PEAKS.get(target)
     if card is None or not moved:
         return None
     memory, arithmetic = moved / card.bandwidth, (flops or 0) / card.flops
@@ -67,7 +67,7 @@ def estimate(target: str, moved: int | None, flops: int | None) -> dict[str, Any
     }
 
 
-def programs(grid: str) -> int | None:
+def program_count(grid: str) -> int | None:
     """How many programs a grid as text launches; None where it is symbolic."""
     numbers = re.findall(r"\d+", grid)
     if not numbers or re.search(r"[A-Za-z_]", grid):
@@ -78,9 +78,9 @@ def programs(grid: str) -> int | None:
     return count
 
 
-def fill(target: str, grid: str) -> str:
+def grid_fill_text(target: str, grid: str) -> str:
     """In words, how a grid fills the card; empty where either is unknown."""
-    card, count = PEAKS.get(target), programs(grid)
+    card, count = DEVICE_PEAKS.get(target), program_count(grid)
     if card is None or count is None:
         return ""
     if count < card.multiprocessors:

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.records.guards import Rejection
+from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import places
-from notebook_ext.views.text import changed, clean, is_kept, one_line, plural, seconds
+from notebook_ext.views.text import format_change, format_seconds, is_stack_value, one_line, pluralize, sanitize
 
 MAX_GROUPS = 8
 """Functions that the line tells of one by one; the rest is counted."""
-MAX_REMEDIES = 6
+MAX_HINTS = 6
 """Lines of remedies below the headline; the rest is counted."""
 
 Kind = Literal["text", "name", "link", "action"]
 
 
 @dataclass(frozen=True)
-class Item:
+class SummaryItem:
     """One piece of the line. ``target`` is a view, with what to open in it after a ``|`` ("guards|0/0"); an action's target is its message."""
 
     text: str
@@ -38,8 +38,8 @@ class Item:
 class Summary:
     """The line in pieces; ``remedies`` is filled when nothing was compiled, ``progress`` while something is at work."""
 
-    items: tuple[Item, ...]
-    remedies: tuple[str, ...] = ()
+    items: tuple[SummaryItem, ...]
+    hints: tuple[str, ...] = ()
     progress: str = ""
     notes: tuple[str, ...] = field(default_factory=tuple)
 
@@ -47,7 +47,7 @@ class Summary:
     def text(self) -> str:
         """The plain line, with ``[Verify]`` for an action, remedies and notes on lines of their own."""
         line = "".join(f"[{i.text}]" if i.kind == "action" else i.text for i in self.items)
-        return "\n".join([line, *(f"  {r}" for r in self.remedies), *(f"  {n}" for n in self.notes)])
+        return "\n".join([line, *(f"  {r}" for r in self.hints), *(f"  {n}" for n in self.notes)])
 
     def __str__(self) -> str:
         return self.text
@@ -56,14 +56,14 @@ class Summary:
         """The summary as JSON-able values."""
         return {
             "items": [i.to_dict() for i in self.items],
-            "remedies": list(self.remedies),
+            "remedies": list(self.hints),
             "progress": self.progress,
             "notes": list(self.notes),
         }
 
 
 @dataclass(frozen=True)
-class Group:
+class RootGroup:
     """A root with everything compiled on its behalf: callees, resume functions."""
 
     root: FrameRecord
@@ -101,35 +101,40 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
     notes = tuple(one_line(n, 300) for n in session.notes)
     progress = one_line(session.stage)
     if not session.compilations and any(c.outcome != "eager" for c in session.backward_calls):
-        return Summary(tuple(_only_backwards(session, spent)), (), progress, notes)
+        return Summary(tuple(_backward_only_items(session, spent)), (), progress, notes)
     if not any(has_graph(c) for c in session.compilations):
-        return Summary(tuple(_nothing(session, spent)), _few(dict.fromkeys(_remedies(session))), progress, notes)
-    items: list[Item] = []
-    if session.subject == "torch":
-        items.append(Item("stock torch.compile · "))
+        return Summary(
+            tuple(_nothing_compiled_items(session, spent)),
+            _limit_lines(dict.fromkeys(_hints(session))),
+            progress,
+            notes,
+        )
+    items: list[SummaryItem] = []
+    if session.compiler == "torch":
+        items.append(SummaryItem("stock torch.compile · "))
     found = groups(session)
     for i, group in enumerate(found[:MAX_GROUPS]):
-        items.extend([Item(" · ")] if i else [])
+        items.extend([SummaryItem(" · ")] if i else [])
         items.extend(_group_items(session, group))
     if len(found) > MAX_GROUPS:
-        items += [Item(" · and "), Item(f"{len(found) - MAX_GROUPS:,} more", "contents", "link")]
+        items += [SummaryItem(" · and "), SummaryItem(f"{len(found) - MAX_GROUPS:,} more", "contents", "link")]
     items.extend(_kernel_items(session))
     items.extend(_backward_items(session))
     items.extend(_failure_items(session))
-    items.append(Item(f", {seconds(spent)}" if spent else ""))
+    items.append(SummaryItem(f", {format_seconds(spent)}" if spent else ""))
     return Summary(tuple(i for i in items if i.text), (), progress, notes)
 
 
 def has_graph(compilation: CompilationRecord) -> bool:
     """Whether the compilation made a graph that computes something."""
-    if compilation.subject == "torch":  # which tells no empty graph, and whose graphs are read only when looked at
+    if compilation.compiler == "torch":  # which tells no empty graph, and whose graphs are read only when looked at
         return bool(compilation.graphs)
     return any(n.op not in ("placeholder", "output", "get_attr") for g in compilation.graphs for n in g.nodes) or any(
         g.text for g in compilation.graphs
     )
 
 
-def groups(session: Session) -> list[Group]:
+def groups(session: Session) -> list[RootGroup]:
     """Frames by the root they were compiled for, in the order of first call."""
     frames = {f.id: f for f in session.frames}
     of_root: dict[str, list[FrameRecord]] = {}
@@ -138,7 +143,7 @@ def groups(session: Session) -> list[Group]:
     found = []
     for id, members in of_root.items():
         ids = {f.id for f in members}
-        found.append(Group(frames[id], tuple(members), tuple(c for c in session.compilations if c.frame in ids)))
+        found.append(RootGroup(frames[id], tuple(members), tuple(c for c in session.compilations if c.frame in ids)))
     return [g for g in found if g.compilations]
 
 
@@ -155,27 +160,27 @@ def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[Compila
     found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
     for compilation in compilations:
         for record in compilation.trace.breaks if compilation.trace else ():
-            place = (record.span.file, record.span.line, record.span.column) if record.span else record.what
-            found.setdefault((record.kind, record.skipped, place), (compilation, record))
+            place = (record.span.file, record.span.line, record.span.column) if record.span else record.context
+            found.setdefault((record.kind, record.skips_frame, place), (compilation, record))
     return list(found.values())
 
 
-def recompiles_of(session: Session, group: Group) -> list[CompilationRecord]:
+def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]:
     """Compilations after the first of their frame; where an earlier session made the first, those that its entries turned away."""
     seen: set[str] = set()
     found = []
     for compilation in group.compilations:
-        if compilation.frame in seen or last_rejection(session, compilation.id) is not None:
+        if compilation.frame in seen or last_guard_failure(session, compilation.id) is not None:
             found.append(compilation)
         seen.add(compilation.frame)
     return found
 
 
-def last_rejection(session: Session, compilation: str) -> Rejection | None:
+def last_guard_failure(session: Session, compilation: str) -> GuardFailure | None:
     """Why the newest entry before this compilation did not serve the call that caused it."""
     for call in session.calls:
-        if call.entry == compilation and call.outcome == "compiled" and call.rejections:
-            return call.rejections[-1]
+        if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
+            return call.guard_failures[-1]
     return None
 
 
@@ -183,10 +188,10 @@ def inputs_of(session: Session, compilation: CompilationRecord) -> str:
     """What a compilation was made for, in short: its own record of it, else that of the call that caused it."""
     calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
     found = compilation.inputs or next(calls, None) or {}
-    return ", ".join(f"{clean(name)} {clean(value)}" for name, value in found.items() if name != "self")
+    return ", ".join(f"{sanitize(name)} {sanitize(value)}" for name, value in found.items() if name != "self")
 
 
-def break_words(session: Session, record: BreakRecord) -> str:
+def break_text(session: Session, record: BreakRecord) -> str:
     """What broke the graph, as short as possible: the called name where a call broke it."""
     text = places.snippet(session, record.span)
     if text.startswith(("def ", "async def ", "class ", "@")):  # the frame as a whole
@@ -194,102 +199,102 @@ def break_words(session: Session, record: BreakRecord) -> str:
     head = text.split("(", 1)[0].strip()
     if "(" in text and head and all(part.isidentifier() for part in head.split(".")):
         return head
-    return one_line(text or record.what or record.title, 40)
+    return one_line(text or record.context or record.title, 40)
 
 
-def reason_words(rejection: Rejection) -> str:
+def guard_failure_text(rejection: GuardFailure) -> str:
     """A rejection in its shortest true form: ``x.size(0) 4 -> 8``."""
-    return changed(rejection.origin, rejection.kind, rejection.expected, rejection.actual)
+    return format_change(rejection.source, rejection.kind, rejection.expected, rejection.actual)
 
 
-def _group_items(session: Session, group: Group) -> Iterator[Item]:
-    yield Item(one_line(group.root.name, 60), f"linked|{group.compilations[0].id}", "name")
-    yield Item(": ")
-    yield Item(plural(_graphs(group), "graph"), f"graph|{group.compilations[0].id}", "link")
+def _group_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
+    yield SummaryItem(one_line(group.root.name, 60), f"linked|{group.compilations[0].id}", "name")
+    yield SummaryItem(": ")
+    yield SummaryItem(pluralize(_graphs(group), "graph"), f"graph|{group.compilations[0].id}", "link")
     yield from _break_items(session, group)
     yield from _recompile_items(session, group)
 
 
-def _graphs(group: Group) -> int:
+def _graphs(group: RootGroup) -> int:
     return len({c.frame for c in group.compilations if has_graph(c)})
 
 
-def _break_items(session: Session, group: Group) -> Iterator[Item]:
+def _break_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
     breaks = breaks_of(group.compilations)
     if not breaks:
-        yield Item(", no breaks")
+        yield SummaryItem(", no breaks")
         return
-    yield Item(", ")
-    yield Item(plural(len(breaks), "break"), f"breaks|{breaks[0][0].id}", "link")
+    yield SummaryItem(", ")
+    yield SummaryItem(pluralize(len(breaks), "break"), f"breaks|{breaks[0][0].id}", "link")
     first = breaks[0][1]
     where = f"line {first.span.line}: " if first.span else ""
     more = ", …" if len(breaks) > 1 else ""
-    yield Item(f" ({where}{break_words(session, first)}{more})")
+    yield SummaryItem(f" ({where}{break_text(session, first)}{more})")
 
 
-def _recompile_items(session: Session, group: Group) -> Iterator[Item]:
+def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
     recompiles = recompiles_of(session, group)
     if not recompiles:
         return
-    yield Item(", ")
-    yield Item(plural(len(recompiles), "recompile"), f"recompiles|{recompiles[0].frame}", "link")
-    found = [r for c in recompiles if (r := last_rejection(session, c.id)) is not None]
+    yield SummaryItem(", ")
+    yield SummaryItem(pluralize(len(recompiles), "recompile"), f"recompiles|{recompiles[0].frame}", "link")
+    found = [r for c in recompiles if (r := last_guard_failure(session, c.id)) is not None]
     if not found:
         return
     # What a person can do something about: their own values before what a break left on the stack.
-    rejection = min(found, key=lambda r: is_kept(r.origin))
+    rejection = min(found, key=lambda r: is_stack_value(r.source))
     where = f"line {rejection.span.line}: " if rejection.span else ""
     more = ", …" if len(recompiles) > 1 else ""
-    yield Item(" (")
+    yield SummaryItem(" (")
     is_here = any(c.id == rejection.entry for c in session.compilations)
-    yield Item(
-        f"{where}{reason_words(rejection)}",
+    yield SummaryItem(
+        f"{where}{guard_failure_text(rejection)}",
         f"guards|{rejection.entry}" if is_here else "",
         "link" if is_here else "text",
     )
-    yield Item(f"{more})")
+    yield SummaryItem(f"{more})")
 
 
-def _kernel_items(session: Session) -> Iterator[Item]:
+def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     kernels = [k for c in session.compilations for k in {k.id: k for k in c.kernels}.values()]
     externs = sum(len(c.lowering.externs) for c in session.compilations if c.lowering)
     if not kernels and not externs:
         yield from _no_kernel_items(session)
         return
     target = next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
-    yield Item(", ")
+    yield SummaryItem(", ")
     kind = "C++ kernel" if kernels and all(k.language == "cpp" for k in kernels) else "kernel"
     where = f" for {one_line(target, 40)}" if target else ""
-    yield Item(f"{plural(len(kernels), kind)}{where}", "kernels", "link")
+    yield SummaryItem(f"{pluralize(len(kernels), kind)}{where}", "kernels", "link")
     if externs:
-        yield Item(f" and {plural(externs, 'ATen call')}")
-    if session.subject == "torch":
+        yield SummaryItem(f" and {pluralize(externs, 'ATen call')}")
+    if session.compiler == "torch":
         return
-    yield Item(f", {_where_run(session)}")
+    yield SummaryItem(f", {_where_run_text(session)}")
     yield from _check_items(kernels)
 
 
-def _where_run(session: Session) -> str:
+def _where_run_text(session: Session) -> str:
     """Whether results came from the kernels."""
     if not session.device.startswith(("cuda", "hip")):
         return "not run here (results: ATen)"
     return f"run on {one_line(session.device, 20)}"
 
 
-def _no_kernel_items(session: Session) -> Iterator[Item]:
+def _no_kernel_items(session: Session) -> Iterator[SummaryItem]:
     backends = {c.backend for c in session.compilations if c.backend} - {"triton"}
-    if backends and session.subject != "torch":
-        yield Item(f", backend {one_line(', '.join(sorted(backends)), 60)}")
-    yield Item(", no kernels")
+    if backends and session.compiler != "torch":
+        yield SummaryItem(f", backend {one_line(', '.join(sorted(backends)), 60)}")
+    yield SummaryItem(", no kernels")
 
 
-def _check_items(kernels: list[KernelRecord]) -> Iterator[Item]:
+def _check_items(kernels: list[KernelRecord]) -> Iterator[SummaryItem]:
     checked = [k.verify for k in kernels if k.verify is not None]
     if not kernels:
         return
     if not checked:
-        yield Item(", not checked ")
-        yield Item("Verify", "verify", "action")
+        yield SummaryItem(", not checked ")
+        yield SummaryItem("Verify", "verify", "action")
         return
     outcomes = [v.outcome for v in checked]
     good = sum(o in ("equal", "close") for o in outcomes)
@@ -301,76 +306,76 @@ def _check_items(kernels: list[KernelRecord]) -> Iterator[Item]:
     text += f" (largest difference {max(errors):.2g})" if errors else ""
     text += f", {wrong} DIFFERENT from ATen" if wrong else ""
     text += f", {left} not verifiable" if left else ""
-    yield Item(", ")
-    yield Item(text, "kernels", "link")
+    yield SummaryItem(", ")
+    yield SummaryItem(text, "kernels", "link")
 
 
-def _backward_items(session: Session) -> Iterator[Item]:
+def _backward_items(session: Session) -> Iterator[SummaryItem]:
     if session.backward_calls:
-        yield Item(", ")
-        yield Item(plural(len(session.backwards), "captured backward"), "backward", "link")
+        yield SummaryItem(", ")
+        yield SummaryItem(pluralize(len(session.backwards), "captured backward"), "backward", "link")
 
 
-def _only_backwards(session: Session, spent: float) -> Iterator[Item]:
+def _backward_only_items(session: Session, spent: float) -> Iterator[SummaryItem]:
     """Of a session that captured backwards, and compiled nothing else."""
-    yield Item(plural(len(session.backward_calls), "backward"), "backward", "name")
-    yield Item(": ")
-    yield Item(plural(len(session.backwards), "capture"), "backward", "link")
+    yield SummaryItem(pluralize(len(session.backward_calls), "backward"), "backward", "name")
+    yield SummaryItem(": ")
+    yield SummaryItem(pluralize(len(session.backwards), "capture"), "backward", "link")
     eager = sum(c.outcome == "eager" for c in session.backward_calls)
-    yield Item(f", {eager:,} run by torch's own engine" if eager else "")
-    yield Item(", run operator by operator")
-    yield Item(f", {seconds(spent)}" if spent else "")
+    yield SummaryItem(f", {eager:,} run by torch's own engine" if eager else "")
+    yield SummaryItem(", run operator by operator")
+    yield SummaryItem(f", {format_seconds(spent)}" if spent else "")
 
 
-def _failure_items(session: Session) -> Iterator[Item]:
+def _failure_items(session: Session) -> Iterator[SummaryItem]:
     failures = len(session.failures) + sum(len(c.failures) for c in session.compilations)
     if failures:
-        yield Item(", ")
-        yield Item(plural(failures, "failure") + " of ours", "breaks", "link")
+        yield SummaryItem(", ")
+        yield SummaryItem(pluralize(failures, "failure") + " of ours", "breaks", "link")
 
 
-def hits(session: Session) -> int:
+def hits_of_earlier_entries(session: Session) -> int:
     """Calls that entries from before the session served, where the session made none."""
     return 0 if session.compilations else session.calls_dropped + sum(c.outcome == "hit" for c in session.calls)
 
 
-def _nothing(session: Session, spent: float) -> Iterator[Item]:
-    if served := hits(session):
-        yield Item("Nothing new was compiled", "recompiles", "name")
-        yield Item(f": {plural(served, 'call')} ran what was compiled before")
-        yield Item(f", {seconds(spent)}" if spent else "")
+def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryItem]:
+    if served := hits_of_earlier_entries(session):
+        yield SummaryItem("Nothing new was compiled", "recompiles", "name")
+        yield SummaryItem(f": {pluralize(served, 'call')} ran what was compiled before")
+        yield SummaryItem(f", {format_seconds(spent)}" if spent else "")
         return
-    yield Item("Nothing was compiled", "breaks", "name")
+    yield SummaryItem("Nothing was compiled", "breaks", "name")
     frames = [f for f in session.frames if any(c.frame == f.id for c in session.compilations)]
     if frames:
-        yield Item(f": {one_line(frames[0].name, 60)} ran as Python")
+        yield SummaryItem(f": {one_line(frames[0].name, 60)} ran as Python")
         breaks = breaks_of(session.compilations)
         if breaks:
-            yield Item(" (")
-            yield Item(_where(breaks[0][1]) + break_words(session, breaks[0][1]), "breaks", "link")
-            yield Item(")")
+            yield SummaryItem(" (")
+            yield SummaryItem(_where(breaks[0][1]) + break_text(session, breaks[0][1]), "breaks", "link")
+            yield SummaryItem(")")
     elif any(c.outcome == "python" for c in session.calls):
-        yield Item(": what was called runs as Python since an earlier cell, whose summary says why")
+        yield SummaryItem(": what was called runs as Python since an earlier cell, whose summary says why")
     elif not session.skipped:
-        yield Item(": no function or module that computes with tensors was called")
+        yield SummaryItem(": no function or module that computes with tensors was called")
     if spent:
-        yield Item(f", {seconds(spent)}")
+        yield SummaryItem(f", {format_seconds(spent)}")
 
 
 def _where(record: BreakRecord) -> str:
     return f"line {record.span.line}: " if record.span else ""
 
 
-def _few(lines: Iterable[str]) -> tuple[str, ...]:
+def _limit_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """The first lines, and how many more there are."""
     found = tuple(lines)
-    return found if len(found) <= MAX_REMEDIES else (*found[:MAX_REMEDIES], f"… and {len(found) - MAX_REMEDIES} more.")
+    return found if len(found) <= MAX_HINTS else (*found[:MAX_HINTS], f"… and {len(found) - MAX_HINTS} more.")
 
 
-def _remedies(session: Session) -> Iterator[str]:
+def _hints(session: Session) -> Iterator[str]:
     for skipped in session.skipped:
-        yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.remedy, 200)}".rstrip()
+        yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.hint, 200)}".rstrip()
     for _, record in breaks_of(session.compilations):
-        yield f"{one_line(record.title, 200).rstrip('.')}. {one_line(record.remedies[0], 200) if record.remedies else ''}".rstrip()
+        yield f"{one_line(record.title, 200).rstrip('.')}. {one_line(record.hints[0], 200) if record.hints else ''}".rstrip()
     if not session.skipped and not session.compilations and not session.calls:
         yield "Call a function or an nn.Module in the cell, or name what to compile: %%compile NAME."

@@ -13,7 +13,7 @@ _DIMENSION = re.compile(r"^(\w+) in dimension (\d+)$")
 _ARRAY = re.compile(r"^[\[(](.*)[\])]$")
 
 
-def clean(text: str) -> str:
+def sanitize(text: str) -> str:
     """Text without terminal escapes; other control and direction-changing characters become a visible mark. Newlines and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
@@ -24,23 +24,23 @@ def one_line(text: str, limit: int = 120) -> str:
     """The text on one line, cut with an ellipsis when longer than ``limit`` characters."""
     if len(text) <= limit and text.isascii() and text.isprintable() and "  " not in text and text.strip() == text:
         return text
-    flat = " ".join(clean(text).split())
+    flat = " ".join(sanitize(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
 
 
-def without_paths(text: str) -> str:
+def shorten_paths(text: str) -> str:
     """Absolute paths shortened to their last part, so that nothing of this machine's layout is saved."""
     return _WINDOWS_PATH.sub(r"…/\1", _UNIX_PATH.sub(r"…/\1", text))
 
 
-def plural(count: int, word: str) -> str:
+def pluralize(count: int, word: str) -> str:
     """``1 graph``, ``2 graphs``, ``2 entries``."""
     if count == 1:
         return f"1 {word}"
     return f"{count:,} {word[:-1]}ies" if word.endswith("y") and word[-2] not in "aeiou" else f"{count:,} {word}s"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """A duration with a unit that leaves two or three digits."""
     if value >= 10:
         return f"{value:.0f} s"
@@ -51,7 +51,7 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.2g} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
 
 
-def size(count: int | None) -> str:
+def format_bytes(count: int | None) -> str:
     """Bytes with a decimal unit; empty where unknown."""
     if count is None:
         return ""
@@ -73,21 +73,21 @@ def tensor_type(dtype: str, shape: Sequence[str] | None) -> str:
     return one_line(short if shape is None else f"{short}[{', '.join(shape)}]", 80)
 
 
-def origin_name(origin: str) -> str:
+def source_name(origin: str) -> str:
     """What a person calls a value: ``L['x'].weight`` is ``x.weight``; what a break left on Python's stack is ``stack[0]``."""
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
     counted = re.sub(r"\b__stack_(\d+)\.__reduce__\(\)\[2\]", r"position of the iterator stack[\1]", named)
     return re.sub(r"\b__stack_(\d+)\b", r"stack[\1]", counted)
 
 
-def is_kept(origin: str) -> bool:
+def is_stack_value(origin: str) -> bool:
     """Whether a value is one that a break left on Python's stack, for the code after it."""
     return "__stack_" in origin
 
 
-def changed(origin: str, kind: str, expected: str, actual: str) -> str:
+def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     """A difference in its shortest true form: ``x.size(0) 4 -> 8`` where one size of a shape differs, else kind and both values."""
-    name = one_line(origin_name(origin), 60)
+    name = one_line(source_name(origin), 60)
     before, after = _items(expected), _items(actual)
     if before is not None and after is not None and len(before) == len(after):
         differing = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]

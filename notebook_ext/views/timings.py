@@ -7,7 +7,7 @@ from typing import Any
 from engine.records.runtime import Timing
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
-from notebook_ext.views.text import one_line, seconds
+from notebook_ext.views.text import format_seconds, one_line
 
 
 def timings(session: Session) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _row(compilation: CompilationRecord, name: str) -> dict[str, Any]:
         "name": one_line(name, 60),
         "cause": one_line(compilation.cause, 200),
         "seconds": whole,
-        "text": seconds(whole),
+        "text": format_seconds(whole),
         "after": sum(t.seconds for t in compiled),
         "bars": [
             _bar(t, compilation.timings, whole)
@@ -54,13 +54,13 @@ def _bar(timing: Timing, all_of_it: tuple[Timing, ...], whole: float) -> dict[st
         "stage": one_line(timing.stage, 60),
         "start": timing.start,
         "seconds": timing.seconds,
-        "text": seconds(timing.seconds),
+        "text": format_seconds(timing.seconds),
         "share": round(timing.seconds / whole, 4) if whole else 0.0,
-        "depth": depth_of(timing, all_of_it),
+        "depth": nesting_depth(timing, all_of_it),
     }
 
 
-def depth_of(timing: Timing, all_of_it: tuple[Timing, ...]) -> int:
+def nesting_depth(timing: Timing, all_of_it: tuple[Timing, ...]) -> int:
     """How many stages of the same compilation it is nested in."""
     parents = {t.stage: t.parent for t in all_of_it}
     depth, parent = 0, timing.parent
@@ -69,7 +69,7 @@ def depth_of(timing: Timing, all_of_it: tuple[Timing, ...]) -> int:
     return depth
 
 
-def own_seconds(compilation: CompilationRecord) -> dict[str, float]:
+def exclusive_seconds(compilation: CompilationRecord) -> dict[str, float]:
     """Seconds by stage without the stages nested in it, so that they add up to the whole."""
     found: dict[str, float] = {}
     for timing in compilation.timings:
@@ -82,14 +82,14 @@ def own_seconds(compilation: CompilationRecord) -> dict[str, float]:
 def _totals(session: Session) -> list[dict[str, Any]]:
     totals: dict[str, float] = {}
     for compilation in session.compilations:
-        for stage, value in own_seconds(compilation).items():
+        for stage, value in exclusive_seconds(compilation).items():
             totals[stage] = totals.get(stage, 0.0) + value
     whole = sum(totals.values())
     return [
         {
             "stage": one_line(stage, 60),
             "seconds": value,
-            "text": seconds(value),
+            "text": format_seconds(value),
             "share": round(value / whole, 4) if whole else 0.0,
         }
         for stage, value in sorted(totals.items(), key=lambda kv: -kv[1])

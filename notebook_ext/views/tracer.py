@@ -11,17 +11,19 @@ from engine.records.graph import NodeRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import StepRecord
 from notebook_ext.views import places
-from notebook_ext.views.text import clean, one_line, tensor_type, without_paths
+from notebook_ext.views.text import one_line, sanitize, shorten_paths, tensor_type
 
-HOW = 'No steps were recorded. Run the cell with %%compile --steps, or record with engine.record(level="steps").'
-MOST_STEPS = 20_000
+HOW_TO_RECORD = (
+    'No steps were recorded. Run the cell with %%compile --steps, or record with engine.record(level="steps").'
+)
+MAX_STEPS = 20_000
 """The tracer keeps this many steps of a longer trace."""
 
 _CODE_OBJECT = re.compile(r"<code object (\S+) at 0x[^>]*>?")
 _EVENTS = ("", "inline", "return", "raise", "break")
 
 
-def tracer(session: Session, compilation: str) -> dict[str, Any]:
+def tracer_steps(session: Session, compilation: str) -> dict[str, Any]:
     """The steps of one compilation; ``empty`` says how to get them where there are none.
 
     ``frame``, ``depth``, ``op``, ``event``, ``stack`` and ``caller`` have one number a step. The last two are of the moment after the step, in the
@@ -34,12 +36,12 @@ def tracer(session: Session, compilation: str) -> dict[str, Any]:
     record = session.compilation(compilation)
     steps = record.trace.steps if record.trace else ()
     if not steps:
-        return {"compilation": record.id, "empty": HOW, "count": 0}
-    return _Columns(session, record).told(steps)
+        return {"compilation": record.id, "empty": HOW_TO_RECORD, "count": 0}
+    return _StepColumns(session, record).build(steps)
 
 
 @dataclass
-class _Table:
+class _Interner:
     """Values numbered in the order in which they are first met."""
 
     numbers: dict[Any, int] = field(default_factory=dict)
@@ -51,22 +53,22 @@ class _Table:
         return list(self.numbers)
 
 
-class _Columns:
+class _StepColumns:
     """Gathers the columns of one compilation."""
 
     def __init__(self, session: Session, record: CompilationRecord) -> None:
         self.session = session
         self.record = record
-        self.strings = _Table()
-        self.cells = _Table()
-        self.ops = _Table()
+        self.strings = _Interner()
+        self.cells = _Interner()
+        self.ops = _Interner()
         self.ordinals = places.ordinals(session, record)
 
-    def told(self, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
+    def build(self, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
         used = {(s.span.file, s.span.line) for s in steps if s.span is not None}
         rows = places.source_rows(self.session, used, steps[0].span.file if steps[0].span else "")
         self.rows = {(r.file, r.line): i for i, r in enumerate(rows) if r.line}
-        frames, codes = _Table(), _Table()
+        frames, codes = _Interner(), _Interner()
         of_step = [frames.of(s.frame) for s in steps]
         of_code = [codes.of((s.code, s.span.file if s.span else "")) for s in steps]
         ops = [self._op(code, s) for code, s in zip(of_code, steps, strict=True)]
@@ -75,7 +77,7 @@ class _Columns:
             "compilation": self.record.id,
             "empty": "",
             "count": len(steps),
-            "is_cut": len(steps) >= MOST_STEPS,
+            "is_cut": len(steps) >= MAX_STEPS,
             "frame": of_step,
             "depth": [s.depth for s in steps],
             "op": ops,
@@ -86,9 +88,9 @@ class _Columns:
             "codes": [one_line(name, 80) for name, _ in codes.values()],
             "nodes": [[i, self._text(n)] for i, s in enumerate(steps) for n in s.nodes],
             "guards": [[i, self._text(g)] for i, s in enumerate(steps) for g in s.guards],
-            "effects": [[i, self._text(e)] for i, s in enumerate(steps) for e in s.effects],
+            "effects": [[i, self._text(e)] for i, s in enumerate(steps) for e in s.side_effects],
             "described": self._nodes(steps),
-            "source": [clean(r.text) for r in rows],
+            "source": [sanitize(r.text) for r in rows],
             "lines": [r.line for r in rows],
             "ordinals": {
                 str(row): self.ordinals.numbers[place]
@@ -102,7 +104,7 @@ class _Columns:
         }
 
     def _text(self, text: str) -> int:
-        return self.strings.of(one_line(without_paths(_CODE_OBJECT.sub(r"<code object \1>", text)), 160))
+        return self.strings.of(one_line(shorten_paths(_CODE_OBJECT.sub(r"<code object \1>", text)), 160))
 
     def _op(self, code: int, step: StepRecord) -> int:
         return self._instruction(code, step.offset, step.opname, step.argument, step.span)
@@ -111,7 +113,7 @@ class _Columns:
         row = self.rows.get((span.file, span.line), -1) if span else -1
         is_piece = span is not None and 0 <= span.column < span.end_column and span.end_line in (-1, span.line)
         piece = (span.column, span.end_column) if span is not None and is_piece else (-1, -1)
-        name = self.strings.of(clean(opname))
+        name = self.strings.of(sanitize(opname))
         return self.ops.of((code, offset, name, self._text(argument), row, span.line if span else 0, *piece))
 
     def _rest_of_root(self, code: int) -> None:
@@ -125,7 +127,7 @@ class _Columns:
         cell = -1
         nodes = step.stack_nodes or ("",) * len(step.stack)
         for text, node in zip(step.stack, nodes, strict=True):
-            cell = self.cells.of((cell, self._text(text), self.strings.of(clean(node)) if node else -1))
+            cell = self.cells.of((cell, self._text(text), self.strings.of(sanitize(node)) if node else -1))
         return cell
 
     def _locals(self, steps: tuple[StepRecord, ...], frames: list[int]) -> list[list[int]]:
@@ -138,7 +140,7 @@ class _Columns:
             seen.add(step.frame)
             nodes = step.locals_nodes or {}
             for name, text in step.locals_changed.items():
-                node = self.strings.of(clean(nodes[name])) if name in nodes else -1
+                node = self.strings.of(sanitize(nodes[name])) if name in nodes else -1
                 words = self._text(text) if text else -1
                 told.append([at, frames[i], self.strings.of(one_line(name, 60)), words, node])
         return sorted(told, key=lambda change: change[0])
@@ -149,10 +151,10 @@ class _Columns:
         known: dict[str, NodeRecord] = {n.name: n for n in graph.nodes} if graph else {}
         files = {f.id for f in self.session.files}
         made = dict.fromkeys(name for s in steps for name in s.nodes)
-        return {clean(name): self._node(known[name], files) for name in made if name in known}
+        return {sanitize(name): self._node(known[name], files) for name in made if name in known}
 
     def _node(self, node: NodeRecord, files: set[str]) -> list[Any]:
-        ordinal = self.ordinals.of(places.places_of(node, files).span)
+        ordinal = self.ordinals.of(places.node_spans(node, files).span)
         text = "input" if node.op == "placeholder" else node.text.partition(" = ")[2] or node.text
         return [one_line(text, 120), tensor_type(node.dtype, node.shape) if node.dtype else "", ordinal]
 

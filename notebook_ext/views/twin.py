@@ -11,12 +11,12 @@ from typing import Any
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
 from notebook_ext.views.breaks import breaks
-from notebook_ext.views.graph import svg
+from notebook_ext.views.graph import graph_svg
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.listings import kernel_lines
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import groups, has_graph, summary
-from notebook_ext.views.text import clean, one_line, plural, seconds, without_paths
+from notebook_ext.views.text import format_seconds, one_line, pluralize, sanitize, shorten_paths
 from notebook_ext.views.timings import timings
 from notebook_ext.views.twin_stages import Table, backward_table, detail_tables, line_tables
 
@@ -36,14 +36,14 @@ HUES = ("#666666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b59
 
 
 @dataclass(frozen=True)
-class Section:
+class SnapshotSection:
     """One closed piece of the twin."""
 
     title: str
     html: str
 
 
-def static_html(session: Session, limit_kb: int = 100, *, timed: bool = True) -> str:
+def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) -> str:
     """The twin as one closed ``<details>``, at most ``limit_kb`` thousand bytes; sections that do not fit are counted.
 
     Styles are inline and pictures are data URIs, so that viewers which drop scripts and style sheets still show it. With ``timed`` off, times are left out.
@@ -75,11 +75,11 @@ def summary_html(session: Session, *, timed: bool = True) -> str:
         if item.kind != "action"
     ]
     line = "".join(parts).replace(" ,", ",")
-    below = "".join(f"<div>{_text(t)}</div>" for t in (*told.remedies, *told.notes))
+    below = "".join(f"<div>{_text(t)}</div>" for t in (*told.hints, *told.notes))
     return f'<div style="margin:2px 0">{line}{below}</div>'
 
 
-def static_text(session: Session) -> str:
+def snapshot_text(session: Session) -> str:
     """The twin as plain text: the summary, then breaks, recompiles, kernels and times."""
     lines = [summary(session).text]
     told = breaks(session)
@@ -110,10 +110,10 @@ def static_text(session: Session) -> str:
     totals = timings(session)["totals"]
     if totals:
         lines += ["", "Time by stage: " + ", ".join(f"{t['stage']} {t['text']}" for t in totals)]
-    return without_paths("\n".join(lines))
+    return shorten_paths("\n".join(lines))
 
 
-def _sections(session: Session, timed: bool) -> Iterator[Section]:
+def _sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
     yield from _break_sections(session)
     yield from _recompile_sections(session, timed)
     yield from _source_sections(session)
@@ -133,7 +133,7 @@ def _sections(session: Session, timed: bool) -> Iterator[Section]:
     yield from _triton_sections(session)
 
 
-def _break_sections(session: Session) -> Iterator[Section]:
+def _break_sections(session: Session) -> Iterator[SnapshotSection]:
     told = breaks(session)
     examples: set[str] = set()
     if told["breaks"]:
@@ -141,19 +141,19 @@ def _break_sections(session: Session) -> Iterator[Section]:
             f"<p><b>{_text(b['root'])}, {_text(b['place'])}:</b> {_text(b['title'])}</p>{_code(b['pointed'])}<p>{_text(b['why'])}</p>"
             + _list(b["remedies"])
             + _example(b, examples)
-            + _given_up(b["attempts"])
+            + _discarded_attempts(b["attempts"])
             for b in told["breaks"][:MAX_ROWS]
         )
-        yield Section(f"Graph breaks ({len(told['breaks'])})", body + _cut(len(told["breaks"]), "break"))
+        yield SnapshotSection(f"Graph breaks ({len(told['breaks'])})", body + _cut(len(told["breaks"]), "break"))
     if told["attempts"]:
         title = f"Given up, and traced again without a break ({len(told['attempts'])})"
-        yield Section(title, _list(told["attempts"][:MAX_ROWS]) + _cut(len(told["attempts"]), "attempt"))
+        yield SnapshotSection(title, _list(told["attempts"][:MAX_ROWS]) + _cut(len(told["attempts"]), "attempt"))
     if told["skipped"]:
         rows = [[s["name"], s["reason"], s["remedy"]] for s in told["skipped"]]
-        yield Section(f"Not compiled ({len(rows)})", _table(["Name", "Why", "What to do"], rows))
+        yield SnapshotSection(f"Not compiled ({len(rows)})", _table(["Name", "Why", "What to do"], rows))
     if told["failures"]:
         rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in told["failures"]]
-        yield Section(f"Failures of ours ({len(rows)})", _table(["Entry", "What failed", "Instead"], rows))
+        yield SnapshotSection(f"Failures of ours ({len(rows)})", _table(["Entry", "What failed", "Instead"], rows))
 
 
 def _example(record: dict[str, Any], shown: set[str]) -> str:
@@ -164,32 +164,32 @@ def _example(record: dict[str, Any], shown: set[str]) -> str:
     return f"<p>An example that breaks so:</p>{_code(record['before'])}<p>and one that does not:</p>{_code(record['after'])}"
 
 
-def _given_up(attempts: list[str]) -> str:
+def _discarded_attempts(attempts: list[str]) -> str:
     return f"<p>Given up before:</p>{_list(attempts)}" if attempts else ""
 
 
-def _recompile_sections(session: Session, timed: bool) -> Iterator[Section]:
+def _recompile_sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
     rows = []
     for lane in recompiles(session)["lanes"]:
         for column in lane["columns"]:
             if column["outcome"] == "compiled":
                 why = "; ".join(f"{r['entry']} rejected: {r['short']}" for r in column["rejections"]) or "first call"
                 entry = next((e for e in lane["entries"] if e["id"] == column["entry"]), None)
-                cost = [seconds(entry["seconds"]) if entry else ""] if timed else []
+                cost = [format_seconds(entry["seconds"]) if entry else ""] if timed else []
                 name = places.frame_name(session, lane["frame"], 80)
                 rows.append([name, f"{column['first']}", column["inputs"], why, *cost])
     if rows:
         heads = ["Function", "Call", "Inputs", "Why", *(["Time"] if timed else [])]
-        yield Section(f"Compilations ({len(rows)})", _table(heads, rows))
+        yield SnapshotSection(f"Compilations ({len(rows)})", _table(heads, rows))
 
 
-def _source_sections(session: Session) -> Iterator[Section]:
+def _source_sections(session: Session) -> Iterator[SnapshotSection]:
     for group in groups(session):
         compilation = next((c for c in group.compilations if has_graph(c)), None)
         if compilation is None:
             continue
         numbers = places.ordinals(session, compilation).numbers
-        rows = _from_first_to_last(
+        rows = _function_rows(
             places.source_rows(session, set(numbers), group.root.file), numbers, group.root.first_line
         )
         lines = []
@@ -198,11 +198,11 @@ def _source_sections(session: Session) -> Iterator[Section]:
             lines.append(f'{_badge(number)}<span style="color:#616161">{row.line or "":>5} </span>{_text(row.text)}')
         if lines:
             body = f'<pre style="{CODE}">' + "\n".join(lines) + "</pre>" + _cut(len(rows), "line", MAX_LINES)
-            yield Section(f"Source of {one_line(group.root.name, 60)}, lines numbered in order of use", body)
+            yield SnapshotSection(f"Source of {one_line(group.root.name, 60)}, lines numbered in order of use", body)
 
 
-def _from_first_to_last(
-    rows: list[places.SourceRow], numbers: dict[places.Place, int], first_line: int
+def _function_rows(
+    rows: list[places.SourceRow], numbers: dict[places.FileLine, int], first_line: int
 ) -> list[places.SourceRow]:
     """Of a function's file only what lies between its first line and the last line in use; other files as they are."""
     ends = {file: max(line for f, line in numbers if f == file) for file, _ in numbers}
@@ -210,7 +210,7 @@ def _from_first_to_last(
     return [r for r in rows if not r.line or starts.get(r.file, 0) <= r.line <= ends.get(r.file, 0)]
 
 
-def _kernel_sections(session: Session) -> Iterator[Section]:
+def _kernel_sections(session: Session) -> Iterator[SnapshotSection]:
     none: dict[str, Any] = {}
     rows = [
         [
@@ -228,38 +228,38 @@ def _kernel_sections(session: Session) -> Iterator[Section]:
     ]
     if rows:
         heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
-        yield Section(f"Kernels ({len(rows)})", _table(heads, rows))
+        yield SnapshotSection(f"Kernels ({len(rows)})", _table(heads, rows))
 
 
-def _stage_sections(tables: Iterable[Table]) -> Iterator[Section]:
+def _stage_sections(tables: Iterable[Table]) -> Iterator[SnapshotSection]:
     for title, heads, rows in tables:
         if rows:
-            yield Section(f"{title} ({len(rows)})", _table(heads, rows, MAX_STAGE_ROWS))
+            yield SnapshotSection(f"{title} ({len(rows)})", _table(heads, rows, MAX_STAGE_ROWS))
 
 
-def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterator[Section]:
+def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
     for record in compilation.graphs[:1]:
         if record.nodes:
-            picture = base64.b64encode(svg(session, compilation, record, MAX_NODES).encode()).decode()
-            alt = f"{one_line(record.title, 40)} of entry {compilation.id}: {plural(len(record.nodes), 'node')}"
+            picture = base64.b64encode(graph_svg(session, compilation, record, MAX_NODES).encode()).decode()
+            alt = f"{one_line(record.title, 40)} of entry {compilation.id}: {pluralize(len(record.nodes), 'node')}"
             body = f'<img alt="{_attribute(alt)}" style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{picture}">'
-            yield Section(f"Graph of entry {compilation.id} ({plural(len(record.nodes), 'node')})", body)
+            yield SnapshotSection(f"Graph of entry {compilation.id} ({pluralize(len(record.nodes), 'node')})", body)
 
 
-def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterator[Section]:
+def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
     told = compilation.guards.guards if compilation.guards else ()
     if told:
         rows = [
-            [str(i), g.origin, g.kind, one_line(g.expected, 60), places.place_name(session, g.span)]
+            [str(i), g.source, g.kind, one_line(g.expected, 60), places.line_name(session, g.span)]
             for i, g in enumerate(told, 1)
         ]
-        yield Section(
+        yield SnapshotSection(
             f"Guards of entry {compilation.id} ({len(told)})",
             _table(["#", "Value", "Guard", "Expected", "Because of"], rows),
         )
 
 
-def _timing_sections(session: Session) -> Iterator[Section]:
+def _timing_sections(session: Session) -> Iterator[SnapshotSection]:
     rows = [
         [
             r["compilation"],
@@ -270,18 +270,18 @@ def _timing_sections(session: Session) -> Iterator[Section]:
         for r in timings(session)["rows"]
     ]
     if rows:
-        yield Section("Compile times", _table(["Entry", "Function", "Whole", "Stages"], rows))
+        yield SnapshotSection("Compile times", _table(["Entry", "Function", "Whole", "Stages"], rows))
 
 
-def _triton_sections(session: Session) -> Iterator[Section]:
+def _triton_sections(session: Session) -> Iterator[SnapshotSection]:
     seen: set[str] = set()
     for compilation in session.compilations:
         for kernel in compilation.kernels:
             if kernel.text not in seen:
                 seen.add(kernel.text)
-                lines = [text for _, text in kernel_lines(clean(kernel.text))]
+                lines = [text for _, text in kernel_lines(sanitize(kernel.text))]
                 body = _highlighted("\n".join(lines[:MAX_LINES])) + _cut(len(lines), "line", MAX_LINES)
-                yield Section(f"Triton of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
+                yield SnapshotSection(f"Triton of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
 
 
 _COLOURS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}
@@ -294,14 +294,14 @@ def _highlighted(code: str) -> str:
     except ImportError:
         return _code(code)
     parts = []
-    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(without_paths(code)):
+    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(shorten_paths(code)):
         colour = next((c for name, c in _COLOURS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
         parts.append(f'<span style="color:{colour}">{escape(text)}</span>' if colour else escape(text))
     return f'<pre style="{CODE}">{"".join(parts)}</pre>'
 
 
 def _text(text: str) -> str:
-    return escape(without_paths(clean(text)), quote=True)
+    return escape(shorten_paths(sanitize(text)), quote=True)
 
 
 def _attribute(text: str) -> str:
@@ -336,4 +336,4 @@ def _table(heads: list[str], rows: list[list[str]], limit: int = MAX_ROWS) -> st
 
 
 def _cut(count: int, word: str, limit: int = MAX_ROWS) -> str:
-    return f"<p>{plural(count - limit, f'more {word}')} not kept.</p>" if count > limit else ""
+    return f"<p>{pluralize(count - limit, f'more {word}')} not kept.</p>" if count > limit else ""

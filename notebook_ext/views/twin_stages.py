@@ -8,10 +8,10 @@ from typing import Any
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import places
 from notebook_ext.views.backward import backward
-from notebook_ext.views.kernels import choices, kernels
-from notebook_ext.views.onion import onion
+from notebook_ext.views.kernels import autotune_choices, kernels
+from notebook_ext.views.onion import aot_wrappers
 from notebook_ext.views.snapshots import passes_of
-from notebook_ext.views.text import one_line, plural
+from notebook_ext.views.text import one_line, pluralize
 
 Table = tuple[str, list[str], list[list[str]]]
 """Title, headings, rows."""
@@ -19,7 +19,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 def line_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
     """What comes first of one compilation: its lines and what became of them, and the layers around its graph."""
-    return _titled(compilation, [_lines(session, compilation), _layers(session, compilation)])
+    return _with_entry(compilation, [_lines(session, compilation), _wrappers(session, compilation)])
 
 
 def detail_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
@@ -27,15 +27,15 @@ def detail_tables(session: Session, compilation: CompilationRecord) -> list[Tabl
     tables = [
         _graphs(compilation),
         _partition(session, compilation),
-        _contents(session, compilation),
+        _wrapper_values(session, compilation),
         _fusion(session, compilation),
         _choices(compilation),
         _steps(compilation),
     ]
-    return _titled(compilation, tables)
+    return _with_entry(compilation, tables)
 
 
-def _titled(compilation: CompilationRecord, tables: list[Table]) -> list[Table]:
+def _with_entry(compilation: CompilationRecord, tables: list[Table]) -> list[Table]:
     return [(f"{title}, entry {compilation.id}", heads, rows) for title, heads, rows in tables]
 
 
@@ -53,7 +53,7 @@ def _lines(session: Session, compilation: CompilationRecord) -> Table:
     counts: dict[int, Counter[str]] = {}
     for graph in compilation.graphs:
         for node in graph.nodes:
-            if ordinal := ordinals.of(places.places_of(node, files).span):
+            if ordinal := ordinals.of(places.node_spans(node, files).span):
                 counts.setdefault(ordinal, Counter())[graph.stage] += 1
     of_line: dict[int, list[str]] = {}
     for row in kernels(session)["rows"]:
@@ -72,8 +72,8 @@ def _lines(session: Session, compilation: CompilationRecord) -> Table:
     return "Lines and what became of them", ["#", "Line", "Nodes by graph", "Kernels"], rows
 
 
-def _layers(session: Session, compilation: CompilationRecord) -> Table:
-    told = onion(session, compilation.id)
+def _wrappers(session: Session, compilation: CompilationRecord) -> Table:
+    told = aot_wrappers(session, compilation.id)
     rows = [
         [ring["name"], "in" if a["direction"] == "in" else "out", a["argument"], a["action"], a["why"]]
         for ring in told.get("rings", ())
@@ -83,14 +83,14 @@ def _layers(session: Session, compilation: CompilationRecord) -> Table:
 
 
 def _partition(session: Session, compilation: CompilationRecord) -> Table:
-    told: dict[str, Any] | None = onion(session, compilation.id).get("partition")
+    told: dict[str, Any] | None = aot_wrappers(session, compilation.id).get("partition")
     rows = [[v["name"], v["action"], v["bytes"], v["reason"]] for v in told["rows"]] if told else []
     return "Between forward and backward", ["Value", "Fate", "Bytes", "Why"], rows
 
 
-def _contents(session: Session, compilation: CompilationRecord) -> Table:
+def _wrapper_values(session: Session, compilation: CompilationRecord) -> Table:
     """What small tensors held on the way of the last call that was noted."""
-    passages = onion(session, compilation.id).get("passages") or [{"moments": []}]
+    passages = aot_wrappers(session, compilation.id).get("passages") or [{"moments": []}]
     rows = [[m["ring"], m["direction"], name, text] for m in passages[-1]["moments"] for name, text in m["values"]]
     return "What small tensors held", ["Layer", "On the way", "Value", "Contents"], rows
 
@@ -98,8 +98,12 @@ def _contents(session: Session, compilation: CompilationRecord) -> Table:
 def _graphs(compilation: CompilationRecord) -> Table:
     rows = []
     for graph in compilation.graphs:
-        passes = [f"{p.name} {p.before} → {p.after}" for p in passes_of(compilation, graph) if p.gone or p.made]
-        rows.append([one_line(graph.stage, 30), plural(len(graph.nodes), "node"), one_line(", ".join(passes), 200)])
+        passes = [
+            f"{p.name} {p.nodes_before} → {p.nodes_after}"
+            for p in passes_of(compilation, graph)
+            if p.removed_count or p.added_count
+        ]
+        rows.append([one_line(graph.stage, 30), pluralize(len(graph.nodes), "node"), one_line(", ".join(passes), 200)])
     return "Graphs", ["Stage", "Size", "Passes that changed it"], rows if len(rows) > 1 else []
 
 
@@ -116,7 +120,7 @@ def _choices(compilation: CompilationRecord) -> Table:
     rows = [
         [one_line(kernel.id, 20), c["taken"], c["reason"], "; ".join(c["ways"])]
         for kernel in {k.id: k for k in compilation.kernels}.values()
-        for c in choices(compilation, kernel)
+        for c in autotune_choices(compilation, kernel)
     ]
     return "Ways that were measured", ["Kernel", "Taken", "Why", "What each took"], rows
 
@@ -128,9 +132,11 @@ def _steps(compilation: CompilationRecord) -> Table:
             str(step.index + 1),
             str(step.span.line) if step.span else "",
             one_line(f"{step.opname} {step.argument}", 40),
-            one_line(", ".join((*step.nodes, *step.effects, *([step.event] if step.event == "break" else []))), 80),
+            one_line(
+                ", ".join((*step.nodes, *step.side_effects, *([step.event] if step.event == "break" else []))), 80
+            ),
         ]
         for step in (compilation.trace.steps if compilation.trace else ())
-        if step.nodes or step.effects or step.event == "break"
+        if step.nodes or step.side_effects or step.event == "break"
     ]
     return "Steps of the tracer that added to the graph", ["Step", "Line", "Instruction", "Added"], rows

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 STATIC = pathlib.Path(__file__).parent.parent / "static"
-FIRST = (
+INITIAL_MODULES = (
     "shared/dom.js",
     "shared/tokens.js",
     "shared/layout.js",
@@ -30,7 +30,7 @@ FIRST = (
     "recompiles.js",
 )
 """What every widget has. In an order in which every module comes after those that it imports."""
-LATER = {
+LAZY_VIEW_MODULES = {
     "breaks": ("breaks.js",),
     "graph": ("layered.js", "picture.js", "graph.js"),
     "kernels": ("ladder.js", "kernels.js"),
@@ -42,9 +42,9 @@ LATER = {
     "backward": ("family.js", "backward.js"),
 }
 """Modules of the views that are fetched when they are opened."""
-START = "explorer.js"
-MODULES = (*FIRST, *(name for names in LATER.values() for name in names), START)
-STYLES = (
+ENTRY_MODULE = "explorer.js"
+MODULES = (*INITIAL_MODULES, *(name for names in LAZY_VIEW_MODULES.values() for name in names), ENTRY_MODULE)
+STYLE_SHEETS = (
     "shared/frame.css",
     "linked.css",
     "guards.css",
@@ -69,36 +69,36 @@ _CAST = re.compile(r"/\*\* @type \{[^\n]*?\} \*/ ")
 
 
 @functools.cache
-def module_text() -> str:
+def full_module_text() -> str:
     """All modules as one, without imports, inner exports and comments; the default export is anywidget's ``{render}``."""
     return _joined(MODULES)
 
 
 @functools.cache
-def first_text() -> str:
+def initial_module_text() -> str:
     """What a widget starts with, as one module that lets the others use what it exports."""
-    names = ", ".join(exported(FIRST))
-    return f"{_joined(FIRST)}Object.assign(SHARED, {{ {names} }});\n{_joined((START,))}"
+    names = ", ".join(exported_names(INITIAL_MODULES))
+    return f"{_joined(INITIAL_MODULES)}Object.assign(SHARED, {{ {names} }});\n{_joined((ENTRY_MODULE,))}"
 
 
 @functools.cache
-def later_text(view: str) -> str:
+def lazy_view_text(view: str) -> str:
     """The code of one view as a module: its default export takes what the first module shares, and adds the view.
 
     Raises:
         KeyError: no view of that name is fetched later.
     """
-    names = LATER[view]
-    used = dict.fromkeys(name for file in names for name in imported(file) if name not in exported(names))
+    names = LAZY_VIEW_MODULES[view]
+    used = dict.fromkeys(name for file in names for name in imported_names(file) if name not in exported_names(names))
     return f"export default ({{ {', '.join(used)} }}) => {{\n{_joined(names)}}};\n"
 
 
-def exported(files: Iterable[str]) -> list[str]:
+def exported_names(files: Iterable[str]) -> list[str]:
     """The names that modules export."""
     return [name for file in files for name in _NAME.findall(_read(file))]
 
 
-def imported(file: str) -> list[str]:
+def imported_names(file: str) -> list[str]:
     """The names that a module imports."""
     return [name.strip() for names in _IMPORT.findall(_read(file)) for name in names.split(",")]
 
@@ -106,7 +106,7 @@ def imported(file: str) -> list[str]:
 @functools.cache
 def style_text() -> str:
     """All style sheets as one."""
-    return "".join(map(_read, STYLES))
+    return "".join(map(_read, STYLE_SHEETS))
 
 
 def _joined(files: Iterable[str]) -> str:

@@ -15,16 +15,16 @@ import traitlets
 
 from engine.records.guards import CallExplanation
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.explorer import HERE, Others, first_parts, overview, part
-from notebook_ext.views.guards import asked_case, what_if
-from notebook_ext.views.text import plural
-from notebook_ext.widgets.assets import first_text, later_text, style_text
+from notebook_ext.views.explorer import DEFAULT_NAME, OtherSessions, initial_parts, overview, part
+from notebook_ext.views.guards import hypothetical_case, what_if
+from notebook_ext.views.text import pluralize
+from notebook_ext.widgets.assets import initial_module_text, lazy_view_text, style_text
 
 log = logging.getLogger(__name__)
 
-QUIET_SECONDS = 0.25
+DEBOUNCE_SECONDS = 0.25
 """Changes that arrive within this time are shown together."""
-SHARE = 10
+IDLE_RATIO = 10
 """After an update that took a second, the next waits for this many: following a session must not slow what is recorded."""
 
 
@@ -37,12 +37,12 @@ class Explorer(anywidget.AnyWidget):
     ``on_verify`` is called without arguments when a person asks for a check; it may take its time, and changes of the session show by themselves.
     """
 
-    _esm = first_text()
+    _esm = initial_module_text()
     _css = style_text()
     overview = traitlets.Dict().tag(sync=True)
     parts = traitlets.Dict().tag(sync=True)
     view = traitlets.Unicode().tag(sync=True)
-    layout_of_panes = traitlets.Dict().tag(sync=True)
+    pane_layout = traitlets.Dict().tag(sync=True)
     """Which panes stand where in the linked view, as a person last arranged them in this kernel; empty: as suits what was compiled."""
 
     def __init__(
@@ -51,22 +51,22 @@ class Explorer(anywidget.AnyWidget):
         *,
         on_verify: Callable[[], object] | None = None,
         view: str = "",
-        others: Others | None = None,
-        name: str = HERE,
+        others: OtherSessions | None = None,
+        name: str = DEFAULT_NAME,
         asked: CallExplanation | None = None,
     ) -> None:
         super().__init__(
             overview=overview(session, others, name),
-            parts=first_parts(session),
+            parts=initial_parts(session),
             view=view,
-            layout_of_panes=dict(_arranged),
+            layout_of_panes=dict(_last_pane_layout),
         )
-        self.observe(_remember, "layout_of_panes")
-        self.observe(_note_place, "view")
+        self.observe(_remember_pane_layout, "layout_of_panes")
+        self.observe(_remember_view, "view")
         self.session = session
         self._others = dict(others or {})
         self._name = name
-        self._asked = asked
+        self._hypothetical_call = asked
         self._on_verify = on_verify
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
         self._lock = threading.RLock()
@@ -75,7 +75,7 @@ class Explorer(anywidget.AnyWidget):
         self._cost = 0.0
         self._seen: dict[str, CompilationRecord] = {c.id: c for c in session.compilations}
         self.on_msg(_receive)
-        self._stop = session.on_change(_follower(self))
+        self._stop = session.on_change(_weak_listener(self))
 
     def __repr__(self) -> str:
         # Saved beside the view, and all that a reader without a kernel sees of it.
@@ -86,7 +86,7 @@ class Explorer(anywidget.AnyWidget):
         self._stop()
         super().close()
 
-    def receive(self, content: dict[str, Any]) -> None:
+    def handle_message(self, content: dict[str, Any]) -> None:
         """Answer one message of the front end: ask for a part, or for a check."""
         if content.get("type") == "part":
             self._send_part(str(content.get("key")))
@@ -105,7 +105,7 @@ class Explorer(anywidget.AnyWidget):
         elif content.get("type") == "target":
             self._target(str(content.get("target")))
         elif content.get("type") == "contents":
-            self._contents(str(content.get("entry")))
+            self._replay_values(str(content.get("entry")))
         elif content.get("type") == "cancel":
             self._cancel()
 
@@ -113,7 +113,7 @@ class Explorer(anywidget.AnyWidget):
         """Send what has changed since it was last sent. Safe from any thread."""
         with self._timer_lock:
             self._timer = None
-        if _is_over():
+        if _is_shutting_down():
             return
         with self._lock:
             start = time.perf_counter()
@@ -130,13 +130,13 @@ class Explorer(anywidget.AnyWidget):
             self.overview = overview(self.session, self._others, self._name)
             self._cost = time.perf_counter() - start
 
-    def changed(self) -> None:
+    def schedule_refresh(self) -> None:
         """Note that the session changed; it is shown soon, from a thread of its own, so that a busy kernel still updates the page."""
         with (
             self._timer_lock
         ):  # not the lock of refresh: this runs in the thread that compiles, and must not wait for views
-            if self._timer is None and not _is_over():
-                self._timer = threading.Timer(max(QUIET_SECONDS, SHARE * self._cost), self.refresh)
+            if self._timer is None and not _is_shutting_down():
+                self._timer = threading.Timer(max(DEBOUNCE_SECONDS, IDLE_RATIO * self._cost), self.refresh)
                 self._timer.daemon = True
                 self._timer.start()
 
@@ -156,14 +156,14 @@ class Explorer(anywidget.AnyWidget):
 
     def _part(self, key: str) -> Any:
         value = part(self.session, key, self._others, self._name)
-        if self._asked is not None and key.startswith("guards|"):
-            case = asked_case(self.session, self._asked, key.split("|")[1])
+        if self._hypothetical_call is not None and key.startswith("guards|"):
+            case = hypothetical_case(self.session, self._hypothetical_call, key.split("|")[1])
             value["cases"][:0] = [case] if case else []
         return value
 
     def _send_code(self, view: str) -> None:
         try:
-            self.send({"type": "code", "view": view, "text": later_text(view)})
+            self.send({"type": "code", "view": view, "text": lazy_view_text(view)})
         except KeyError:
             log.debug("no view %r", view)
 
@@ -201,7 +201,7 @@ class Explorer(anywidget.AnyWidget):
         from engine import api
 
         count = api.measure_guards(self.session)
-        found = f"Measured the guards of {plural(count, 'entry')}, each by itself; the check asks many at once and costs less than the sum."
+        found = f"Measured the guards of {pluralize(count, 'entry')}, each by itself; the check asks many at once and costs less than the sum."
         self._say(
             found
             if count
@@ -217,12 +217,12 @@ class Explorer(anywidget.AnyWidget):
         except EngineError as error:
             self._say(str(error))
 
-    def _contents(self, entry: str) -> None:
+    def _replay_values(self, entry: str) -> None:
         from engine import api
         from engine.errors import EngineError
 
         try:
-            self._say(api.note_contents(self.session, entry))
+            self._say(api.record_tensor_values(self.session, entry))
         except EngineError as error:
             self._say(str(error))
 
@@ -236,7 +236,7 @@ class Explorer(anywidget.AnyWidget):
         from engine.errors import EngineError
 
         try:
-            self._say(f"Measured {plural(api.measure_kernels(self.session), 'kernel')} on the GPU.")
+            self._say(f"Measured {pluralize(api.measure_kernels(self.session), 'kernel')} on the GPU.")
         except EngineError as error:
             self._say(str(error))
 
@@ -245,7 +245,7 @@ class Explorer(anywidget.AnyWidget):
 
         count = api.try_fixes(self.session)
         self._say(
-            f"{plural(count, 'fix')} verified; each one that was tried says what was found."
+            f"{pluralize(count, 'fix')} verified; each one that was tried says what was found."
             if count
             else "No fix could be verified; each one that was tried says why."
         )
@@ -254,23 +254,23 @@ class Explorer(anywidget.AnyWidget):
         self.send({"type": "say", "text": text})
 
 
-_arranged: dict[str, str] = {}
-_places: weakref.WeakKeyDictionary[Session, str] = weakref.WeakKeyDictionary()
+_last_pane_layout: dict[str, str] = {}
+_last_views: weakref.WeakKeyDictionary[Session, str] = weakref.WeakKeyDictionary()
 
 
-def _remember(change: Any) -> None:
+def _remember_pane_layout(change: Any) -> None:
     """Keep an arrangement of panes for the widgets to come."""
-    _arranged.clear()
-    _arranged.update({str(slot): str(pane) for slot, pane in change.new.items()})
+    _last_pane_layout.clear()
+    _last_pane_layout.update({str(slot): str(pane) for slot, pane in change.new.items()})
 
 
-def _note_place(change: Any) -> None:
-    _places[change.owner.session] = str(change.new)
+def _remember_view(change: Any) -> None:
+    _last_views[change.owner.session] = str(change.new)
 
 
-def view_of(session: Session) -> str:
+def last_view_of(session: Session) -> str:
     """The view that a person last had open on a session; empty where it is not known."""
-    return _places.get(session, "").partition("|")[0]
+    return _last_views.get(session, "").partition("|")[0]
 
 
 def _texts(edits: dict[Any, Any]) -> dict[str, dict[str, str]]:
@@ -279,22 +279,22 @@ def _texts(edits: dict[Any, Any]) -> dict[str, dict[str, str]]:
 
 
 def _receive(widget: Explorer, content: dict[str, Any], _buffers: object) -> None:
-    widget.receive(content)
+    widget.handle_message(content)
 
 
-def _follower(widget: Explorer) -> Callable[[str], None]:
+def _weak_listener(widget: Explorer) -> Callable[[str], None]:
     """A listener that does not keep the widget alive."""
     alive = weakref.ref(widget)
 
     def follow(_what: str) -> None:
         found = alive()
         if found is not None:
-            found.changed()
+            found.schedule_refresh()
 
     return follow
 
 
-def _is_over() -> bool:
+def _is_shutting_down() -> bool:
     """Whether the interpreter is on its way out: workers that are closed then still change the session, but nobody takes messages any more."""
     return not threading.main_thread().is_alive()
 

@@ -7,9 +7,9 @@ from html import escape
 from typing import Any
 
 from notebook_ext.views.text import one_line
-from notebook_ext.widgets.assets import module_text, style_text
+from notebook_ext.widgets.assets import full_module_text, style_text
 
-_HEAD = """<!doctype html>
+_HEAD_HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
@@ -24,13 +24,13 @@ body[data-jp-theme-light=false]{{background:#111;color:rgba(255,255,255,.9)}}
 <main class="page"><header><b>{title}</b><button type="button" id="theme">Dark theme</button></header><div id="explorer"></div></main>
 """
 
-_MODULE = """<script type="module">
+_MODULE_HTML = """<script type="module">
 {module}
 {shim}
 </script></body></html>
 """
 
-_MODEL = """
+_KERNELLESS_MODEL_JS = """
 // The place in hand stands in the address, where the page has one of its own.
 function inAddress() { return new URLSearchParams(location.hash.slice(1)); }
 function address(view) {
@@ -54,7 +54,7 @@ function pageModel(data) {
 }
 """
 
-_START = """
+_START_JS = """
 addEventListener("hashchange", () => { const view = inAddress().get("view"); if (view && view !== model.get("view")) { model.set("view", view); model.tell("change:view"); } });
 const button = document.getElementById("theme");
 function setTheme(isDark) { document.body.dataset.jpThemeLight = String(!isDark); button.textContent = isDark ? "Light theme" : "Dark theme"; }
@@ -66,15 +66,17 @@ explorer.render({ model, el: document.getElementById("explorer") });
 
 def head_html(title: str) -> str:
     """A page up to where its data stand."""
-    return _HEAD.format(title=escape(one_line(title)), style=style_text())
+    return _HEAD_HTML.format(title=escape(one_line(title)), style=style_text())
 
 
 def module_html(model: str) -> str:
     """The end of a page: the front end, and the script that defines its ``model``."""
-    return _MODULE.format(module=_as_constant(module_text()), shim=_scoped(model + _START + _MODEL))
+    return _MODULE_HTML.format(
+        module=_as_constant(full_module_text()), shim=_scoped(model + _START_JS + _KERNELLESS_MODEL_JS)
+    )
 
 
-def script_safe(data: Any) -> str:
+def script_safe_json(data: Any) -> str:
     """JSON that cannot end or open a script element, whatever its strings hold."""
     return json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 

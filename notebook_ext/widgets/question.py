@@ -8,7 +8,7 @@ import traitlets
 from notebook_ext.widgets.assets import STATIC
 
 
-class Question(anywidget.AnyWidget):
+class QuestionWidget(anywidget.AnyWidget):
     """Radio buttons. ``chosen`` and ``answer`` are places among the choices, -1 while there is none."""
 
     _esm = (STATIC / "question.js").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.records.graph import GraphRecord
 from engine.records.session import Session
-from notebook_ext.views.explorer import first_parts, overview
+from notebook_ext.views.explorer import initial_parts, overview
 from tests.browser.pages import START, page_text
 from tests.browser.test_graph import blocks, with_graph
 from tests.notebook_ext.sessions import large_session
@@ -54,7 +54,7 @@ def measure() -> list[tuple[str, float, float, str]]:
             ("a selection in 10,000 lines lights up all panes", lit, 50.0, "ms"),
             ("a step of the tracer in 10,000 instructions", stepped, 30.0, "ms"),
         ]
-    first = sum(len(json.dumps(p)) for p in (overview(gpt_block()), first_parts(gpt_block())))
+    first = sum(len(json.dumps(p)) for p in (overview(gpt_block()), initial_parts(gpt_block())))
     return [*found, ("first payload of a GPT-2 block", first / 1e3, 1000.0, "kB")]
 
 

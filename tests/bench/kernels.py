@@ -158,9 +158,9 @@ def _tuned(subject: Subject, args: list[torch.Tensor]) -> Callable[..., Any]:
     with engine.record() as session:
         torch.testing.assert_close(fast(*args), subject.function(*args), rtol=4e-2, atol=4e-2)
     for compiled in session.compilations:
-        for choice in compiled.lowering.choices if compiled.lowering else ():
-            times = ", ".join(f"{way.removeprefix('blocks of ')}: {s * 1e6:.1f}" for way, s in choice.ways if s)
-            print(f"    {choice.taken} of {times} us")
+        for choice in compiled.lowering.autotune_choices if compiled.lowering else ():
+            times = ", ".join(f"{way.removeprefix('blocks of ')}: {s * 1e6:.1f}" for way, s in choice.candidates if s)
+            print(f"    {choice.chosen} of {times} us")
     return fast
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.ir.kernel import KernelSource, Program
+from engine.ir.kernel import GeneratedKernel, LoweredProgram
 from engine.kernels.targets import compile_kernel
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
 from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 F = nn.functional
 TARGET = "cuda:90"
@@ -64,7 +64,7 @@ class Gpt2(nn.Module):
         return logits
 
 
-def program_of(model: nn.Module, *args: torch.Tensor) -> tuple[Program, float]:
+def program_of(model: nn.Module, *args: torch.Tensor) -> tuple[LoweredProgram, float]:
     """The program of a model's inference, parameters as inputs, and the seconds that lowering takes."""
     parameters = dict(model.named_parameters())
 
@@ -72,13 +72,13 @@ def program_of(model: nn.Module, *args: torch.Tensor) -> tuple[Program, float]:
         given = dict(zip(parameters, values, strict=False))
         return torch.func.functional_call(model, given, values[len(given) :])
 
-    graph = trace(run, (*parameters.values(), *args))
+    graph = trace_to_aten(run, (*parameters.values(), *args))
     start = time.perf_counter()
-    program = lower(graph, TARGET, emit)
+    program = lower(graph, TARGET, print_triton)
     return program, time.perf_counter() - start
 
 
-def distinct(program: Program) -> list[KernelSource]:
+def distinct(program: LoweredProgram) -> list[GeneratedKernel]:
     """Kernels, each text once."""
     return list({k.id: k for k in program.kernels}.values())
 
@@ -102,7 +102,7 @@ def _busy() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
-def linked(kernels: list[KernelSource], stages: tuple[str, ...] = ("ptx", "sass")) -> dict[str, Counter[str]]:
+def linked(kernels: list[GeneratedKernel], stages: tuple[str, ...] = ("ptx", "sass")) -> dict[str, Counter[str]]:
     """Instructions by stage: those that reach an ATen node and with it a line of the user's, those labelled, all but padding."""
     found: dict[str, Counter[str]] = {stage: Counter() for stage in stages}
     for kernel in kernels:
@@ -127,7 +127,7 @@ def linked(kernels: list[KernelSource], stages: tuple[str, ...] = ("ptx", "sass"
 def provenance() -> None:
     """How much machine code of the tour's first cell has a line of the user's."""
     case = CASES["masked_softmax_layer_norm"]
-    program = lower(trace(case.function, case.args()), TARGET, emit)
+    program = lower(trace_to_aten(case.function, case.args()), TARGET, print_triton)
     for stage, counts in linked(distinct(program)).items():
         total = counts.pop("all")
         parts = ", ".join(f"{name or 'nothing'} {count / total:.1%}" for name, count in counts.most_common())

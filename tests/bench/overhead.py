@@ -12,8 +12,8 @@ import torch
 
 from engine.guards.compile import compile_check
 from engine.guards.explain import explain
-from engine.ir.origin import Item, Local, Scope
-from engine.ir.value_guard import Equals
+from engine.ir.origin import FrameScope, GetItemSource, LocalSource
+from engine.ir.value_guard import EqualsMatch
 from tests.bench.subjects import add, compilers, gpt2, idle, small_gpt, two_tensors
 
 
@@ -92,9 +92,11 @@ def idle_calls(*, rounds: int = 41) -> dict[str, float]:
 
 def explain_milliseconds(count: int = 10_000) -> float:
     """Milliseconds to explain one call against an entry with this many guards."""
-    guards = tuple(Equals(Item(Item(Local("x"), i // 100), i % 100), i) for i in range(count))
+    guards = tuple(
+        EqualsMatch(GetItemSource(GetItemSource(LocalSource("x"), i // 100), i % 100), i) for i in range(count)
+    )
     in_order = compile_check(guards, ("x",)).guards
-    scope = Scope({"x": [[100 * i + j for j in range(100)] for i in range(count // 100)]})
+    scope = FrameScope({"x": [[100 * i + j for j in range(100)] for i in range(count // 100)]})
     taken = []
     for _ in range(5):
         start = time.thread_time()

@@ -71,9 +71,9 @@ def idle_engine(target: Any, graphs: list[tuple[Run, bool]]) -> Any:
     """Compiled by us, with graphs that do nothing; they are added to ``graphs``."""
     import engine
     from engine import pipeline
-    from engine.runtime.reference import reference
+    from engine.runtime.reference import aten_executor
 
-    lower = reference
+    lower = aten_executor
 
     def lowered(graph: Any) -> Run:
         run = idle(lower(graph), is_boxed=graph.is_boxed)

@@ -13,7 +13,7 @@ from tests.browser.test_compare import changed_session
 from tests.browser.test_explorer import VIEWS, open_view, press
 from tests.notebook_ext.sessions import empty_session, hostile_session, verified_session
 from tests.notebook_ext.test_views_backward import recorded
-from tests.notebook_ext.traces import onion_session, steps_session
+from tests.notebook_ext.traces import steps_session, wrappers_session
 
 pytestmark = pytest.mark.browser
 
@@ -72,7 +72,7 @@ def test_nor_has_a_trace_with_steps_or_a_graph_with_layers(explorer: Show, axe: 
     open_view(page, "tracer")
     press(page, "g ?")
     found["tracer"] = faults(page, axe)
-    page = explorer(onion_session(), theme)
+    page = explorer(wrappers_session(), theme)
     open_view(page, "onion")
     press(page, "ArrowRight ArrowRight")
     found["onion"] = faults(page, axe)

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from engine.records.aot import AotRecord, Moment, Passage, ValueFacts, WrapperAction, WrapperRecord
+from engine.records.aot import (
+    AotRecord,
+    CallValuesRecord,
+    ValueFacts,
+    WrapperAction,
+    WrapperRecord,
+    WrapperValuesRecord,
+)
 from engine.records.bytecode import SourceFile
 from engine.records.graph import EditRecord, PassRecord
 from engine.records.trace import BreakRecord, TraceRecord
@@ -27,10 +34,10 @@ def test_a_megabyte_in_one_line_is_shown_and_stays_inert(explorer: Show) -> None
     first = session.compilations[0]
     assert first.guards is not None
     long = "<img src=x onerror=window.pwned=1>" * 30_000
-    guards = (replace(first.guards.guards[0], expected=long, origin=f"L[{long[:100_000]!r}]"), *first.guards.guards[1:])
+    guards = (replace(first.guards.guards[0], expected=long, source=f"L[{long[:100_000]!r}]"), *first.guards.guards[1:])
     graph = first.graphs[0]
     nodes = (replace(graph.nodes[0], text=long, name=long[:100_000]), *graph.nodes[1:])
-    session.put(
+    session.put_compilation(
         replace(
             first, guards=replace(first.guards, guards=guards), graphs=(replace(graph, nodes=nodes), *first.graphs[1:])
         )
@@ -87,18 +94,23 @@ def test_hostile_text_in_what_finds_copies_and_plays_is_inert(explorer: Show) ->
     told = PassRecord(
         HOSTILE, 3, 3, 1, 1, (HOSTILE,), (HOSTILE,), True, (EditRecord(1, 1, (f"z = {HOSTILE}(x)",)),), lines
     )
-    passage = Passage((Moment("call", "in", ((HOSTILE, HOSTILE),)), Moment(HOSTILE, "out", ((HOSTILE, HOSTILE),))))
+    passage = CallValuesRecord(
+        (
+            WrapperValuesRecord("call", "in", ((HOSTILE, HOSTILE),)),
+            WrapperValuesRecord(HOSTILE, "out", ((HOSTILE, HOSTILE),)),
+        )
+    )
     action = WrapperAction(HOSTILE, HOSTILE, HOSTILE)
     aot = AotRecord(
         "inference", (ValueFacts(HOSTILE, "input", (HOSTILE,)),), (WrapperRecord(HOSTILE, (action,)),), HOSTILE
     )
-    stopped = BreakRecord(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), before=HOSTILE, after=HOSTILE)
-    session.put(
+    stopped = BreakRecord(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), example_before=HOSTILE, example_after=HOSTILE)
+    session.put_compilation(
         replace(
             first,
             graphs=(replace(first.graphs[0], passes=(told,)), *first.graphs[1:]),
             aot=aot,
-            passages=(passage,),
+            call_values=(passage,),
             trace=replace(first.trace or TraceRecord(), breaks=(stopped,)),
         )
     )

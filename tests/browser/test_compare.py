@@ -31,7 +31,7 @@ def changed_session() -> Session:
     )
     assert nodes != fx.nodes
     guards = replace(first.guards, guards=first.guards.guards[1:])
-    session.put(replace(first, graphs=(replace(fx, nodes=nodes), *first.graphs[1:]), guards=guards))
+    session.put_compilation(replace(first, graphs=(replace(fx, nodes=nodes), *first.graphs[1:]), guards=guards))
     return session
 
 

@@ -21,7 +21,7 @@ from tests.notebook_ext.sessions import (
     large_session,
     verified_session,
 )
-from tests.notebook_ext.traces import many_steps_session, onion_session, steps, steps_session, traced
+from tests.notebook_ext.traces import many_steps_session, steps, steps_session, traced, wrappers_session
 
 pytestmark = pytest.mark.browser
 VIEWS = (
@@ -175,8 +175,8 @@ def test_a_long_list_shows_the_same_rows_when_one_comes_back_to_it(explorer: Sho
     session = head_session()
     first = session.compilations[0]
     assert first.guards is not None
-    more = tuple(replace(first.guards.guards[0], id=f"m{n}", origin=f"L['more'][{n}]") for n in range(400))
-    session.put(replace(first, guards=replace(first.guards, guards=(*first.guards.guards, *more))))
+    more = tuple(replace(first.guards.guards[0], id=f"m{n}", source=f"L['more'][{n}]") for n in range(400))
+    session.put_compilation(replace(first, guards=replace(first.guards, guards=(*first.guards.guards, *more))))
     page = explorer(session)
     open_view(page, "guards")
     page.keyboard.press("End")
@@ -395,7 +395,7 @@ def test_a_step_in_ten_thousand_takes_less_than_30_ms(explorer: Show) -> None:
 
 def test_a_call_goes_through_the_onion(explorer: Show) -> None:
     """Right goes inwards, then out through what each layer does; a click on a ring goes there; the graph opens."""
-    page = explorer(onion_session())
+    page = explorer(wrappers_session())
     open_view(page, "onion")
     assert said(page).startswith("In: your call")
     assert page.locator(".lm .ring .ring .ring .ring.core").count() == 1
@@ -414,7 +414,7 @@ def test_a_call_goes_through_the_onion(explorer: Show) -> None:
 @pytest.mark.parametrize("view", ["tracer", "onion"])
 def test_text_contrast_of_steps_and_rings(explorer: Show, theme: str, view: str) -> None:
     """The same for a trace with steps and a graph with layers."""
-    page = explorer(steps_session() if view == "tracer" else onion_session(), theme)
+    page = explorer(steps_session() if view == "tracer" else wrappers_session(), theme)
     open_view(page, view)
     press(page, "g" if view == "tracer" else "ArrowRight ArrowRight")
     keep(page, f"{view}-steps-{theme}")
@@ -424,7 +424,7 @@ def test_text_contrast_of_steps_and_rings(explorer: Show, theme: str, view: str)
 @pytest.mark.parametrize("view", ["tracer", "onion"])
 def test_narrow_windows_show_steps_and_rings(explorer: Show, view: str) -> None:
     """At 420 pixels nothing of them is wider than the widget."""
-    page = explorer(onion_session(), width=420)
+    page = explorer(wrappers_session(), width=420)
     open_view(page, view)
     keep(page, f"{view}-steps-narrow")
     for body in page.locator(".lm .tracer .tp, .lm .onion .ring").all():

@@ -24,7 +24,7 @@ Show = Callable[..., Any]
 def with_graph(*graphs: GraphRecord) -> Session:
     """A session whose first compilation has these graphs."""
     session = head_session()
-    session.put(replace(session.compilations[0], graphs=graphs))
+    session.put_compilation(replace(session.compilations[0], graphs=graphs))
     return session
 
 
@@ -114,7 +114,7 @@ def test_each_pass_is_told_as_a_diff(explorer: Show) -> None:
         PassRecord("decompose", 15, 15),
         PassRecord("whole", 15, 17, 0, 300, (), ("pad = aten.constant_pad_nd(x)",)),
     )
-    session.put(replace(first, graphs=(replace(first.graphs[0], passes=passes), *first.graphs[1:])))
+    session.put_compilation(replace(first, graphs=(replace(first.graphs[0], passes=passes), *first.graphs[1:])))
     page = explorer(session)
     open_view(page, "graph")
     assert press(page, "p") == "Pass 1 of 3, drop_dead: 16 nodes before, 15 after; 1 line went, 0 came."

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from notebook_ext.views.explorer import first_parts, overview, part
-from notebook_ext.widgets.assets import LATER, first_text, later_text, style_text
+from notebook_ext.views.explorer import initial_parts, overview, part
+from notebook_ext.widgets.assets import LAZY_VIEW_MODULES, initial_module_text, lazy_view_text, style_text
 from tests.browser.test_explorer import CONTRAST
 from tests.notebook_ext.sessions import verified_session
 
@@ -49,7 +49,7 @@ window.show = async (id) => {{
 def host(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> Any:
     """A page with a model that answers as the kernel does, and no Jupyter."""
     session = verified_session()
-    start = {"overview": overview(session), "parts": first_parts(session), "view": ""}
+    start = {"overview": overview(session), "parts": initial_parts(session), "view": ""}
     keys = ["index", "kernels", "timings", "recompiles", "breaks", "contents", "backward", "guards|0/0", "graph|0/0|"]
     keys += [
         "tracer|0/0",
@@ -62,7 +62,7 @@ def host(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> Any:
         "facts|0/0",
     ]
     answers = {key: part(session, key) for key in keys}
-    code = {"first": first_text(), **{view: later_text(view) for view in LATER}}
+    code = {"first": initial_module_text(), **{view: lazy_view_text(view) for view in LAZY_VIEW_MODULES}}
     told = {
         name: json.dumps(value).replace("<", "\\u003c")
         for name, value in (("state", start), ("answers", answers), ("code", code))
@@ -77,7 +77,7 @@ def host(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> Any:
 def test_one_default_export_and_nothing_left_in_the_page(host: Any) -> None:
     """The module exports render alone, and adds no global; a view whose code comes later works the same."""
     host.evaluate("async () => { window.dispose = await show('a'); }")
-    for view in LATER:
+    for view in LAZY_VIEW_MODULES:
         host.locator(f'#a .tabs [data-view="{view}"]').click()
         host.wait_for_selector(f"#a .panel > .{view}")
     assert host.evaluate("host.exports") == ["default"]

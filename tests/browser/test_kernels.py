@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.records.kernels import LineLink, Listing, Resources, TargetRecord
+from engine.records.kernels import KernelResources, LineLink, Listing, TargetRecord
 from engine.records.session import Session
 from tests.browser.test_explorer import CONTRAST, keep, open_view, press, said
 from tests.notebook_ext.sessions import head_session
@@ -27,11 +27,13 @@ def two_targets() -> Session:
     further = TargetRecord(
         "hip:gfx942",
         (listing,),
-        Resources(11, 2, 0, 1, 1.0),
+        KernelResources(11, 2, 0, 1, 1.0),
         0.1,
     )
     kernel = first.kernels[0]
-    session.put(replace(first, kernels=(replace(kernel, targets=(*kernel.targets, further)), *first.kernels[1:])))
+    session.put_compilation(
+        replace(first, kernels=(replace(kernel, targets=(*kernel.targets, further)), *first.kernels[1:]))
+    )
     return session
 
 

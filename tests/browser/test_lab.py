@@ -12,7 +12,7 @@ import pytest
 
 from tests.browser.lab import ROOT, Lab, errors_in, open_notebook, run_all, run_cell, set_theme, wait_until_ready
 from tests.browser.test_explorer import CONTRAST, click_line, keep, lit, said
-from tests.engine.observe.traces import traced
+from tests.engine.observe.traces import session_and_log
 
 pytestmark = pytest.mark.browser
 
@@ -133,7 +133,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     write_notebook(folder / "busy.ipynb", BUSY)
     write_notebook(folder / "tuned.ipynb", [TUNING, TUNED])
     write_notebook(folder / "onion.ipynb", ONION)
-    (folder / "trace.log").write_bytes(traced()[1])
+    (folder / "trace.log").write_bytes(session_and_log()[1])
     write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
     started = Lab(folder)
     yield started

@@ -188,7 +188,7 @@ def test_explain_call_runs_nothing() -> None:
     assert engine.explain_call(compiled, X).hit is not None
     refused = engine.explain_call(compiled, X.double())
     assert refused.hit is None
-    assert refused.rejections[0].kind == "dtype"
+    assert refused.guard_failures[0].kind == "dtype"
     assert len(engine.guards_of(compiled)) == 1
 
 
@@ -216,7 +216,7 @@ def test_a_session_survives_its_file(tmp_path: pathlib.Path) -> None:
         engine.compile(printing)(X)
     assert engine.wait(session, 120)
     again = engine.Session.load(session.save(tmp_path / "s.json"))
-    assert again.data() == session.data()
+    assert again.to_data() == session.to_data()
     assert {v.outcome for v in engine.verify(again).values()} == {"not verifiable"}
     assert all(v.outcome in ("equal", "close") for v in engine.verify(session).values())
 

@@ -9,15 +9,15 @@ import torch
 
 import engine
 from engine.errors import BadArgument
-from engine.records.aot import Passage
+from engine.records.aot import CallValuesRecord
 from engine.records.session import Session
 
 
-def noted(session: Session) -> Passage:
+def noted(session: Session) -> CallValuesRecord:
     """The last passage of the first compilation, once it was asked for."""
     first = session.compilations[0].id
-    engine.note_contents(session, first)
-    return session.compilation(first).passages[-1]
+    engine.record_tensor_values(session, first)
+    return session.compilation(first).call_values[-1]
 
 
 def recorded(f: Any, *args: Any, **options: Any) -> Session:
@@ -28,9 +28,9 @@ def recorded(f: Any, *args: Any, **options: Any) -> Session:
     return session
 
 
-def at(passage: Passage, layer: str, direction: str) -> dict[str, str]:
+def at(passage: CallValuesRecord, layer: str, direction: str) -> dict[str, str]:
     """What was noted at one point of the way."""
-    return next(dict(m.values) for m in passage.moments if (m.layer, m.direction) == (layer, direction))
+    return next(dict(m.values) for m in passage.wrapper_values if (m.wrapper, m.direction) == (layer, direction))
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ def test_contents_are_noted_after_a_plain_run(backend: str) -> None:
     x = torch.tensor([1.0, 3.0])
     session = recorded(doubled, x, backend=backend)
     passage = noted(session)
-    assert "as that is now" in passage.how
+    assert "as that is now" in passage.replayed_on
     assert at(passage, "call", "in")["x"] == "[2, 6]"
     assert at(passage, "input mutation", "out")["x"] == "[4, 12]"
     assert at(passage, "call", "out")["output 0"] == "[4]"
@@ -62,7 +62,7 @@ def test_the_backward_half_is_noted_too() -> None:
     kernels = session.compilations[0].kernels
     state = torch.get_rng_state()
     passage = noted(session)
-    assert [(m.layer, m.direction) for m in passage.moments[-2:]] == [("backward", "in"), ("backward", "out")]
+    assert [(m.wrapper, m.direction) for m in passage.wrapper_values[-2:]] == [("backward", "in"), ("backward", "out")]
     assert at(passage, "backward", "out") == {"gradient of w": "[-0.4161, 2.532]"}
     assert "1" in at(passage, "backward", "in").values()
     assert (seen, w.grad) == ([], None)
@@ -78,10 +78,10 @@ def test_with_steps_the_users_own_backward_is_noted() -> None:
         out = engine.compile(lambda w: w * w, backend="aot_eager")(w)
         for _ in range(2):
             out.backward(torch.tensor([1.0, 10.0]), retain_graph=True)
-    (passage,) = session.compilations[0].passages
-    assert passage.how == ""
+    (passage,) = session.compilations[0].call_values
+    assert passage.replayed_on == ""
     assert at(passage, "backward", "out") == {"gradient of w": "[4, 80]"}
-    assert sum(m.layer == "backward" for m in passage.moments) == 2
+    assert sum(m.wrapper == "backward" for m in passage.wrapper_values) == 2
     assert w.grad is not None
     assert w.grad.tolist() == [8, 160]
 
@@ -90,7 +90,7 @@ def test_fresh_numbers_stand_for_what_is_gone() -> None:
     """No tensor is kept alive for this, and the passage says so."""
     session = recorded(lambda x, y: x + y, torch.ones(3), torch.arange(3))
     passage = noted(session)
-    assert "fresh numbers" in passage.how
+    assert "fresh numbers" in passage.replayed_on
     assert at(passage, "call", "in")["y"] == "[0, 0, 0]"
 
 
@@ -102,7 +102,7 @@ def test_tensors_that_share_memory_are_copied_together() -> None:
     passage = noted(session)
     assert keep is not None
     assert base.tolist() == [1, 1, 0, 0]
-    assert passage.moments[-1].layer == "call"
+    assert passage.wrapper_values[-1].wrapper == "call"
 
 
 def test_what_was_computed_may_be_written_to() -> None:
@@ -111,7 +111,7 @@ def test_what_was_computed_may_be_written_to() -> None:
     x = leaf * 3
     session = recorded(lambda x: x.mul_(2).sum(), x)
     passage = noted(session)
-    assert passage.moments[-1].layer == "backward"
+    assert passage.wrapper_values[-1].wrapper == "backward"
     assert leaf.grad is None
 
 
@@ -128,14 +128,14 @@ def test_sizes_that_are_symbols_are_handed_over() -> None:
 def test_what_cannot_be_made_again_says_why() -> None:
     """A loaded session, a graph that runs as traced, an entry that is not there, effects that must not happen twice."""
     session = recorded(lambda x: x + 1, torch.ones(2))
-    loaded = Session.from_data(session.data())
+    loaded = Session.from_data(session.to_data())
     with pytest.raises(BadArgument, match="loaded"):
-        engine.note_contents(loaded, loaded.compilations[0].id)
+        engine.record_tensor_values(loaded, loaded.compilations[0].id)
     with pytest.raises(BadArgument, match="loaded"):
-        engine.note_contents(session, "nowhere")
+        engine.record_tensor_values(session, "nowhere")
     eager = recorded(lambda x: x + 1, torch.ones(2), backend="eager")
     with pytest.raises(BadArgument, match="cannot be made again"):
-        engine.note_contents(eager, eager.compilations[0].id)
+        engine.record_tensor_values(eager, eager.compilations[0].id)
 
 
 def test_a_call_that_fails_is_told_and_leaves_nothing() -> None:
@@ -144,8 +144,8 @@ def test_a_call_that_fails_is_told_and_leaves_nothing() -> None:
     session = recorded(lambda x, i: x[i] + 1, torch.ones(3), i)
     i.fill_(7)
     with pytest.raises(BadArgument, match="raised IndexError"):
-        engine.note_contents(session, session.compilations[0].id)
-    assert session.compilations[0].passages == ()
+        engine.record_tensor_values(session, session.compilations[0].id)
+    assert session.compilations[0].call_values == ()
 
 
 def test_a_session_keeps_no_tensor_alive_for_it() -> None:

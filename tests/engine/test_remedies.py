@@ -30,7 +30,7 @@ def _fresh() -> Iterator[None]:
 
 def fixes(session: engine.Session) -> list[Fix]:
     """All fixes that are code, of the last call."""
-    return [f for r in session.calls[-1].rejections for f in r.fixes if f.code]
+    return [f for r in session.calls[-1].guard_failures for f in r.fixes if f.code]
 
 
 def scaled(x: Any, w: Any, n: int = 3) -> Any:
@@ -90,7 +90,7 @@ def test_a_cause_outside_of_the_arguments_is_not_verifiable() -> None:
         with torch.no_grad():
             compiled(torch.randn(2, 4), W)
     assert engine.try_fixes(session) == 0
-    assert all(f.tried.startswith("not verifiable: ") for f in fixes(session))
+    assert all(f.unverified_reason.startswith("not verifiable: ") for f in fixes(session))
 
 
 COUNT = [0]
@@ -132,7 +132,9 @@ def test_a_loaded_session_cannot_be_asked(tmp_path: pathlib.Path) -> None:
     session = recorded((torch.randn(2, 4), W), (torch.randn(3, 4), W))
     loaded = engine.Session.load(session.save(tmp_path / "s.json"))
     assert engine.try_fixes(loaded) == 0
-    assert [f.tried for f in fixes(loaded)] == ["not verifiable: the session was loaded, or its function is gone"]
+    assert [f.unverified_reason for f in fixes(loaded)] == [
+        "not verifiable: the session was loaded, or its function is gone"
+    ]
     assert engine.measure_guards(loaded) == 0
     with pytest.raises(BadArgument, match="loaded"):
         api.what_if(loaded, "0", {})

@@ -58,7 +58,7 @@ def test_each_stage_is_plain_values(session: Session, stage: str) -> None:
     told = getattr(session, stage).to_dict()
     assert json.loads(json.dumps(told)) == told
     assert set(told) == {c.id for c in session.compilations} | {"session"}
-    again = Session.from_data(session.data())
+    again = Session.from_data(session.to_data())
     assert getattr(again, stage).to_dict() == told
     assert str(getattr(again, stage)) == str(getattr(session, stage))
 

@@ -98,7 +98,7 @@ def test_a_card_with_room_for_eager_only(mode: str) -> None:
         w
         for c in session.compilations
         if c.lowering
-        for w in (c.lowering.launching, *(x.reason for x in c.lowering.choices))
+        for w in (c.lowering.launch_mode, *(x.reason for x in c.lowering.autotune_choices))
     ]
     assert all(text.endswith(".") for text in told if text)
 
@@ -131,14 +131,14 @@ def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.M
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_kernel_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """The driver refuses a grid: ATen computes the call and those after it, and it is told once."""
-    original = launch.on_gpu
+    original = launch.gpu_launcher
 
     def too_high(source: object, misaligned: frozenset[str] = frozenset()) -> object:
         made = original(source, misaligned)  # type: ignore[arg-type]
         return lambda x, y, z, stream, *rest: made(x, 1 << 20, z, stream, *rest)
 
-    monkeypatch.setattr("engine.runtime.program.on_gpu", too_high)
-    monkeypatch.setattr("engine.runtime.program.executable.__defaults__", (too_high,))
+    monkeypatch.setattr("engine.runtime.program.gpu_launcher", too_high)
+    monkeypatch.setattr("engine.runtime.program.program_executor.__defaults__", (too_high,))
     x = torch.randn(1000, device="cuda")
     with engine.record() as session:
         fast = engine.compile(lambda x: x.cos() * 2, options={"mode": mode})
@@ -161,4 +161,4 @@ def test_another_architecture_than_the_card_has(target: str) -> None:
     assert lowering.target == target
     assert not session.compilations[0].failures
     wanted = f"Kernels are shown for {target}, and run as compiled for the card at hand, {default_target()}."
-    assert lowering.launching == (wanted if target != default_target() else "")
+    assert lowering.launch_mode == (wanted if target != default_target() else "")

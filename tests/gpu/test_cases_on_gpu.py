@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from engine.kernels.targets import default_target
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program import executable
+from engine.runtime.program import program_executor
 from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.tracing import flat, trace
+from tests.engine.lowering.tracing import trace_to_aten, with_flat_results
 
 pytestmark = pytest.mark.gpu
 
@@ -29,9 +29,9 @@ def test_equals_eager(name: str) -> None:
     case = CASES[name]
     with torch.device("cuda"):
         args = case.args()
-        wanted = flat(case.function)(*args)
-        graph = trace(case.function, args)
-        found = executable(lower(graph, default_target(), emit))(*case.args())
+        wanted = with_flat_results(case.function)(*args)
+        graph = trace_to_aten(case.function, args)
+        found = program_executor(lower(graph, default_target(), print_triton))(*case.args())
     for one, other in zip(found, wanted, strict=True):
         if isinstance(other, torch.Tensor):
             limit = TOLERANCES.get(other.dtype, 0.0)

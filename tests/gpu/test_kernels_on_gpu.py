@@ -11,10 +11,10 @@ import sympy
 import torch
 from torch.nn import functional
 
-from engine.ir.kernel import Buffer, Extern, KernelSource, Launch, Program, Ref
+from engine.ir.kernel import AtenCall, Buffer, BufferRef, GeneratedKernel, Launch, LoweredProgram
 from engine.kernels.targets import compile_kernel, default_target
-from engine.runtime.launch import on_gpu
-from engine.runtime.program import executable
+from engine.runtime.launch import gpu_launcher
+from engine.runtime.program import program_executor
 from tests.engine.kernels import written
 
 pytestmark = pytest.mark.gpu
@@ -26,13 +26,15 @@ def buffer(name: str, *shape: Any, kind: Any = "intermediate", dtype: torch.dtyp
     return Buffer(name, dtype, shape, (shape[1], 1) if len(shape) == 2 else (1,), kind)
 
 
-def one_kernel(kernel: KernelSource, *made: Buffer, **more: Any) -> Program:
+def one_kernel(kernel: GeneratedKernel, *made: Buffer, **more: Any) -> LoweredProgram:
     """A program of one launch that returns ``out``."""
     inputs = tuple(b.name for b in made if b.kind == "input")
-    return Program(default_target(), inputs, {b.name: b for b in made}, (Launch(kernel),), (Ref("out"),), **more)
+    return LoweredProgram(
+        default_target(), inputs, {b.name: b for b in made}, (Launch(kernel),), (BufferRef("out"),), **more
+    )
 
 
-def gelu_program(count: Any, **more: Any) -> Program:
+def gelu_program(count: Any, **more: Any) -> LoweredProgram:
     """gelu of a vector."""
     made = (buffer("x", count, kind="input"), buffer("out", count, kind="output"))
     return one_kernel(written.gelu(count), *made, **more)
@@ -42,7 +44,7 @@ def gelu_program(count: Any, **more: Any) -> Program:
 def test_softmax(cols: int) -> None:
     """Rows of any width, masked where the block is wider."""
     made = (buffer("x", 33, cols, kind="input"), buffer("out", 33, cols, kind="output"))
-    run = executable(one_kernel(written.softmax(33, cols), *made))
+    run = program_executor(one_kernel(written.softmax(33, cols), *made))
     x = torch.randn(33, cols, device="cuda")
     torch.testing.assert_close(run(x)[0], functional.softmax(x, -1))
 
@@ -58,7 +60,7 @@ def test_layernorm(dtype: torch.dtype, word: str) -> None:
         buffer("x", 64, 768, kind="input", dtype=dtype), buffer("weight", 768, kind="input", dtype=dtype),
         buffer("bias", 768, kind="input", dtype=dtype), buffer("out", 64, 768, kind="output", dtype=dtype),
     )  # fmt: skip
-    run = executable(one_kernel(replace(kernel, args=args), *made))
+    run = program_executor(one_kernel(replace(kernel, args=args), *made))
     x, weight, bias = (torch.randn(*shape, device="cuda", dtype=dtype) for shape in ((64, 768), (768,), (768,)))
     torch.testing.assert_close(run(x, weight, bias)[0], functional.layer_norm(x, (768,), weight, bias))
 
@@ -70,13 +72,13 @@ def test_embedding_gathers() -> None:
         buffer("out", 10, 48, kind="output"),
     )  # fmt: skip
     index, table = torch.randint(0, 20, (10,), device="cuda"), torch.randn(20, 48, device="cuda")
-    assert torch.equal(executable(one_kernel(written.embedding(), *made))(index, table)[0], table[index])
+    assert torch.equal(program_executor(one_kernel(written.embedding(), *made))(index, table)[0], table[index])
 
 
 def test_symbolic_sizes() -> None:
     """One compiled kernel for every size, an empty one included."""
     s0 = sympy.Symbol("s0", integer=True)
-    run = executable(gelu_program(s0, symbols={"s0": (0, 0)}))
+    run = program_executor(gelu_program(s0, symbols={"s0": (0, 0)}))
     for count in (1000, 1, 0, 65537, 16):
         x = torch.randn(count, device="cuda")
         torch.testing.assert_close(run(x)[0], functional.gelu(x))
@@ -84,7 +86,7 @@ def test_symbolic_sizes() -> None:
 
 def test_a_misaligned_input_is_right() -> None:
     """Kernels are compiled for aligned pointers; a view at an odd offset gets its own variant."""
-    run = executable(gelu_program(4096))
+    run = program_executor(gelu_program(4096))
     base = torch.randn(4100, device="cuda")
     for offset in (0, 1, 3, 4, 0, 1):
         x = base[offset : offset + 4096]
@@ -105,7 +107,7 @@ def test_a_scalar_on_the_cpu_is_brought_over() -> None:
     )  # fmt: skip
     factor = Buffer("factor", torch.float32, (), (), "input")
     made = (buffer("x", 100, kind="input"), factor, buffer("out", 100, kind="output"))
-    run = executable(one_kernel(written.source("scale", text, args, (1,)), *made))
+    run = program_executor(one_kernel(written.source("scale", text, args, (1,)), *made))
     x = torch.randn(100, device="cuda")
     torch.testing.assert_close(run(x, torch.tensor(3.0))[0], x * 3)
 
@@ -117,11 +119,15 @@ def test_kernels_library_calls_and_views_together() -> None:
     kinds = ("input", "input", "intermediate", "intermediate", "output")
     made = {n: buffer(n, *s, kind=k) for n, s, k in zip(names, shapes, kinds, strict=True)}
     steps = (
-        Extern("aten:mm", aten.mm.default, (Ref("a"), Ref("w")), {}, ("mm",), is_library=True),
+        AtenCall("aten:mm", aten.mm.default, (BufferRef("a"), BufferRef("w")), {}, ("mm",), is_library_call=True),
         Launch(written.gelu(6400, "k0", x="mm", out="x")),
         Launch(written.softmax(64, 100, "k1")),
     )
-    run = executable(Program(default_target(), ("a", "w"), made, steps, (Ref("out"), Ref("out", (100, 64), (1, 100)))))
+    run = program_executor(
+        LoweredProgram(
+            default_target(), ("a", "w"), made, steps, (BufferRef("out"), BufferRef("out", (100, 64), (1, 100)))
+        )
+    )
     a, w = torch.randn(64, 32, device="cuda"), torch.randn(32, 100, device="cuda")
     out, turned = run(a, w)
     torch.testing.assert_close(out, functional.softmax(functional.gelu(a @ w), -1), rtol=1e-3, atol=1e-5)
@@ -130,7 +136,7 @@ def test_kernels_library_calls_and_views_together() -> None:
 
 def test_other_streams_and_threads() -> None:
     """Launches go to the stream that is current where the call is made."""
-    run = executable(gelu_program(1 << 20))
+    run = program_executor(gelu_program(1 << 20))
     x = torch.randn(1 << 20, device="cuda")
     expected = functional.gelu(x)
     failures: list[str] = []
@@ -153,7 +159,7 @@ def test_other_streams_and_threads() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_inputs_on_another_device_than_the_current_one() -> None:
     """The program runs where its inputs are."""
-    run = executable(gelu_program(1000))
+    run = program_executor(gelu_program(1000))
     x = torch.randn(1000, device="cuda:1")
     assert torch.cuda.current_device() == 0
     (out,) = run(x)
@@ -163,7 +169,7 @@ def test_inputs_on_another_device_than_the_current_one() -> None:
 
 def test_a_program_can_be_captured_in_a_cuda_graph() -> None:
     """Nothing in it synchronises or allocates outside torch's allocator."""
-    run = executable(gelu_program(1000))
+    run = program_executor(gelu_program(1000))
     x = torch.randn(1000, device="cuda")
     run(x)
     torch.cuda.synchronize()
@@ -180,16 +186,16 @@ def test_what_is_shown_is_what_runs() -> None:
     major, minor = torch.cuda.get_device_capability()
     if default_target() != f"cuda:{major}{minor}":
         pytest.skip("this GPU's own architecture is not among the targets")
-    from engine.ir.binary import build, unit_of
-    from engine.kernels.targets import shown
+    from engine.ir.binary import compile_unit_of, run_triton_compiler
+    from engine.kernels.targets import clean_listing
 
     source = written.softmax(64, 1000)
-    on_gpu(source)
+    gpu_launcher(source)
     record = compile_kernel(source, default_target())
     assert not record.error
-    kernel = build(unit_of(source))
+    kernel = run_triton_compiler(compile_unit_of(source))
     kernel.run  # noqa: B018 - loads it
-    assert next(x.text for x in record.listings if x.stage == "ptx") == shown(kernel.asm["ptx"])
+    assert next(x.text for x in record.listings if x.stage == "ptx") == clean_listing(kernel.asm["ptx"])
     assert record.resources is not None
     assert record.resources.registers == kernel.n_regs
     assert record.resources.spills == kernel.n_spills

@@ -14,10 +14,10 @@ from torch.nn import functional
 import engine
 from engine.ir.aot import AotGraph
 from engine.kernels.targets import default_target
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.interpret import verify
-from engine.runtime.program import executable
+from engine.runtime.interpret import verify_kernels
+from engine.runtime.program import program_executor
 
 pytestmark = pytest.mark.gpu
 Function = Callable[..., Any]
@@ -34,7 +34,7 @@ def lowered(function: Function, *inputs: torch.Tensor) -> tuple[Any, AotGraph]:
         module = make_fx(flat, tracing_mode="fake")(*inputs)
     fakes = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
     graph = AotGraph(module, fakes, "0/0")
-    return lower(graph, default_target(), emit), graph
+    return lower(graph, default_target(), print_triton), graph
 
 
 def masked_softmax(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -91,7 +91,7 @@ def test_functions_agree_with_eager(function: Function, dtype: torch.dtype) -> N
     """Every output, in its shape, dtype and strides; several calls give the same."""
     inputs = arguments(function, dtype)
     program, _ = lowered(function, *inputs)
-    run = executable(program)
+    run = program_executor(program)
     expected = function(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
     loose = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2), torch.float16: (5e-3, 5e-3)}
@@ -112,7 +112,7 @@ def test_the_interpreter_agrees_on_the_same_programs(function: Function) -> None
     """Verification of a program that was made for GPU inputs: nothing differs."""
     inputs = arguments(function, torch.float32)
     program, graph = lowered(function, *inputs)
-    found = verify(program, graph, inputs)
+    found = verify_kernels(program, graph, inputs)
     assert not {k: record for k, record in found.items() if record.outcome == "different"}
 
 
@@ -154,7 +154,7 @@ def test_two_blocks_of_a_gpt_agree_with_eager() -> None:
     program, _ = lowered(model, *inputs)
     assert len(program.kernels) >= 6
     with torch.no_grad():
-        torch.testing.assert_close(executable(program)(*inputs)[0], model(*inputs), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(program_executor(program)(*inputs)[0], model(*inputs), rtol=1e-3, atol=1e-4)
 
 
 def test_kernels_are_measured() -> None:

@@ -18,8 +18,8 @@ FAST = {"mode": "reduce-overhead"}
 
 def launching(session: engine.Session) -> list[str]:
     """How the graphs of a session's compilations are launched."""
-    lowerings = [record for c in session.compilations for record in (c.lowering, c.backward)]
-    return [record.launching for record in lowerings if record is not None]
+    lowerings = [record for c in session.compilations for record in (c.lowering, c.backward_lowering)]
+    return [record.launch_mode for record in lowerings if record is not None]
 
 
 def block() -> nn.Module:

@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import engine
-from engine.ir.tuning import Templates
+from engine.ir.tuning import AlwaysTemplateChooser
 from engine.kernels.targets import default_target
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program import executable
-from tests.engine.lowering.attentions import ATTENTIONS
-from tests.engine.lowering.products import PRODUCTS
-from tests.engine.lowering.tracing import flat, trace
+from engine.runtime.program import program_executor
+from tests.engine.lowering.attentions import ATTENTION_CASES
+from tests.engine.lowering.products import MATMUL_CASES
+from tests.engine.lowering.tracing import trace_to_aten, with_flat_results
 
 pytestmark = pytest.mark.gpu
 
@@ -32,15 +32,17 @@ def fresh() -> None:
 LIMITS = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-3}
 
 
-@pytest.mark.parametrize("name", [*PRODUCTS, *(n for n in ATTENTIONS if not n.startswith("gradients"))])
+@pytest.mark.parametrize(
+    "name", [*MATMUL_CASES, *(n for n in ATTENTION_CASES if not n.startswith("attention_backward"))]
+)
 def test_equals_eager(name: str) -> None:
     """Every result of the case agrees with eager on the same device."""
-    case = {**PRODUCTS, **ATTENTIONS}[name]
+    case = {**MATMUL_CASES, **ATTENTION_CASES}[name]
     args = tuple(x.cuda() for x in case.args())
-    graph = trace(case.function, args)
-    program = lower(graph, default_target(), emit, chooser=Templates())
+    graph = trace_to_aten(case.function, args)
+    program = lower(graph, default_target(), print_triton, chooser=AlwaysTemplateChooser())
     assert any("tl.dot(" in k.text for k in program.kernels)
-    found, wanted = executable(program)(*args), flat(case.function)(*args)
+    found, wanted = program_executor(program)(*args), with_flat_results(case.function)(*args)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=LIMITS[other.dtype], atol=LIMITS[other.dtype])
         assert one.stride() == other.stride()
@@ -110,8 +112,8 @@ def test_templates_for_any_number_of_rows(dtype: torch.dtype) -> None:
         (compiled,) = session.compilations
         assert not compiled.failures
         assert compiled.lowering is not None
-        (choice,) = compiled.lowering.choices[:1]
-        assert "always" not in options.values() or choice.taken.startswith("template")
+        (choice,) = compiled.lowering.autotune_choices[:1]
+        assert "always" not in options.values() or choice.chosen.startswith("template")
         assert "max-autotune-no-cudagraphs" not in options.values() or " = 64:" in choice.reason
 
 
@@ -133,12 +135,12 @@ def test_training(templates: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(one.grad, other.grad, rtol=limit, atol=limit * float(other.grad.abs().max()))
     (compiled,) = session.compilations
     assert not compiled.failures
-    for lowering in (compiled.lowering, compiled.backward):
+    for lowering in (compiled.lowering, compiled.backward_lowering):
         assert lowering is not None
-        assert lowering.choices
+        assert lowering.autotune_choices
         if templates == "measured":
-            assert all(c.device == torch.cuda.get_device_name() for c in lowering.choices)
-            assert all(c.ways[0][1] for c in lowering.choices)
+            assert all(c.device == torch.cuda.get_device_name() for c in lowering.autotune_choices)
+            assert all(c.candidates[0][1] for c in lowering.autotune_choices)
 
 
 def test_what_was_measured_is_read_from_disk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +153,7 @@ def test_what_was_measured_is_read_from_disk(tmp_path: Any, monkeypatch: pytest.
         with engine.record() as session:
             engine.compile(lambda a, b: torch.relu(a @ b), options={"mode": "max-autotune"})(*args)
         assert session.compilations[0].lowering is not None
-        choices += session.compilations[0].lowering.choices
+        choices += session.compilations[0].lowering.autotune_choices
     first, second = choices
     assert not first.is_known
     assert second.is_known

@@ -70,7 +70,7 @@ def test_an_optimizers_step_is_compiled(kind: type[torch.optim.Optimizer]) -> No
                 steps.zero_grad()
     torch.testing.assert_close(list(twin.parameters()), list(plain.parameters()), rtol=1e-4, atol=1e-5)
     told = [b for c in session.compilations if c.trace is not None for b in c.trace.breaks]
-    assert not [(b.kind, b.what) for b in told]
+    assert not [(b.kind, b.context) for b in told]
 
 
 def _train(
@@ -92,7 +92,7 @@ def _train(
 @pytest.mark.parametrize("packs", [False, True])
 def test_a_head_of_odd_width(monkeypatch: pytest.MonkeyPatch, mode: str, packs: bool) -> None:
     """Padded products whose results are saved with room between their rows, also where hooks pack what is saved."""
-    monkeypatch.setattr(whole, "GAIN", -1.0)
+    monkeypatch.setattr(whole, "MIN_GAIN_SECONDS", -1.0)
     torch.manual_seed(0)
     head = nn.Linear(64, 101).cuda()
     wanted = torch.randint(0, 101, (48,), device="cuda")

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from engine.records.aot import AotRecord, ValueFacts, WrapperAction, WrapperRecord
-from engine.records.autograd import AutogradNodeRecord, BackwardRecord, MissReason
+from engine.records.autograd import AutogradNodeRecord, BackwardRecord, CacheMissReason
 from engine.records.bytecode import Instruction, SourceFile, Span
 from engine.records.graph import GraphRecord, NodeRecord
-from engine.records.guards import Fix, GuardRecord, GuardResult, GuardsRecord, Rejection
-from engine.records.kernels import KernelRecord, LineLink, Listing, Resources, TargetRecord, VerifyRecord
+from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardResult, GuardsRecord
+from engine.records.kernels import KernelRecord, KernelResources, LineLink, Listing, TargetRecord, VerifyRecord
 from engine.records.lowering import ExternCall, FusionDecision, LoopOp, LoweringRecord
-from engine.records.runtime import CallRecord, Failure, Skipped, Timing
+from engine.records.runtime import CallRecord, SkippedRecord, StageFailure, Timing
 from engine.records.session import CompilationRecord, FrameRecord, Session
-from engine.records.trace import AttemptRecord, BreakRecord, InlinedCall, StepRecord, TraceRecord
+from engine.records.trace import BreakRecord, DiscardedAttempt, InlinedCall, StepRecord, TraceRecord
 
 CELL = "<ipython-input-3-cell>"
 CALLER = [
@@ -203,7 +203,7 @@ def head_kernel(compilation: str, *, compiled: bool = True) -> KernelRecord:
         TargetRecord(
             "cuda:90",
             tuple(listing(s) for s in ("ttir", "ttgir", "llir", "ptx", "sass")),
-            Resources(registers=28, spills=0, shared_bytes=0, warps=1, occupancy=0.5, limit="blocks"),
+            KernelResources(registers=28, spills=0, shared_bytes=0, warps=1, occupancy=0.5, limit="blocks"),
             0.31,
         ),
     )
@@ -280,7 +280,7 @@ def guards(rows: str) -> GuardsRecord:
     )
 
 
-def rejection(entry: str, expected: str, actual: str) -> Rejection:
+def rejection(entry: str, expected: str, actual: str) -> GuardFailure:
     """The shape of x did not match."""
     results = tuple(
         GuardResult(
@@ -290,7 +290,7 @@ def rejection(entry: str, expected: str, actual: str) -> Rejection:
         )
         for i in range(16)
     )
-    return Rejection(
+    return GuardFailure(
         entry,
         "g6",
         "L['x']",
@@ -327,7 +327,7 @@ def head_compilation(entry: int, rows: str, cause: str, *, compiled: bool = True
     id = f"0/{entry}"
     return CompilationRecord(
         id, "0", cause, {"x": f"f32[{rows}, 128]", "keep": f"b8[{rows}, 128]"},
-        trace=TraceRecord(instructions(), inlined=(InlinedCall("Head.mask", CALL, CELL, 7),), effects=("self.total is written in place",)),
+        trace=TraceRecord(instructions(), inlined=(InlinedCall("Head.mask", CALL, CELL, 7),), side_effects=("self.total is written in place",)),
         guards=guards(rows), graphs=(fx_graph(id, rows), aten_graph(id, rows)),
         lowering=LoweringRecord(
             "cuda:90",
@@ -394,15 +394,15 @@ def head_session() -> Session:
     session.add_frame(FrameRecord("0", "Head.forward", CELL, 10))
     session.add_frame(FrameRecord("1", "loss", CELL, 17))
     session.add_frame(FrameRecord("2", "loss, resumed after line 19", CELL, 17, "resume", "1", at(19)))
-    session.put(head_compilation(0, "64", "first call"))
-    session.put(loss_compilation("1", 0, "64", "first call"))
-    session.put(loss_compilation("2", 0, "64", "first call"))
-    session.put(head_compilation(1, "s0", "x.size(0) changed from 64 to 96", compiled=False))
-    session.put(loss_compilation("1", 1, "s0", "y.size(0) changed from 64 to 96"))
-    session.put(head_compilation(2, "1", "size 1 is always special", compiled=False))
+    session.put_compilation(head_compilation(0, "64", "first call"))
+    session.put_compilation(loss_compilation("1", 0, "64", "first call"))
+    session.put_compilation(loss_compilation("2", 0, "64", "first call"))
+    session.put_compilation(head_compilation(1, "s0", "x.size(0) changed from 64 to 96", compiled=False))
+    session.put_compilation(loss_compilation("1", 1, "s0", "y.size(0) changed from 64 to 96"))
+    session.put_compilation(head_compilation(2, "1", "size 1 is always special", compiled=False))
     add_calls(session)
     session.add_skipped(
-        Skipped("plot", "it computes with NumPy only, not with tensors", "Nothing to do: it ran as Python.")
+        SkippedRecord("plot", "it computes with NumPy only, not with tensors", "Nothing to do: it ran as Python.")
     )
     return session
 
@@ -426,7 +426,7 @@ def add_calls(session: Session) -> None:
         outcome = "compiled" if len(session.calls) == 1 or rows == 96 else "hit"
         lossy = replace(
             rejection("1/0", "[64, 128]", shape),
-            origin="L['y']",
+            source="L['y']",
             results=(),
             span=at(18),
             sentence="y has another shape.",
@@ -458,7 +458,7 @@ def verified_session() -> Session:
         kernels = tuple(
             replace(k, verify=VerifyRecord("close", "Triton interpreter", 2.4e-7, 1e-5)) for k in compilation.kernels
         )
-        session.put(replace(compilation, kernels=kernels))
+        session.put_compilation(replace(compilation, kernels=kernels))
     return session
 
 
@@ -468,13 +468,13 @@ def broken_session() -> Session:
     for number, kept in (("1/0", 1), ("0/0", 0)):
         record = session.compilation(number)
         assert record.trace is not None
-        attempt = AttemptRecord(
+        attempt = DiscardedAttempt(
             "print", "print() is called", at(19), (), 3, 1, ("seen: contents are replaced",), ("grad mode",)
         )
         told = tuple(
             replace(b, before="def f(x):\n    print(x)", after="def f(x): ...") for b in record.trace.breaks[:kept]
         )
-        session.put(replace(record, trace=replace(record.trace, breaks=told, attempts=(attempt,))))
+        session.put_compilation(replace(record, trace=replace(record.trace, breaks=told, attempts=(attempt,))))
     return session
 
 
@@ -483,7 +483,7 @@ def empty_session() -> Session:
     session = Session(target="cuda:90")
     session.seconds = 0.2
     session.add_skipped(
-        Skipped(
+        SkippedRecord(
             "main",
             "it is an async function, and those run as Python",
             "Put the tensor work in a plain function and compile that.",
@@ -527,7 +527,7 @@ def hostile_session() -> Session:
         targets=(TargetRecord("cuda:90", (record,), error=HOSTILE),),
     )
     guard = GuardRecord("g0", HOSTILE, (HOSTILE,), HOSTILE, HOSTILE, HOSTILE, HOSTILE, span)
-    refused = Rejection(
+    refused = GuardFailure(
         "0/0",
         "g0",
         HOSTILE,
@@ -546,20 +546,20 @@ def hostile_session() -> Session:
     )
     ring = WrapperRecord(HOSTILE, (WrapperAction(HOSTILE, HOSTILE, HOSTILE),))
     aot = AotRecord(HOSTILE, (ValueFacts(HOSTILE, HOSTILE, texts),), (ring, WrapperRecord(HOSTILE)), HOSTILE)
-    session.put(
+    session.put_compilation(
         CompilationRecord(
             "0/0", "0", HOSTILE, {HOSTILE: HOSTILE}, TraceRecord((Instruction(0, HOSTILE, HOSTILE, span),), breaks=(broken,), steps=(step,)), GuardsRecord((guard,), HOSTILE),
             (GraphRecord("fx:0/0", "fx", HOSTILE, (node,)), GraphRecord("aten:0/0", "aten", HOSTILE, (replace(node, id="aten:0/0:add", origins=("fx:0/0:add",)),))), aot,
-            kernels=(kernel,), failures=(Failure(HOSTILE, HOSTILE, HOSTILE, HOSTILE),), timings=(Timing(HOSTILE, 0.0, 1.0),), backend=HOSTILE,
+            kernels=(kernel,), failures=(StageFailure(HOSTILE, HOSTILE, HOSTILE, HOSTILE),), timings=(Timing(HOSTILE, 0.0, 1.0),), backend=HOSTILE,
         )
     )  # fmt: skip
     session.add_call(CallRecord(0, "0", "compiled", "0/0", span, {HOSTILE: HOSTILE}, ("0/0",), (refused,)))
-    session.add_skipped(Skipped(HOSTILE, HOSTILE, HOSTILE))
-    session.add_failure(Failure(HOSTILE, HOSTILE, HOSTILE, HOSTILE))
+    session.add_skipped(SkippedRecord(HOSTILE, HOSTILE, HOSTILE))
+    session.add_failure(StageFailure(HOSTILE, HOSTILE, HOSTILE, HOSTILE))
     session.add_note(HOSTILE)
     autograd = AutogradNodeRecord("autograd:b0:0", HOSTILE, 0, 0, captured=("captured:b0:add",), hooks=texts)
     graph = GraphRecord("captured:b0", "captured", HOSTILE, (replace(node, id="captured:b0:add"),))
-    cause = MissReason(HOSTILE, HOSTILE, texts)
+    cause = CacheMissReason(HOSTILE, HOSTILE, texts)
     session.put_backward(BackwardRecord("b0", cause, (autograd,), (graph,), HOSTILE, notes=texts))
     session.add_backward_call("captured", "b0", HOSTILE)
     return session
@@ -607,7 +607,7 @@ def large_session(lines: int = 10_000) -> Session:
         "(1,)",
         targets=(TargetRecord("cuda:90", (ptx, replace(ptx, stage="sass"))),),
     )
-    session.put(
+    session.put_compilation(
         CompilationRecord(
             "0/0",
             "0",

@@ -6,8 +6,8 @@ import torch
 
 import engine
 from engine import api
-from notebook_ext.display import _knows
-from notebook_ext.views.guards import ASKED, asked_case
+from notebook_ext.display import _matches_session
+from notebook_ext.views.guards import HYPOTHETICAL_CALL, hypothetical_case
 from notebook_ext.widgets.explorer import Explorer
 from tests.notebook_ext.sessions import head_session
 
@@ -20,11 +20,11 @@ def test_a_call_that_was_never_made_is_shown_against_the_guards() -> None:
         compiled(torch.ones(3))
     calls = session.calls
     (entry,) = (c.id for c in session.compilations)
-    fails = asked_case(session, api.explain_call(compiled, torch.ones(4, 4)), entry)
-    passes = asked_case(session, api.explain_call(compiled, torch.ones(3)), entry)
+    fails = hypothetical_case(session, api.explain_call(compiled, torch.ones(4, 4)), entry)
+    passes = hypothetical_case(session, api.explain_call(compiled, torch.ones(3)), entry)
     assert fails is not None
     assert passes is not None
-    assert (fails["call"], fails["passes"]) == (ASKED, False)
+    assert (fails["call"], fails["passes"]) == (HYPOTHETICAL_CALL, False)
     assert fails["verdicts"][fails["failed"]][0] == "fail"
     assert passes["failed"] == -1
     assert {verdict for verdict, _ in passes["verdicts"]} == {"pass"}
@@ -39,4 +39,4 @@ def test_a_session_of_something_else_is_not_shown() -> None:
     engine.reset()
     compiled = engine.compile(lambda x: x.sin(), backend="aot_eager")
     compiled(torch.ones(3))
-    assert not _knows(head_session(), api.explain_call(compiled, torch.ones(4)))
+    assert not _matches_session(head_session(), api.explain_call(compiled, torch.ones(4)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from notebook_ext.calls import awaits, called_names, link, route
+from notebook_ext.calls import bind_hook, called_names, has_top_level_await, rewrite_calls
 
 
 class Spy:
@@ -18,11 +18,11 @@ class Spy:
         self.called: list[Any] = []
         self.made: list[Any] = []
 
-    def callee(self, called: Any) -> Any:
+    def replace_callee(self, called: Any) -> Any:
         self.called.append(getattr(called, "__name__", called))
         return called
 
-    def defined(self, function: Any) -> Any:
+    def replace_definition(self, function: Any) -> Any:
         self.made.append(function.__name__)
         return function
 
@@ -30,8 +30,8 @@ class Spy:
 def run(source: str, definitions: frozenset[str] = frozenset()) -> tuple[Spy, dict[str, Any]]:
     """Run source with its calls routed."""
     spy, namespace = Spy(), {}
-    tree = route(ast.parse(source), definitions)
-    exec(link(compile(tree, "<cell>", "exec"), spy), namespace)
+    tree = rewrite_calls(ast.parse(source), definitions)
+    exec(bind_hook(compile(tree, "<cell>", "exec"), spy), namespace)
     return spy, namespace
 
 
@@ -88,14 +88,14 @@ def test_positions_are_exact(source: str) -> None:
     """The frames of an error have the lines and columns that they have without rewriting."""
 
     def frames(tree: ast.Module, spy: Spy) -> list[tuple[Any, ...]]:
-        code = link(compile(tree, "<cell>", "exec"), spy)
+        code = bind_hook(compile(tree, "<cell>", "exec"), spy)
         with pytest.raises(Exception) as caught:  # noqa: PT011
             exec(code, {})
         told = traceback.extract_tb(caught.value.__traceback__)
         return [(f.lineno, f.end_lineno, f.colno, f.end_colno, f.name) for f in told if f.filename == "<cell>"]
 
     plain = frames(ast.parse(source), Spy())
-    assert frames(route(ast.parse(source), frozenset()), Spy()) == plain
+    assert frames(rewrite_calls(ast.parse(source), frozenset()), Spy()) == plain
 
 
 def test_called_names_are_those_of_the_top_level() -> None:
@@ -115,4 +115,4 @@ def test_called_names_are_those_of_the_top_level() -> None:
 )
 def test_awaiting_at_the_top_level_is_seen(source: str, expected: bool) -> None:
     """Only what the cell itself awaits counts."""
-    assert awaits(ast.parse(source)) is expected
+    assert has_top_level_await(ast.parse(source)) is expected

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from notebook_ext.cell import is_root
-from notebook_ext.cellframe import cell_function, judge, setup_length
+from notebook_ext.cellframe import cell_function, check_eligibility, setup_length
 
 
 def namespace() -> dict[str, Any]:
@@ -23,7 +23,7 @@ def namespace() -> dict[str, Any]:
 def verdict(source: str) -> Any:
     """What the judge says of a cell."""
     names = namespace()
-    return judge(ast.parse(source).body, names, lambda value: is_root(value, names))
+    return check_eligibility(ast.parse(source).body, names, lambda value: is_root(value, names))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def verdict(source: str) -> Any:
 )
 def test_tensor_code_without_roots_can_be_the_frame(source: str) -> None:
     """Every call is known to be torch's, Python's, or a tensor's method."""
-    assert verdict(source).can, verdict(source).why
+    assert verdict(source).is_eligible, verdict(source).reason
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_tensor_code_without_roots_can_be_the_frame(source: str) -> None:
 def test_a_doubt_means_python(source: str, why: str) -> None:
     """The reason is in words."""
     told = verdict(source)
-    assert not told.can
+    assert not told.is_eligible
     assert not told.has_roots
-    assert why in told.why
+    assert why in told.reason
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from notebook_ext.drivers import driver_reason, routed
+from notebook_ext.drivers import driver_reason, with_intercepted_calls
 
 
 def reason(source: str, **names: Any) -> str:
@@ -87,7 +87,7 @@ def test_a_routed_driver_asks_for_each_call_and_does_the_same() -> None:
             total.append(len(total))
         return total
 
-    copy = routed(driver, callee)
+    copy = with_intercepted_calls(driver, callee)
     assert copy(3) == driver(3) == [2, 4, 2]
     assert {"abs", "range", "append", "len"} <= set(asked)
     assert copy.__name__ == "driver"

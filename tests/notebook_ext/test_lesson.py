@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import BadArgument
 from notebook_ext.lesson import Prediction
-from notebook_ext.widgets.question import Question
+from notebook_ext.widgets.question import QuestionWidget
 
 
 def test_a_prediction_without_widgets(shell) -> None:
@@ -33,7 +33,7 @@ def test_a_prediction_is_one_of_the_choices() -> None:
 def test_the_widget_and_the_prediction_agree() -> None:
     """What is clicked in the widget is what was predicted; the answer reaches the widget."""
     made = Prediction("?", ["a", "b"])
-    made._widget = Question(question="?", choices=["a", "b"])
+    made._widget = QuestionWidget(question="?", choices=["a", "b"])
     assert made.chosen == ""
     made._widget.chosen = 1
     assert made.chosen == "b"

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 import engine
-from engine.observe.graph_text import read_graph
+from engine.observe.graph_text import parse_graph
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.logs import report
-from notebook_ext.views.contents import contents, facts, file
-from notebook_ext.views.difference import difference_html, difference_text
-from notebook_ext.views.explorer import all_parts, keys, part
+from notebook_ext.logs import write_trace_report
+from notebook_ext.views.contents import artifact_text, compilation_facts, compilations
+from notebook_ext.views.difference import comparison_html, comparison_text
+from notebook_ext.views.explorer import all_keys, all_parts, part
 from notebook_ext.views.guards import guards
 from notebook_ext.views.linked import linked
-from tests.engine.observe.traces import traced
+from tests.engine.observe.traces import session_and_log
 from tests.notebook_ext.conftest import Shell
 from tests.notebook_ext.sessions import HOSTILE, hostile_session
 
@@ -33,7 +33,7 @@ from tests.notebook_ext.sessions import HOSTILE, hostile_session
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log with a break, a recompile and a backward."""
     path = tmp_path_factory.mktemp("log") / "trace.log"
-    path.write_bytes(traced()[1])
+    path.write_bytes(session_and_log()[1])
     return path
 
 
@@ -56,12 +56,12 @@ def packed(page: str) -> dict[str, Any]:
 def test_page_holds_every_part(log: Path, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page of a log holds each part that a kernel would send, equal to it, and needs nothing from elsewhere."""
     page = tmp_path / "out" / "page.html"
-    assert report(log, page) == 0
+    assert write_trace_report(log, page) == 0
     assert str(page) in capsys.readouterr().out
     text = page.read_text(encoding="utf-8")
     found = packed(text)
     assert found == json.loads(json.dumps(all_parts(session)))
-    assert set(keys(session)) <= set(found)
+    assert set(all_keys(session)) <= set(found)
     assert not re.search(
         r"(?:src|href)=|https?://(?!www\.w3\.org)",
         re.sub(r"<script type=\"text/plain\".*?</script>", "", text).replace("srcdoc=", ""),
@@ -85,21 +85,21 @@ def test_no_trace_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """A missing file, and one that is no trace, end with a sentence and status 2; no page is left."""
     (tmp_path / "notes.txt").write_text("hello")
     for name in ("notes.txt", "missing.log"):
-        assert report(tmp_path / name, tmp_path / "page.html") == 2
+        assert write_trace_report(tmp_path / name, tmp_path / "page.html") == 2
         assert capsys.readouterr().err.strip().endswith(".")
     assert not (tmp_path / "page.html").exists()
 
 
 def test_contents_list_every_compilation(session: Session) -> None:
     """Every compilation has a row that says how it ended, and its facts name all that was told of it as text."""
-    rows = contents(session)["rows"]
+    rows = compilations(session)["rows"]
     assert [r["id"] for r in rows] == [c.id for c in session.compilations]
     assert {"whole", "broken off"} <= {r["outcome"] for r in rows}
-    symbols = [s for r in rows for s in facts(session, r["id"])["symbols"]]
+    symbols = [s for r in rows for s in compilation_facts(session, r["id"])["symbols"]]
     assert any(s["source"].startswith("x.size()") and s["events"] for s in symbols)
     for row in rows:
-        names = facts(session, row["id"])["texts"]
-        texts = [file(session, row["id"], str(i)) for i in range(len(names))]
+        names = compilation_facts(session, row["id"])["texts"]
+        texts = [artifact_text(session, row["id"], str(i)) for i in range(len(names))]
         assert [t["name"] for t in texts] == names
         assert all(t["text"] for t in texts)
     with pytest.raises(KeyError):
@@ -109,9 +109,9 @@ def test_contents_list_every_compilation(session: Session) -> None:
 def test_contents_of_our_own_and_of_hostile_sessions() -> None:
     """The contents show any session; hostile text stays text."""
     hostile = hostile_session()
-    assert [r["id"] for r in contents(hostile)["rows"]] == [c.id for c in hostile.compilations]
+    assert [r["id"] for r in compilations(hostile)["rows"]] == [c.id for c in hostile.compilations]
     for compilation in hostile.compilations:
-        assert json.dumps(facts(hostile, compilation.id))
+        assert json.dumps(compilation_facts(hostile, compilation.id))
 
 
 def test_explore_shows_a_log(shell: Shell, log: Path) -> None:
@@ -136,25 +136,25 @@ def test_difference_is_escaped() -> None:
     from engine.observe.difference import compare_sessions
 
     found = compare_sessions(hostile_session(), Session())
-    assert HOSTILE not in difference_html(found, HOSTILE, "<b>")
-    assert "<b>" not in difference_html(found, "x", "<i>").replace("<b>x", "")
-    assert difference_text(found, "a", "b").count("only in a") == len(found.frames)
+    assert HOSTILE not in comparison_html(found, HOSTILE, "<b>")
+    assert "<b>" not in comparison_html(found, "x", "<i>").replace("<b>x", "")
+    assert comparison_text(found, "a", "b").count("only in a") == len(found.frames)
 
 
 def test_linked_view_of_inductor_s_kernels() -> None:
     """Kernels that torch.compile made are one pane, each linked to the nodes that Inductor names; panes of our own targets are not promised."""
     text = 'class M(torch.nn.Module):\n    def forward(self, a: "f32[8][1]cuda:0"):\n        b: "f32[8][1]cuda:0" = torch.ops.aten.sin.default(a)\n        return (b,)\n'
-    graph = read_graph(text, "decomposed", "post", "0/0", "after passes")
+    graph = parse_graph(text, "decomposed", "post", "0/0", "after passes")
     kernel = KernelRecord("k0", "triton_poi_fused_sin_0", "import triton\nx = 1", fused_nodes=("post:0/0:b",))
     made = Session(subject="torch")
-    made.put(
+    made.put_compilation(
         CompilationRecord(
             "0/0",
             "0",
             "first call",
             graphs=(graph,),
             kernels=(kernel,),
-            subject="torch",
+            compiler="torch",
             lowering=LoweringRecord("", wrapper_text="call(x)"),
         )
     )
@@ -168,8 +168,8 @@ def test_linked_view_of_inductor_s_kernels() -> None:
 
 def test_refusing_guard_of_a_trace_is_found(session: Session) -> None:
     """A trace names the refusing guard in words only; the guard view still marks it as the one that failed."""
-    call = next(c for c in session.calls if c.rejections)
-    shown = guards(session, call.rejections[0].entry)
+    call = next(c for c in session.calls if c.guard_failures)
+    shown = guards(session, call.guard_failures[0].entry)
     (case,) = [c for c in shown["cases"] if c["call"] == call.index + 1]
-    assert shown["guards"][case["failed"]]["origin"] == call.rejections[0].origin
+    assert shown["guards"][case["failed"]]["origin"] == call.guard_failures[0].source
     assert case["verdicts"][case["failed"]][0] == "fail"

@@ -335,11 +335,11 @@ def test_compile_name_keeps_it_compiled(shell: Shell) -> None:
     plain = shell.ns["f"]
     assert shell.run("%compile f").succeeded
     assert shell.run("%compile m").succeeded
-    from engine.runtime.dispatch import dispatch_of, original
+    from engine.runtime.dispatch import dispatcher_state_of, unwrap_compiled
     from engine.runtime.modules import compiled_forward
 
-    assert dispatch_of(shell.ns["f"]) is not None
-    assert original(shell.ns["f"]) is plain
+    assert dispatcher_state_of(shell.ns["f"]) is not None
+    assert unwrap_compiled(shell.ns["f"]) is plain
     assert compiled_forward(shell.ns["m"]) is not None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from notebook_ext.progress import sentence
+from notebook_ext.progress import progress_text
 from tests.notebook_ext.sessions import head_session
 
 
@@ -28,4 +28,4 @@ from tests.notebook_ext.sessions import head_session
 )
 def test_the_line_says_what_is_at_work(stage: str, told: str) -> None:
     """The stage by name and whose it is; while kernels are measured against each other, how many and for which node."""
-    assert sentence(head_session(), stage, 3.0) == told
+    assert progress_text(head_session(), stage, 3.0) == told

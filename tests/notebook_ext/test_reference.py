@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import engine
-from engine.guards.examples import EXAMPLES
+from engine.guards.examples import GUARD_EXAMPLES
 from engine.ir import relation_guard, state_guard, tensor_guard, value_guard
 from engine.ir.guard import Guard
-from notebook_ext.glossary import TERMS, WORDS, explain
+from notebook_ext.glossary import TERMS, VIEW_TERMS, explain_term
 from notebook_ext.reference import PAGES
 from notebook_ext.views.explorer import overview
 from notebook_ext.widgets.assets import STATIC
@@ -30,24 +30,24 @@ def test_a_page_is_what_the_code_says(name: str, request: pytest.FixtureRequest)
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name]()
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", GUARD_EXAMPLES)
 def test_an_example_of_a_guard_is_true(kind: str) -> None:
     """Compiled for the first call, the function turns the second away, and the first reason is a guard of this kind."""
-    example = EXAMPLES[kind]
+    example = GUARD_EXAMPLES[kind]
     names: dict[str, Any] = {"torch": torch, "engine": engine}
     file = f"<guard {kind}>"
     linecache.cache[file] = (len(example.code), None, example.code.splitlines(keepends=True), file)
     exec(compile(example.code, file, "exec"), names)
-    exec(example.before, names)
+    exec(example.setup, names)
     names["f"] = engine.compile(names["f"], backend="aot_eager")
     try:
-        eval(f"f({example.first})", names)
-        exec(example.meanwhile, names)
-        told = eval(f"engine.explain_call(f, {example.other})", names)
+        eval(f"f({example.first_args})", names)
+        exec(example.between_calls, names)
+        told = eval(f"engine.explain_call(f, {example.failing_args})", names)
     finally:
         torch.set_grad_enabled(True)
     assert told.hit is None
-    found = told.rejections[0].kind
+    found = told.guard_failures[0].kind
     assert (found if kind != "global state" else "global state") == kind
     if kind == "global state":
         assert found == "grad mode"
@@ -61,14 +61,14 @@ def test_every_kind_of_guard_is_on_the_page() -> None:
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Guard) and value.kind
     }
-    assert kinds - set(EXAMPLES) == {"tensor", "tensor subclass"}
+    assert kinds - set(GUARD_EXAMPLES) == {"tensor", "tensor subclass"}
 
 
 def test_the_glossary_knows_forms_and_neighbours() -> None:
     """A plural finds its term; a slip finds what is near; terms stand in alphabetical order and end in a full stop."""
-    assert explain("guards").startswith("guard: ")
-    assert explain("PTX").startswith("PTX: ")
-    assert "Did you mean" in explain("gaurd")
+    assert explain_term("guards").startswith("guard: ")
+    assert explain_term("PTX").startswith("PTX: ")
+    assert "Did you mean" in explain_term("gaurd")
     assert list(TERMS) == sorted(TERMS, key=str.lower)
     assert all(text.endswith(".") for text in TERMS.values())
 
@@ -76,10 +76,10 @@ def test_the_glossary_knows_forms_and_neighbours() -> None:
 def test_views_have_their_words() -> None:
     """The explorer gets the words of its views with their meaning, and every view named there exists."""
     told = overview(head_session())["words"]
-    assert {view: tuple(term for term, _ in terms) for view, terms in told.items()} == WORDS
+    assert {view: tuple(term for term, _ in terms) for view, terms in told.items()} == VIEW_TERMS
     assert all(TERMS[term] == text for terms in told.values() for term, text in terms)
     frame = (STATIC / "explorer.js").read_text(encoding="utf-8")
-    assert all(f'["{view}", ' in frame for view in WORDS)
+    assert all(f'["{view}", ' in frame for view in VIEW_TERMS)
 
 
 def test_help_leads_on(shell: Any) -> None:

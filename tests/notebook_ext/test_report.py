@@ -10,8 +10,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from notebook_ext.page import page, title_of
-from notebook_ext.report import TOUR, main, report, tidy
+from notebook_ext.page import notebook_page, title_of
+from notebook_ext.report import TOUR, main, strip_kernel_output, write_report
 
 LOADING = {"src", "href", "data", "poster", "action", "srcset"}
 
@@ -41,7 +41,7 @@ def notebook(*outputs: Any) -> Any:
 
 def test_all_kinds_of_output_are_shown() -> None:
     """Streams, errors, text, HTML and pictures; terminal colours are left out, user text is escaped."""
-    made = page(
+    made = notebook_page(
         notebook(
             new_output("stream", name="stdout", text="\x1b[31m<printed>\x1b[0m"),
             new_output("error", ename="E", evalue="v", traceback=["<trace>"]),
@@ -66,7 +66,7 @@ def test_all_kinds_of_output_are_shown() -> None:
 
 def test_the_page_loads_nothing() -> None:
     """No attribute points outside, and the page forbids itself to load anything."""
-    made = page(
+    made = notebook_page(
         notebook(
             new_output("display_data", data={"text/html": "<p>x</p>"}, metadata={"compile-explorer": {"session": 0}})
         ),
@@ -82,7 +82,7 @@ def test_the_page_loads_nothing() -> None:
 
 def test_dead_outputs_are_left_out() -> None:
     """Widget views and emptied outputs show nothing without a kernel, so they are not kept."""
-    kept = tidy(
+    kept = strip_kernel_output(
         notebook(
             new_output("display_data", data={"application/vnd.jupyter.widget-view+json": {}, "text/plain": "w"}),
             new_output("display_data", data={"text/plain": ""}),
@@ -144,7 +144,7 @@ def test_a_missing_notebook_is_one_sentence(tmp_path: pathlib.Path, capsys: pyte
 @pytest.mark.slow
 def test_the_page_of_the_tour_is_below_five_megabytes(tmp_path: pathlib.Path) -> None:
     """With every explorer in it, all parts and the graphs between passes too; it loads nothing, and no cell fails."""
-    made, problem = report(TOUR, tmp_path)
+    made, problem = write_report(TOUR, tmp_path)
     assert problem == ""
     assert made.stat().st_size < 5_000_000
     loads = Loads()

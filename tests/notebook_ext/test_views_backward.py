@@ -9,7 +9,7 @@ import torch
 import engine
 from engine.records.session import Session
 from notebook_ext.views.backward import backward
-from notebook_ext.views.explorer import keys, part
+from notebook_ext.views.explorer import all_keys, part
 from notebook_ext.views.summary import summary
 
 
@@ -72,4 +72,4 @@ def test_an_empty_session_says_what_to_do() -> None:
     """Without a captured backward the view names the context to use; the part has a key of its own."""
     told = part(Session(), "backward")
     assert "engine.compiled_autograd()" in told["empty"]
-    assert "backward" in list(keys(Session()))
+    assert "backward" in list(all_keys(Session()))

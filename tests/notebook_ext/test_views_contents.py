@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import engine
-from notebook_ext.views.onion import onion
-from notebook_ext.views.private import private_note
-from notebook_ext.views.twin import static_html
+from notebook_ext.views.onion import aot_wrappers
+from notebook_ext.views.private import privacy_note
+from notebook_ext.views.twin import snapshot_html
 
 
 def test_the_onion_tells_what_values_held_on_the_way() -> None:
@@ -20,12 +20,12 @@ def test_the_onion_tells_what_values_held_on_the_way() -> None:
 
     with engine.record(level="steps") as session:
         engine.compile(doubled, backend="aot_eager")(torch.ones(2))
-    told = onion(session, session.compilations[0].id)
+    told = aot_wrappers(session, session.compilations[0].id)
     names = [ring["name"] for ring in told["rings"]]
     ((how, moments),) = [(p["how"], p["moments"]) for p in told["passages"]]
     assert how == ""
     assert (moments[0]["ring"], moments[-1]["ring"]) == ("Call", "Call")
     assert {m["ring"] for m in moments} - {"Call", "Graph"} <= set(names)
     assert ["x", "[2, 2]"] in moments[-1]["values"]
-    assert "what small tensors contained" in private_note(session)
-    assert "What small tensors held" in static_html(session)
+    assert "what small tensors contained" in privacy_note(session)
+    assert "What small tensors held" in snapshot_html(session)

@@ -15,7 +15,7 @@ from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
 from notebook_ext.views.linked import linked, pane_text
-from notebook_ext.views.listings import readable
+from notebook_ext.views.listings import readable_lines
 from tests.notebook_ext.sessions import head_session, hostile_session, large_session
 
 
@@ -104,15 +104,15 @@ def test_empty_panes_give_their_reason() -> None:
     assert pane(linked(session, "0/1"), "sass")["empty"] == "PTX and SASS need Linux."
     record = session.compilation("0/0")
     eager = replace(record, kernels=(), lowering=None, backend="eager")
-    session.put(eager)
+    session.put_compilation(eager)
     assert "eager" in pane(linked(session, "0/0"), "triton")["empty"]
-    session.put(replace(eager, lowering=LoweringRecord("cuda:90", error="the graph has a complex dtype")))
+    session.put_compilation(replace(eager, lowering=LoweringRecord("cuda:90", error="the graph has a complex dtype")))
     assert "complex dtype" in pane(linked(session, "0/0"), "triton")["empty"]
-    skipped = BreakRecord("generator", "A generator runs as Python", "yield", skipped=True)
-    session.put(CompilationRecord("9/0", "0", "", trace=TraceRecord(breaks=(skipped,))))
+    skipped = BreakRecord("generator", "A generator runs as Python", "yield", skips_frame=True)
+    session.put_compilation(CompilationRecord("9/0", "0", "", trace=TraceRecord(breaks=(skipped,))))
     assert "left to Python" in pane(linked(session, "9/0"), "fx")["empty"]
     failed = replace(record.kernels[0], targets=(TargetRecord("cuda:90", error="ptxas ran out of registers"),))
-    session.put(replace(record, kernels=(failed,)))
+    session.put_compilation(replace(record, kernels=(failed,)))
     assert "ptxas ran out of registers" in pane(linked(session, "0/0"), "ptx")["empty"]
 
 
@@ -130,7 +130,7 @@ def test_a_kernel_launched_twice_is_shown_once() -> None:
     """Twelve equal blocks may share a kernel: its lines are not repeated."""
     session = head_session()
     record = session.compilation("0/0")
-    session.put(replace(record, kernels=(record.kernels[0], record.kernels[0])))
+    session.put_compilation(replace(record, kernels=(record.kernels[0], record.kernels[0])))
     assert [k["id"] for k in linked(session, "0/0")["kernels"]] == ["k0"]
 
 
@@ -142,7 +142,7 @@ def test_sass_is_joined_through_ptx() -> None:
         "sass", "/*0000*/ MOV R1;\n/*0010*/ FADD R2;", (LineLink(1, 1, ptx_line=2), LineLink(2, 2, ptx_line=4))
     )
     kernel = KernelRecord("k0", "k", "a\nb", targets=(TargetRecord("cuda:90", (ptx, sass)),))
-    session.put(CompilationRecord("0/0", "0", "", kernels=(kernel,)))
+    session.put_compilation(CompilationRecord("0/0", "0", "", kernels=(kernel,)))
     part = linked(session, "0/0")
     first = {p["id"]: p["first"] for p in part["panes"]}
     assert part["texts"]["ptx"] == ["  mov.u32 %r1;", "  add.f32 %f1;"]
@@ -155,7 +155,7 @@ def test_long_files_are_cut_around_what_is_used_and_the_rest_is_counted() -> Non
     """Of a file of 2,000 lines only the surroundings of lines in use are shown."""
     session = large_session(10)
     text = "\n".join(f"line {i}" for i in range(1, 2_001))
-    data = session.data()
+    data = session.to_data()
     session = Session.from_data(replace(data, files=(SourceFile("big.py", "model.py", text),)))
     part = linked(session, "0/0")
     texts = part["texts"]["source"]
@@ -168,7 +168,7 @@ def test_long_files_are_cut_around_what_is_used_and_the_rest_is_counted() -> Non
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux only")
 def test_a_real_kernel_loses_its_debug_lines_and_no_instruction() -> None:
     """Real listings: every instruction that was counted is still shown, nearly nothing else is, and 95 % have a Triton line or a label."""
-    from engine.ir.kernel import KernelArg, KernelSource
+    from engine.ir.kernel import GeneratedKernel, KernelArg
     from engine.kernels.targets import compile_kernel
 
     text = (
@@ -177,14 +177,14 @@ def test_a_real_kernel_loses_its_debug_lines_and_no_instruction() -> None:
     )
     args = (
         KernelArg("x_ptr", "pointer", "*fp32", "x"),
-        KernelArg("y_ptr", "pointer", "*fp32", "y", written=True),
+        KernelArg("y_ptr", "pointer", "*fp32", "y", is_written=True),
         KernelArg("BLOCK", "constexpr", "constexpr", value=256),
     )
     lines = text.splitlines()
-    record = compile_kernel(KernelSource("k0", "k", text, args, (1,), tuple(() for _ in lines), (), ()), "cuda:90")
+    record = compile_kernel(GeneratedKernel("k0", "k", text, args, (1,), tuple(() for _ in lines), (), ()), "cuda:90")
     assert record.error == ""
     for listing in record.listings:
-        shown = dict(readable(listing))
+        shown = dict(readable_lines(listing))
         linked_lines = {link.line for link in listing.links}
         assert linked_lines <= set(shown)
         assert not any(".loc" in t or "!dbg" in t or "loc(#loc" in t for t in shown.values())

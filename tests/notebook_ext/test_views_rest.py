@@ -10,19 +10,19 @@ import pytest
 from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import CallExplanation, Fix
-from engine.records.lowering import Choice
+from engine.records.lowering import AutotuneChoice
 from engine.records.runtime import CallRecord, Timing
 from engine.records.session import Session
-from engine.records.trace import Assumption, SymbolRecord, TraceRecord
+from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
 from notebook_ext.views import dot, roofline
 from notebook_ext.views.breaks import breaks
-from notebook_ext.views.explorer import all_parts, first_parts, overview, part
-from notebook_ext.views.graph import MAX_PER_RANK, layout
+from notebook_ext.views.explorer import all_parts, initial_parts, overview, part
+from notebook_ext.views.graph import MAX_PER_RANK, layered_layout
 from notebook_ext.views.guards import fix_rows, guards, symbol_range, what_if
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import MAX_COLUMNS, recompiles
-from notebook_ext.views.timings import own_seconds, timings
-from notebook_ext.views.twin import static_html, static_text
+from notebook_ext.views.timings import exclusive_seconds, timings
+from notebook_ext.views.twin import snapshot_html, snapshot_text
 from tests.notebook_ext.sessions import (
     broken_session,
     empty_session,
@@ -92,8 +92,8 @@ def test_stage_times_add_up_to_the_whole() -> None:
         session.compilation("0/0"),
         timings=(Timing("compile", 0, 1.0), Timing("aot", 0.1, 0.6, "compile"), Timing("lowering", 0.2, 0.4, "aot")),
     )
-    assert own_seconds(record) == pytest.approx({"compile": 0.4, "aot": 0.2, "lowering": 0.4})
-    session.put(record)
+    assert exclusive_seconds(record) == pytest.approx({"compile": 0.4, "aot": 0.2, "lowering": 0.4})
+    session.put_compilation(record)
     row = timings(session)["rows"][0]
     assert row["seconds"] == 1.0
     assert [b["depth"] for b in row["bars"]] == [0, 1, 2]
@@ -113,10 +113,10 @@ def test_breaks_tell_what_was_given_up_and_an_example() -> None:
     attempt = "At line 19, after 3 operations and 1 guard: print() is called; undone: seen: contents are replaced; put back: grad mode"
     assert told["breaks"][0]["attempts"] == told["attempts"] == [attempt]
     assert told["breaks"][0]["before"] == "def f(x):\n    print(x)"
-    text = static_text(broken_session())
+    text = snapshot_text(broken_session())
     assert "Before:\n      def f(x):\n          print(x)" in text
     assert f"Given up before: {attempt}" in text
-    assert text.count(attempt) == static_html(broken_session()).count(attempt) == 2
+    assert text.count(attempt) == snapshot_html(broken_session()).count(attempt) == 2
 
 
 def test_kernels_tell_resources_or_that_there_are_none_yet() -> None:
@@ -144,12 +144,12 @@ def test_a_kernel_is_set_against_the_roof_of_its_target() -> None:
 
 def test_how_a_grid_fills_a_card_is_said_in_words() -> None:
     """Fewer programs than multiprocessors, more, or a size that is a symbol."""
-    assert roofline.fill("cuda:90", "(32)") == "The grid fills 32 of 132 multiprocessors of the H200."
+    assert roofline.grid_fill_text("cuda:90", "(32)") == "The grid fills 32 of 132 multiprocessors of the H200."
     assert (
-        roofline.fill("cuda:80", "(108, 3)")
+        roofline.grid_fill_text("cuda:80", "(108, 3)")
         == "The grid has 3 programs for each of the 108 multiprocessors of the A100 80GB."
     )
-    assert roofline.fill("cuda:90", "(cdiv(s0, 1024))") == ""
+    assert roofline.grid_fill_text("cuda:90", "(cdiv(s0, 1024))") == ""
 
 
 def test_decisions_name_the_kernels_that_they_are_about() -> None:
@@ -167,17 +167,19 @@ def test_a_kernel_says_which_way_was_taken_and_what_each_took() -> None:
     compiled = session.compilations[0]
     assert compiled.lowering is not None
     ways = (("blocks of 2048, 4 warps", 2e-5), ("blocks of <b>", None), ("blocks of 4096, 8 warps", 1.5e-5))
-    mine = Choice(compiled.kernels[0].fused_nodes[:2], "blocks of 4096, 8 warps", "Measured on a card: it is so.", ways)
-    other = Choice(("aten:9/9:mm",), "vendor", "Measured, too.")
-    session.put(replace(compiled, lowering=replace(compiled.lowering, choices=(mine, other))))
+    mine = AutotuneChoice(
+        compiled.kernels[0].fused_nodes[:2], "blocks of 4096, 8 warps", "Measured on a card: it is so.", ways
+    )
+    other = AutotuneChoice(("aten:9/9:mm",), "vendor", "Measured, too.")
+    session.put_compilation(replace(compiled, lowering=replace(compiled.lowering, autotune_choices=(mine, other))))
     (told,) = kernels(session)["rows"][0]["choices"]
     assert told["ways"] == [
         "blocks of 4096, 8 warps: 15 µs",
         "blocks of 2048, 4 warps: 20 µs",
         "blocks of <b>: not measured",
     ]
-    assert (told["taken"], told["reason"]) == (mine.taken, mine.reason)
-    text = static_html(session)
+    assert (told["taken"], told["reason"]) == (mine.chosen, mine.reason)
+    text = snapshot_html(session)
     assert "Ways that were measured" in text
     assert "<b>: not" not in text
 
@@ -186,12 +188,12 @@ def test_a_layout_puts_every_node_below_its_inputs_and_none_on_another() -> None
     """Ranks grow along edges, boxes do not overlap, wide ranks wrap."""
     nodes = [NodeRecord(f"p{i}", f"p{i}", "placeholder", "", "") for i in range(30)]
     nodes += [NodeRecord(f"n{i}", f"n{i}", "call_function", "", "", (f"p{i}", f"n{i - 1}")) for i in range(30)]
-    boxes = layout(GraphRecord("g", "fx", "", tuple(nodes)))
+    boxes = layered_layout(GraphRecord("g", "fx", "", tuple(nodes)))
     places = {b.node.id: (b.x, b.y) for b in boxes}
     assert len(set(places.values())) == 60
     for node in nodes[30:]:
         assert all(places[i][1] < places[node.id][1] for i in node.inputs if i in places)
-    wide = layout(GraphRecord("g", "fx", "", tuple(nodes[:30])))
+    wide = layered_layout(GraphRecord("g", "fx", "", tuple(nodes[:30])))
     assert max(b.x for b in wide) < MAX_PER_RANK * 250
 
 
@@ -199,7 +201,7 @@ def test_graphviz_puts_every_node_and_edge_of_a_small_graph() -> None:
     """No two nodes overlap, every edge has a path, and each node stands below what it reads."""
     session = head_session()
     graph = session.compilations[0].graphs[-1]
-    placed = dot.places(session, "0/0", graph.stage)
+    placed = dot.graphviz_layout(session, "0/0", graph.stage)
     assert placed["problem"] == ""
     assert len(placed["nodes"]) == len(graph.nodes)
     rows = [(y, x) for x, y in placed["nodes"]]
@@ -215,11 +217,13 @@ def test_names_in_a_graph_for_graphviz_are_text(monkeypatch: pytest.MonkeyPatch)
     session = head_session()
     graph = session.compilations[0].graphs[0]
     hostile = replace(graph.nodes[-2], module='<b>"];\\N{|}.a\\')
-    session.put(replace(session.compilations[0], graphs=(replace(graph, nodes=(*graph.nodes[:-2], hostile)),)))
-    assert dot.places(session, "0/0")["problem"] == ""
+    session.put_compilation(
+        replace(session.compilations[0], graphs=(replace(graph, nodes=(*graph.nodes[:-2], hostile)),))
+    )
+    assert dot.graphviz_layout(session, "0/0")["problem"] == ""
     monkeypatch.setattr(dot, "PROGRAMS", ("no-such-program",))
-    told = dot.places(session, "0/0")
-    assert told["problem"] == dot.MISSING
+    told = dot.graphviz_layout(session, "0/0")
+    assert told["problem"] == dot.MISSING_MESSAGE
     assert told["nodes"] == []
 
 
@@ -234,7 +238,7 @@ def test_ten_thousand_nodes_are_laid_out_in_a_second() -> None:
         for i in range(10_000)
     ]
     start = time.perf_counter()
-    layout(GraphRecord("g", "fx", "", tuple(nodes)))
+    layered_layout(GraphRecord("g", "fx", "", tuple(nodes)))
     assert time.perf_counter() - start < 1.0
 
 
@@ -242,9 +246,9 @@ def test_ten_thousand_nodes_are_laid_out_in_a_second() -> None:
 def test_all_parts_are_json_and_saved_sessions_show_the_same(session: object, tmp_path: object) -> None:
     """Every part of every session, also of one that was loaded from a file, is JSON-able and equal."""
     made = session()  # type: ignore[operator]
-    told = json.dumps([overview(made), first_parts(made), all_parts(made)])
+    told = json.dumps([overview(made), initial_parts(made), all_parts(made)])
     loaded = Session.load(made.save(tmp_path / "session.json"))  # type: ignore[operator]
-    assert json.dumps([overview(loaded), first_parts(loaded), all_parts(loaded)]) == told
+    assert json.dumps([overview(loaded), initial_parts(loaded), all_parts(loaded)]) == told
 
 
 def test_an_unknown_part_is_a_key_error() -> None:
@@ -257,12 +261,12 @@ def test_an_unknown_part_is_a_key_error() -> None:
 def test_the_story_of_symbols_is_told_beside_the_guards() -> None:
     """Places, range and the lines that assumed something, as text; a symbol that became a number serves only that."""
     session = head_session()
-    line = Assumption("s0 > 3", "taken for granted", Span(session.files[0].id, 12))
-    free = SymbolRecord("s0", ("x.shape[0]",), "96", "its size changed between calls", 4, None, (line,))
-    bound = SymbolRecord("s1", ("x.shape[1]",), "128", "marked dynamic", 2, 64, (), "128", line)
+    line = SymbolAssumption("s0 > 3", "taken for granted", Span(session.files[0].id, 12))
+    free = TracedSymbolRecord("s0", ("x.shape[0]",), "96", "its size changed between calls", 4, None, (line,))
+    bound = TracedSymbolRecord("s1", ("x.shape[1]",), "128", "marked dynamic", 2, 64, (), "128", line)
     record = session.compilation("0/1")
     trace = replace(record.trace or TraceRecord(), symbols=(free, bound))
-    session.put(replace(record, trace=trace))
+    session.put_compilation(replace(record, trace=trace))
     first, second = guards(session, "0/1")["symbols"]
     assert (first["range"], first["relations"][0]["line"], second["range"]) == ("4 or more", 12, "only 128")
     assert second["settled"]["place"]
@@ -286,6 +290,6 @@ def test_a_what_if_answer_names_the_entry_or_why_there_is_none() -> None:
 
 def test_fixes_say_what_was_found_when_they_were_tried() -> None:
     """Verified, tried in vain and never tried are three things."""
-    fixes = (Fix("a", "x = 1", verified="re-run"), Fix("b", "x = 2", tried="not verifiable: <b>"), Fix("c"))
+    fixes = (Fix("a", "x = 1", verified="re-run"), Fix("b", "x = 2", unverified_reason="not verifiable: <b>"), Fix("c"))
     rows = fix_rows(replace(rejection("0/0", "1", "2"), fixes=fixes))
     assert [(r["verified"], r["tried"]) for r in rows] == [("re-run", ""), ("", "not verifiable: <b>"), ("", "")]

@@ -13,11 +13,11 @@ from engine.records.aot import WrapperAction, WrapperRecord
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import StepRecord
-from notebook_ext.views.explorer import all_parts, first_parts, overview, part
-from notebook_ext.views.onion import onion
-from notebook_ext.views.tracer import tracer
+from notebook_ext.views.explorer import all_parts, initial_parts, overview, part
+from notebook_ext.views.onion import aot_wrappers
+from notebook_ext.views.tracer import tracer_steps
 from tests.notebook_ext.sessions import head_session
-from tests.notebook_ext.traces import SOURCE, T, X, many_steps_session, onion_session, steps, steps_session
+from tests.notebook_ext.traces import SOURCE, T, X, many_steps_session, steps, steps_session, wrappers_session
 
 
 def stack_after(told: dict[str, Any], k: int) -> list[tuple[str, str]]:
@@ -44,7 +44,7 @@ def locals_after(told: dict[str, Any], k: int) -> dict[str, str]:
 
 def test_the_state_after_each_step_is_that_of_the_frame_that_goes_on() -> None:
     """Entering an inlined call shows its parameters and an empty stack; leaving it shows the caller's stack with the result on top."""
-    told = tracer(steps_session(), "0/0")
+    told = tracer_steps(steps_session(), "0/0")
     assert stack_after(told, 3) == [("NULL", ""), ("function scaled", ""), (X, ""), ("2", "")]
     assert stack_after(told, 4) == []
     assert locals_after(told, 4) == {"x": X, "k": "2"}
@@ -56,14 +56,14 @@ def test_the_state_after_each_step_is_that_of_the_frame_that_goes_on() -> None:
 
 def test_a_step_that_broke_leaves_the_stack_as_it_was() -> None:
     """What the instruction would have used is still there."""
-    told = tracer(steps_session(), "0/0")
+    told = tracer_steps(steps_session(), "0/0")
     assert [text for text, _ in stack_after(told, 18)] == ["NULL", "print", T]
     assert told["stop"] == "Output is printed"
 
 
 def test_source_lines_nodes_and_instructions_are_at_hand() -> None:
     """Lines have their numbers, nodes their types and line, and instructions that never ran are listed too."""
-    told = tracer(steps_session(), "0/0")
+    told = tracer_steps(steps_session(), "0/0")
     assert told["source"] == SOURCE.splitlines()
     assert told["lines"] == list(range(1, 8))
     assert [(k, told["strings"][name]) for k, name in told["nodes"]] == [(8, "x"), (8, "mul")]
@@ -96,7 +96,7 @@ def test_the_columns_hold_what_was_recorded_of_a_real_trace() -> None:
         engine.compile(f)(torch.ones(3))
     (compilation,) = session.compilations
     assert compilation.trace is not None
-    recorded, told = compilation.trace.steps, tracer(session, compilation.id)
+    recorded, told = compilation.trace.steps, tracer_steps(session, compilation.id)
     assert max(s.depth for s in recorded) == 2
     known: dict[int, dict[str, str]] = {}
     for i, (now, after) in enumerate(itertools.pairwise(recorded)):
@@ -109,7 +109,7 @@ def test_the_columns_hold_what_was_recorded_of_a_real_trace() -> None:
 
 def test_without_steps_the_view_says_how_to_get_them() -> None:
     """The remedy is the option's name."""
-    told = tracer(head_session(), "0/0")
+    told = tracer_steps(head_session(), "0/0")
     assert told["count"] == 0
     assert "%%compile --steps" in told["empty"]
 
@@ -120,7 +120,7 @@ def test_ten_thousand_steps_are_compact_and_come_on_demand() -> None:
     told = part(session, "tracer|0/0")
     assert told["count"] == 10_000
     assert len(json.dumps(told, separators=(",", ":"))) < 800_000
-    assert not any(key.startswith("tracer") for key in first_parts(session))
+    assert not any(key.startswith("tracer") for key in initial_parts(session))
     assert len(json.dumps(overview(session))) < 6_000
     assert overview(session)["entries"][0]["steps"] == 10_000
     assert all_parts(session)["tracer|0/0"] == json.loads(json.dumps(told)) | {
@@ -135,8 +135,8 @@ def test_code_objects_are_told_without_addresses_and_paths() -> None:
     first, *rest = steps()
     session = steps_session()
     record = StepRecord(19, 0, "f", 60, "LOAD_CONST", text, None, (text,), {}, frame=0)
-    session.amend("0/0", lambda c: _with_steps(c, (first, *rest, record)))
-    told = json.dumps(tracer(session, "0/0"))
+    session.update_compilation("0/0", lambda c: _with_steps(c, (first, *rest, record)))
+    told = json.dumps(tracer_steps(session, "0/0"))
     assert "someone" not in told
     assert "0x7f" not in told
     assert "<code object <listcomp>>" in told
@@ -149,7 +149,7 @@ def _with_steps(compilation: CompilationRecord, recorded: tuple[StepRecord, ...]
 
 def test_a_call_goes_in_through_the_rings_and_out_again() -> None:
     """Rings are those that did something, outermost first; what is put back happens on the way out, innermost first."""
-    told = onion(onion_session(), "0/0")
+    told = aot_wrappers(wrappers_session(), "0/0")
     assert [ring["name"] for ring in told["rings"]] == ["Output aliasing", "Input mutation"]
     assert told["idle"] == ["Autocast off"]
     assert told["steps"] == [[-1, "in", -1], [2, "in", -1], [1, "out", 0], [0, "out", 0], [-1, "out", -1]]
@@ -163,27 +163,30 @@ def test_a_call_goes_in_through_the_rings_and_out_again() -> None:
 
 def test_what_a_layer_does_to_many_values_is_told_once() -> None:
     """Equal actions are one step that names the first value and counts the rest."""
-    session = onion_session()
+    session = wrappers_session()
     record = session.compilations[0]
     assert record.aot is not None
     actions = tuple(WrapperAction(f"w{n}", "gets a gradient", "it needs one") for n in range(20))
-    session.put(replace(record, aot=replace(record.aot, wrappers=(WrapperRecord("autograd", actions),))))
-    told = onion(session, "0/0")
+    session.put_compilation(replace(record, aot=replace(record.aot, wrappers=(WrapperRecord("autograd", actions),))))
+    told = aot_wrappers(session, "0/0")
     assert [(a["argument"], len(a["all"])) for a in told["rings"][0]["actions"]] == [("w0 and 19 more", 20)]
     assert len(told["steps"]) == 4
 
 
 def test_calls_of_an_entry_can_be_walked_through() -> None:
     """Each call that the entry served is there with what was passed."""
-    session = onion_session()
+    session = wrappers_session()
     session.add_call(CallRecord(0, session.compilations[0].frame, "hit", "0/0", inputs={"x": "f32[7, 4]", "n": "3"}))
-    assert onion(session, "0/0")["calls"] == [
+    assert aot_wrappers(session, "0/0")["calls"] == [
         {"text": "call 1: x f32[7, 4], n 3", "inputs": {"x": "f32[7, 4]", "n": "3"}}
     ]
 
 
 def test_without_layers_the_reason_is_given() -> None:
     """A compilation without a graph has no onion, and says so."""
-    assert onion(steps_session(), "0/0")["empty"] == "There is no graph in this compilation, so nothing lies around it."
+    assert (
+        aot_wrappers(steps_session(), "0/0")["empty"]
+        == "There is no graph in this compilation, so nothing lies around it."
+    )
     with pytest.raises(KeyError):
-        onion(Session(), "0/0")
+        aot_wrappers(Session(), "0/0")

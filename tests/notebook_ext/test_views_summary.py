@@ -9,7 +9,15 @@ import pytest
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
 from notebook_ext.views.summary import summary
-from notebook_ext.views.text import changed, clean, one_line, plural, seconds, size, without_paths
+from notebook_ext.views.text import (
+    format_bytes,
+    format_change,
+    format_seconds,
+    one_line,
+    pluralize,
+    sanitize,
+    shorten_paths,
+)
 from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, verified_session
 
 
@@ -45,7 +53,7 @@ def test_a_wrong_kernel_is_not_hidden_among_good_ones() -> None:
     session = verified_session()
     first = session.compilations[0]
     wrong = replace(first.kernels[0], verify=VerifyRecord("different", "Triton interpreter", 3.0, 1e-5))
-    session.put(replace(first, kernels=(wrong, *first.kernels[1:])))
+    session.put_compilation(replace(first, kernels=(wrong, *first.kernels[1:])))
     assert "5 of 6 checked" in summary(session).text
     assert "1 DIFFERENT from ATen" in summary(session).text
 
@@ -68,10 +76,10 @@ def test_nothing_compiled_is_the_headline_with_its_remedy() -> None:
     """A session without a graph says so first, then why and what to do."""
     told = summary(empty_session())
     assert told.text.startswith("Nothing was compiled")
-    assert told.remedies == (
+    assert told.hints == (
         "main: it is an async function, and those run as Python. Put the tensor work in a plain function and compile that.",
     )
-    assert "name what to compile" in summary(Session()).remedies[0]
+    assert "name what to compile" in summary(Session()).hints[0]
 
 
 def test_the_text_form_holds_no_control_characters() -> None:
@@ -92,27 +100,33 @@ def test_the_text_form_holds_no_control_characters() -> None:
 )
 def test_a_changed_shape_is_told_by_the_size_that_changed(expected: str, actual: str, words: str) -> None:
     """One differing size is named; otherwise both shapes are shown."""
-    assert changed("L['x']", "shape", expected, actual) == words
+    assert format_change("L['x']", "shape", expected, actual) == words
 
 
 def test_words_for_numbers() -> None:
     """Units leave two or three digits, and plurals are English."""
-    assert [plural(n, w) for n, w in ((1, "graph"), (2, "graph"), (2, "entry"), (1000, "line"), (2, "day"))] == [
+    assert [pluralize(n, w) for n, w in ((1, "graph"), (2, "graph"), (2, "entry"), (1000, "line"), (2, "day"))] == [
         *("1 graph", "2 graphs", "2 entries", "1,000 lines", "2 days")
     ]
-    assert [seconds(s) for s in (31.2, 3.14, 0.412, 0.0031, 0.00005)] == ["31 s", "3.1 s", "412 ms", "3.1 ms", "50 µs"]
-    assert [size(b) for b in (None, 12, 32768, 5_000_000)] == ["", "12 B", "32.8 kB", "5 MB"]
+    assert [format_seconds(s) for s in (31.2, 3.14, 0.412, 0.0031, 0.00005)] == [
+        "31 s",
+        "3.1 s",
+        "412 ms",
+        "3.1 ms",
+        "50 µs",
+    ]
+    assert [format_bytes(b) for b in (None, 12, 32768, 5_000_000)] == ["", "12 B", "32.8 kB", "5 MB"]
 
 
 def test_untrusted_text_is_made_harmless() -> None:
     """Escapes vanish, other control characters become visible, newlines and tabs stay; one line is one line."""
-    assert clean("a\x1b[31mb\x1b[0m\tc\nd\x00\u202ee\x1b]0;title\x07f") == "ab\tc\nd\ufffd\ufffdef"
+    assert sanitize("a\x1b[31mb\x1b[0m\tc\nd\x00\u202ee\x1b]0;title\x07f") == "ab\tc\nd\ufffd\ufffdef"
     assert one_line("a\n  b" + "c" * 200, 10) == "a bcccccc…"
 
 
 def test_absolute_paths_are_shortened_and_nothing_else() -> None:
     """Paths of any system lose their folders; divisions, URLs and relative paths stay."""
-    assert without_paths('File "/home/me/work/model.py", line 3') == 'File "…/model.py", line 3'
-    assert without_paths(r"C:\Users\me\model.py:3") == "…/model.py:3"
+    assert shorten_paths('File "/home/me/work/model.py", line 3') == 'File "…/model.py", line 3'
+    assert shorten_paths(r"C:\Users\me\model.py:3") == "…/model.py:3"
     for text in ("a / b / c", "x/y/z", "https://host/a/b", "f32[64, 128] // comment", "1/2"):
-        assert without_paths(text) == text
+        assert shorten_paths(text) == text

@@ -11,10 +11,10 @@ import torch
 
 import engine
 from engine.records.trace import TraceRecord
-from notebook_ext.views.twin import static_html, static_text, summary_html
+from notebook_ext.views.twin import snapshot_html, snapshot_text, summary_html
 from tests.notebook_ext.sessions import empty_session, head_session, hostile_session, large_session, verified_session
 from tests.notebook_ext.test_views_backward import recorded
-from tests.notebook_ext.traces import onion_session, steps_session
+from tests.notebook_ext.traces import steps_session, wrappers_session
 
 ALLOWED = {"details", "summary", "div", "p", "b", "pre", "span", "table", "tr", "th", "td", "ul", "li", "img"}
 
@@ -40,7 +40,7 @@ class Tags(html.parser.HTMLParser):
 @pytest.mark.parametrize("session", [head_session, empty_session, hostile_session, large_session])
 def test_only_plain_elements_inline_styles_and_data_uris(session: object) -> None:
     """No script, event handler, class, link or address, whatever the session holds; every element is closed."""
-    tags = Tags(static_html(session()) + summary_html(session()))  # type: ignore[operator]
+    tags = Tags(snapshot_html(session()) + summary_html(session()))  # type: ignore[operator]
     assert {tag for tag, _ in tags.found} <= ALLOWED
     for tag, attributes in tags.found:
         assert set(attributes) <= {"style", "src", "alt"}
@@ -51,7 +51,7 @@ def test_only_plain_elements_inline_styles_and_data_uris(session: object) -> Non
 
 def test_it_is_closed_and_says_its_size() -> None:
     """One closed element around closed ones."""
-    text = static_html(head_session())
+    text = snapshot_html(head_session())
     assert text.startswith("<details style")
     assert " open" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.DOTALL)
     assert "kB)" in text
@@ -60,9 +60,9 @@ def test_it_is_closed_and_says_its_size() -> None:
 def test_the_limit_holds_and_what_is_cut_is_named() -> None:
     """With little room, sections are left out and named."""
     for limit in (2, 10, 30, 100):
-        text = static_html(head_session(), limit)
+        text = snapshot_html(head_session(), limit)
         assert len(text.encode()) <= limit * 1000
-    assert "Left out to stay below 10 kB" in static_html(head_session(), 10)
+    assert "Left out to stay below 10 kB" in snapshot_html(head_session(), 10)
 
 
 def test_no_absolute_path_is_saved() -> None:
@@ -71,15 +71,15 @@ def test_no_absolute_path_is_saved() -> None:
     record = session.compilation("1/0")
     assert record.trace is not None
     told = replace(record.trace.breaks[0], why='see "/home/someone/secret/model.py" line 3')
-    session.put(replace(record, trace=TraceRecord(breaks=(told,))))
-    assert "/home" not in static_html(session)
-    assert "/home" not in static_text(session)
-    assert "…/model.py" in static_text(session)
+    session.put_compilation(replace(record, trace=TraceRecord(breaks=(told,))))
+    assert "/home" not in snapshot_html(session)
+    assert "/home" not in snapshot_text(session)
+    assert "…/model.py" in snapshot_text(session)
 
 
 def test_the_text_form_tells_breaks_recompiles_kernels_and_times() -> None:
     """A terminal gets the same facts."""
-    text = static_text(head_session())
+    text = snapshot_text(head_session())
     for part in (
         "Break in loss, line 19",
         "^^^^",
@@ -92,7 +92,7 @@ def test_the_text_form_tells_breaks_recompiles_kernels_and_times() -> None:
 
 def test_source_lines_carry_their_numbers() -> None:
     """The badge of a line is the number that the widget gives it."""
-    text = static_html(head_session())
+    text = snapshot_html(head_session())
     assert re.search(r"<b>  3</b></span> <span[^>]*>   12 </span>        p = torch\.softmax", text)
 
 
@@ -103,7 +103,7 @@ def test_every_view_has_its_twin() -> None:
         engine.compile(lambda x, w: (x @ w).tanh().exp(), backend="aot_eager")(
             torch.ones(4, 8), torch.ones(8, 8, requires_grad=True)
         )
-    text = "".join(map(static_html, (steps_session(), onion_session(), verified_session(), trained)))
+    text = "".join(map(snapshot_html, (steps_session(), wrappers_session(), verified_session(), trained)))
     for title in (
         "Graph breaks",
         "Compilations",
@@ -123,4 +123,4 @@ def test_every_view_has_its_twin() -> None:
 
 def test_captured_backwards_stand_in_the_twin() -> None:
     """Each capture with what it holds and why it was captured, as the Backward view says."""
-    assert "Captured backwards" in static_html(recorded("aot_eager"))
+    assert "Captured backwards" in snapshot_html(recorded("aot_eager"))

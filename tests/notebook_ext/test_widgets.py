@@ -22,19 +22,19 @@ import torch
 import engine
 from notebook_ext.widgets import explorer
 from notebook_ext.widgets.assets import (
-    FIRST,
-    LATER,
+    INITIAL_MODULES,
+    LAZY_VIEW_MODULES,
     MODULES,
     STATIC,
-    STYLES,
-    exported,
-    first_text,
-    imported,
-    later_text,
-    module_text,
+    STYLE_SHEETS,
+    exported_names,
+    full_module_text,
+    imported_names,
+    initial_module_text,
+    lazy_view_text,
     style_text,
 )
-from notebook_ext.widgets.explorer import Explorer, view_of
+from notebook_ext.widgets.explorer import Explorer, last_view_of
 from notebook_ext.widgets.packed import write_page
 from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session, verified_session
 
@@ -64,8 +64,8 @@ def until(condition: Any, seconds: float = 5.0) -> None:
 def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
     """Every file is in but those of a widget of its own, in an order that works; imports, exports and comments are gone, one default export is left."""
     assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.js")} == {*MODULES, "question.js"}
-    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.css")} == {*STYLES, "question.css"}
-    text = module_text()
+    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.css")} == {*STYLE_SHEETS, "question.css"}
+    text = full_module_text()
     assert not re.search(r"^\s*import\b", text, re.MULTILINE)
     assert re.findall(r"^export .*", text, re.MULTILINE) == ["export default { render };"]
     assert "@param" not in text
@@ -73,25 +73,27 @@ def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
 
 def test_a_widget_starts_with_what_the_first_look_needs() -> None:
     """Saved notebooks hold a widget's module once a cell: it stays small, and the other views come when they are opened."""
-    assert len(first_text()) + len(style_text()) < 110_000
-    assert "class LinkedView" in first_text()
-    assert "class GraphView" not in first_text()
-    assert {view for view in LATER if f'VIEWS.set("{view}"' in later_text(view)} == set(LATER)
-    assert len(module_text()) + len(style_text()) < 260_000
+    assert len(initial_module_text()) + len(style_text()) < 110_000
+    assert "class LinkedView" in initial_module_text()
+    assert "class GraphView" not in initial_module_text()
+    assert {view for view in LAZY_VIEW_MODULES if f'VIEWS.set("{view}"' in lazy_view_text(view)} == set(
+        LAZY_VIEW_MODULES
+    )
+    assert len(full_module_text()) + len(style_text()) < 260_000
 
 
 def test_later_views_use_only_what_the_first_module_shares() -> None:
     """Every name that a view imports is exported by a module that came before, or by its own modules."""
-    for files in LATER.values():
-        known = {*exported(FIRST), *exported(files)}
-        assert {name for file in files for name in imported(file)} <= known
+    for files in LAZY_VIEW_MODULES.values():
+        known = {*exported_names(INITIAL_MODULES), *exported_names(files)}
+        assert {name for file in files for name in imported_names(file)} <= known
 
 
 def test_the_code_of_a_view_is_sent_when_asked_for() -> None:
     """The reply holds a module; a view that does not exist is not answered."""
     widget = Recorded(head_session())
-    widget.receive({"type": "code", "view": "graph"})
-    widget.receive({"type": "code", "view": "../secrets"})
+    widget.handle_message({"type": "code", "view": "graph"})
+    widget.handle_message({"type": "code", "view": "../secrets"})
     assert [(m["type"], m["view"]) for m in widget.out] == [("code", "graph")]
     assert widget.out[0]["text"].startswith("export default ({ ")
 
@@ -115,7 +117,7 @@ def test_no_two_modules_define_the_same_name() -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not here")
 def test_the_joined_modules_are_valid(tmp_path: pathlib.Path) -> None:
     """Node parses the one of a page, the one of a widget and each that is sent later."""
-    for text in (module_text(), first_text(), *map(later_text, LATER)):
+    for text in (full_module_text(), initial_module_text(), *map(lazy_view_text, LAZY_VIEW_MODULES)):
         path = tmp_path / "explorer.mjs"
         path.write_text(text, encoding="utf-8")
         done = subprocess.run(["node", "--check", str(path)], capture_output=True, text=True, check=False)
@@ -142,7 +144,7 @@ def test_no_code_makes_html_from_text() -> None:
         "eval(",
         "new Function",
     ):
-        assert word not in module_text()
+        assert word not in full_module_text()
 
 
 def test_the_first_look_needs_no_message() -> None:
@@ -155,21 +157,23 @@ def test_the_first_look_needs_no_message() -> None:
 def test_a_part_is_sent_when_asked_for() -> None:
     """The reply carries its key; a part that does not exist is not answered."""
     widget = Recorded(head_session())
-    widget.receive({"type": "part", "key": "guards|0/0"})
-    widget.receive({"type": "part", "key": "guards|no/such"})
-    widget.receive({"type": "part"})
+    widget.handle_message({"type": "part", "key": "guards|0/0"})
+    widget.handle_message({"type": "part", "key": "guards|no/such"})
+    widget.handle_message({"type": "part"})
     assert [(m["type"], m["key"]) for m in widget.out] == [("part", "guards|0/0")]
 
 
 def test_only_parts_that_changed_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """When PTX arrives from another thread, the linked view of that entry is sent, guards are not; changes are gathered."""
-    monkeypatch.setattr(explorer, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(explorer, "DEBOUNCE_SECONDS", 0.05)
     session = head_session()
     widget = Recorded(session)
     for key in ("linked|0/1|", "guards|0/1"):
-        widget.receive({"type": "part", "key": key})
+        widget.handle_message({"type": "part", "key": key})
     widget.out.clear()
-    threads = [threading.Thread(target=session.put, args=(head_compilation(1, "s0", "again"),)) for _ in range(5)]
+    threads = [
+        threading.Thread(target=session.put_compilation, args=(head_compilation(1, "s0", "again"),)) for _ in range(5)
+    ]
     for thread in threads:
         thread.start()
     until(lambda: widget.out)
@@ -182,32 +186,32 @@ def test_verify_calls_back_and_tells_a_failure() -> None:
     """The button runs the callback; without one, or when it fails, a sentence says so."""
     called = []
     widget = Recorded(head_session(), on_verify=lambda: called.append(1))
-    widget.receive({"type": "verify"})
+    widget.handle_message({"type": "verify"})
     assert called == [1]
     loaded = Recorded(head_session())
-    loaded.receive({"type": "verify"})
+    loaded.handle_message({"type": "verify"})
     assert "cannot be checked here" in loaded.out[-1]["text"]
 
     def fail() -> None:
         raise ValueError("no worker")
 
     failing = Recorded(head_session(), on_verify=fail)
-    failing.receive({"type": "verify"})
+    failing.handle_message({"type": "verify"})
     assert failing.out[-1]["text"] == "The check failed: ValueError: no worker"
 
 
 def test_questions_that_only_a_live_session_answers() -> None:
     """What-if, measuring and trying fixes on a session without a kernel behind it are answered with a sentence."""
     widget = Recorded(head_session())
-    widget.receive({"type": "what-if", "entry": "0/0", "edits": {"x": {"shape": "1"}}})
+    widget.handle_message({"type": "what-if", "entry": "0/0", "edits": {"x": {"shape": "1"}}})
     assert "loaded" in widget.out[-1]["data"]["problem"]
-    widget.receive({"type": "what-if", "entry": "nowhere", "edits": "nothing"})
+    widget.handle_message({"type": "what-if", "entry": "nowhere", "edits": "nothing"})
     assert widget.out[-1]["data"]["problem"]
-    widget.receive({"type": "measure"})
+    widget.handle_message({"type": "measure"})
     assert widget.out[-1]["text"].startswith("Nothing could be measured")
-    widget.receive({"type": "measure-kernels"})
+    widget.handle_message({"type": "measure-kernels"})
     assert widget.out[-1]["text"].startswith("Nothing could be measured: the session was loaded")
-    widget.receive({"type": "try"})
+    widget.handle_message({"type": "try"})
     assert widget.out[-1]["text"].startswith("No fix could be verified")
 
 
@@ -218,9 +222,9 @@ def test_contents_are_noted_when_asked_for() -> None:
         engine.compile(lambda x: (x * 2).sum(), backend="aot_eager")(x)
     entry = session.compilations[0].id
     widget = Recorded(session)
-    widget.receive({"type": "part", "key": f"onion|{entry}"})
+    widget.handle_message({"type": "part", "key": f"onion|{entry}"})
     assert widget.out[-1]["data"]["passages"] == []
-    widget.receive({"type": "contents", "entry": entry})
+    widget.handle_message({"type": "contents", "entry": entry})
     assert widget.out[-1] == {
         "type": "say",
         "text": "The call was made again on copies of what it was called with, as that is now.",
@@ -230,7 +234,7 @@ def test_contents_are_noted_when_asked_for() -> None:
     assert passage["moments"][-1]["ring"] == "Backward"
     assert passage["moments"][-1]["values"] == [["gradient of x", "[2, 2, 2]"]]
     loaded = Recorded(head_session())
-    loaded.receive({"type": "contents", "entry": "0/0"})
+    loaded.handle_message({"type": "contents", "entry": "0/0"})
     assert "loaded" in loaded.out[-1]["text"]
 
 
@@ -238,11 +242,11 @@ def test_panes_stand_where_the_last_explorer_had_them() -> None:
     """What a person arranged is handed to the next widget of the kernel; the view that was open is known by its session."""
     session = head_session()
     widget = Recorded(session)
-    widget.layout_of_panes = {"A": "source", "B": "fx", "C": "ptx", "D": "sass"}
+    widget.pane_layout = {"A": "source", "B": "fx", "C": "ptx", "D": "sass"}
     widget.view = "guards|0/1|guard=3"
-    assert Recorded(head_session()).layout_of_panes["D"] == "sass"
-    assert (view_of(session), view_of(head_session())) == ("guards", "")
-    widget.layout_of_panes = {}
+    assert Recorded(head_session()).pane_layout["D"] == "sass"
+    assert (last_view_of(session), last_view_of(head_session())) == ("guards", "")
+    widget.pane_layout = {}
 
 
 def test_what_if_on_a_live_session() -> None:
@@ -252,10 +256,10 @@ def test_what_if_on_a_live_session() -> None:
         compiled(torch.ones(3))
     entry = session.compilations[0].id
     widget = Recorded(session)
-    widget.receive({"type": "what-if", "entry": entry, "edits": {}})
+    widget.handle_message({"type": "what-if", "entry": entry, "edits": {}})
     assert widget.out[-1]["data"]["inputs"]["x"]["shape"] == "3"
     assert widget.out[-1]["data"]["told"]["hit"] == entry
-    widget.receive({"type": "what-if", "entry": entry, "edits": {"x": {"shape": "4"}}})
+    widget.handle_message({"type": "what-if", "entry": entry, "edits": {"x": {"shape": "4"}}})
     assert widget.out[-1]["data"]["told"]["case"]["failed"] >= 0
 
 
@@ -297,7 +301,7 @@ def test_another_session_is_set_beside_the_one_shown() -> None:
     widget = Recorded(head_session(), others={"the run before": verified_session()}, name="this run")
     assert [o["name"] for o in widget.overview["others"]] == ["the run before"]
     for key in ("other|0|brief|0/0", "difference|0|", "other|1|brief|0/0", "difference|x|"):
-        widget.receive({"type": "part", "key": key})
+        widget.handle_message({"type": "part", "key": key})
     assert [m["key"] for m in widget.out] == ["other|0|brief|0/0", "difference|0|"]
     told = widget.out[1]["data"]
     assert told["headline"].startswith("the run before and this run: no difference")
@@ -307,7 +311,7 @@ def test_another_session_is_set_beside_the_one_shown() -> None:
 def test_an_entry_in_short_names_its_facts_guards_and_kernels() -> None:
     """What comparing needs besides the texts of the panes."""
     widget = Recorded(head_session())
-    widget.receive({"type": "part", "key": "brief|0/0"})
+    widget.handle_message({"type": "part", "key": "brief|0/0"})
     told = widget.out[0]["data"]
     facts = dict(told["facts"])
     assert facts["Compiled because"] == "first call"

@@ -53,11 +53,11 @@ def test_the_code_of_the_readme_works(tmp_path: pathlib.Path, monkeypatch: pytes
     """What is shown for use without a notebook runs, given a model, an input and a log."""
     import torch
 
-    from tests.engine.observe.traces import traced
+    from tests.engine.observe.traces import session_and_log
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "dedicated_log_torch_trace_x.log").write_bytes(traced()[1])
+    (tmp_path / "logs" / "dedicated_log_torch_trace_x.log").write_bytes(session_and_log()[1])
     (code,) = [text for language, text in blocks("README.md") if language == "python" and not text.startswith("%")]
     names: dict[str, Any] = {"model": torch.nn.Linear(2, 2), "x": torch.ones(1, 2)}
     exec(compile(code, "readme", "exec"), names)
@@ -110,11 +110,11 @@ def test_the_lab_of_the_readme_opens_the_tour(tmp_path: pathlib.Path) -> None:
 
 def test_the_command_for_logs_of_the_readme_runs(tmp_path: pathlib.Path) -> None:
     """``python -m notebook_ext logs`` writes the page that README names."""
-    from tests.engine.observe.traces import traced
+    from tests.engine.observe.traces import session_and_log
 
     (command,) = [line for line in commands() if line.startswith("python -m notebook_ext logs")]
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "dedicated_log_torch_trace_x.log").write_bytes(traced()[1])
+    (tmp_path / "logs" / "dedicated_log_torch_trace_x.log").write_bytes(session_and_log()[1])
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, *shlex.split(command)[1:]], cwd=tmp_path, env=environment, check=True)
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")

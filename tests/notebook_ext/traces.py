@@ -66,7 +66,7 @@ def steps() -> tuple[StepRecord, ...]:
         step("LOAD_FAST out", 6, ("list of 0 []",)),
         step("LOAD_METHOD append", 6, (NULL, "list.append")),
         step("LOAD_FAST a", 6, (NULL, "list.append", T), nodes=mul),
-        step("CALL", 6, ("None",), {"out": f"list of 1 [{T}]"}, effects=("L['out']: contents of the list are replaced",)),
+        step("CALL", 6, ("None",), {"out": f"list of 1 [{T}]"}, side_effects=("L['out']: contents of the list are replaced",)),
         step("POP_TOP", 6),
         step("LOAD_GLOBAL NULL + print", 7, (NULL, "print")),
         step("LOAD_FAST a", 7, (NULL, "print", T), nodes=mul),
@@ -111,7 +111,7 @@ def traced(recorded: tuple[StepRecord, ...]) -> Session:
         steps=recorded,
     )
     graphs = (GraphRecord("fx:0/0", "fx", "FX", nodes),)
-    session.put(CompilationRecord("0/0", "0", "first call", {"x": "f32[4]"}, trace, graphs=graphs))
+    session.put_compilation(CompilationRecord("0/0", "0", "first call", {"x": "f32[4]"}, trace, graphs=graphs))
     return session
 
 
@@ -133,7 +133,7 @@ def many_steps_session(count: int = 10_000) -> Session:
     return traced(tuple(told[:count]))
 
 
-def onion_session() -> Session:
+def wrappers_session() -> Session:
     """A function that writes an input in place and returns a view, with gradients off."""
     session = steps_session()
     node = NodeRecord("aten:0/0:x", "x", "placeholder", "x", "x", shape=("4", "4"), dtype="float32")
@@ -157,7 +157,9 @@ def onion_session() -> Session:
             WrapperRecord("autocast off", ()),
         ),
     )  # fmt: skip
-    session.amend("0/0", lambda c: _with_aot(c, GraphRecord("aten:0/0", "aten", "ATen", (node, add, out)), aot))
+    session.update_compilation(
+        "0/0", lambda c: _with_aot(c, GraphRecord("aten:0/0", "aten", "ATen", (node, add, out)), aot)
+    )
     return session
 
 

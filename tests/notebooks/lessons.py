@@ -10,11 +10,11 @@ from typing import Any
 
 import nbformat
 
-from notebook_ext.report import execute, without_marks
+from notebook_ext.report import execute_notebook, strip_report_metadata
 
-HOME = pathlib.Path(__file__).parents[2] / "notebooks"
-NOTEBOOKS = tuple(sorted(HOME.glob("[0-9][0-9]_*.ipynb")))
-PATH = ("00", "02", "03", "04", "08", "10")
+NOTEBOOKS_DIR = pathlib.Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = tuple(sorted(NOTEBOOKS_DIR.glob("[0-9][0-9]_*.ipynb")))
+SHORT_PATH = ("00", "02", "03", "04", "08", "10")
 """The 150-minute path."""
 
 
@@ -34,7 +34,7 @@ def read(path: pathlib.Path) -> Any:
 
 def solutions(path: pathlib.Path) -> dict[str, str]:
     """Code by exercise number, from the page of solutions."""
-    text = (HOME / "solutions" / f"{path.stem}.md").read_text(encoding="utf-8")
+    text = (NOTEBOOKS_DIR / "solutions" / f"{path.stem}.md").read_text(encoding="utf-8")
     parts = re.split(r"^## Exercise (\d+).*$", text, flags=re.MULTILINE)[1:]
     found = {}
     for number, body in zip(parts[::2], parts[1::2], strict=True):
@@ -62,7 +62,7 @@ def run(path: pathlib.Path, folder: pathlib.Path) -> Run:
         again = copy.deepcopy(next(c for c in notebook.cells if c.id == f"check-{number}"))
         again.id = f"solved-{number}"
         notebook.cells += [solution, again]
-    problem = execute(notebook, HOME, folder, steady=True)
+    problem = execute_notebook(notebook, NOTEBOOKS_DIR, folder, steady=True)
     solved = {c.id.replace("solved", "check"): text_of(c) for c in notebook.cells[count:] if c.id.startswith("solved-")}
     notebook.cells = notebook.cells[:count]
-    return Run(without_marks(notebook), solved, problem)
+    return Run(strip_report_metadata(notebook), solved, problem)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.notebooks.lessons import HOME, read
+from tests.notebooks.lessons import NOTEBOOKS_DIR, read
 
 SESSIONS = {
     "gated_norm": (
@@ -41,7 +41,7 @@ def record(name: str, folder: pathlib.Path) -> pathlib.Path:
 
     notebook, cell, then = SESSIONS[name]
     path = folder / f"{name}.json"
-    source = next(c.source for c in read(HOME / f"{notebook}.ipynb").cells if c.id == cell)
+    source = next(c.source for c in read(NOTEBOOKS_DIR / f"{notebook}.ipynb").cells if c.id == cell)
     shell = InteractiveShell.instance()
     for code in (
         "import torch, engine, engine.api\n%load_ext notebook_ext\ntorch.manual_seed(0);",
@@ -73,4 +73,6 @@ if __name__ == "__main__":
         record(sys.argv[1], pathlib.Path(sys.argv[2]))
     else:  # each in a process of its own, so that numbers begin anew
         for name in SESSIONS:
-            subprocess.run([sys.executable, "-m", "tests.notebooks.record", name, str(HOME / "sessions")], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "tests.notebooks.record", name, str(NOTEBOOKS_DIR / "sessions")], check=True
+            )

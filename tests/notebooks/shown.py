@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-SHOWN: Mapping[str, Mapping[str, str | Sequence[str]]] = {
+EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "00_tour": {
         "code-04": "masked_softmax: 1 graph, no breaks, 1 kernel for cuda:90",
         "code-07": "0/0 k0 close",

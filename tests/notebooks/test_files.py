@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.notebooks.lessons import HOME, NOTEBOOKS, PATH, read, solutions
+from tests.notebooks.lessons import NOTEBOOKS, NOTEBOOKS_DIR, SHORT_PATH, read, solutions
 
 EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -47,7 +47,7 @@ def test_a_notebook_asks_and_lets_do(path: pathlib.Path) -> None:
     opening = next(iter(cells.values())).source
     assert re.match(r"# \d\d · .+", opening)
     assert re.search(r"\*\d\d minutes\. The question: .+\?", opening)
-    assert ("150-minute path" in opening) == (path.stem[:2] in PATH)
+    assert ("150-minute path" in opening) == (path.stem[:2] in SHORT_PATH)
     code = {id: c.source for id, c in cells.items() if c.cell_type == "code"}
     asked = re.findall(r"^(\w+) = predict\(", "\n".join(code.values()), re.MULTILINE)
     assert len(asked) >= 2
@@ -62,7 +62,7 @@ def test_a_notebook_asks_and_lets_do(path: pathlib.Path) -> None:
 @EACH
 def test_the_note_for_teachers_is_there(path: pathlib.Path) -> None:
     """Aims, timing and usual misunderstandings; the timing is what the notebook says."""
-    note = (HOME / "teaching" / path.name).with_suffix(".md").read_text(encoding="utf-8")
+    note = (NOTEBOOKS_DIR / "teaching" / path.name).with_suffix(".md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.+)$", note, re.MULTILINE) == ["Aims", "Timing", "Usual misunderstandings"]
     minutes = re.search(r"\*(\d\d) minutes", prose(path))
     assert minutes
@@ -72,12 +72,14 @@ def test_the_note_for_teachers_is_there(path: pathlib.Path) -> None:
 
 def test_the_short_path_fits_into_its_time() -> None:
     """The notebooks of the 150-minute path take 150 minutes together, a break of half an hour included."""
-    minutes = [int(re.search(r"\*(\d\d) minutes", prose(p)).group(1)) for p in NOTEBOOKS if p.stem[:2] in PATH]  # type: ignore[union-attr]
-    assert len(minutes) == len(PATH)
+    minutes = [int(re.search(r"\*(\d\d) minutes", prose(p)).group(1)) for p in NOTEBOOKS if p.stem[:2] in SHORT_PATH]  # type: ignore[union-attr]
+    assert len(minutes) == len(SHORT_PATH)
     assert 110 <= sum(minutes) <= 150
 
 
-@pytest.mark.parametrize("page", [*NOTEBOOKS, *sorted(HOME.rglob("*.md"))], ids=lambda p: str(p.relative_to(HOME)))
+@pytest.mark.parametrize(
+    "page", [*NOTEBOOKS, *sorted(NOTEBOOKS_DIR.rglob("*.md"))], ids=lambda p: str(p.relative_to(NOTEBOOKS_DIR))
+)
 def test_links_lead_somewhere(page: pathlib.Path) -> None:
     """Every link to a file leads to one, and every link to a heading to a heading of that page."""
     text = prose(page) if page.suffix == ".ipynb" else page.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from tests.notebooks.lessons import NOTEBOOKS, read, run, text_of
-from tests.notebooks.shown import SHOWN
+from tests.notebooks.shown import EXPECTED_TEXT
 
 
 def lines(notebook: Any) -> list[str]:
@@ -27,7 +27,7 @@ def test_a_notebook_runs_and_teaches(
     found = run(path, tmp_path)
     assert found.problem == ""
     texts = {cell.id: text_of(cell) for cell in found.notebook.cells if cell.cell_type == "code"}
-    for cell, wanted in SHOWN[path.stem].items():
+    for cell, wanted in EXPECTED_TEXT[path.stem].items():
         for words in [wanted] if isinstance(wanted, str) else wanted:
             assert words in texts[cell], f"{cell} shows {texts[cell]!r}"
     checks = [cell for cell in texts if cell.startswith("check-")]

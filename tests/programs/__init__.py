@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MethodType, ModuleType
 from typing import Any
 
-FOLDER = pathlib.Path(__file__).parent
+PROGRAMS_FOLDER = pathlib.Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Program:
     target: Any
     calls: tuple[Callable[[], Any], ...]
     breaks: int = 0
-    steady: bool = True
+    compiles_once: bool = True
     skip: Mapping[str, str] = field(default_factory=dict)
     tolerance: float | None = None
 
@@ -50,7 +50,7 @@ def program(
     skip: Mapping[str, str] | None = None,
     tolerance: float | None = None,
 ) -> Callable[[Any], Any]:
-    """Mark a function or a module class as a program; see ``Program`` for the arguments."""
+    """Mark a function or a module class as a program; see ``LoweredProgram`` for the arguments."""
 
     def mark(target: Any) -> Any:
         made = Program(target, calls, breaks, steady, skip or {}, tolerance)
@@ -62,7 +62,7 @@ def program(
     return mark
 
 
-def tried(*calls: Callable[[], Any]) -> list[Any]:
+def outcomes_of(*calls: Callable[[], Any]) -> list[Any]:
     """What each call gives; of one that raises, the exception's class and words."""
     out: list[Any] = []
     for each in calls:
@@ -73,10 +73,10 @@ def tried(*calls: Callable[[], Any]) -> list[Any]:
     return out
 
 
-def load(stem: str, copy: str) -> ModuleType:
+def load_copy(stem: str, copy: str) -> ModuleType:
     """Execute the program file ``stem`` again: a module of its own, so that two runs share no globals."""
     name = f"tests.programs.{stem}__{copy}"
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{stem}.py")
+    spec = importlib.util.spec_from_file_location(name, PROGRAMS_FOLDER / f"{stem}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -101,7 +101,7 @@ def program_of(value: Any) -> Program | None:
     return found if isinstance(found, Program) and found.target is value else None
 
 
-def names() -> list[str]:
+def program_names() -> list[str]:
     """All programs as ``file.program``."""
-    stems = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-    return [f"{stem}.{name}" for stem in stems for name, _ in programs_of(load(stem, "listing"))]
+    stems = sorted(path.stem for path in PROGRAMS_FOLDER.glob("*.py") if path.stem != "__init__")
+    return [f"{stem}.{name}" for stem in stems for name, _ in programs_of(load_copy(stem, "listing"))]

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from tests.programs import program, tried
+from tests.programs import outcomes_of, program
 
 
 class Length(int):
@@ -222,4 +222,4 @@ def refused_by_both(x: torch.Tensor) -> Any:
         lambda: Heir() + lone,
         lambda: 1 + lone,
     )
-    return tried(*calls), x + 1
+    return outcomes_of(*calls), x + 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.programs import program, tried
+from tests.programs import outcomes_of, program
 
 
 def ones() -> tuple[Any, ...]:
@@ -112,7 +112,7 @@ def order_counts(x: torch.Tensor) -> Any:
         a, b = cls([("a", x), ("b", 1)]), cls([("b", 1), ("a", x)])
         out += [a == b, a != b, a == dict(b), dict(b) == a, collections.OrderedDict(a) == Plain(b)]
         out += [type(a | b).__name__, type(dict(a) | b).__name__, type(a | dict(b)).__name__, list(b | a)]
-        out += tried(lambda a=a: a | None, lambda a=a: a.__ror__({"q": 1}), lambda a=a: a.__or__(3))  # type: ignore[misc]
+        out += outcomes_of(lambda a=a: a | None, lambda a=a: a.__ror__({"q": 1}), lambda a=a: a.__or__(3))  # type: ignore[misc]
         out += [type(a.copy()).__name__, a.__reduce__()[2]]
         a.x = x
         out += [list(a.__dict__), copy.copy(a).x]
@@ -125,7 +125,7 @@ def refusals(x: torch.Tensor) -> Any:
     out: list[Any] = []
     for cls in (collections.OrderedDict, Plain, dict):
         of: Any = cls()
-        out += tried(
+        out += outcomes_of(
             lambda of=of: of.update([("a", 1)], None),
             lambda of=of: of.update(42),
             lambda cls=cls: cls.update(),
@@ -149,7 +149,7 @@ def moved(x: torch.Tensor) -> Any:
     out: list[Any] = []
     for cls in (collections.OrderedDict, Plain):
         of = cls.fromkeys("abcde")
-        out += tried(
+        out += outcomes_of(
             lambda of=of: of.move_to_end("x"),
             lambda of=of: of.move_to_end("c", last=False),
             lambda of=of: of.move_to_end(key="b"),
@@ -188,8 +188,8 @@ def keys_that_change(x: torch.Tensor) -> Any:
 
     out: list[Any] = []
     for cls in (dict, collections.OrderedDict, Plain):
-        out += tried(lambda cls=cls: again(cls(a=1)), lambda cls=cls: replaced(cls(a=1, b=2, c=3)))
-        out += tried(lambda cls=cls: turned(cls.fromkeys("abc")) if cls is not dict else None)
+        out += outcomes_of(lambda cls=cls: again(cls(a=1)), lambda cls=cls: replaced(cls(a=1, b=2, c=3)))
+        out += outcomes_of(lambda cls=cls: turned(cls.fromkeys("abc")) if cls is not dict else None)
     return out, x + 1
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from tests.programs import program, tried
+from tests.programs import outcomes_of, program
 
 
 def ones() -> tuple[Any, ...]:
@@ -89,14 +89,14 @@ def dict_set(x: torch.Tensor) -> Any:
     of.k = 1
     own["w"] = x + 1
     out = [sorted(of.__dict__), own is of.__dict__, of.k, of.told()]
-    out += tried(lambda: of.a, lambda: setattr(of, "__dict__", 3))
+    out += outcomes_of(lambda: of.a, lambda: setattr(of, "__dict__", 3))
     del of.k
-    out += tried(lambda: of.k, lambda: own["k"])
+    out += outcomes_of(lambda: of.k, lambda: own["k"])
     of.b = 9
     slotted: Any = Slotted()
     slotted.q, slotted.r = 1, 2
     slotted.__dict__ = {"t": 3}
-    out += [of.told(), slotted.q, slotted.t, *tried(lambda: slotted.r)]
+    out += [of.told(), slotted.q, slotted.t, *outcomes_of(lambda: slotted.r)]
     return out, of.w + of.z, of, own, slotted
 
 
@@ -127,7 +127,7 @@ def bound_by_hand(x: torch.Tensor) -> Any:
     spam.__set__(of, 5)
     out = [spam.__doc__, spam.__get__(of), spam.__get__(of, Described), spam.__get__(None, Described) is spam]
     out += [Described.fixed.__get__(of), spam.__isabstractmethod__]  # type: ignore[attr-defined]
-    out += tried(lambda: spam.__delete__(of), lambda: Described.fixed.__set__(of, 1), lambda: spam.nothing)  # type: ignore[attr-defined]
+    out += outcomes_of(lambda: spam.__delete__(of), lambda: Described.fixed.__set__(of, 1), lambda: spam.nothing)  # type: ignore[attr-defined]
     by_class, plainly = Described.__dict__["by_class"], Described.__dict__["plainly"]
     out += [by_class.__get__(None, Described)(3), by_class.__get__(of)(3), plainly.__get__(of)(4), plainly(5)]
     out += [by_class.__func__(Pair, 2), "spam" in Described.__dict__, x + 1]
@@ -138,7 +138,7 @@ def bound_by_hand(x: torch.Tensor) -> Any:
 def fields_stay(x: torch.Tensor) -> Any:
     """Fields of named tuples cannot be set; other attributes only where a subclass has a dict."""
     pair, pairs = Pair(1, x), Pairs(3, 4)
-    out = tried(
+    out = outcomes_of(
         lambda: setattr(pair, "x", 3),
         lambda: delattr(pair, "x"),
         lambda: setattr(pair, "z", 3),
@@ -152,7 +152,7 @@ def fields_stay(x: torch.Tensor) -> Any:
 @program(ones)
 def tracebacks_set(x: torch.Tensor) -> Any:
     """``__traceback__`` takes a traceback or None."""
-    out = tried(lambda: setattr(Exception(), "__traceback__", 5))
+    out = outcomes_of(lambda: setattr(Exception(), "__traceback__", 5))
     try:
         raise IndexError(4)
     except IndexError:
@@ -180,7 +180,7 @@ def small_things(x: torch.Tensor) -> Any:
     del function.a  # type: ignore[attr-defined]
     out = [struct.pack("<if", 3, 1.5), struct.unpack("<h", b"ab"), struct.calcsize("ii"), id(()) == id(())]
     out += [copy.copy(slice(1, 4)), copy.deepcopy({(1, 2), 3}), format([1, 2]), f"{(1,)}", bool.__new__(bool, [1])]
-    out += tried(lambda: format([1], "3"), lambda: f"{[1]:>3}", lambda: function.a)  # type: ignore[attr-defined]
+    out += outcomes_of(lambda: format([1], "3"), lambda: f"{[1]:>3}", lambda: function.a)  # type: ignore[attr-defined]
     words = {"a", "as", "at", "or", "of", "is", "in", "it"}
     out += [collections.namedtuple("Words", [w + "_" for w in words])._fields, list(words), function.b]  # type: ignore[attr-defined]
     return out, x + 1
@@ -223,7 +223,7 @@ def heaps_refuse(x: torch.Tensor) -> Any:
     heap = [3, 1, 2]
     heapq._heapify_max(heap)  # type: ignore[attr-defined]
     out = [heapq._heappop_max(heap), heapq.nlargest(2, "abc"), list(heapq.merge([1, 4], [2, 3]))]  # type: ignore[attr-defined]
-    out += tried(lambda: heapq.heapify(3), lambda: heapq.heappop(()), lambda: heapq.heappop([]))  # type: ignore[arg-type]
+    out += outcomes_of(lambda: heapq.heapify(3), lambda: heapq.heappop(()), lambda: heapq.heappop([]))  # type: ignore[arg-type]
     return out, x + 1
 
 
@@ -233,7 +233,7 @@ def heap_emptied(x: torch.Tensor) -> Any:
     heap: list[Any] = []
     for value in range(5):
         heap.append(Emptying(value, heap))
-    return tried(lambda: heapq.heappush(heap, Emptying(3, heap))), len(heap), x + 1
+    return outcomes_of(lambda: heapq.heappush(heap, Emptying(3, heap))), len(heap), x + 1
 
 
 LISTS = pickle.dumps({"a": [1, (2, {3})], "b": {4: 5}})
@@ -244,4 +244,4 @@ def plain_data_loaded(x: torch.Tensor) -> Any:
     """Bytes from outside that hold plain data are loaded anew at each call; containers have no names of their classes'."""
     found = pickle.loads(LISTS)  # noqa: S301
     found["a"].append(4)
-    return found, tried(lambda: [].__name__, lambda: ().mro, lambda: {}.__bases__), [].__doc__, x + 1  # type: ignore[attr-defined]
+    return found, outcomes_of(lambda: [].__name__, lambda: ().mro, lambda: {}.__bases__), [].__doc__, x + 1  # type: ignore[attr-defined]

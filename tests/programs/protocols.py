@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from tests.programs import program, tried
+from tests.programs import outcomes_of, program
 
 
 class Clamped:
@@ -370,7 +370,7 @@ def refused_by_builtins(x):
         (sum, ["a"], ""), (sum, [b"a"], b""), (sum, [[1], [2]], []),
         (delattr, Compared(1), "other"), (delattr, Compared(1), "number"), (vars, Slotted()), (vars, 3), (vars, Compared(4)),
     )  # fmt: skip
-    return tried(*(functools.partial(*call) for call in calls)), x + 1
+    return outcomes_of(*(functools.partial(*call) for call in calls)), x + 1
 
 
 @program(lambda: (torch.ones(2),))

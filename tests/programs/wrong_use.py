@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.programs import program, tried
+from tests.programs import outcomes_of, program
 
 
 def said(*attempts: Any) -> list[Any]:
@@ -309,8 +309,8 @@ def sorted_while_it_changes(x: torch.Tensor) -> tuple[Any, ...]:
 @program(lambda: (torch.randn(2, 3),))
 def builtins_that_tensors_refuse(x):
     """``round`` and ``divmod`` of tensors raise, in Python's words."""
-    found = tried(lambda: round(x), lambda: round(x, 1), lambda: round(x[0, 0]), lambda: divmod(x, 2))
-    return x + 1, found, tried(lambda: divmod(2, x), lambda: divmod(x, x))
+    found = outcomes_of(lambda: round(x), lambda: round(x, 1), lambda: round(x[0, 0]), lambda: divmod(x, 2))
+    return x + 1, found, outcomes_of(lambda: divmod(2, x), lambda: divmod(x, x))
 
 
 @program(lambda: (torch.tensor([True]), [1]), lambda: (torch.tensor([2]), [1]), breaks=2)

@@ -12,63 +12,65 @@ import sympy
 import torch
 import torch.fx
 
-from engine.aot.cache.key import key_of, values_of
-from engine.aot.functionalize import Functional, fake_mode_of, pristine
-from engine.aot.joint import Joint
-from engine.aot.partition import Halves
-from engine.aot.views import NotFunctional
-from engine.aot.wrappers.again import Again
-from engine.aot.wrappers.wrapper import Call
-from engine.graph.passes.watch import PASSES
+from engine.aot.cache.key import cache_key, example_values
+from engine.aot.functionalize import FunctionalGraph, fake_at_entry, fake_mode_of
+from engine.aot.joint import JointGraph
+from engine.aot.partition import PartitionedGraphs
+from engine.aot.views import CannotFunctionalize
+from engine.aot.wrappers.again import EagerRerun
+from engine.aot.wrappers.wrapper import TracedCall
+from engine.graph.passes.watch import PASS_RECORDS_KEY
 from engine.graph.plain import (
-    NotPlain,
-    from_plain,
-    from_shape,
-    graph_from_plain,
-    graph_to_plain,
-    to_plain,
-    to_shape,
+    CannotSerialize,
+    deserialize_fake,
+    deserialize_graph,
+    deserialize_value,
+    serialize_fake,
+    serialize_graph,
+    serialize_value,
 )
-from engine.graph.symbols import NotWritten, Symbols, unbacked_to_plain
-from engine.ir.graph import NOWHERE, NodeOrigin, origin_of
-from engine.ir.store import NotStored, Store
-from engine.records.base import from_plain as record_from_plain
+from engine.graph.symbols import CannotSerializeExpression, SymbolTable, serialize_unbacked_symbols
+from engine.ir.graph import NO_PROVENANCE, NodeProvenance, provenance_of
+from engine.ir.store import DiskStore, DiskStoreError
+from engine.records.base import from_jsonable as record_from_plain
 from engine.records.graph import PassRecord
 
-_HALVES = ("results", "tensors", "numbers", "tangent_names", "record")
-_AGAIN = ("nodes", "needing", "written", "devices", "reason")
+_PARTITION_FIELDS = ("num_results", "saved_tensor_names", "saved_scalar_names", "tangent_names", "record")
+_RERUN_FIELDS = ("output_nodes", "grad_inputs", "mutated_inputs", "rng_devices", "why_unsupported")
 
 
 @dataclass(frozen=True)
-class Cut:
+class TrainingArtifact:
     """A training call, traced and divided."""
 
-    joint: Joint
-    halves: Halves
-    again: Again
+    joint: JointGraph
+    partitioned: PartitionedGraphs
+    rerun: EagerRerun
 
 
-Made = Functional | Cut
+AotArtifact = FunctionalGraph | TrainingArtifact
 
 
 @dataclass(frozen=True)
-class Place:
+class CacheLocation:
     """Where a result is to be looked for. ``note`` says why it cannot be, or what was found there."""
 
-    store: Store
+    store: DiskStore
     key: str = ""
     note: str = ""
 
 
-def place_of(call: Call, folder: Any, *, trains: bool, how: Sequence[Any]) -> Place:
+def cache_location(call: TracedCall, folder: Any, *, trains: bool, how: Sequence[Any]) -> CacheLocation:
     """The place of the result of compiling ``call``."""
     try:
-        return Place(Store(folder), key_of(call, trains=trains, how=how))
-    except NotPlain as error:
-        return Place(Store(folder), note=f"not kept on disk: {error}")
+        return CacheLocation(DiskStore(folder), cache_key(call, trains=trains, how=how))
+    except CannotSerialize as error:
+        return CacheLocation(DiskStore(folder), note=f"not kept on disk: {error}")
 
 
-def find(place: Place, call: Call, compilation: str, *, tells: bool) -> tuple[Made | None, str]:
+def load_artifact(
+    place: CacheLocation, call: TracedCall, compilation: str, *, tells: bool
+) -> tuple[AotArtifact | None, str]:
     """What is kept there, None when it must be made; and a sentence for the record. The joint graph is read only to be told.
 
     Raises:
@@ -80,104 +82,110 @@ def find(place: Place, call: Call, compilation: str, *, tells: bool) -> tuple[Ma
         text = place.store.get(place.key)
         if text is None:
             return None, ""
-        return _read(json.loads(text), call, compilation, tells=tells), "read from disk"
-    except NotStored as error:
+        return _deserialize(json.loads(text), call, compilation, tells=tells), "read from disk"
+    except DiskStoreError as error:
         return None, f"made anew: {error}"
-    except NotFunctional:
+    except CannotFunctionalize:
         raise
     except Exception as error:  # written by us, and yet not understood: it is made anew and written over
         return None, f"made anew: the form on disk was not understood ({type(error).__name__})"
 
 
-def keep(place: Place, made: Made, call: Call) -> str:
+def save_artifact(place: CacheLocation, made: AotArtifact, call: TracedCall) -> str:
     """Write a result down; a sentence for the record."""
     if not place.key:
         return place.note
     try:
-        place.store.put(place.key, json.dumps(_written(made, call), separators=(",", ":")))
-    except (NotPlain, NotStored) as error:
+        place.store.put(place.key, json.dumps(_serialize(made, call), separators=(",", ":")))
+    except (CannotSerialize, DiskStoreError) as error:
         return f"not kept on disk: {error}"
     return "kept on disk"
 
 
-def _written(made: Made, call: Call) -> dict[str, Any]:
-    if isinstance(made, Functional):
+def _serialize(made: AotArtifact, call: TracedCall) -> dict[str, Any]:
+    if isinstance(made, FunctionalGraph):
         return {
-            "graph": graph_to_plain(made.module),
-            "unbacked": _unbacked_written(made.module, call),
-            "passes": _passes_written(made.module),
-            "plan": to_plain(made.plan),
+            "graph": serialize_graph(made.module),
+            "unbacked": _serialize_unbacked(made.module, call),
+            "passes": _serialize_passes(made.module),
+            "plan": serialize_value(made.metadata),
         }
-    joint, halves, again = made.joint, made.halves, made.again
+    joint, halves, again = made.joint, made.partitioned, made.rerun
     return {
-        "joint": graph_to_plain(joint.module),
-        "unbacked": _unbacked_written(joint.module, call),
-        "passes": _passes_written(joint.module),
-        "forward": graph_to_plain(halves.forward),
-        "backward": graph_to_plain(halves.backward),
-        "plan": to_plain(joint.plan),
-        "differentiable": to_plain(joint.differentiable),
-        "needing": to_plain(joint.needing),
-        "tangents": to_shape(halves.tangents),
-        "saved": to_shape(halves.saved),
-        "halves": {name: to_plain(getattr(halves, name)) for name in _HALVES},
-        "again": {name: to_plain(getattr(again, name)) for name in _AGAIN},
-        "autocast": to_plain(again.autocast),
+        "joint": serialize_graph(joint.module),
+        "unbacked": _serialize_unbacked(joint.module, call),
+        "passes": _serialize_passes(joint.module),
+        "forward": serialize_graph(halves.forward),
+        "backward": serialize_graph(halves.backward),
+        "plan": serialize_value(joint.metadata),
+        "differentiable": serialize_value(joint.differentiable_results),
+        "needing": serialize_value(joint.grad_inputs),
+        "tangents": serialize_fake(halves.tangent_fakes),
+        "saved": serialize_fake(halves.saved_fakes),
+        "halves": {name: serialize_value(getattr(halves, name)) for name in _PARTITION_FIELDS},
+        "again": {name: serialize_value(getattr(again, name)) for name in _RERUN_FIELDS},
+        "autocast": serialize_value(again.autocast),
     }
 
 
-def _unbacked_written(module: torch.fx.GraphModule, call: Call) -> Any:
+def _serialize_unbacked(module: torch.fx.GraphModule, call: TracedCall) -> Any:
     try:
         env = fake_mode_of(call.graph, call.inputs).shape_env
-        return unbacked_to_plain(env, [n.meta.get("val") for n in module.graph.nodes], values_of(call.graph))
-    except NotWritten as error:
-        raise NotPlain(str(error)) from error
+        return serialize_unbacked_symbols(
+            env, [n.meta.get("val") for n in module.graph.nodes], example_values(call.graph)
+        )
+    except CannotSerializeExpression as error:
+        raise CannotSerialize(str(error)) from error
 
 
-def _read(data: dict[str, Any], call: Call, compilation: str, *, tells: bool) -> Made:
+def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, tells: bool) -> AotArtifact:
     mode = fake_mode_of(call.graph, call.inputs)
     with mode, torch.no_grad():
-        fakes = tuple(pristine(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in call.inputs)
-    origin = _origins(call, compilation)
-    symbols = Symbols(mode.shape_env, fakes)
-    symbols.revive(data["unbacked"], values_of(call.graph))
+        fakes = tuple(fake_at_entry(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in call.inputs)
+    origin = _provenance_factory(call, compilation)
+    symbols = SymbolTable(mode.shape_env, fakes)
+    symbols.recreate_unbacked(data["unbacked"], example_values(call.graph))
 
     def graph(name: str) -> torch.fx.GraphModule:
-        made = graph_from_plain(data[name], mode, symbols, origin)
+        made = deserialize_graph(data[name], mode, symbols, origin)
         _name_inputs(made, call)
         if name in ("graph", "joint"):
-            made.meta[PASSES] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
+            made.meta[PASS_RECORDS_KEY] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
         return made
 
-    plan = from_plain(data["plan"], symbols=symbols)
-    with _taken_for_granted(symbols, plan.relations):
+    plan = deserialize_value(data["plan"], symbols=symbols)
+    with _reassume_sizes(symbols, plan.shape_assumptions):
         if "graph" in data:
-            return Functional(graph("graph"), fakes, plan)
+            return FunctionalGraph(graph("graph"), fakes, plan)
         module = graph("joint") if tells else torch.fx.GraphModule({}, torch.fx.Graph())
-        joint = Joint(module, fakes, plan, from_plain(data["differentiable"]), from_plain(data["needing"]))
-        parts = {name: from_plain(data["halves"][name]) for name in _HALVES}
-        parts["record"] = _told(parts["record"], compilation)
-        halves = Halves(
+        joint = JointGraph(
+            module, fakes, plan, deserialize_value(data["differentiable"]), deserialize_value(data["needing"])
+        )
+        parts = {name: deserialize_value(data["halves"][name]) for name in _PARTITION_FIELDS}
+        parts["record"] = _rebase_record_ids(parts["record"], compilation)
+        halves = PartitionedGraphs(
             forward=graph("forward"),
             backward=graph("backward"),
-            tangents=from_shape(data["tangents"], mode, symbols),
-            saved=from_shape(data["saved"], mode, symbols),
+            tangent_fakes=deserialize_fake(data["tangents"], mode, symbols),
+            saved_fakes=deserialize_fake(data["saved"], mode, symbols),
             **parts,
         )
-        again = Again(
-            call.graph, **{n: from_plain(data["again"][n]) for n in _AGAIN}, autocast=from_plain(data["autocast"])
+        again = EagerRerun(
+            call.graph,
+            **{n: deserialize_value(data["again"][n]) for n in _RERUN_FIELDS},
+            autocast=deserialize_value(data["autocast"]),
         )
-        return Cut(joint, halves, again)
+        return TrainingArtifact(joint, halves, again)
 
 
 @contextlib.contextmanager
-def _taken_for_granted(symbols: Symbols, relations: Sequence[sympy.Basic]) -> Iterator[None]:
+def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> Iterator[None]:
     """Inside, what was taken for granted when the graph was made is so again.
 
     Raises:
         NotFunctional: what is done inside takes more for granted.
     """
-    env = symbols.env
+    env = symbols.shape_env
     if env is None:
         yield
         return
@@ -186,34 +194,36 @@ def _taken_for_granted(symbols: Symbols, relations: Sequence[sympy.Basic]) -> It
     known = len(env.guards)
     yield
     if len(env.guards) != known:
-        raise NotFunctional("its form on disk takes more of its sizes for granted than the guards check")
+        raise CannotFunctionalize("its form on disk takes more of its sizes for granted than the guards check")
 
 
-def _passes_written(module: torch.fx.GraphModule) -> list[Any]:
+def _serialize_passes(module: torch.fx.GraphModule) -> list[Any]:
     """What was recorded of the graph's passes; nothing where no session did."""
-    return [told.to_dict() for told in module.meta.get(PASSES, ())]
+    return [told.to_dict() for told in module.meta.get(PASS_RECORDS_KEY, ())]
 
 
-def _origins(call: Call, compilation: str) -> Callable[[Sequence[str], str], NodeOrigin]:
+def _provenance_factory(call: TracedCall, compilation: str) -> Callable[[Sequence[str], str], NodeProvenance]:
     """Makes origins: places in the user's code are those of the graph at hand."""
-    known = {n.name: origin_of(n) for n in call.graph.graph.nodes}
+    known = {n.name: provenance_of(n) for n in call.graph.graph.nodes}
 
-    def origin(names: Sequence[str], note: str) -> NodeOrigin:
+    def origin(names: Sequence[str], note: str) -> NodeProvenance:
         if not names:
-            return replace(NOWHERE, note=note)
-        return replace(known.get(names[0], NOWHERE), nodes=tuple(f"fx:{compilation}:{n}" for n in names), note=note)
+            return replace(NO_PROVENANCE, note=note)
+        return replace(
+            known.get(names[0], NO_PROVENANCE), nodes=tuple(f"fx:{compilation}:{n}" for n in names), note=note
+        )
 
     return origin
 
 
-def _name_inputs(module: torch.fx.GraphModule, call: Call) -> None:
-    notes = {i.name: i.origin.expr for i in call.inputs}
+def _name_inputs(module: torch.fx.GraphModule, call: TracedCall) -> None:
+    notes = {i.name: i.source.expr for i in call.inputs}
     for node in module.graph.nodes:
         if node.op == "placeholder" and node.name in notes:
-            node.meta["custom"]["engine_origin"] = replace(origin_of(node), note=notes[node.name])
+            node.meta["custom"]["engine_origin"] = replace(provenance_of(node), note=notes[node.name])
 
 
-def _told(record: Any, compilation: str) -> Any:
+def _rebase_record_ids(record: Any, compilation: str) -> Any:
     """A partition's record with the ids that nodes have in this compilation."""
 
     def here(id: str) -> str:

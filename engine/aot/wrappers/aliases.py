@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch.utils._sympy.printers import PythonPrinter
 
-from engine.aot.wrappers.layer import Layer
-from engine.ir.plan import OutputPlan, Plan, Size, View, sizes_of
+from engine.aot.wrappers.layer import WrapperCode
+from engine.ir.plan import AotMetadata, IntOrSymInt, OutputAliasInfo, ViewSpec, view_sizes
 from engine.records.aot import WrapperAction
 
 NAME = "output aliasing"
-set_version: Any = torch._C._autograd._unsafe_set_version_counter
+set_version_counter: Any = torch._C._autograd._unsafe_set_version_counter
 """Sets the version counters of a tuple of tensors: a functional graph writes nothing in place, its caller sees what eager counts."""
 
 
-def pre_compile(plan: Plan) -> tuple[WrapperAction, ...]:
+def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
     """One action an output that is not simply a result of the graph."""
     return tuple(action for n, o in enumerate(plan.outputs) for action in _action(plan, n, o))
 
 
-def _action(plan: Plan, position: int, output: OutputPlan) -> tuple[WrapperAction, ...]:
+def _action(plan: AotMetadata, position: int, output: OutputAliasInfo) -> tuple[WrapperAction, ...]:
     name = f"output {position}"
     match output.kind:
         case "input":
@@ -39,52 +39,52 @@ def _action(plan: Plan, position: int, output: OutputPlan) -> tuple[WrapperActio
             return (WrapperAction(name, "made again as a view of an intermediate", why),)
         case "root" | "alias of root":
             why = "eager returns a tensor over the same memory that is no view, or a view of such a tensor"
-            return (WrapperAction(name, f"made again over the memory of {_memory(plan, output)}", why),)
+            return (WrapperAction(name, f"made again over the memory of {_aliased_name(plan, output)}", why),)
         case "constant":
             return (WrapperAction(name, "returned as a constant", "it does not depend on any tensor"),)
         case "result":
             return ()
 
 
-def _memory(plan: Plan, output: OutputPlan) -> str:
-    root = plan.roots[output.index]
+def _aliased_name(plan: AotMetadata, output: OutputAliasInfo) -> str:
+    root = plan.detached_bases[output.index]
     return plan.inputs[root.index].name if root.kind == "alias of input" else "an intermediate"
 
 
-def post_compile(plan: Plan) -> Layer:
+def post_compile(plan: AotMetadata) -> WrapperCode:
     """Sizes are read, then each output is made once; an output returned twice is the same object twice."""
     names: dict[str, Any] = {}
     lines: list[str] = []
     early: list[str] = []
     made: dict[int, str] = {}
-    lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.reviewed)]
-    known = {name for name, *_ in plan.symbols}
-    told = [(n, s) for n, s in plan.strides if known.issuperset(_symbols_in(s))]
+    lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.results_as_views)]
+    known = {name for name, *_ in plan.symbol_sources}
+    told = [(n, s) for n, s in plan.result_strides if known.issuperset(symbols_in(s))]
     for n, strides in told:
-        names["laid_out"] = _laid_out
-        lines.append(f"if r{n}.stride() != {sizes_text(strides)}: r{n} = laid_out(r{n}, {sizes_text(strides)})")
-    for n, writes in plan.writes:
-        names["set_version"] = set_version
+        names["laid_out"] = _with_strides
+        lines.append(f"if r{n}.stride() != {sizes_expr(strides)}: r{n} = laid_out(r{n}, {sizes_expr(strides)})")
+    for n, writes in plan.result_version_bumps:
+        names["set_version"] = set_version_counter
         lines.append(f"set_version((r{n},), ({writes},))")
-    for n, root in enumerate(plan.roots):
+    for n, root in enumerate(plan.detached_bases):
         lines.append(f"t{n} = {_expression(root, names)}")
-        if root.writes:
-            names["set_version"] = set_version
-            lines.append(f"set_version((t{n},), ({root.writes},))")
+        if root.version_bumps:
+            names["set_version"] = set_version_counter
+            lines.append(f"set_version((t{n},), ({root.version_bumps},))")
     outputs = []
     for output in plan.outputs:
         if id(output) not in made:
             made[id(output)] = expression = _expression(output, names)
             if output.view is not None:
                 made[id(output)] = f"o{len(made)}"
-                (early if output.is_early else lines).append(f"o{len(made)} = {expression}")
+                (early if output.taken_before_mutation else lines).append(f"o{len(made)} = {expression}")
         outputs.append(made[id(output)])
-    sizes = sizes_of(o.view for o in (*plan.outputs, *plan.roots))
-    read = symbols_read(plan, (*sizes, *(s for _, strides in told for s in strides)))
-    return Layer(before=(*read, *early), after=tuple(lines), names=names, outputs=tuple(outputs))
+    sizes = view_sizes(o.view for o in (*plan.outputs, *plan.detached_bases))
+    read = symbol_reads(plan, (*sizes, *(s for _, strides in told for s in strides)))
+    return WrapperCode(before=(*read, *early), after=tuple(lines), namespace=names, output_exprs=tuple(outputs))
 
 
-def _expression(output: OutputPlan, names: dict[str, Any]) -> str:
+def _expression(output: OutputAliasInfo, names: dict[str, Any]) -> str:
     match output.kind:
         case "result":
             return f"r{output.index}"
@@ -98,31 +98,31 @@ def _expression(output: OutputPlan, names: dict[str, Any]) -> str:
             return name
         case "alias of input" | "alias of result" | "alias of root":
             assert output.view is not None
-            return seen(f"{_HELD_IN[output.kind]}{output.index}", output.view, names)
+            return view_expr(f"{_LOCAL_PREFIX[output.kind]}{output.index}", output.view, names)
 
 
-_HELD_IN = {"alias of input": "i", "alias of result": "r", "alias of root": "t"}
+_LOCAL_PREFIX = {"alias of input": "i", "alias of result": "r", "alias of root": "t"}
 
 
-def seen(base: str, view: View, names: dict[str, Any]) -> str:
+def view_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
     """The text of a view of ``base``; constants that it needs are added to ``names``."""
-    text = _seen(base, view, names)
-    if view.is_one_of_several:
-        names["one_of_several"] = _one_of_several
+    text = _view_geometry_expr(base, view, names)
+    if view.is_multi_output:
+        names["one_of_several"] = _mark_multi_output_view
         text = f"one_of_several({text})"
-    if view.is_made_by_hand:
-        names["made_by_hand"] = _made_by_hand
+    if view.is_from_custom_function:
+        names["made_by_hand"] = _mark_custom_function_view
         text = f"made_by_hand({text})"
-    if view.made_where:
-        names[f"made_under_{view.made_where}"] = _MADE_UNDER[view.made_where]
-        text = f"made_under_{view.made_where}({text})"
-    if not view.is_unseen:
+    if view.creation_grad_mode:
+        names[f"made_under_{view.creation_grad_mode}"] = _MARK_CREATION_GRAD_MODE[view.creation_grad_mode]
+        text = f"made_under_{view.creation_grad_mode}({text})"
+    if not view.made_without_grad:
         return text
     names["unseen"] = torch.no_grad()(_called)
     return f"unseen(lambda: {text})"
 
 
-def _marking(meta: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _creation_meta_setter(meta: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     def mark(view: torch.Tensor) -> torch.Tensor:
         torch._C._autograd._set_creation_meta(view, meta)
         return view
@@ -131,29 +131,32 @@ def _marking(meta: Any) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 _CreationMeta: Any = torch._C._autograd.CreationMeta
-_one_of_several = _marking(_CreationMeta.MULTI_OUTPUT_NODE)
-_made_by_hand = _marking(_CreationMeta.IN_CUSTOM_FUNCTION)
-_MADE_UNDER = {"no_grad": _marking(_CreationMeta.NO_GRAD_MODE), "enable_grad": _marking(_CreationMeta.DEFAULT)}
+_mark_multi_output_view = _creation_meta_setter(_CreationMeta.MULTI_OUTPUT_NODE)
+_mark_custom_function_view = _creation_meta_setter(_CreationMeta.IN_CUSTOM_FUNCTION)
+_MARK_CREATION_GRAD_MODE = {
+    "no_grad": _creation_meta_setter(_CreationMeta.NO_GRAD_MODE),
+    "enable_grad": _creation_meta_setter(_CreationMeta.DEFAULT),
+}
 
 
 def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:
     return make()
 
 
-def _seen(base: str, view: View, names: dict[str, Any]) -> str:
-    if view.detached:  # first, since a view may not be seen again once its history is spoilt
+def _view_geometry_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
+    if view.detach_kind:  # first, since a view may not be seen again once its history is spoilt
         base = f"{base}.detach()"
-    if view.is_plain:
-        text = f"{base}.view({sizes_text(view.sizes)})"
+    if view.is_contiguous_view:
+        text = f"{base}.view({sizes_expr(view.sizes)})"
     else:
         if view.dtype is not None:
-            base = _retyped(base, view, view.dtype, names)
-        where = "" if _size(view.offset) == "0" else f", {offset_text(base, view.offset)}"
-        text = f"as_strided({base}, {sizes_text(view.sizes)}, {sizes_text(view.strides)}{where})"
-    for flip in view.flips:
+            base = _dtype_view_expr(base, view, view.dtype, names)
+        where = "" if size_expr(view.offset) == "0" else f", {offset_expr(base, view.offset)}"
+        text = f"as_strided({base}, {sizes_expr(view.sizes)}, {sizes_expr(view.strides)}{where})"
+    for flip in view.conj_neg_bits:
         names[f"flip_{flip}"] = {"conj": torch.conj, "neg": torch._neg_view}[flip]
         text = f"flip_{flip}({text})"
-    match view.detached:
+    match view.detach_kind:
         case "":
             return text
         case "detach":
@@ -162,18 +165,20 @@ def _seen(base: str, view: View, names: dict[str, Any]) -> str:
             return f"{text}.data"
 
 
-def _retyped(base: str, view: View, dtype: torch.dtype, names: dict[str, Any]) -> str:
-    if view.reach is None:
+def _dtype_view_expr(base: str, view: ViewSpec, dtype: torch.dtype, names: dict[str, Any]) -> str:
+    if view.dtype_view_numel is None:
         names[f"dtype_{len(names)}"] = dtype
         return f"{base}.view(dtype_{len(names) - 1})"
-    if view.detached:
-        names[f"retype_{len(names)}"] = functools.partial(_in_a_row, dtype, view.reach)
+    if view.detach_kind:
+        names[f"retype_{len(names)}"] = functools.partial(_reinterpret_flat, dtype, view.dtype_view_numel)
     else:
-        names[f"retype_{len(names)}"] = functools.partial(_as_complex if dtype.is_complex else _as_real, view.reach)
+        names[f"retype_{len(names)}"] = functools.partial(
+            _as_complex if dtype.is_complex else _as_real, view.dtype_view_numel
+        )
     return f"retype_{len(names) - 1}({base})"
 
 
-def _in_a_row(dtype: torch.dtype, reach: int, base: torch.Tensor) -> torch.Tensor:
+def _reinterpret_flat(dtype: torch.dtype, reach: int, base: torch.Tensor) -> torch.Tensor:
     per = max(dtype.itemsize // base.element_size(), 1)
     return base.as_strided((reach // per * per,), (1,)).view(dtype)
 
@@ -186,40 +191,40 @@ def _as_complex(reach: int, base: torch.Tensor) -> torch.Tensor:
     return torch.view_as_complex(base.as_strided((reach // 2, 2), (2, 1)))
 
 
-def sizes_text(sizes: tuple[Size, ...]) -> str:
+def sizes_expr(sizes: tuple[IntOrSymInt, ...]) -> str:
     """A tuple of sizes as Python text, symbols by name."""
-    return f"({''.join(f'{_size(s)}, ' for s in sizes)})"
+    return f"({''.join(f'{size_expr(s)}, ' for s in sizes)})"
 
 
-def offset_text(base: str, offset: Size) -> str:
+def offset_expr(base: str, offset: IntOrSymInt) -> str:
     """An offset in the memory that ``base`` starts in, given one relative to where it starts."""
-    return f"{base}.storage_offset() + {_size(offset)}"
+    return f"{base}.storage_offset() + {size_expr(offset)}"
 
 
-def _size(size: Size) -> str:
+def size_expr(size: IntOrSymInt) -> str:
     if isinstance(size, torch.SymInt):
         return f"({PythonPrinter().doprint(size.node.expr)})"
     return str(size)
 
 
-def symbols_read(plan: Plan, sizes: Iterable[Size]) -> tuple[str, ...]:
+def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, ...]:
     """Statements that read the symbols in these sizes from the inputs as they come: layouts may change in the call."""
-    needed = _symbols_in(sizes)
-    return tuple(_reading(name, position, dim) for name, position, dim in plan.symbols if name in needed)
+    needed = symbols_in(sizes)
+    return tuple(_symbol_read(name, position, dim) for name, position, dim in plan.symbol_sources if name in needed)
 
 
-def _symbols_in(sizes: Iterable[Size]) -> set[str]:
+def symbols_in(sizes: Iterable[IntOrSymInt]) -> set[str]:
     return {str(symbol) for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
 
 
-def _laid_out(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def _with_strides(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """A result as its views are told to see it: operators may lie about how what they give lies, the user's own above all."""
     if all(n < 2 or a == b for n, a, b in zip(result.shape, result.stride(), strides, strict=True)):
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device).copy_(result)
 
 
-def _reading(symbol: str, position: int, dim: int) -> str:
+def _symbol_read(symbol: str, position: int, dim: int) -> str:
     if dim < -2:
         return f"{symbol} = i{position}.stride({-3 - dim})"
     if dim == -2:

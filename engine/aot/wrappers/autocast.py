@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from engine.aot.wrappers.layer import Layer
-from engine.ir.plan import Plan
+from engine.aot.wrappers.layer import WrapperCode
+from engine.ir.plan import AotMetadata
 from engine.records.aot import WrapperAction
 
 NAME = "autocast off"
 
 
-def pre_compile(plan: Plan) -> tuple[WrapperAction, ...]:
+def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
     """One action a device type whose autocast was on."""
     why = "its casts are operators of the functional graph; casting twice could change results"
-    return tuple(WrapperAction(device, "autocast switched off", why) for device in plan.autocast)
+    return tuple(WrapperAction(device, "autocast switched off", why) for device in plan.autocast_devices)
 
 
-def post_compile(plan: Plan) -> Layer:
+def post_compile(plan: AotMetadata) -> WrapperCode:
     """A guard around the run."""
-    if not plan.autocast:
-        return Layer()
-    return Layer(holding="without_autocast()", names={"without_autocast": torch._C._DisableAutocast})
+    if not plan.autocast_devices:
+        return WrapperCode()
+    return WrapperCode(context_manager="without_autocast()", namespace={"without_autocast": torch._C._DisableAutocast})

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.wrappers.layer import Layer, weave
-from engine.aot.wrappers.rewrite import rewritten
-from engine.aot.wrappers.wrapper import Call, Change
-from engine.ir.plan import InputPlan, OutputPlan, Plan
+from engine.aot.wrappers.layer import WrapperCode, compose_inner_wrappers
+from engine.aot.wrappers.rewrite import replace_placeholders
+from engine.aot.wrappers.wrapper import PreCompileResult, TracedCall
+from engine.ir.plan import AotMetadata, InputAliasInfo, OutputAliasInfo
 from engine.ir.relation_guard import SameObject
 from engine.records.aot import WrapperAction
 
@@ -19,16 +19,16 @@ NAME = "duplicate arguments"
 
 
 @dataclass(frozen=True)
-class Duplicates:
+class DedupMetadata:
     """``kept[n]`` is the first input that is the same tensor as input ``n``; ``results`` how many outputs there are."""
 
-    kept: tuple[int, ...]
-    results: int
+    first_occurrence: tuple[int, ...]
+    num_outputs: int
 
 
-def pre_compile(call: Call) -> Change | None:
+def pre_compile(call: TracedCall) -> PreCompileResult | None:
     """Leave out every input that is the same object as an earlier one; None when there is none."""
-    kept = _kept(call)
+    kept = _first_occurrences(call)
     if all(n == k for n, k in enumerate(kept)):
         return None
 
@@ -36,28 +36,29 @@ def pre_compile(call: Call) -> Change | None:
         return copy.node_copy(node) if kept[n] == n else known[placeholders[kept[n]]]
 
     placeholders = [n for n in call.graph.graph.nodes if n.op == "placeholder"]
-    graph = rewritten(call.graph, place)
+    graph = replace_placeholders(call.graph, place)
     twice = [(call.inputs[n], call.inputs[k]) for n, k in enumerate(kept) if n != k]
     why = "one tensor: what is written through one must show in the other"
     actions = tuple(WrapperAction(i.name, f"passed as {k.name}", why) for i, k in twice)
-    guards = tuple(SameObject(i.origin, k.origin, same=True) for i, k in twice if i.origin != k.origin)
+    guards = tuple(SameObject(i.source, k.source, expect_same=True) for i, k in twice if i.source != k.source)
     returned = next(n for n in reversed(call.graph.graph.nodes) if n.op == "output").args[0]
     inputs = tuple(i for n, i in enumerate(call.inputs) if kept[n] == n)
-    return Change(Call(graph, inputs), actions, Duplicates(kept, len(returned)), guards)
+    return PreCompileResult(TracedCall(graph, inputs), actions, DedupMetadata(kept, len(returned)), guards)
 
 
-def _kept(call: Call) -> tuple[int, ...]:
+def _first_occurrences(call: TracedCall) -> tuple[int, ...]:
     first: dict[int, int] = {}
     return tuple(
-        first.setdefault(id(i.real), n) if isinstance(i.real, torch.Tensor) else n for n, i in enumerate(call.inputs)
+        first.setdefault(id(i.example_value), n) if isinstance(i.example_value, torch.Tensor) else n
+        for n, i in enumerate(call.inputs)
     )
 
 
-def post_compile(change: Change, run: Any) -> Any:
+def post_compile(change: PreCompileResult, run: Any) -> Any:
     """Calls with the first of each."""
-    plan: Duplicates = change.plan
-    inputs = tuple(InputPlan(f"i{n}") for n in range(len(plan.kept)))
-    outputs = tuple(OutputPlan(f"r{n}", "result", n) for n in range(plan.results))
-    arguments = tuple(f"i{n}" for n, k in enumerate(plan.kept) if n == k)
-    layer = Layer(arguments=arguments, outputs=tuple(f"r{n}" for n in range(plan.results)))
-    return weave(run, Plan(inputs, outputs, plan.results), (layer,))
+    plan: DedupMetadata = change.runtime_metadata
+    inputs = tuple(InputAliasInfo(f"i{n}") for n in range(len(plan.first_occurrence)))
+    outputs = tuple(OutputAliasInfo(f"r{n}", "result", n) for n in range(plan.num_outputs))
+    arguments = tuple(f"i{n}" for n, k in enumerate(plan.first_occurrence) if n == k)
+    layer = WrapperCode(graph_arguments=arguments, output_exprs=tuple(f"r{n}" for n in range(plan.num_outputs)))
+    return compose_inner_wrappers(run, AotMetadata(inputs, outputs, plan.num_outputs), (layer,))

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import torch.fx
 
-from engine.aot.wrappers.layer import Layer
-from engine.graph.passes.drop_dead import is_droppable
+from engine.aot.wrappers.layer import WrapperCode
+from engine.graph.passes.drop_dead import is_removable
 from engine.graph.randomness import is_random
-from engine.graph.rules import IllegalGraph
-from engine.ir.plan import Plan
+from engine.graph.rules import GraphVerificationError
+from engine.ir.plan import AotMetadata
 from engine.records.aot import WrapperAction
 
 NAME = "effects in order"
@@ -22,34 +22,36 @@ NAME = "effects in order"
 
 def has_effects(node: torch.fx.Node) -> bool:
     """Whether an operator may do more than give results and draw random numbers."""
-    return node.op == "call_function" and not is_droppable(node) and not is_random(node)
+    return node.op == "call_function" and not is_removable(node) and not is_random(node)
 
 
-def effects_of(module: torch.fx.GraphModule) -> tuple[str, ...]:
+def effectful_ops(module: torch.fx.GraphModule) -> tuple[str, ...]:
     """Names of the operators with effects, in order."""
     return tuple(n.name for n in module.graph.nodes if has_effects(n))
 
 
-def check_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.GraphModule], title: str) -> None:
+def check_effect_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.GraphModule], title: str) -> None:
     """Hold that the halves of a graph together have its effects, each once, and each half in the graph's order.
 
     Raises:
         IllegalGraph: they have not.
     """
-    known = effects_of(whole)
-    found = [effects_of(half) for half in halves]
+    known = effectful_ops(whole)
+    found = [effectful_ops(half) for half in halves]
     in_order = all(list(names) == [n for n in known if n in names] for names in found)
     if not in_order or sorted(known) != sorted(n for names in found for n in names):
-        raise IllegalGraph(title, ("its halves do not have its effects in its order",))
+        raise GraphVerificationError(title, ("its halves do not have its effects in its order",))
 
 
-def pre_compile(plan: Plan) -> tuple[WrapperAction, ...]:
+def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
     """One action an operator."""
-    count = len(plan.effects)
+    count = len(plan.effectful_ops)
     why = "it may have effects: they happen once, and in the order of the code"
-    return tuple(WrapperAction(name, f"kept in place {n + 1} of {count}", why) for n, name in enumerate(plan.effects))
+    return tuple(
+        WrapperAction(name, f"kept in place {n + 1} of {count}", why) for n, name in enumerate(plan.effectful_ops)
+    )
 
 
-def post_compile(plan: Plan) -> Layer:
+def post_compile(plan: AotMetadata) -> WrapperCode:
     """Nothing is to be done when the call runs."""
-    return Layer()
+    return WrapperCode()

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.analyse import is_drawing, is_mutating
-from engine.aot.views import writes_to
-from engine.aot.wrappers.wrapper import Call, Change, Run
+from engine.aot.analyse import may_draw_random, may_mutate
+from engine.aot.views import write_count
+from engine.aot.wrappers.wrapper import PreCompileResult, Run, TracedCall
 from engine.ir.frame import GraphInput
 from engine.records.aot import WrapperAction
 
 NAME = "errors"
 
 
-class HasRunError(Exception):
+class EagerRunError(Exception):
     """Carries what the traced graph raised when it ran in the functional one's place: it may not run once more."""
 
     def __init__(self, error: Exception) -> None:
@@ -26,30 +26,32 @@ class HasRunError(Exception):
         self.error = error
 
 
-def once(traced: Run) -> Run:
+def wrap_eager_run(traced: Run) -> Run:
     """A traced graph to be run inside of this wrapper in place of the functional one."""
 
     def call(*inputs: Any) -> Any:
         try:
             return traced(*inputs)
         except Exception as error:
-            raise HasRunError(error) from None
+            raise EagerRunError(error) from None
 
     return call
 
 
 @dataclass(frozen=True)
-class Again:
+class ErrorFallback:
     """The traced graph, whether random numbers are drawn that must be drawn again, and the inputs that are written to."""
 
-    traced: Run
-    draws: bool
-    written: tuple[int, ...]
+    run_eager: Run
+    draws_random: bool
+    mutated_inputs: tuple[int, ...]
 
 
-def pre_compile(call: Call) -> Change | None:
+def pre_compile(call: TracedCall) -> PreCompileResult | None:
     """Keep the traced graph at hand where an input is written to; None where nothing is."""
-    written = tuple(n for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor) and _may_change(call, i))
+    written = tuple(
+        n for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor) and _may_be_mutated(call, i)
+    )
     if not written:
         return None
     why = "an exception half-way leaves the inputs as eager leaves them"
@@ -57,36 +59,38 @@ def pre_compile(call: Call) -> Change | None:
         WrapperAction(name, "written by the traced graph where the functional one raises", why)
         for name in (call.inputs[n].name for n in written)
     )
-    draws = any(is_drawing(n) for n in call.graph.graph.nodes)
-    return Change(call, actions, Again(types.MethodType(type(call.graph).forward, call.graph), draws, written))
+    draws = any(may_draw_random(n) for n in call.graph.graph.nodes)
+    return PreCompileResult(
+        call, actions, ErrorFallback(types.MethodType(type(call.graph).forward, call.graph), draws, written)
+    )
 
 
-def _may_change(call: Call, i: GraphInput) -> bool:
+def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
     if i.fake.is_inference():
-        return any(is_mutating(n) for n in call.graph.graph.nodes)
-    return writes_to(i.fake) != i.version
+        return any(may_mutate(n) for n in call.graph.graph.nodes)
+    return write_count(i.fake) != i.initial_version
 
 
-def version_of(t: torch.Tensor) -> int:
+def version_or_zero(t: torch.Tensor) -> int:
     """How often a tensor was written to; inference tensors do not count."""
     return 0 if t.is_inference() else t._version
 
 
-def post_compile(change: Change, run: Run) -> Run:
+def post_compile(change: PreCompileResult, run: Run) -> Run:
     """Tries, and runs the traced graph from the same state of the random numbers where that raises before anything was written."""
-    again: Again = change.plan
-    traced, draws, written = again.traced, again.draws, again.written
+    again: ErrorFallback = change.runtime_metadata
+    traced, draws, written = again.run_eager, again.draws_random, again.mutated_inputs
 
     def call(*inputs: Any) -> Any:
         state = torch.get_rng_state() if draws else None
-        versions = [version_of(inputs[n]) for n in written]
+        versions = [version_or_zero(inputs[n]) for n in written]
         try:
             return run(*inputs)
-        except HasRunError as done:
+        except EagerRunError as done:
             raised = done.error
         except Exception:
             raised = None
-            if versions != [version_of(inputs[n]) for n in written]:
+            if versions != [version_or_zero(inputs[n]) for n in written]:
                 raise
         if raised is not None:
             raise raised

@@ -16,55 +16,55 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engine.aot.views import NotFunctional
-from engine.aot.wrappers.again import Again, NotAgain
-from engine.graph.randomness import drawn_from
+from engine.aot.views import CannotFunctionalize
+from engine.aot.wrappers.again import DoubleBackwardUnsupported, EagerRerun
+from engine.graph.randomness import get_rng_states
 
-UNEXPECTED = (
+UNEXPECTED_TANGENT_MESSAGE = (
     "The gradient of an output of this compiled graph came back as a {}, which is not what the output is; the call cannot be run again "
     "to follow it: {}. Compile with backend='eager', or leave this part uncompiled (engine.disable)."
 )
 
 
 @dataclass(frozen=True)
-class Parts:
+class SubclassSpec:
     """How a subclass is put together; parts that are subclasses themselves are nested."""
 
     type: Any
-    names: tuple[str, ...]
+    inner_names: tuple[str, ...]
     context: Any
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     """Numbers, or expressions over the sizes of a call's inputs: see ``at``."""
-    inside: tuple[Parts | None, ...]
+    inner_specs: tuple[SubclassSpec | None, ...]
     """Per name: the parts of the part, None for a plain tensor."""
-    fixed: tuple[tuple[str, Any], ...] = ()
+    constant_attrs: tuple[tuple[str, Any], ...] = ()
     """What else it is made of, by name: a mesh of devices, say."""
-    varies: bool = False
+    is_dynamic: bool = False
     """Whether there are symbols in its sizes, or in those of what is inside of it."""
 
     @classmethod
-    def of(cls, name: str, whole: Any) -> Parts:
+    def from_tensor(cls, name: str, whole: Any) -> SubclassSpec:
         """How ``whole`` is put together.
 
         Raises:
             NotFunctional: its sizes vary, and it says more of itself than can be followed.
         """
-        names, context = _taken_apart(whole)
+        names, context = _tensor_flatten(whole)
         varies = bool(whole._has_symbolic_sizes_strides)
-        if varies and (whole.is_nested or not all(map(_is_known, tree_leaves(context)))):
-            raise NotFunctional(f"{name} is a {type(whole).__name__} whose sizes vary")
+        if varies and (whole.is_nested or not all(map(_is_symbol_free, tree_leaves(context)))):
+            raise CannotFunctionalize(f"{name} is a {type(whole).__name__} whose sizes vary")
         parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
         tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
-        inside = tuple(cls.of(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)
+        inside = tuple(cls.from_tensor(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)
         fixed = tuple((n, p) for n, p in parts if not isinstance(p, torch.Tensor))
         plain = tuple(n for n, _ in tensors)
-        varies = varies or any(i is not None and i.varies for i in inside)
+        varies = varies or any(i is not None and i.is_dynamic for i in inside)
         return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed, varies)
 
-    def at(self, known: Mapping[sympy.Symbol, int]) -> Parts:
+    def with_sizes(self, known: Mapping[sympy.Symbol, int]) -> SubclassSpec:
         """The same with numbers for sizes, as they are in one call; ``known`` has each of ``symbols``."""
-        if not self.varies:
+        if not self.is_dynamic:
             return self
 
         def number(size: Any) -> Any:
@@ -75,8 +75,8 @@ class Parts:
             context=tree_map(number, self.context),
             size=tuple(map(number, self.size)),
             stride=tuple(map(number, self.stride)),
-            inside=tuple(i if i is None else i.at(known) for i in self.inside),
-            varies=False,
+            inner_specs=tuple(i if i is None else i.with_sizes(known) for i in self.inner_specs),
+            is_dynamic=False,
         )
 
     def symbols(self) -> set[sympy.Symbol]:
@@ -85,52 +85,54 @@ class Parts:
         for leaf in tree_leaves(self.context):
             sizes += leaf if isinstance(leaf, torch.Size) else [leaf]
         own = {symbol for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
-        return own.union(*(i.symbols() for i in self.inside if i is not None))
+        return own.union(*(i.symbols() for i in self.inner_specs if i is not None))
 
-    def take(self, whole: Any) -> Iterator[Any]:
+    def flatten(self, whole: Any) -> Iterator[Any]:
         """The plain tensors inside, in order."""
-        for name, inside in zip(self.names, self.inside, strict=True):
+        for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
             part = getattr(whole, name)
             if inside is None:
                 yield part
             else:
-                yield from inside.take(part)
+                yield from inside.flatten(part)
 
-    def paths(self) -> Iterator[tuple[str, ...]]:
+    def inner_paths(self) -> Iterator[tuple[str, ...]]:
         """How each plain tensor is reached."""
-        for name, inside in zip(self.names, self.inside, strict=True):
-            for rest in ((),) if inside is None else inside.paths():
+        for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
+            for rest in ((),) if inside is None else inside.inner_paths():
                 yield (name, *rest)
 
-    def build(self, *plain: Any) -> Any:
+    def unflatten(self, *plain: Any) -> Any:
         """The subclass around plain tensors."""
         return self._build(iter(plain))
 
     def _build(self, plain: Iterator[Any]) -> Any:
         parts = {
             name: next(plain) if inside is None else inside._build(plain)
-            for name, inside in zip(self.names, self.inside, strict=True)
+            for name, inside in zip(self.inner_names, self.inner_specs, strict=True)
         }
-        return self.type.__tensor_unflatten__(parts | dict(self.fixed), self.context, self.size, self.stride)
+        return self.type.__tensor_unflatten__(parts | dict(self.constant_attrs), self.context, self.size, self.stride)
 
-    def is_of(self, value: Any) -> bool:
+    def matches(self, value: Any) -> bool:
         """Whether ``value`` is put together in this way, whatever its strides are."""
         return self._matches(value, of_same_context=True)
 
-    def is_made_alike(self, value: Any) -> bool:
+    def matches_except_context(self, value: Any) -> bool:
         """Whether ``value`` is of the same class and sizes, and made of parts by the same names, whatever else it says of itself."""
         return self._matches(value, of_same_context=False)
 
     def _matches(self, value: Any, *, of_same_context: bool) -> bool:
         if type(value) is not self.type or not _is_shape(value.shape, self.size):
             return False
-        names, context = _taken_apart(value)
+        names, context = _tensor_flatten(value)
         if of_same_context and context != self.context:
             return False
-        fixed = dict(self.fixed)
-        if sorted(names) != sorted((*self.names, *fixed)) or any(getattr(value, n) is not f for n, f in fixed.items()):
+        fixed = dict(self.constant_attrs)
+        if sorted(names) != sorted((*self.inner_names, *fixed)) or any(
+            getattr(value, n) is not f for n, f in fixed.items()
+        ):
             return False
-        pairs = zip(self.names, self.inside, strict=True)
+        pairs = zip(self.inner_names, self.inner_specs, strict=True)
         return all(
             not is_traceable_wrapper_subclass(getattr(value, n))
             if i is None
@@ -139,7 +141,7 @@ class Parts:
         )
 
 
-_PLAIN = (
+_SYMBOL_FREE_TYPES = (
     int,
     float,
     bool,
@@ -154,9 +156,9 @@ _PLAIN = (
 )
 
 
-def _is_known(leaf: Any) -> bool:
+def _is_symbol_free(leaf: Any) -> bool:
     """Whether no symbol can be hidden in a part of a context. What torch's ``DTensor`` hides there it does not read."""
-    return isinstance(leaf, _PLAIN) or type(leaf).__module__.startswith("torch.distributed.")
+    return isinstance(leaf, _SYMBOL_FREE_TYPES) or type(leaf).__module__.startswith("torch.distributed.")
 
 
 def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
@@ -183,60 +185,66 @@ def _same(left: Any, right: Any) -> bool:
     return left == right if isinstance(left, int) else statically_known_true(left == right)
 
 
-def _taken_apart(whole: Any) -> tuple[list[str], Any]:
+def _tensor_flatten(whole: Any) -> tuple[list[str], Any]:
     """Names of the parts, and the context that holds for the tensor whether or not it requires grad."""
     names, context = (whole.detach() if whole.requires_grad else whole).__tensor_flatten__()
     return names, context
 
 
 @dataclass
-class Gradient:
+class SubclassGradient:
     """How the gradient of an input that is a subclass is put together: known once the backward is traced."""
 
     name: str
-    given: Parts
-    found: Parts | None = None
-    is_read: bool = True
+    input_spec: SubclassSpec
+    grad_spec: SubclassSpec | None = None
+    is_saved_for_backward: bool = True
     """Whether the backward reads what is inside of the input: then it must not have been written to since."""
 
-    def put_together(self, *plain: Any) -> Any:
+    def unflatten_input(self, *plain: Any) -> Any:
         """In the traced graph: the input around its parts, from which gradients flow back into the parts."""
-        return _Put.apply(self.given, self._note, *plain)  # type: ignore[no-untyped-call]
+        return _UnflattenFunction.apply(self.input_spec, self._record_grad_spec, *plain)  # type: ignore[no-untyped-call]
 
-    def _note(self, gradient: Any) -> Parts:
-        if not (self.given.is_made_alike(gradient) if self.found is None else self.found.is_of(gradient)):
+    def _record_grad_spec(self, gradient: Any) -> SubclassSpec:
+        if not (
+            self.input_spec.matches_except_context(gradient)
+            if self.grad_spec is None
+            else self.grad_spec.matches(gradient)
+        ):
             kind = type(gradient).__name__
-            other = f"{kind} of other parts" if type(gradient) is self.given.type else kind
-            raise NotFunctional(f"the gradient of {self.name}, a {self.given.type.__name__}, would be a {other}")
-        if self.found is None:  # later ones are of calls that are run again
-            self.found = Parts.of(self.name, gradient)
-        return self.found
+            other = f"{kind} of other parts" if type(gradient) is self.input_spec.type else kind
+            raise CannotFunctionalize(
+                f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {other}"
+            )
+        if self.grad_spec is None:  # later ones are of calls that are run again
+            self.grad_spec = SubclassSpec.from_tensor(self.name, gradient)
+        return self.grad_spec
 
-    def take_apart(self, whole: Any, known: Mapping[sympy.Symbol, int]) -> tuple[Any, ...]:
+    def flatten_input(self, whole: Any, known: Mapping[sympy.Symbol, int]) -> tuple[Any, ...]:
         """Around the compiled graph: the parts of the input, whose gradients become one of the whole; ``known`` are the sizes of the call."""
-        given = self.given.at(known)
-        found = given if self.found is None else self.found.at(known)
-        taken: tuple[Any, ...] = _Taken.apply(given, found, whole, self.is_read)  # type: ignore[no-untyped-call]
+        given = self.input_spec.with_sizes(known)
+        found = given if self.grad_spec is None else self.grad_spec.with_sizes(known)
+        taken: tuple[Any, ...] = _FlattenFunction.apply(given, found, whole, self.is_saved_for_backward)  # type: ignore[no-untyped-call]
         return taken
 
 
-def taken_apart(parts: Parts, whole: Any) -> tuple[Any, ...]:
+def flatten_with_grad(parts: SubclassSpec, whole: Any) -> tuple[Any, ...]:
     """The parts of what is put together inside a graph, whose gradients become one of the whole."""
-    taken: tuple[Any, ...] = _Taken.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call]
+    taken: tuple[Any, ...] = _FlattenFunction.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call]
     return taken
 
 
-def _parts_of_gradient(gradient: Any) -> Parts:
-    return Parts.of("a gradient", gradient)
+def _spec_of_gradient(gradient: Any) -> SubclassSpec:
+    return SubclassSpec.from_tensor("a gradient", gradient)
 
 
-class _Taken(torch.autograd.Function):
+class _FlattenFunction(torch.autograd.Function):
     """A subclass to its parts; back, gradients of parts to one of the subclass."""
 
     @staticmethod
-    def forward(ctx: Any, parts: Parts, gradient: Parts, whole: Any, is_read: bool) -> tuple[Any, ...]:
+    def forward(ctx: Any, parts: SubclassSpec, gradient: SubclassSpec, whole: Any, is_read: bool) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        plain = tuple(p.detach() for p in parts.take(whole))
+        plain = tuple(p.detach() for p in parts.flatten(whole))
         ctx.gradient, ctx.like = gradient, tuple((p.shape, p.dtype, p.device) for p in plain)
         ctx.whole, ctx.version = (whole, whole._version) if is_read else (None, 0)
         return plain
@@ -249,7 +257,7 @@ class _Taken(torch.autograd.Function):
             _check_version(ctx.whole, ctx.version)
         pairs = zip(grads, ctx.like, strict=True)
         filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
-        return None, None, _Put.apply(ctx.gradient, _parts_of_gradient, *filled), None  # type: ignore[no-untyped-call]
+        return None, None, _UnflattenFunction.apply(ctx.gradient, _spec_of_gradient, *filled), None  # type: ignore[no-untyped-call]
 
 
 def _check_version(tensor: torch.Tensor, version: int) -> None:
@@ -260,74 +268,74 @@ def _check_version(tensor: torch.Tensor, version: int) -> None:
         )
 
 
-class _Put(torch.autograd.Function):
+class _UnflattenFunction(torch.autograd.Function):
     """Parts to the subclass around them; back, a gradient of the subclass to those of its parts."""
 
     @staticmethod
-    def forward(ctx: Any, parts: Parts, note: Any, *plain: Any) -> Any:
+    def forward(ctx: Any, parts: SubclassSpec, note: Any, *plain: Any) -> Any:
         ctx.set_materialize_grads(False)
         ctx.note, ctx.count = note, len(plain)
-        return parts.build(*(p.detach() for p in plain))
+        return parts.unflatten(*(p.detach() for p in plain))
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         if gradient is None:
             return (None, None) + (None,) * ctx.count
-        return None, None, *taken_apart(ctx.note(gradient), gradient)
+        return None, None, *flatten_with_grad(ctx.note(gradient), gradient)
 
 
 @dataclass(frozen=True)
-class Born:
+class RerunContext:
     """One call as it was, for gradients that come back as another kind of tensor than the compiled backward knows."""
 
-    again: Again
+    rerun: EagerRerun
     inputs: tuple[Any, ...]
     versions: tuple[int, ...]
-    random: tuple[torch.Tensor, ...]
+    rng_state: tuple[torch.Tensor, ...]
 
     @classmethod
-    def of(cls, again: Again, inputs: tuple[Any, ...]) -> Born:
+    def capture(cls, again: EagerRerun, inputs: tuple[Any, ...]) -> RerunContext:
         """The call that is about to be made."""
         tensors = [isinstance(i, torch.Tensor) and not i.is_inference() for i in inputs]
         versions = tuple(i._version if t else 0 for i, t in zip(inputs, tensors, strict=True))
-        return cls(again, inputs, versions, drawn_from(again.devices))
+        return cls(again, inputs, versions, get_rng_states(again.rng_devices))
 
-    def put_together(self, number: int, parts: Parts, plain: Sequence[Any]) -> Any:
+    def unflatten_output(self, number: int, parts: SubclassSpec, plain: Sequence[Any]) -> Any:
         """Output ``number`` of the call."""
-        needing = [self.inputs[n] for n in self.again.needing]
-        return _Output.apply(self, number, parts, len(plain), *plain, *needing)  # type: ignore[no-untyped-call]
+        needing = [self.inputs[n] for n in self.rerun.grad_inputs]
+        return _UnflattenOutputFunction.apply(self, number, parts, len(plain), *plain, *needing)  # type: ignore[no-untyped-call]
 
     def gradients(self, number: int, tangent: Any) -> Sequence[Any]:
         """Gradients of the inputs that need one, for a gradient of output ``number``."""
         for n, (given, version) in enumerate(zip(self.inputs, self.versions, strict=True)):
-            if n not in self.again.written and isinstance(given, torch.Tensor) and not given.is_inference():
+            if n not in self.rerun.mutated_inputs and isinstance(given, torch.Tensor) and not given.is_inference():
                 _check_version(given, version)
-        tangents = [tangent if n == number else None for n in range(len(self.again.nodes))]
+        tangents = [tangent if n == number else None for n in range(len(self.rerun.output_nodes))]
         try:
             with torch.enable_grad():
-                found = self.again.gradients(self.inputs, self.versions, self.random, tangents)
-        except NotAgain as error:
-            raise RuntimeError(UNEXPECTED.format(type(tangent).__name__, error)) from None
+                found = self.rerun.gradients(self.inputs, self.versions, self.rng_state, tangents)
+        except DoubleBackwardUnsupported as error:
+            raise RuntimeError(UNEXPECTED_TANGENT_MESSAGE.format(type(tangent).__name__, error)) from None
         if torch.is_grad_enabled():
             return found
         return [None if g is None else g.detach() for g in found]
 
 
-class _Output(torch.autograd.Function):
+class _UnflattenOutputFunction(torch.autograd.Function):
     """Parts to an output; back, its gradient to those of the parts, or straight to the inputs where it is of another kind."""
 
     @staticmethod
-    def forward(ctx: Any, born: Born, number: int, parts: Parts, count: int, *given: Any) -> Any:
+    def forward(ctx: Any, born: RerunContext, number: int, parts: SubclassSpec, count: int, *given: Any) -> Any:
         ctx.set_materialize_grads(False)
         ctx.born, ctx.number, ctx.parts, ctx.count = born, number, parts, count
-        return parts.build(*(p.detach() for p in given[:count]))
+        return parts.unflatten(*(p.detach() for p in given[:count]))
 
     @staticmethod
     def backward(ctx: Any, tangent: Any) -> Any:
-        inputs = len(ctx.born.again.needing)
+        inputs = len(ctx.born.rerun.grad_inputs)
         none = (None,) * 4
         if tangent is None:
             return none + (None,) * (ctx.count + inputs)
-        if ctx.parts.is_of(tangent):
-            return *none, *taken_apart(ctx.parts, tangent), *((None,) * inputs)
+        if ctx.parts.matches(tangent):
+            return *none, *flatten_with_grad(ctx.parts, tangent), *((None,) * inputs)
         return *none, *((None,) * ctx.count), *ctx.born.gradients(ctx.number, tangent)

@@ -10,7 +10,7 @@ import torch.fx
 from engine.aot.analyse import output_args
 
 
-def rewritten(
+def replace_placeholders(
     graph: torch.fx.GraphModule,
     place: Callable[[torch.fx.Graph, int, torch.fx.Node, dict[torch.fx.Node, Any]], Any],
     outputs: Sequence[int] | None = None,

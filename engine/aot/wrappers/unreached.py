@@ -16,7 +16,7 @@ from torch.autograd.variable import Variable
 _task: Callable[[], int] = torch._C._current_graph_task_id
 
 
-class _Quiet:
+class _SuppressedHook:
     """A hook that is not called with nothing during one backward."""
 
     def __init__(self, hook: Callable[[Any], Any], task: int) -> None:
@@ -27,15 +27,15 @@ class _Quiet:
         return None if gradient is None and _task() == self.task else self.hook(gradient)
 
 
-class _QuietAfter(_Quiet):
+class _SuppressedPostAccumulateHook(_SuppressedHook):
     """A hook for accumulated gradients that is not called where nothing was added during one backward."""
 
     def __init__(self, hook: Callable[[Any], Any], task: int, tensor: torch.Tensor) -> None:
         super().__init__(hook, task)
-        self._was = _state(tensor)
+        self._grad_before = _state(tensor)
 
     def __call__(self, tensor: torch.Tensor) -> Any:
-        return None if _task() == self.task and _state(tensor) == self._was else self.hook(tensor)
+        return None if _task() == self.task and _state(tensor) == self._grad_before else self.hook(tensor)
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:
@@ -43,27 +43,27 @@ def _state(tensor: torch.Tensor) -> tuple[int, int]:
     return id(gradient), 0 if gradient is None else gradient._version
 
 
-def keep_quiet(tensors: Iterable[torch.Tensor]) -> None:
+def suppress_undefined_grad_hooks(tensors: Iterable[torch.Tensor]) -> None:
     """Keep the hooks of ``tensors`` quiet until the current backward ends, unless a gradient comes to them another way."""
     task = _task()
-    changed: list[tuple[dict[int, Any], int, _Quiet]] = []
+    changed: list[tuple[dict[int, Any], int, _SuppressedHook]] = []
 
-    def keep(hooks: Any, quiet: Callable[[Callable[[Any], Any]], _Quiet]) -> None:
+    def keep(hooks: Any, quiet: Callable[[Callable[[Any], Any]], _SuppressedHook]) -> None:
         for key, hook in list(hooks.items()) if hooks else ():
-            if isinstance(hook, _Quiet) and hook.task == task:
+            if isinstance(hook, _SuppressedHook) and hook.task == task:
                 continue
             # One that a backward left that raised is made anew.
-            hooks[key] = made = quiet(hook.hook if isinstance(hook, _Quiet) else hook)
+            hooks[key] = made = quiet(hook.hook if isinstance(hook, _SuppressedHook) else hook)
             changed.append((hooks, key, made))
 
     for tensor in tensors:
-        keep(tensor._backward_hooks, partial(_Quiet, task=task))
-        keep(tensor._post_accumulate_grad_hooks, partial(_QuietAfter, task=task, tensor=tensor))
+        keep(tensor._backward_hooks, partial(_SuppressedHook, task=task))
+        keep(tensor._post_accumulate_grad_hooks, partial(_SuppressedPostAccumulateHook, task=task, tensor=tensor))
     if changed:
-        Variable._execution_engine.queue_callback(lambda: _give_back(changed))
+        Variable._execution_engine.queue_callback(lambda: _restore_hooks(changed))
 
 
-def _give_back(changed: Iterable[tuple[dict[int, Any], int, _Quiet]]) -> None:
+def _restore_hooks(changed: Iterable[tuple[dict[int, Any], int, _SuppressedHook]]) -> None:
     for hooks, key, quiet in changed:
         if hooks.get(key) is quiet:
             hooks[key] = quiet.hook

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-ALIASES = frozenset((torch.ops.aten.detach.default, torch.ops.aten.alias.default))
+NOOP_ALIAS_OPS = frozenset((torch.ops.aten.detach.default, torch.ops.aten.alias.default))
 
 
-def drop_aliases(module: torch.fx.GraphModule) -> int:
+def remove_noop_aliases(module: torch.fx.GraphModule) -> int:
     """Let users of an alias read what it stands for, in place; returns how many went.
 
     An alias of an input or constant that is returned as it is stays: a result must be a tensor of its own.
@@ -16,7 +16,7 @@ def drop_aliases(module: torch.fx.GraphModule) -> int:
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     dropped = 0
     for node in list(module.graph.nodes):
-        if node.op != "call_function" or node.target not in ALIASES:
+        if node.op != "call_function" or node.target not in NOOP_ALIAS_OPS:
             continue
         (source,) = node.all_input_nodes
         if source.op in ("placeholder", "get_attr") and output in node.users:

@@ -6,14 +6,14 @@ import torch
 import torch.fx
 
 
-def drop_dead(module: torch.fx.GraphModule) -> int:
+def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
     """Erase dead nodes of a functional graph in place; returns how many.
 
     Random operators stay although dead: they move the generator on, and eager would run them.
     """
     dropped = 0
     for node in reversed(list(module.graph.nodes)):
-        if not node.users and is_droppable(node):
+        if not node.users and is_removable(node):
             module.graph.erase_node(node)
             dropped += 1
     if dropped:
@@ -21,7 +21,7 @@ def drop_dead(module: torch.fx.GraphModule) -> int:
     return dropped
 
 
-def is_droppable(node: torch.fx.Node) -> bool:
+def is_removable(node: torch.fx.Node) -> bool:
     """Whether leaving out an unread node could not be noticed."""
     if node.op in ("placeholder", "output", "call_module", "call_method"):
         return False

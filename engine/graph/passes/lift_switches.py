@@ -14,60 +14,60 @@ from torch._subclasses.fake_tensor import FakeTensor
 from engine.ir.frame import GraphInput
 
 Run = Callable[..., Any]
-Switches = tuple[tuple[int, bool], ...]
+RequiresGradCalls = tuple[tuple[int, bool], ...]
 """Positions of inputs, each with whether it is told to require gradients, in order."""
 
 
 @dataclass(frozen=True)
-class Lifted:
+class LiftedRequiresGrad:
     """A graph without its switches of inputs, and those that are thrown before it and after it."""
 
     graph: torch.fx.GraphModule
-    before: Switches
-    after: Switches
-    ahead: int
+    before: RequiresGradCalls
+    after: RequiresGradCalls
+    before_all_operations: int
     """How many of those before it stood ahead of all that may raise."""
 
     @contextmanager
-    def as_inside(self, inputs: Sequence[GraphInput]) -> Iterator[None]:
+    def inputs_as_in_graph(self, inputs: Sequence[GraphInput]) -> Iterator[None]:
         """The inputs as the graph finds them, for as long as it is compiled; then those of the call are as before, and fakes as inside."""
         concerned = [inputs[n] for n in dict.fromkeys(n for n, _ in (*self.before, *self.after))]
-        was = [i.real.requires_grad for i in concerned]
+        was = [i.example_value.requires_grad for i in concerned]
         try:
-            _throw(self.before, [i.real for i in inputs])
+            _apply(self.before, [i.example_value for i in inputs])
             for i in concerned:
-                i.fake.requires_grad_(i.real.requires_grad)
+                i.fake.requires_grad_(i.example_value.requires_grad)
             yield
         finally:
             for i, wanted in zip(concerned, was, strict=True):
-                i.real.requires_grad_(wanted)
+                i.example_value.requires_grad_(wanted)
 
-    def around(self, run: Run) -> Run:
+    def wrap(self, run: Run) -> Run:
         """``run`` of the graph without switches, with them. Where it raises, only those ahead of all operations have been thrown."""
-        before, after, ahead = self.before, self.after, self.ahead
+        before, after, ahead = self.before, self.after, self.before_all_operations
 
         def call(*inputs: Any) -> Any:
-            _throw(before[:ahead], inputs)
+            _apply(before[:ahead], inputs)
             was = [(inputs[n], inputs[n].requires_grad) for n, _ in before[ahead:]]
-            _throw(before[ahead:], inputs)
+            _apply(before[ahead:], inputs)
             try:
                 made = run(*inputs)
             except BaseException:
                 for tensor, wanted in reversed(was):
                     tensor.requires_grad_(wanted)
                 raise
-            _throw(after, inputs)
+            _apply(after, inputs)
             return made
 
         return call
 
 
-def _throw(switches: Switches, inputs: Sequence[Any]) -> None:
+def _apply(switches: RequiresGradCalls, inputs: Sequence[Any]) -> None:
     for n, wanted in switches:
         inputs[n].requires_grad_(wanted)
 
 
-def switches_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
+def requires_grad_calls(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     """Nodes that tell an input to require gradients, or not to, with that input."""
     found: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
@@ -78,7 +78,7 @@ def switches_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     return found
 
 
-def _seeing(graph: torch.fx.Graph, source: torch.fx.Node) -> list[torch.fx.Node]:
+def _nodes_sharing_storage(graph: torch.fx.Graph, source: torch.fx.Node) -> list[torch.fx.Node]:
     """An input and its views: what sees its memory."""
     storage = _storage(source)
     return [n for n in graph.nodes if n is source or (storage is not None and _storage(n) == storage)]
@@ -89,9 +89,9 @@ def _storage(node: torch.fx.Node) -> int | None:
     return value.untyped_storage()._cdata if type(value) is FakeTensor else None
 
 
-def lift_switches(module: torch.fx.GraphModule) -> Lifted | None:
+def lift_requires_grad(module: torch.fx.GraphModule) -> LiftedRequiresGrad | None:
     """The graph without switches of inputs; None where there are none, or one stands between two uses of its input, or of views of it."""
-    switches = switches_of(module.graph)
+    switches = requires_grad_calls(module.graph)
     if not switches:
         return None
     order = {node: n for n, node in enumerate(module.graph.nodes)}
@@ -99,7 +99,9 @@ def lift_switches(module: torch.fx.GraphModule) -> Lifted | None:
     before: list[tuple[int, bool]] = []
     after: list[tuple[int, bool]] = []
     for node, source in switches.items():
-        uses = [order[u] for seen in _seeing(module.graph, source) for u in seen.users if u not in switches]
+        uses = [
+            order[u] for seen in _nodes_sharing_storage(module.graph, source) for u in seen.users if u not in switches
+        ]
         if node.users or (uses and min(uses) < order[node] < max(uses)):
             return None
         is_last = bool(uses) and max(uses) < order[node]
@@ -111,4 +113,4 @@ def lift_switches(module: torch.fx.GraphModule) -> Lifted | None:
             known[node] = copied.node_copy(node, known.__getitem__)
     calls = [n for n in module.graph.nodes if n.op not in ("placeholder", "get_attr")]
     ahead = next((n for n, node in enumerate(calls) if node not in switches), 0)
-    return Lifted(torch.fx.GraphModule(module, copied), tuple(before), tuple(after), ahead)
+    return LiftedRequiresGrad(torch.fx.GraphModule(module, copied), tuple(before), tuple(after), ahead)

@@ -9,29 +9,29 @@ from dataclasses import replace
 
 import torch.fx
 
-from engine.graph.text import line_of
+from engine.graph.text import format_node
 from engine.ir.context import current_session
 from engine.records.graph import EditRecord, PassRecord
 
-PASSES = "engine_passes"
+PASS_RECORDS_KEY = "engine_passes"  # noqa: S105 -- a key of node.meta
 """In a module's ``meta``: what is recorded of the rewrites that it went through."""
-MOST = 100
+MAX_LINES = 100
 """Lines that are kept of what a pass took away, and of what it made."""
-MOST_EXACT = 4_000
+MAX_NODES_WITH_EDITS = 4_000
 """Nodes of a graph whose passes are kept edit by edit."""
 
 
-class Watch:
+class PassRecorder:
     """The passes that were watched so far; a pass sets ``module`` where it makes a new graph."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
         self.records: list[PassRecord] = []
-        self._left: tuple[str, ...] | None = None
+        self._last_graph: tuple[str, ...] | None = None
         """The graph as the last pass left it."""
 
     @contextlib.contextmanager
-    def watching(self, name: str) -> Iterator[None]:
+    def record_pass(self, name: str) -> Iterator[None]:
         """Compare the graph before with the graph after; without a session that records, do nothing."""
         if current_session() is None:
             yield
@@ -41,20 +41,22 @@ class Watch:
         after = _lines(self.module)
         gone = [text for node, text in before.items() if after.get(node) != text]
         made = [text for node, text in after.items() if before.get(node) != text]
-        told = PassRecord(name, len(before), len(after), len(gone), len(made), tuple(gone[:MOST]), tuple(made[:MOST]))
-        self.records.append(self._exact(told, tuple(before.values()), tuple(after.values())))
+        told = PassRecord(
+            name, len(before), len(after), len(gone), len(made), tuple(gone[:MAX_LINES]), tuple(made[:MAX_LINES])
+        )
+        self.records.append(self._with_edits(told, tuple(before.values()), tuple(after.values())))
 
-    def _exact(self, told: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:
+    def _with_edits(self, told: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:
         """The same with its edits, where the graph is small enough to keep them."""
-        if max(len(before), len(after)) > MOST_EXACT:
-            self._left = None
+        if max(len(before), len(after)) > MAX_NODES_WITH_EDITS:
+            self._last_graph = None
             return told
-        start = () if before == self._left else before
-        self._left = after
-        return replace(told, is_exact=True, edits=edits(before, after), start=start)
+        start = () if before == self._last_graph else before
+        self._last_graph = after
+        return replace(told, has_exact_edits=True, edits=diff_lines(before, after), lines_before=start)
 
 
-def edits(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRecord, ...]:
+def diff_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRecord, ...]:
     """What turns one text into the other, from the top down."""
     if before == after:
         return ()
@@ -63,4 +65,4 @@ def edits(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRecord, 
 
 
 def _lines(module: torch.fx.GraphModule) -> dict[str, str]:
-    return {node.name: line_of(node) for node in module.graph.nodes}
+    return {node.name: format_node(node) for node in module.graph.nodes}

@@ -23,9 +23,9 @@ from engine.lowering.ops import (
     special,
     views,
 )
-from engine.lowering.table import COMPLEX, TABLE, Lower
+from engine.lowering.table import COMPLEX_LOWERINGS, LOWERINGS, LoweringFn
 
-FAMILIES = (
+OP_MODULES = (
     pointwise,
     bits,
     special,
@@ -46,16 +46,16 @@ FAMILIES = (
 )
 
 
-def lowering_of(operator: Any) -> Lower | None:
+def find_lowering(operator: Any) -> LoweringFn | None:
     """The lowering of an operator for real tensors, None where there is none."""
-    return TABLE.get(operator)
+    return LOWERINGS.get(operator)
 
 
-def complex_lowering_of(operator: Any) -> Lower | None:
+def find_complex_lowering(operator: Any) -> LoweringFn | None:
     """The lowering of an operator for calls that take or give complex tensors, None where there is none."""
-    return COMPLEX.get(operator)
+    return COMPLEX_LOWERINGS.get(operator)
 
 
-def is_lowered(operator: Any) -> bool:
+def has_lowering(operator: Any) -> bool:
     """Whether an operator has a lowering of either kind."""
-    return operator in TABLE or operator in COMPLEX
+    return operator in LOWERINGS or operator in COMPLEX_LOWERINGS

@@ -6,20 +6,28 @@ from typing import Any
 
 import torch
 
-from engine.ir.loops import Builder, Op
+from engine.ir.loops import LoopBuilder, LoopIROp
 from engine.lowering.ops.pointwise import elementwise
-from engine.lowering.table import ALWAYS_BOOL, INT_TO_FLOAT, Lowering, NotLowered, Tensor, lowers, promoted
+from engine.lowering.table import (
+    ALWAYS_BOOL,
+    INT_TO_FLOAT,
+    LoweredTensor,
+    LoweringContext,
+    NotLowered,
+    promote_dtypes,
+    register_lowering,
+)
 
 aten = torch.ops.aten
 
 
-def _shift(low: Lowering, a: Any, other: Any, name: str) -> Tensor:
-    dtype = promoted((a, other))[1]
+def _shift(low: LoweringContext, a: Any, other: Any, name: str) -> LoweredTensor:
+    dtype = promote_dtypes((a, other))[1]
     if dtype == torch.bool or dtype.is_floating_point:
         raise NotLowered("only whole numbers are shifted by a kernel")
     width = torch.iinfo(dtype).bits
 
-    def compute(b: Builder, value: Op, by: Op) -> Op:
+    def compute(b: LoopBuilder, value: LoopIROp, by: LoopIROp) -> LoopIROp:
         """Shifts by less than nothing or by the whole width leave no bit, and only the sign to the right: eager's rule, not C's."""
         zero, most = b.constant(0, dtype), b.constant(width - 1, dtype)
         too_far = b.call("gt", by, most, dtype=torch.bool)
@@ -33,43 +41,43 @@ def _shift(low: Lowering, a: Any, other: Any, name: str) -> Tensor:
     return elementwise(low, (a, other), compute)
 
 
-@lowers(
+@register_lowering(
     aten.bitwise_left_shift.Tensor,
     aten.bitwise_left_shift.Tensor_Scalar,
     aten.bitwise_left_shift.Scalar_Tensor,
     aten.__lshift__.Tensor,
     aten.__lshift__.Scalar,
 )
-def left_shift(low: Lowering, a: Any, other: Any) -> Tensor:
+def left_shift(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
     return _shift(low, a, other, "shl")
 
 
-@lowers(
+@register_lowering(
     aten.bitwise_right_shift.Tensor,
     aten.bitwise_right_shift.Tensor_Scalar,
     aten.bitwise_right_shift.Scalar_Tensor,
     aten.__rshift__.Tensor,
     aten.__rshift__.Scalar,
 )
-def right_shift(low: Lowering, a: Any, other: Any) -> Tensor:
+def right_shift(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
     return _shift(low, a, other, "shr")
 
 
-@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
-def copysign(low: Lowering, a: Any, other: Any) -> Tensor:
+@register_lowering(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
     return elementwise(low, (a, other), lambda b, x, y: b.call("copysign", x, y), INT_TO_FLOAT)
 
 
-@lowers(aten.nextafter.default)
-def nextafter(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
-    if promoted((a, other))[1] not in (torch.float32, torch.float64):
+@register_lowering(aten.nextafter.default)
+def nextafter(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
+    if promote_dtypes((a, other))[1] not in (torch.float32, torch.float64):
         raise NotLowered("the neighbour of a 16-bit number is found by ATen")
     return elementwise(low, (a, other), lambda b, x, y: b.call("nextafter", x, y))
 
 
-def _passing_over_nan(name: str) -> Any:
-    def lowered(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
-        def compute(b: Builder, x: Op, y: Op) -> Op:
+def _ignoring_nan(name: str) -> Any:
+    def lowered(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
+        def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
             value = b.call(name, x, y)
             if not x.dtype.is_floating_point:
                 return value
@@ -81,17 +89,17 @@ def _passing_over_nan(name: str) -> Any:
     return lowered
 
 
-lowers(aten.fmax.default)(_passing_over_nan("maximum"))
-lowers(aten.fmin.default)(_passing_over_nan("minimum"))
+register_lowering(aten.fmax.default)(_ignoring_nan("maximum"))
+register_lowering(aten.fmin.default)(_ignoring_nan("minimum"))
 
 
-@lowers(aten.round.decimals)
-def round_decimals(low: Lowering, a: Tensor, *, decimals: int = 0) -> Tensor:
+@register_lowering(aten.round.decimals)
+def round_decimals(low: LoweringContext, a: LoweredTensor, *, decimals: int = 0) -> LoweredTensor:
     if a.dtype not in (torch.float32, torch.float64):
         raise NotLowered("only 32 and 64-bit numbers are rounded to digits by a kernel")
     scale = float(10 ** abs(decimals))
 
-    def compute(b: Builder, v: Op) -> Op:
+    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         if decimals == 0:
             return b.call("round", v)
         there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
@@ -100,11 +108,11 @@ def round_decimals(low: Lowering, a: Tensor, *, decimals: int = 0) -> Tensor:
     return elementwise(low, (a,), compute)
 
 
-@lowers(aten.signbit.default)
-def signbit(low: Lowering, a: Tensor) -> Tensor:
-    held = promoted((a,))[0] if a.dtype.is_floating_point else a.dtype
+@register_lowering(aten.signbit.default)
+def signbit(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    held = promote_dtypes((a,))[0] if a.dtype.is_floating_point else a.dtype
 
-    def compute(b: Builder, v: Op) -> Op:
+    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         if v.dtype == torch.bool:
             return b.constant(False, torch.bool)
         if v.dtype.is_floating_point:
@@ -114,14 +122,14 @@ def signbit(low: Lowering, a: Tensor) -> Tensor:
     return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(held, torch.bool))
 
 
-@lowers(aten.gcd.default)
-def gcd(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
+@register_lowering(aten.gcd.default)
+def gcd(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
     return elementwise(low, (a, other), lambda b, x, y: b.call("common_divisor", x, y))
 
 
-@lowers(aten.lcm.default)
-def lcm(low: Lowering, a: Tensor, other: Tensor) -> Tensor:
-    def compute(b: Builder, x: Op, y: Op) -> Op:
+@register_lowering(aten.lcm.default)
+def lcm(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         divisor = b.call("common_divisor", x, y)
         none = b.constant(0, x.dtype)
         is_none = b.call("eq", divisor, none, dtype=torch.bool)

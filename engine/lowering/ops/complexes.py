@@ -14,85 +14,88 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from engine.ir.index import Index, Size
-from engine.ir.loops import Builder, Coordinates, Op
+from engine.ir.index import IndexExpr, Size
+from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp
 from engine.lowering.table import (
-    REAL,
-    TABLE,
-    Lower,
-    Lowering,
+    LOWERINGS,
+    REAL_DTYPES,
+    LoweredTensor,
+    LoweringContext,
+    LoweringFn,
     NotLowered,
-    Tensor,
-    check_loopable,
-    element,
-    lowers_complex,
-    parts_like,
-    positive_dim,
-    result_value,
-    sizes_of,
+    as_real_meta,
+    broadcast_loader,
+    canonical_dim,
+    check_supported_dtype,
+    fake_result,
+    register_complex_lowering,
+    symbolic_shape,
 )
 
 aten = torch.ops.aten
 prims = torch.ops.prims
 
-Pair = tuple[Op, Op]
+ComplexPair = tuple[LoopIROp, LoopIROp]
 """The real and the imaginary part of one element."""
-Parts = Callable[[Builder, Coordinates], Pair]
-Compute = Callable[..., Pair]
+PairLoader = Callable[[LoopBuilder, Coordinates], ComplexPair]
+ComplexElementwiseFn = Callable[..., ComplexPair]
 """``(builder, *pairs) -> pair``."""
 
 
-def half(a: Tensor, part: int) -> Tensor:
+def real_or_imag(a: LoweredTensor, part: int) -> LoweredTensor:
     """The real (0) or imaginary (1) parts of a complex tensor."""
-    return replace(a, is_complex=False).view(a.shape[:-1], lambda i: (*i, Index({}, part)))
+    return replace(a, is_complex=False).view(a.shape[:-1], lambda i: (*i, IndexExpr({}, part)))
 
 
-def _parts(a: Any, held: torch.dtype, shape: tuple[Size, ...]) -> Parts:
+def _pair_loader(a: Any, held: torch.dtype, shape: tuple[Size, ...]) -> PairLoader:
     """The elements of a tensor or number broadcast to ``shape``, as pairs."""
-    if isinstance(a, Tensor) and a.is_complex:
-        real, imaginary = element(half(a, 0), held, shape), element(half(a, 1), held, shape)
+    if isinstance(a, LoweredTensor) and a.is_complex:
+        real, imaginary = (
+            broadcast_loader(real_or_imag(a, 0), held, shape),
+            broadcast_loader(real_or_imag(a, 1), held, shape),
+        )
         return lambda b, i: (real(b, i), imaginary(b, i))
     if isinstance(a, complex):
         return lambda b, i: (b.constant(a.real, held), b.constant(a.imag, held))
-    check_loopable(a)
-    value = element(a, held, shape)
+    check_supported_dtype(a)
+    value = broadcast_loader(a, held, shape)
     return lambda b, i: (value(b, i), b.constant(0.0, held))
 
 
-def _held(low: Lowering, value: torch.Tensor | None = None) -> torch.dtype:
+def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torch.dtype:
     """The type of the parts of the result at work."""
-    dtype = (result_value(low) if value is None else value).dtype
-    if dtype not in REAL:
+    dtype = (fake_result(low) if value is None else value).dtype
+    if dtype not in REAL_DTYPES:
         raise NotLowered(f"{str(dtype).removeprefix('torch.')} is computed by ATen")
-    return REAL[dtype]
+    return REAL_DTYPES[dtype]
 
 
-def joined(low: Lowering, shape: tuple[Size, ...], held: torch.dtype, parts: Parts) -> Tensor:
+def from_pairs(low: LoweringContext, shape: tuple[Size, ...], held: torch.dtype, parts: PairLoader) -> LoweredTensor:
     """A complex tensor from the pairs of its elements."""
 
-    def body(b: Builder, i: Coordinates) -> Op:
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         real, imaginary = parts(b, i[:-1])
         which = i[-1]
         if which.is_constant:
             return imaginary if which.const else real
-        is_real = b.call("eq", b.position(which), b.constant(0, b.index_dtype), dtype=torch.bool)
+        is_real = b.call("eq", b.index_value(which), b.constant(0, b.index_dtype), dtype=torch.bool)
         return b.where(is_real, real, imaginary)
 
     return replace(low.pointwise((*shape, 2), held, body), is_complex=True)
 
 
-def _complex_elementwise(low: Lowering, args: Sequence[Any], compute: Compute) -> Tensor:
-    held, shape = _held(low), sizes_of(result_value(low))
-    operands = [_parts(a, held, shape) for a in args]
-    return joined(low, shape, held, lambda b, i: compute(b, *(o(b, i) for o in operands)))
+def _complex_elementwise(low: LoweringContext, args: Sequence[Any], compute: ComplexElementwiseFn) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    operands = [_pair_loader(a, held, shape) for a in args]
+    return from_pairs(low, shape, held, lambda b, i: compute(b, *(o(b, i) for o in operands)))
 
 
-def _each(name: str) -> Compute:
+def _per_part(name: str) -> ComplexElementwiseFn:
     return lambda b, *pairs: (b.call(name, *(p[0] for p in pairs)), b.call(name, *(p[1] for p in pairs)))
 
 
-def _product(b: Builder, x: Pair, y: Pair) -> Pair:
-    def of(first: Op, second: Op) -> Op:
+def _complex_mul(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
+    def of(first: LoopIROp, second: LoopIROp) -> LoopIROp:
         return b.call("mul", first, second)
 
     return (
@@ -101,7 +104,7 @@ def _product(b: Builder, x: Pair, y: Pair) -> Pair:
     )
 
 
-def _quotient(b: Builder, x: Pair, y: Pair) -> Pair:
+def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     """By the larger part of the divisor, so that no square overflows (Smith, 1962)."""
     first, second = b.call("abs", y[0]), b.call("abs", y[1])
     is_first = b.call("ge", first, second, dtype=torch.bool)
@@ -112,7 +115,7 @@ def _quotient(b: Builder, x: Pair, y: Pair) -> Pair:
     real = b.call("mul", b.call("add", near, b.call("mul", far, ratio)), scale)
     turned = b.call("mul", b.call("sub", far, b.call("mul", near, ratio)), scale)
     imaginary = b.where(is_first, turned, b.call("neg", turned))
-    is_none = b.both(
+    is_none = b.logical_and(
         is_first,
         b.call("eq", first, b.constant(0.0, first.dtype), dtype=torch.bool),
     )
@@ -122,64 +125,64 @@ def _quotient(b: Builder, x: Pair, y: Pair) -> Pair:
     )
 
 
-def _scaled_by(alpha: Any, name: str) -> Compute:
-    def compute(b: Builder, x: Pair, y: Pair) -> Pair:
+def _add_scaled(alpha: Any, name: str) -> ComplexElementwiseFn:
+    def compute(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
         if alpha != 1:
             factor = complex(alpha)
-            y = _product(b, y, (b.constant(factor.real, y[0].dtype), b.constant(factor.imag, y[0].dtype)))
-        return _each(name)(b, x, y)
+            y = _complex_mul(b, y, (b.constant(factor.real, y[0].dtype), b.constant(factor.imag, y[0].dtype)))
+        return _per_part(name)(b, x, y)
 
     return compute
 
 
-@lowers_complex(aten.add.Tensor, aten.add.Scalar)
-def add(low: Lowering, a: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _complex_elementwise(low, (a, other), _scaled_by(alpha, "add"))
+@register_complex_lowering(aten.add.Tensor, aten.add.Scalar)
+def add(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _add_scaled(alpha, "add"))
 
 
-@lowers_complex(aten.sub.Tensor, aten.sub.Scalar)
-def sub(low: Lowering, a: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _complex_elementwise(low, (a, other), _scaled_by(alpha, "sub"))
+@register_complex_lowering(aten.sub.Tensor, aten.sub.Scalar)
+def sub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _add_scaled(alpha, "sub"))
 
 
-@lowers_complex(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(low: Lowering, a: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _complex_elementwise(low, (other, a), _scaled_by(alpha, "sub"))
+@register_complex_lowering(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
+    return _complex_elementwise(low, (other, a), _add_scaled(alpha, "sub"))
 
 
-@lowers_complex(aten.mul.Tensor, aten.mul.Scalar)
-def mul(low: Lowering, a: Any, other: Any) -> Tensor:
-    return _complex_elementwise(low, (a, other), _product)
+@register_complex_lowering(aten.mul.Tensor, aten.mul.Scalar)
+def mul(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _complex_mul)
 
 
-@lowers_complex(aten.div.Tensor, aten.div.Scalar)
-def div(low: Lowering, a: Any, other: Any) -> Tensor:
-    return _complex_elementwise(low, (a, other), _quotient)
+@register_complex_lowering(aten.div.Tensor, aten.div.Scalar)
+def div(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _complex_div)
 
 
-@lowers_complex(aten.reciprocal.default)
-def reciprocal(low: Lowering, a: Tensor) -> Tensor:
-    return _complex_elementwise(low, (1.0, a), _quotient)
+@register_complex_lowering(aten.reciprocal.default)
+def reciprocal(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (1.0, a), _complex_div)
 
 
-@lowers_complex(aten.square.default)
-def square(low: Lowering, a: Tensor) -> Tensor:
-    return _complex_elementwise(low, (a,), lambda b, x: _product(b, x, x))
+@register_complex_lowering(aten.square.default)
+def square(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (a,), lambda b, x: _complex_mul(b, x, x))
 
 
-@lowers_complex(aten.neg.default)
-def neg(low: Lowering, a: Tensor) -> Tensor:
-    return _complex_elementwise(low, (a,), _each("neg"))
+@register_complex_lowering(aten.neg.default)
+def neg(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (a,), _per_part("neg"))
 
 
-@lowers_complex(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
-def conj(low: Lowering, a: Tensor) -> Tensor:
+@register_complex_lowering(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
+def conj(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return _complex_elementwise(low, (a,), lambda b, x: (x[0], b.call("neg", x[1])))
 
 
-@lowers_complex(aten.exp.default)
-def exp(low: Lowering, a: Tensor) -> Tensor:
-    def compute(b: Builder, x: Pair) -> Pair:
+@register_complex_lowering(aten.exp.default)
+def exp(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
         """The imaginary part stays what it is where it is nothing, also beside infinity."""
         size = b.call("exp", x[0])
         is_real = b.call("eq", x[1], b.constant(0.0, size.dtype), dtype=torch.bool)
@@ -189,15 +192,15 @@ def exp(low: Lowering, a: Tensor) -> Tensor:
     return _complex_elementwise(low, (a,), compute)
 
 
-@lowers_complex(aten.log.default)
-def log(low: Lowering, a: Tensor) -> Tensor:
-    def compute(b: Builder, x: Pair) -> Pair:
+@register_complex_lowering(aten.log.default)
+def log(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
         return b.call("log", b.call("hypot", *x)), b.call("atan2", x[1], x[0])
 
     return _complex_elementwise(low, (a,), compute)
 
 
-def _root(b: Builder, x: Pair) -> Pair:
+def _complex_sqrt(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
     """The principal one: half the sum of length and size of the real part is never the difference of near numbers."""
     real, across, half_ = *x, b.constant(0.5, x[0].dtype)
     length, size = b.call("mul", b.call("hypot", real, across), half_), b.call("mul", b.call("abs", real), half_)
@@ -211,117 +214,127 @@ def _root(b: Builder, x: Pair) -> Pair:
     return b.where(endless, b.constant(math.inf, real.dtype), first), b.where(endless, across, second)
 
 
-@lowers_complex(aten.sqrt.default)
-def sqrt(low: Lowering, a: Tensor) -> Tensor:
-    return _complex_elementwise(low, (a,), _root)
+@register_complex_lowering(aten.sqrt.default)
+def sqrt(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (a,), _complex_sqrt)
 
 
-@lowers_complex(aten.rsqrt.default)
-def rsqrt(low: Lowering, a: Tensor) -> Tensor:
-    return _complex_elementwise(low, (1.0, a), lambda b, one, x: _quotient(b, one, _root(b, x)))
+@register_complex_lowering(aten.rsqrt.default)
+def rsqrt(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (1.0, a), lambda b, one, x: _complex_div(b, one, _complex_sqrt(b, x)))
 
 
-@lowers_complex(aten.sin.default)
-def sin(low: Lowering, a: Tensor) -> Tensor:
-    def compute(b: Builder, x: Pair) -> Pair:
+@register_complex_lowering(aten.sin.default)
+def sin(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
         across, along = b.call("cosh", x[1]), b.call("sinh", x[1])
         return b.call("mul", b.call("sin", x[0]), across), b.call("mul", b.call("cos", x[0]), along)
 
     return _complex_elementwise(low, (a,), compute)
 
 
-@lowers_complex(aten.addcmul.default)
-def addcmul(low: Lowering, a: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    scaled = _scaled_by(value, "add")
-    return _complex_elementwise(low, (a, first, second), lambda b, x, y, z: scaled(b, x, _product(b, y, z)))
+@register_complex_lowering(aten.addcmul.default)
+def addcmul(
+    low: LoweringContext, a: LoweredTensor, first: LoweredTensor, second: LoweredTensor, *, value: Any = 1
+) -> LoweredTensor:
+    scaled = _add_scaled(value, "add")
+    return _complex_elementwise(low, (a, first, second), lambda b, x, y, z: scaled(b, x, _complex_mul(b, y, z)))
 
 
-@lowers_complex(aten.copy.default)
-def copy(low: Lowering, a: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+@register_complex_lowering(aten.copy.default)
+def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_blocking: bool = False) -> LoweredTensor:
     return _complex_elementwise(low, (source,), lambda b, x: x)
 
 
-@lowers_complex(aten.where.self)
-def where(low: Lowering, condition: Tensor, a: Any, other: Any) -> Tensor:
-    held, shape = _held(low), sizes_of(result_value(low))
-    test, then, otherwise = element(condition, torch.bool, shape), _parts(a, held, shape), _parts(other, held, shape)
+@register_complex_lowering(aten.where.self)
+def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    test, then, otherwise = (
+        broadcast_loader(condition, torch.bool, shape),
+        _pair_loader(a, held, shape),
+        _pair_loader(other, held, shape),
+    )
 
-    def parts(b: Builder, i: Coordinates) -> Pair:
+    def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
         chosen, first, second = test(b, i), then(b, i), otherwise(b, i)
         return b.where(chosen, first[0], second[0]), b.where(chosen, first[1], second[1])
 
-    return joined(low, shape, held, parts)
+    return from_pairs(low, shape, held, parts)
 
 
-@lowers_complex(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(low: Lowering, a: Tensor, mask: Tensor, value: Any) -> Tensor:
+@register_complex_lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, value: Any) -> LoweredTensor:
     return where(low, mask, value, a)  # type: ignore[no-any-return]
 
 
-@lowers_complex(aten.complex.default)
-def complex_(low: Lowering, real: Tensor, imaginary: Tensor) -> Tensor:
-    held, shape = _held(low), sizes_of(result_value(low))
-    first, second = element(real, held, shape), element(imaginary, held, shape)
-    return joined(low, shape, held, lambda b, i: (first(b, i), second(b, i)))
+@register_complex_lowering(aten.complex.default)
+def complex_(low: LoweringContext, real: LoweredTensor, imaginary: LoweredTensor) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    first, second = broadcast_loader(real, held, shape), broadcast_loader(imaginary, held, shape)
+    return from_pairs(low, shape, held, lambda b, i: (first(b, i), second(b, i)))
 
 
-@lowers_complex(aten.polar.default)
-def polar(low: Lowering, size: Tensor, angle: Tensor) -> Tensor:
-    held, shape = _held(low), sizes_of(result_value(low))
-    first, second = element(size, held, shape), element(angle, held, shape)
+@register_complex_lowering(aten.polar.default)
+def polar(low: LoweringContext, size: LoweredTensor, angle: LoweredTensor) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    first, second = broadcast_loader(size, held, shape), broadcast_loader(angle, held, shape)
 
-    def parts(b: Builder, i: Coordinates) -> Pair:
+    def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
         length, turn = first(b, i), second(b, i)
         return b.call("mul", length, b.call("cos", turn)), b.call("mul", length, b.call("sin", turn))
 
-    return joined(low, shape, held, parts)
+    return from_pairs(low, shape, held, parts)
 
 
-@lowers_complex(aten.view_as_complex.default)
-def view_as_complex(low: Lowering, a: Tensor) -> Tensor:
-    _held(low)
+@register_complex_lowering(aten.view_as_complex.default)
+def view_as_complex(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    _real_dtype(low)
     return replace(a, is_complex=True)
 
 
-@lowers_complex(aten.view_as_real.default)
-def view_as_real(low: Lowering, a: Tensor) -> Tensor:
+@register_complex_lowering(aten.view_as_real.default)
+def view_as_real(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return replace(a, is_complex=False)
 
 
-def _of_parts(low: Lowering, a: Tensor, compute: Callable[[Builder, Op, Op], Op]) -> Tensor:
+def _real_result(
+    low: LoweringContext, a: LoweredTensor, compute: Callable[[LoopBuilder, LoopIROp, LoopIROp], LoopIROp]
+) -> LoweredTensor:
     """A real tensor from a complex one."""
-    real, imaginary = half(a, 0), half(a, 1)
-    dtype = result_value(low).dtype
-    return low.pointwise(real.shape, dtype, lambda b, i: b.cast(compute(b, real.at(b, i), imaginary.at(b, i)), dtype))
+    real, imaginary = real_or_imag(a, 0), real_or_imag(a, 1)
+    dtype = fake_result(low).dtype
+    return low.pointwise(
+        real.shape, dtype, lambda b, i: b.cast(compute(b, real.load(b, i), imaginary.load(b, i)), dtype)
+    )
 
 
-@lowers_complex(aten.abs.default)
-def abs_(low: Lowering, a: Tensor) -> Tensor:
-    return _of_parts(low, a, lambda b, x, y: b.call("hypot", x, y))
+@register_complex_lowering(aten.abs.default)
+def abs_(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _real_result(low, a, lambda b, x, y: b.call("hypot", x, y))
 
 
-@lowers_complex(aten.angle.default)
-def angle(low: Lowering, a: Tensor) -> Tensor:
-    return _of_parts(low, a, lambda b, x, y: b.call("atan2", y, x))
+@register_complex_lowering(aten.angle.default)
+def angle(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _real_result(low, a, lambda b, x, y: b.call("atan2", y, x))
 
 
-@lowers_complex(aten.eq.Tensor, aten.eq.Scalar)
-def eq(low: Lowering, a: Any, other: Any) -> Tensor:
-    return _compared(low, a, other, "eq", "and")
+@register_complex_lowering(aten.eq.Tensor, aten.eq.Scalar)
+def eq(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_compare(low, a, other, "eq", "and")
 
 
-@lowers_complex(aten.ne.Tensor, aten.ne.Scalar)
-def ne(low: Lowering, a: Any, other: Any) -> Tensor:
-    return _compared(low, a, other, "ne", "or")
+@register_complex_lowering(aten.ne.Tensor, aten.ne.Scalar)
+def ne(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_compare(low, a, other, "ne", "or")
 
 
-def _compared(low: Lowering, a: Any, other: Any, name: str, together: str) -> Tensor:
-    shape = sizes_of(result_value(low))
-    dtypes = {t.dtype for t in (a, other) if isinstance(t, Tensor)}
+def _complex_compare(low: LoweringContext, a: Any, other: Any, name: str, together: str) -> LoweredTensor:
+    shape = symbolic_shape(fake_result(low))
+    dtypes = {t.dtype for t in (a, other) if isinstance(t, LoweredTensor)}
     held = torch.float64 if torch.float64 in dtypes else torch.float32
-    first, second = _parts(a, held, shape), _parts(other, held, shape)
+    first, second = _pair_loader(a, held, shape), _pair_loader(other, held, shape)
 
-    def body(b: Builder, i: Coordinates) -> Op:
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         x, y = first(b, i), second(b, i)
         real, imaginary = (b.call(name, p, q, dtype=torch.bool) for p, q in zip(x, y, strict=True))
         return b.call(together, real, imaginary, dtype=torch.bool)
@@ -329,15 +342,15 @@ def _compared(low: Lowering, a: Any, other: Any, name: str, together: str) -> Te
     return low.pointwise(shape, torch.bool, body)
 
 
-@lowers_complex(aten.isnan.default)
-def isnan(low: Lowering, a: Tensor) -> Tensor:
-    return _compared(low, a, a, "ne", "or")
+@register_complex_lowering(aten.isnan.default)
+def isnan(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_compare(low, a, a, "ne", "or")
 
 
 def _logical(name: str, together: str) -> None:
-    @lowers_complex(getattr(aten, name).default)
-    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
-        shape = sizes_of(result_value(low))
+    @register_complex_lowering(getattr(aten, name).default)
+    def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+        shape = symbolic_shape(fake_result(low))
         first, second = _is_not_zero(a, shape), _is_not_zero(other, shape)
         return low.pointwise(
             shape, torch.bool, lambda b, i: b.call(together, first(b, i), second(b, i), dtype=torch.bool)
@@ -348,40 +361,40 @@ for _name, _joint in (("logical_and", "and"), ("logical_or", "or"), ("logical_xo
     _logical(_name, _joint)
 
 
-@lowers_complex(aten.logical_not.default)
-def logical_not(low: Lowering, a: Tensor) -> Tensor:
-    return _compared(low, a, 0, "eq", "and")
+@register_complex_lowering(aten.logical_not.default)
+def logical_not(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_compare(low, a, 0, "eq", "and")
 
 
-def _is_not_zero(a: Tensor, shape: tuple[Size, ...]) -> Callable[[Builder, Coordinates], Op]:
+def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBuilder, Coordinates], LoopIROp]:
     """Whether any part of an element is something, broadcast to ``shape``."""
     if not a.is_complex:
-        return element(a, torch.bool, shape)
-    parts = _parts(a, a.dtype, shape)
+        return broadcast_loader(a, torch.bool, shape)
+    parts = _pair_loader(a, a.dtype, shape)
 
-    def test(b: Builder, i: Coordinates) -> Op:
+    def test(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         real, imaginary = (b.call("ne", p, b.constant(0.0, p.dtype), dtype=torch.bool) for p in parts(b, i))
         return b.call("or", real, imaginary, dtype=torch.bool)
 
     return test
 
 
-@lowers_complex(aten._to_copy.default, prims.convert_element_type.default)
-def to_copy(low: Lowering, a: Tensor, dtype: torch.dtype | None = None, **other: Any) -> Tensor:
+@register_complex_lowering(aten._to_copy.default, prims.convert_element_type.default)
+def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     """Between complex types and from real ones; to a real one the imaginary parts go."""
     if other.get("layout") not in (None, torch.strided):
         raise NotLowered("other layouts are made by ATen")
-    result = result_value(low)
+    result = fake_result(low)
     if result.dtype.is_complex:
         return _complex_elementwise(low, (a,), lambda b, x: x)
-    check_loopable(result)
-    kept = half(a, 0)
+    check_supported_dtype(result)
+    kept = real_or_imag(a, 0)
     if result.dtype is torch.bool:
-        return _compared(low, a, 0, "ne", "or")
-    return low.pointwise(kept.shape, result.dtype, lambda b, i: b.round(kept.at(b, i), result.dtype))
+        return _complex_compare(low, a, 0, "ne", "or")
+    return low.pointwise(kept.shape, result.dtype, lambda b, i: b.round_to_dtype(kept.load(b, i), result.dtype))
 
 
-@lowers_complex(
+@register_complex_lowering(
     aten.full.default,
     aten.full_like.default,
     aten.new_full.default,
@@ -393,8 +406,8 @@ def to_copy(low: Lowering, a: Tensor, dtype: torch.dtype | None = None, **other:
     aten.new_ones.default,
     aten.scalar_tensor.default,
 )
-def full(low: Lowering, *args: Any, **_: Any) -> Tensor:
-    name = str(low.node.target) if low.node is not None else ""
+def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
+    name = str(low.current_node.target) if low.current_node is not None else ""
     fill = 0 if "zeros" in name else 1 if "ones" in name else args[0] if "scalar_tensor" in name else args[-1]
     if not isinstance(fill, (bool, int, float, complex)):
         raise NotLowered("a complex tensor is filled with a number that follows from sizes by ATen")
@@ -405,7 +418,7 @@ def full(low: Lowering, *args: Any, **_: Any) -> Tensor:
 
 
 @dataclass(eq=False)
-class _Node:
+class _RealNode:
     """Stands for the node at work while its complex result is made as a real tensor."""
 
     name: str
@@ -415,21 +428,21 @@ class _Node:
 
 
 @contextlib.contextmanager
-def _as_real(low: Lowering) -> Iterator[None]:
-    node = low.node
+def _as_real_result(low: LoweringContext) -> Iterator[None]:
+    node = low.current_node
     assert node is not None
-    low.node = _Node(node.name, node.target, {"val": pytree.tree_map(parts_like, node.meta["val"])})  # type: ignore[assignment]
+    low.current_node = _RealNode(node.name, node.target, {"val": pytree.tree_map(as_real_meta, node.meta["val"])})  # type: ignore[assignment]
     try:
         yield
     finally:
-        low.node = node
+        low.current_node = node
 
 
-Changed = Callable[[int, list[Any]], list[Any]]
+AdaptArgs = Callable[[int, list[Any]], list[Any]]
 """``(rank, arguments after the tensor) -> the same`` for a tensor with one dimension more at its end."""
 
 
-def _dims(*places: int, default: Sequence[Any] = ()) -> Changed:
+def _canonical_dims(*places: int, default: Sequence[Any] = ()) -> AdaptArgs:
     """Dimensions at these places among the arguments, counted from the front."""
 
     def changed(rank: int, args: list[Any]) -> list[Any]:
@@ -437,23 +450,23 @@ def _dims(*places: int, default: Sequence[Any] = ()) -> Changed:
         for place in places:
             given = filled[place]
             is_many = isinstance(given, (list, tuple))
-            filled[place] = [positive_dim(d, rank) for d in given] if is_many else positive_dim(given, rank)
+            filled[place] = [canonical_dim(d, rank) for d in given] if is_many else canonical_dim(given, rank)
         return filled
 
     return changed
 
 
-REDUCTIONS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default, aten.cumsum.default)
+SCALAR_IDENTITY_OPS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default, aten.cumsum.default)
 """Of a single number they are that number."""
 
 
-def _reduced(rank: int, args: list[Any]) -> list[Any]:
+def _reduction_args(rank: int, args: list[Any]) -> list[Any]:
     given = args[0] if args else None
     dims = [given] if isinstance(given, int) else list(given or range(rank))
-    return [[positive_dim(d, rank) for d in dims], *args[1:]]
+    return [[canonical_dim(d, rank) for d in dims], *args[1:]]
 
 
-STRUCTURAL: dict[Any, Changed] = {
+STRUCTURAL_OPS: dict[Any, AdaptArgs] = {
     **dict.fromkeys(
         (
             aten.view.default,
@@ -475,26 +488,26 @@ STRUCTURAL: dict[Any, Changed] = {
         lambda rank, args: args,
     ),
     aten.permute.default: lambda rank, args: [[*(d % max(rank, 1) for d in args[0]), rank]],
-    aten.transpose.int: _dims(0, 1),
+    aten.transpose.int: _canonical_dims(0, 1),
     aten.t.default: lambda rank, args: args,
-    aten.select.int: _dims(0),
-    aten.slice.Tensor: _dims(0, default=(0,)),
-    aten.split.Tensor: _dims(1, default=(None, 0)),
-    aten.split_with_sizes.default: _dims(1, default=(None, 0)),
-    aten.unsafe_split.Tensor: _dims(1, default=(None, 0)),
-    aten.unbind.int: _dims(0, default=(0,)),
-    aten.flip.default: _dims(0),
-    aten.roll.default: _dims(1, default=(None, ())),
-    aten.index_select.default: _dims(0),
+    aten.select.int: _canonical_dims(0),
+    aten.slice.Tensor: _canonical_dims(0, default=(0,)),
+    aten.split.Tensor: _canonical_dims(1, default=(None, 0)),
+    aten.split_with_sizes.default: _canonical_dims(1, default=(None, 0)),
+    aten.unsafe_split.Tensor: _canonical_dims(1, default=(None, 0)),
+    aten.unbind.int: _canonical_dims(0, default=(0,)),
+    aten.flip.default: _canonical_dims(0),
+    aten.roll.default: _canonical_dims(1, default=(None, ())),
+    aten.index_select.default: _canonical_dims(0),
     aten.constant_pad_nd.default: lambda rank, args: [[0, 0, *args[0]], *args[1:]],
     aten.repeat.default: lambda rank, args: [[*args[0], 1]],
-    aten.slice_scatter.default: _dims(1, default=(None, 0)),
-    aten.select_scatter.default: _dims(1),
-    aten.sum.dim_IntList: _reduced,
-    aten.sum.default: _reduced,
-    aten.mean.dim: _reduced,
-    aten.mean.default: _reduced,
-    aten.cumsum.default: _dims(0),
+    aten.slice_scatter.default: _canonical_dims(1, default=(None, 0)),
+    aten.select_scatter.default: _canonical_dims(1),
+    aten.sum.dim_IntList: _reduction_args,
+    aten.sum.default: _reduction_args,
+    aten.mean.dim: _reduction_args,
+    aten.mean.default: _reduction_args,
+    aten.cumsum.default: _canonical_dims(0),
 }
 
 
@@ -502,52 +515,52 @@ def _as_complex(value: Any) -> Any:
     return tuple(map(_as_complex, value)) if isinstance(value, tuple) else replace(value, is_complex=True)
 
 
-def _structural(operator: Any, changed: Changed) -> Lower:
-    def lowered(low: Lowering, a: Tensor, *args: Any, **kwargs: Any) -> Any:
-        _held(low, next(iter(pytree.tree_leaves(result_value(low)))))
+def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
+    def lowered(low: LoweringContext, a: LoweredTensor, *args: Any, **kwargs: Any) -> Any:
+        _real_dtype(low, next(iter(pytree.tree_leaves(fake_result(low)))))
         kept = kwargs.pop("dtype", None)
-        is_changed = not a.is_complex or (kept is not None and REAL.get(kept) != a.dtype)
+        is_changed = not a.is_complex or (kept is not None and REAL_DTYPES.get(kept) != a.dtype)
         if is_changed or any(isinstance(v, complex) for v in args):
             raise NotLowered("a change of type on the way is made by ATen")
         if operator is aten.constant_pad_nd.default and args[1:] not in ((), (0,)):
             raise NotLowered("padding by another number than 0, whose imaginary part is 0, is done by ATen")
-        if operator in REDUCTIONS and len(a.shape) == 1:
+        if operator in SCALAR_IDENTITY_OPS and len(a.shape) == 1:
             return _complex_elementwise(low, (a,), lambda b, x: x)
         given = [
-            replace(v, is_complex=False) if isinstance(v, Tensor) and v.is_complex else v
+            replace(v, is_complex=False) if isinstance(v, LoweredTensor) and v.is_complex else v
             for v in changed(len(a.shape) - 1, list(args))
         ]
-        if low.node is not None and low.node.target is aten.t.default:
+        if low.current_node is not None and low.current_node.target is aten.t.default:
             return a if len(a.shape) < 3 else _transposed(a)
-        with _as_real(low):
-            return _as_complex(TABLE[operator](low, replace(a, is_complex=False), *given, **kwargs))
+        with _as_real_result(low):
+            return _as_complex(LOWERINGS[operator](low, replace(a, is_complex=False), *given, **kwargs))
 
     return lowered
 
 
-def _transposed(a: Tensor) -> Tensor:
+def _transposed(a: LoweredTensor) -> LoweredTensor:
     turned = a.view((a.shape[1], a.shape[0], 2), lambda i: (i[1], i[0], i[2]))
     return replace(turned, is_complex=True)
 
 
-for _operator, _change in STRUCTURAL.items():
-    lowers_complex(_operator)(_structural(_operator, _change))
+for _operator, _change in STRUCTURAL_OPS.items():
+    register_complex_lowering(_operator)(_lower_structural(_operator, _change))
 
 
-@lowers_complex(aten.cat.default)
-def cat(low: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return _together(low, aten.cat.default, tensors, positive_dim(dim, len(result_value(low).shape)))
+@register_complex_lowering(aten.cat.default)
+def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) -> LoweredTensor:
+    return _concatenate(low, aten.cat.default, tensors, canonical_dim(dim, len(fake_result(low).shape)))
 
 
-@lowers_complex(aten.stack.default)
-def stack(low: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return _together(low, aten.stack.default, tensors, positive_dim(dim, len(result_value(low).shape)))
+@register_complex_lowering(aten.stack.default)
+def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) -> LoweredTensor:
+    return _concatenate(low, aten.stack.default, tensors, canonical_dim(dim, len(fake_result(low).shape)))
 
 
-def _together(low: Lowering, operator: Any, tensors: Sequence[Tensor], dim: int) -> Tensor:
-    held = _held(low)
+def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredTensor], dim: int) -> LoweredTensor:
+    held = _real_dtype(low)
     if any(not t.is_complex or t.dtype != held for t in tensors):
         raise NotLowered("tensors of several types are put together by ATen")
-    with _as_real(low):
-        made: Tensor = TABLE[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
+    with _as_real_result(low):
+        made: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
     return replace(made, is_complex=True)

@@ -7,61 +7,61 @@ from typing import Any
 
 import torch
 
-from engine.ir.loops import Builder, Op
+from engine.ir.loops import LoopBuilder, LoopIROp
 from engine.lowering.ops.pointwise import elementwise
-from engine.lowering.table import INT_TO_FLOAT, Lowering, Tensor, lowers
+from engine.lowering.table import INT_TO_FLOAT, LoweredTensor, LoweringContext, register_lowering
 
 aten = torch.ops.aten
 
-HIGHEST = {torch.float32: 128, torch.float64: 512}
+MAX_HERMITE_DEGREE = {torch.float32: 128, torch.float64: 512}
 """Degrees beyond which eager gives no Hermite polynomial."""
 
 
-def _line(b: Builder, x: Op, slope: float, offset: float) -> Op:
+def _affine(b: LoopBuilder, x: LoopIROp, slope: float, offset: float) -> LoopIROp:
     """``slope * x + offset``."""
     value = x if slope == 1.0 else b.call("mul", x, b.constant(slope, x.dtype))
     return value if offset == 0.0 else b.call("add", value, b.constant(offset, x.dtype))
 
 
-def _degree(b: Builder, n: Op) -> Op:
+def _degree(b: LoopBuilder, n: LoopIROp) -> LoopIROp:
     return b.cast(n, torch.int64)
 
 
 def _chebyshev(slope: float, offset: float, *, is_shifted: bool) -> Any:
     """One of the four kinds, told apart by the polynomial of degree one."""
 
-    def compute(b: Builder, x: Op, n: Op) -> Op:
-        x = _line(b, x, 2.0, -1.0) if is_shifted else x
-        return b.call("chebyshev", x, _line(b, x, slope, offset), _degree(b, n), dtype=x.dtype)
+    def compute(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
+        x = _affine(b, x, 2.0, -1.0) if is_shifted else x
+        return b.call("chebyshev", x, _affine(b, x, slope, offset), _degree(b, n), dtype=x.dtype)
 
     return compute
 
 
 def _hermite(slope: float, step: float) -> Any:
-    def compute(b: Builder, x: Op, n: Op) -> Op:
+    def compute(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
         degree = _degree(b, n)
-        highest = b.constant(HIGHEST[x.dtype], torch.int64)
+        highest = b.constant(MAX_HERMITE_DEGREE[x.dtype], torch.int64)
         is_high = b.call("gt", degree, highest, dtype=torch.bool)
-        first = _line(b, x, slope, 0.0)
+        first = _affine(b, x, slope, 0.0)
         value = b.call("hermite", first, b.constant(step, x.dtype), b.call("minimum", degree, highest), dtype=x.dtype)
         return b.where(is_high, b.constant(math.nan, x.dtype), value)
 
     return compute
 
 
-def _legendre(b: Builder, x: Op, n: Op) -> Op:
+def _legendre(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
     return b.call("legendre", x, _degree(b, n), dtype=x.dtype)
 
 
-def _laguerre(b: Builder, x: Op, n: Op) -> Op:
+def _laguerre(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
     return b.call("laguerre", x, _degree(b, n), dtype=x.dtype)
 
 
 def _polynomial(name: str, compute: Any) -> None:
     packet = getattr(aten, f"special_{name}")
 
-    @lowers(packet.default, packet.x_scalar, packet.n_scalar)
-    def lowered(low: Lowering, x: Any, n: Any) -> Tensor:
+    @register_lowering(packet.default, packet.x_scalar, packet.n_scalar)
+    def lowered(low: LoweringContext, x: Any, n: Any) -> LoweredTensor:
         return elementwise(low, (x, n), compute, INT_TO_FLOAT)
 
 

@@ -8,57 +8,57 @@ from typing import Any
 
 import torch
 
-from engine.ir.loops import Builder, Op
+from engine.ir.loops import LoopBuilder, LoopIROp
 from engine.lowering.table import (
     ALWAYS_BOOL,
     DEFAULT,
     INT_TO_FLOAT,
-    Lowering,
+    LoweredTensor,
+    LoweringContext,
     NotLowered,
-    Tensor,
+    broadcast_loader,
     broadcast_shape,
-    check_loopable,
-    element,
-    is_fraction,
-    lowers,
-    promoted,
-    result_value,
+    check_supported_dtype,
+    fake_result,
+    is_float_expr,
+    promote_dtypes,
+    register_lowering,
 )
 
 aten = torch.ops.aten
 prims = torch.ops.prims
 
-Compute = Callable[..., Op]
+ElementwiseFn = Callable[..., LoopIROp]
 """``(builder, *operands in the computing dtype) -> value`` in the computing dtype of the result."""
 
 
 def elementwise(
-    low: Lowering,
+    low: LoweringContext,
     args: Sequence[Any],
-    compute: Compute,
+    compute: ElementwiseFn,
     kind: Any = DEFAULT,
     dtypes: tuple[torch.dtype, torch.dtype] | None = None,
-) -> Tensor:
+) -> LoweredTensor:
     """A pointwise tensor over broadcast operands, promoted as eager promotes them; ``dtypes`` overrides (computing, result)."""
-    check_loopable(*args)
-    held, result = dtypes or promoted(args, kind)
+    check_supported_dtype(*args)
+    held, result = dtypes or promote_dtypes(args, kind)
     for dtype in (held, result):
-        check_loopable(torch.empty(0, dtype=dtype, device="meta"))
+        check_supported_dtype(torch.empty(0, dtype=dtype, device="meta"))
     shape = broadcast_shape(args)
-    operands = [element(a, held, shape) for a in args]
+    operands = [broadcast_loader(a, held, shape) for a in args]
     return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
 
 
-def _named(name: str) -> Compute:
+def _call_op(name: str) -> ElementwiseFn:
     return lambda b, *args: b.call(name, *args)
 
 
 def _unary(name: str, kind: Any, *operators: Any) -> None:
-    @lowers(*operators)
-    def lowered(low: Lowering, a: Tensor) -> Tensor:
+    @register_lowering(*operators)
+    def lowered(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
         if kind is DEFAULT and not a.dtype.is_floating_point and name in ("floor", "ceil", "trunc", "round"):
             return elementwise(low, (a,), lambda b, v: v)
-        return elementwise(low, (a,), _named(name), kind)
+        return elementwise(low, (a,), _call_op(name), kind)
 
 
 for _name in ("exp", "exp2", "log", "log2", "log1p", "expm1", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "sigmoid"):
@@ -79,21 +79,21 @@ for _name in ("neg", "abs", "floor", "ceil", "trunc", "round"):
     _unary(_name, DEFAULT, getattr(aten, _name).default)
 
 
-@lowers(aten.log10.default)
-def log10(low: Lowering, a: Tensor) -> Tensor:
+@register_lowering(aten.log10.default)
+def log10(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(
         low, (a,), lambda b, v: b.call("mul", b.call("log2", v), b.constant(math.log10(2.0), v.dtype)), INT_TO_FLOAT
     )
 
 
-@lowers(aten.reciprocal.default)
-def reciprocal(low: Lowering, a: Tensor) -> Tensor:
+@register_lowering(aten.reciprocal.default)
+def reciprocal(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(low, (a,), lambda b, v: b.call("div", b.constant(1.0, v.dtype), v), INT_TO_FLOAT)
 
 
-@lowers(aten.sign.default, aten.sgn.default)
-def sign(low: Lowering, a: Tensor) -> Tensor:
-    def compute(b: Builder, v: Op) -> Op:
+@register_lowering(aten.sign.default, aten.sgn.default)
+def sign(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         if v.dtype == torch.bool:
             return v
         zero, one = b.constant(0, v.dtype), b.constant(1, v.dtype)
@@ -105,14 +105,14 @@ def sign(low: Lowering, a: Tensor) -> Tensor:
     return elementwise(low, (a,), compute)
 
 
-@lowers(aten.square.default)
-def square(low: Lowering, a: Tensor) -> Tensor:
+@register_lowering(aten.square.default)
+def square(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(low, (a,), lambda b, v: b.call("mul", v, v))
 
 
-def _scaled(name: str) -> Callable[..., Tensor]:
-    def lowered(low: Lowering, a: Any, other: Any, alpha: Any = 1) -> Tensor:
-        def compute(b: Builder, left: Op, right: Op) -> Op:
+def _add_or_sub(name: str) -> Callable[..., LoweredTensor]:
+    def lowered(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
+        def compute(b: LoopBuilder, left: LoopIROp, right: LoopIROp) -> LoopIROp:
             if left.dtype == torch.bool:
                 if name == "sub":
                     raise NotLowered("subtraction of bool is an error in eager")
@@ -126,42 +126,42 @@ def _scaled(name: str) -> Callable[..., Tensor]:
     return lowered
 
 
-lowers(aten.add.Tensor, aten.add.Scalar)(_scaled("add"))
-lowers(aten.sub.Tensor, aten.sub.Scalar)(_scaled("sub"))
+register_lowering(aten.add.Tensor, aten.add.Scalar)(_add_or_sub("add"))
+register_lowering(aten.sub.Tensor, aten.sub.Scalar)(_add_or_sub("sub"))
 
 
-@lowers(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(low: Lowering, a: Any, other: Any, alpha: Any = 1) -> Any:
-    return _scaled("sub")(low, other, a, alpha)
+@register_lowering(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> Any:
+    return _add_or_sub("sub")(low, other, a, alpha)
 
 
-@lowers(aten.mul.Tensor, aten.mul.Scalar)
-def mul(low: Lowering, a: Any, other: Any) -> Tensor:
+@register_lowering(aten.mul.Tensor, aten.mul.Scalar)
+def mul(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
     return elementwise(low, (a, other), lambda b, x, y: b.call("and" if x.dtype == torch.bool else "mul", x, y))
 
 
-@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(low: Lowering, a: Any, other: Any) -> Tensor:
-    def compute(b: Builder, x: Op, y: Op) -> Op:
+@register_lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         return b.call("div", x, y)
 
     return elementwise(low, (a, other), compute, INT_TO_FLOAT)
 
 
-@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(low: Lowering, a: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
+@register_lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(low: LoweringContext, a: Any, other: Any, rounding_mode: str | None = None) -> LoweredTensor:
     if rounding_mode is None:
         return div(low, a, other)  # type: ignore[no-any-return]
     if rounding_mode == "floor":
         return floor_divide(low, a, other)  # type: ignore[no-any-return]
 
-    def compute(b: Builder, x: Op, y: Op) -> Op:
+    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         return b.call("trunc", b.call("div", x, y)) if x.dtype.is_floating_point else b.call("truncdiv", x, y)
 
     return elementwise(low, (a, other), compute)
 
 
-def _floor_division(b: Builder, x: Op, y: Op) -> Op:
+def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
     if not x.dtype.is_floating_point:
         quotient, rest = b.call("truncdiv", x, y), b.call("rem", x, y)
         if x.dtype == torch.uint8:
@@ -171,7 +171,7 @@ def _floor_division(b: Builder, x: Op, y: Op) -> Op:
         opposite = b.call(
             "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
         )
-        return b.where(b.both(inexact, opposite), b.call("sub", quotient, b.constant(1, x.dtype)), quotient)
+        return b.where(b.logical_and(inexact, opposite), b.call("sub", quotient, b.constant(1, x.dtype)), quotient)
     zero = b.constant(0.0, x.dtype)
     rest = b.call("fmod", x, y)
     quotient = b.call("div", b.call("sub", x, rest), y)
@@ -179,21 +179,21 @@ def _floor_division(b: Builder, x: Op, y: Op) -> Op:
     opposite = b.call(
         "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
     )
-    quotient = b.where(b.both(inexact, opposite), b.call("sub", quotient, b.constant(1.0, x.dtype)), quotient)
+    quotient = b.where(b.logical_and(inexact, opposite), b.call("sub", quotient, b.constant(1.0, x.dtype)), quotient)
     floored = b.call("floor", quotient)
     over = b.call("gt", b.call("sub", quotient, floored), b.constant(0.5, x.dtype), dtype=torch.bool)
     floored = b.where(over, b.call("add", floored, b.constant(1.0, x.dtype)), floored)
     return b.where(b.call("eq", y, zero, dtype=torch.bool), b.call("div", x, y), floored)
 
 
-@lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
-def floor_divide(low: Lowering, a: Any, other: Any) -> Tensor:
+@register_lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
     return elementwise(low, (a, other), _floor_division)
 
 
-@lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
-def remainder(low: Lowering, a: Any, other: Any) -> Tensor:
-    def compute(b: Builder, x: Op, y: Op) -> Op:
+@register_lowering(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def remainder(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         rest = b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
         if x.dtype == torch.uint8:
             return rest
@@ -202,71 +202,73 @@ def remainder(low: Lowering, a: Any, other: Any) -> Tensor:
         opposite = b.call(
             "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
         )
-        return b.where(b.both(inexact, opposite), b.call("add", rest, y), rest)
+        return b.where(b.logical_and(inexact, opposite), b.call("add", rest, y), rest)
 
     return elementwise(low, (a, other), compute)
 
 
-@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(low: Lowering, a: Any, other: Any) -> Tensor:
+@register_lowering(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
     return elementwise(low, (a, other), lambda b, x, y: b.call("fmod" if x.dtype.is_floating_point else "rem", x, y))
 
 
-lowers(aten.maximum.default)(lambda low, a, other: elementwise(low, (a, other), _named("maximum")))
-lowers(aten.minimum.default)(lambda low, a, other: elementwise(low, (a, other), _named("minimum")))
+register_lowering(aten.maximum.default)(lambda low, a, other: elementwise(low, (a, other), _call_op("maximum")))
+register_lowering(aten.minimum.default)(lambda low, a, other: elementwise(low, (a, other), _call_op("minimum")))
 
 
-lowers(aten.atan2.default)(lambda low, a, other: elementwise(low, (a, other), _named("atan2"), INT_TO_FLOAT))
-lowers(aten.hypot.default)(lambda low, a, other: elementwise(low, (a, other), _named("hypot")))
+register_lowering(aten.atan2.default)(
+    lambda low, a, other: elementwise(low, (a, other), _call_op("atan2"), INT_TO_FLOAT)
+)
+register_lowering(aten.hypot.default)(lambda low, a, other: elementwise(low, (a, other), _call_op("hypot")))
 
 
-@lowers(aten.pow.Tensor_Tensor)
-def pow_tensor(low: Lowering, a: Tensor, exponent: Tensor) -> Tensor:
-    is_float = promoted((a, exponent))[1].is_floating_point
-    return elementwise(low, (a, exponent), _named("pow") if is_float else _power_of_whole)
+@register_lowering(aten.pow.Tensor_Tensor)
+def pow_tensor(low: LoweringContext, a: LoweredTensor, exponent: LoweredTensor) -> LoweredTensor:
+    is_float = promote_dtypes((a, exponent))[1].is_floating_point
+    return elementwise(low, (a, exponent), _call_op("pow") if is_float else _integer_power)
 
 
-@lowers(aten.pow.Tensor_Scalar)
-def pow_scalar(low: Lowering, a: Tensor, exponent: Any) -> Tensor:
-    if is_fraction(exponent) and promoted((a, exponent))[1].is_floating_point:
-        return elementwise(low, (a, exponent), _named("pow"))
+@register_lowering(aten.pow.Tensor_Scalar)
+def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> LoweredTensor:
+    if is_float_expr(exponent) and promote_dtypes((a, exponent))[1].is_floating_point:
+        return elementwise(low, (a, exponent), _call_op("pow"))
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
         raise NotLowered("a power with an unusual exponent is computed by ATen")
-    is_float = promoted((a, exponent))[1].is_floating_point
+    is_float = promote_dtypes((a, exponent))[1].is_floating_point
     is_small = float(exponent).is_integer() and abs(exponent) <= 16
     if (is_small and is_float) or (isinstance(exponent, int) and exponent >= 0 and not is_float):
-        return elementwise(low, (a, exponent), lambda b, v, _: _whole_power(b, v, int(exponent)))
+        return elementwise(low, (a, exponent), lambda b, v, _: _constant_integer_power(b, v, int(exponent)))
     if exponent == 0.5:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("sqrt", v))
     if exponent == -0.5:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("rsqrt", v))
     if not is_float:
         raise NotLowered("whole numbers have no powers below zero, which ATen says")
-    return elementwise(low, (a, exponent), _named("pow"))
+    return elementwise(low, (a, exponent), _call_op("pow"))
 
 
-def _whole_power(b: Builder, v: Op, exponent: int) -> Op:
+def _constant_integer_power(b: LoopBuilder, v: LoopIROp, exponent: int) -> LoopIROp:
     if exponent < 0:
-        return b.call("div", b.constant(1.0, v.dtype), _whole_power(b, v, -exponent))
+        return b.call("div", b.constant(1.0, v.dtype), _constant_integer_power(b, v, -exponent))
     if exponent == 0:
         return b.constant(1, v.dtype)
-    half = _whole_power(b, v, exponent // 2) if exponent > 1 else None
+    half = _constant_integer_power(b, v, exponent // 2) if exponent > 1 else None
     squared = v if half is None else b.call("mul", half, half)
     return squared if exponent % 2 == 0 or half is None else b.call("mul", squared, v)
 
 
-@lowers(aten.pow.Scalar)
-def pow_of_scalar(low: Lowering, base: Any, exponent: Tensor) -> Tensor:
-    is_float = promoted((base, exponent))[1].is_floating_point
-    return elementwise(low, (base, exponent), _named("pow") if is_float else _power_of_whole)
+@register_lowering(aten.pow.Scalar)
+def pow_of_scalar(low: LoweringContext, base: Any, exponent: LoweredTensor) -> LoweredTensor:
+    is_float = promote_dtypes((base, exponent))[1].is_floating_point
+    return elementwise(low, (base, exponent), _call_op("pow") if is_float else _integer_power)
 
 
-def _power_of_whole(b: Builder, base: Op, exponent: Op) -> Op:
+def _integer_power(b: LoopBuilder, base: LoopIROp, exponent: LoopIROp) -> LoopIROp:
     """By squaring, a bit of the exponent at a time; products wrap around as eager's do. Below zero only 1 and -1 have a power that is not 0."""
     dtype = base.dtype
     zero, one = b.constant(0, dtype), b.constant(1, dtype)
 
-    def bit(k: int) -> Op:
+    def bit(k: int) -> LoopIROp:
         return b.call("ne", b.call("and", exponent, b.constant(1 << k, dtype)), zero, dtype=torch.bool)
 
     total, square = one, base
@@ -284,8 +286,8 @@ def _power_of_whole(b: Builder, base: Op, exponent: Op) -> Op:
 def _comparison(name: str) -> None:
     packet = getattr(aten, name)
 
-    @lowers(packet.Tensor, packet.Scalar)
-    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
+    @register_lowering(packet.Tensor, packet.Scalar)
+    def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
         return elementwise(low, (a, other), lambda b, x, y: b.call(name, x, y, dtype=torch.bool), ALWAYS_BOOL)
 
 
@@ -293,15 +295,15 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _comparison(_name)
 
 
-def _truth(b: Builder, v: Op) -> Op:
+def _as_bool(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
     return v if v.dtype == torch.bool else b.call("ne", v, b.constant(0, v.dtype), dtype=torch.bool)
 
 
 def _logical(name: str, op: str) -> None:
-    @lowers(getattr(aten, name).default)
-    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
+    @register_lowering(getattr(aten, name).default)
+    def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
         return elementwise(
-            low, (a, other), lambda b, x, y: b.call(op, _truth(b, x), _truth(b, y), dtype=torch.bool), ALWAYS_BOOL
+            low, (a, other), lambda b, x, y: b.call(op, _as_bool(b, x), _as_bool(b, y), dtype=torch.bool), ALWAYS_BOOL
         )
 
 
@@ -309,8 +311,8 @@ for _name, _op in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor",
     _logical(_name, _op)
 
 
-@lowers(aten.logical_not.default)
-def logical_not(low: Lowering, a: Tensor) -> Tensor:
+@register_lowering(aten.logical_not.default)
+def logical_not(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(
         low,
         (a,),
@@ -324,57 +326,57 @@ def logical_not(low: Lowering, a: Tensor) -> Tensor:
 def _bitwise(name: str, op: str) -> None:
     packet = getattr(aten, name)
 
-    @lowers(packet.Tensor, packet.Scalar, packet.Scalar_Tensor)
-    def lowered(low: Lowering, a: Any, other: Any) -> Tensor:
-        return elementwise(low, (a, other), _named(op))
+    @register_lowering(packet.Tensor, packet.Scalar, packet.Scalar_Tensor)
+    def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+        return elementwise(low, (a, other), _call_op(op))
 
 
 for _name, _op in (("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor", "xor")):
     _bitwise(_name, _op)
-lowers(aten.bitwise_not.default)(lambda low, a: elementwise(low, (a,), _named("not")))
+register_lowering(aten.bitwise_not.default)(lambda low, a: elementwise(low, (a,), _call_op("not")))
 
 
-@lowers(aten.isnan.default)
-def isnan(low: Lowering, a: Tensor) -> Tensor:
+@register_lowering(aten.isnan.default)
+def isnan(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(low, (a,), lambda b, v: b.call("ne", v, v, dtype=torch.bool), ALWAYS_BOOL)
 
 
-@lowers(aten.isinf.default)
-def isinf(low: Lowering, a: Tensor) -> Tensor:
-    def compute(b: Builder, v: Op) -> Op:
+@register_lowering(aten.isinf.default)
+def isinf(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         if not v.dtype.is_floating_point:
             return b.constant(False, torch.bool)
         return b.call("eq", b.call("abs", v), b.constant(math.inf, v.dtype), dtype=torch.bool)
 
-    held = a.dtype if not a.dtype.is_floating_point else promoted((a,))[0]
+    held = a.dtype if not a.dtype.is_floating_point else promote_dtypes((a,))[0]
     return elementwise(low, (a,), compute, dtypes=(held, torch.bool))
 
 
-@lowers(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
-def where(low: Lowering, condition: Tensor, a: Any, other: Any) -> Tensor:
-    result = result_value(low).dtype
-    check_loopable(condition, a, other)
+@register_lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) -> LoweredTensor:
+    result = fake_result(low).dtype
+    check_supported_dtype(condition, a, other)
     shape = broadcast_shape((condition, a, other))
     test, then, otherwise = (
-        element(condition, torch.bool, shape),
-        element(a, result, shape),
-        element(other, result, shape),
+        broadcast_loader(condition, torch.bool, shape),
+        broadcast_loader(a, result, shape),
+        broadcast_loader(other, result, shape),
     )
     return low.pointwise(
-        shape, result, lambda b, index: b.where(_truth(b, test(b, index)), then(b, index), otherwise(b, index))
+        shape, result, lambda b, index: b.where(_as_bool(b, test(b, index)), then(b, index), otherwise(b, index))
     )
 
 
-@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(low: Lowering, a: Tensor, mask: Tensor, value: Any) -> Tensor:
+@register_lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, value: Any) -> LoweredTensor:
     return where(low, mask, value, a)  # type: ignore[no-any-return]
 
 
-@lowers(aten.clamp.default, aten.clamp.Tensor)
-def clamp(low: Lowering, a: Tensor, min: Any = None, max: Any = None) -> Tensor:
+@register_lowering(aten.clamp.default, aten.clamp.Tensor)
+def clamp(low: LoweringContext, a: LoweredTensor, min: Any = None, max: Any = None) -> LoweredTensor:
     given = [v for v in (min, max) if v is not None]
 
-    def compute(b: Builder, v: Op, *limits: Op) -> Op:
+    def compute(b: LoopBuilder, v: LoopIROp, *limits: LoopIROp) -> LoopIROp:
         rest = list(limits)
         if min is not None:
             v = b.call("maximum", v, rest.pop(0))
@@ -383,11 +385,11 @@ def clamp(low: Lowering, a: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return elementwise(low, (a, *given), compute)
 
 
-lowers(aten.clamp_min.default, aten.clamp_min.Tensor)(clamp)
-lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda low, a, limit: clamp(low, a, None, limit))
+register_lowering(aten.clamp_min.default, aten.clamp_min.Tensor)(clamp)
+register_lowering(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda low, a, limit: clamp(low, a, None, limit))
 
 
-@lowers(
+@register_lowering(
     aten.clone.default,
     aten.alias.default,
     aten.detach.default,
@@ -395,43 +397,45 @@ lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda low, a, limit: clam
     aten.lift_fresh.default,
     aten.contiguous.default,
 )
-def clone(low: Lowering, a: Tensor, memory_format: Any = None) -> Tensor:
-    check_loopable(a)
-    return low.pointwise(a.shape, a.dtype, a.at)
+def clone(low: LoweringContext, a: LoweredTensor, memory_format: Any = None) -> LoweredTensor:
+    check_supported_dtype(a)
+    return low.pointwise(a.shape, a.dtype, a.load)
 
 
-@lowers(aten._to_copy.default, prims.convert_element_type.default)
-def to_copy(low: Lowering, a: Tensor, dtype: torch.dtype | None = None, **other: Any) -> Tensor:
+@register_lowering(aten._to_copy.default, prims.convert_element_type.default)
+def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     if other.get("layout") not in (None, torch.strided):
         raise NotLowered("other layouts are made by ATen")
     dtype = dtype or a.dtype
-    check_loopable(a, result_value(low))
+    check_supported_dtype(a, fake_result(low))
     if dtype == torch.bool:
-        return low.pointwise(a.shape, dtype, lambda b, index: _truth(b, a.at(b, index)))
+        return low.pointwise(a.shape, dtype, lambda b, index: _as_bool(b, a.load(b, index)))
     return low.pointwise(
-        a.shape, dtype, lambda b, index: b.round(a.at(b, index), dtype) if dtype != a.dtype else a.at(b, index)
+        a.shape,
+        dtype,
+        lambda b, index: b.round_to_dtype(a.load(b, index), dtype) if dtype != a.dtype else a.load(b, index),
     )
 
 
-@lowers(aten.copy.default)
-def copy(low: Lowering, a: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    check_loopable(a, source)
-    value = element(source, a.dtype, a.shape)
+@register_lowering(aten.copy.default)
+def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_blocking: bool = False) -> LoweredTensor:
+    check_supported_dtype(a, source)
+    value = broadcast_loader(source, a.dtype, a.shape)
     return low.pointwise(a.shape, a.dtype, value)
 
 
-@lowers(aten.relu.default)
-def relu(low: Lowering, a: Tensor) -> Tensor:
+@register_lowering(aten.relu.default)
+def relu(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(low, (a,), lambda b, v: b.call("maximum", v, b.constant(0, v.dtype)))
 
 
-@lowers(aten.gelu.default)
-def gelu(low: Lowering, a: Tensor, approximate: str = "none") -> Tensor:
-    def exact(b: Builder, v: Op) -> Op:
+@register_lowering(aten.gelu.default)
+def gelu(low: LoweringContext, a: LoweredTensor, approximate: str = "none") -> LoweredTensor:
+    def exact(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         erf = b.call("erf", b.call("mul", v, b.constant(math.sqrt(0.5), v.dtype)))
         return b.call("mul", b.call("mul", v, b.constant(0.5, v.dtype)), b.call("add", erf, b.constant(1.0, v.dtype)))
 
-    def by_tanh(b: Builder, v: Op) -> Op:
+    def by_tanh(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         cube = b.call("mul", b.call("mul", v, v), v)
         inner = b.call("add", v, b.call("mul", cube, b.constant(0.044715, v.dtype)))
         tanh = b.call("tanh", b.call("mul", inner, b.constant(math.sqrt(2.0 / math.pi), v.dtype)))
@@ -440,34 +444,36 @@ def gelu(low: Lowering, a: Tensor, approximate: str = "none") -> Tensor:
     return elementwise(low, (a,), by_tanh if approximate == "tanh" else exact)
 
 
-@lowers(aten.silu.default)
-def silu(low: Lowering, a: Tensor) -> Tensor:
+@register_lowering(aten.silu.default)
+def silu(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(low, (a,), lambda b, v: b.call("mul", v, b.call("sigmoid", v)))
 
 
-@lowers(aten.leaky_relu.default)
-def leaky_relu(low: Lowering, a: Tensor, negative_slope: float = 0.01) -> Tensor:
-    def compute(b: Builder, v: Op) -> Op:
+@register_lowering(aten.leaky_relu.default)
+def leaky_relu(low: LoweringContext, a: LoweredTensor, negative_slope: float = 0.01) -> LoweredTensor:
+    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         positive = b.call("gt", v, b.constant(0, v.dtype), dtype=torch.bool)
         return b.where(positive, v, b.call("mul", v, b.constant(negative_slope, v.dtype)))
 
     return elementwise(low, (a,), compute)
 
 
-@lowers(aten.addcmul.default)
-def addcmul(low: Lowering, a: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
-    def compute(b: Builder, base: Op, x: Op, y: Op) -> Op:
+@register_lowering(aten.addcmul.default)
+def addcmul(
+    low: LoweringContext, a: LoweredTensor, left: LoweredTensor, right: LoweredTensor, value: Any = 1
+) -> LoweredTensor:
+    def compute(b: LoopBuilder, base: LoopIROp, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         product = b.call("mul", x, y)
         return b.call("add", base, product if value == 1 else b.call("mul", product, b.constant(value, product.dtype)))
 
     return elementwise(low, (a, left, right), compute)
 
 
-@lowers(aten.lerp.Scalar, aten.lerp.Tensor)
-def lerp(low: Lowering, a: Tensor, end: Tensor, weight: Any) -> Tensor:
+@register_lowering(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(low: LoweringContext, a: LoweredTensor, end: LoweredTensor, weight: Any) -> LoweredTensor:
     """From the nearer end, as eager does, so that both ends are met exactly."""
 
-    def compute(b: Builder, start: Op, end: Op, *weights: Op) -> Op:
+    def compute(b: LoopBuilder, start: LoopIROp, end: LoopIROp, *weights: LoopIROp) -> LoopIROp:
         share = weights[0] if weights else b.constant(weight, start.dtype)
         way = b.call("sub", end, start)
         from_start = b.call("add", start, b.call("mul", share, way))
@@ -478,4 +484,4 @@ def lerp(low: Lowering, a: Tensor, end: Tensor, weight: Any) -> Tensor:
         is_near = b.call("lt", b.call("abs", share), b.constant(0.5, start.dtype), dtype=torch.bool)
         return b.where(is_near, from_start, from_end)
 
-    return elementwise(low, (a, end, weight) if isinstance(weight, Tensor) else (a, end), compute)
+    return elementwise(low, (a, end, weight) if isinstance(weight, LoweredTensor) else (a, end), compute)

@@ -6,35 +6,42 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import Index, contiguous_strides, flatten, product
-from engine.ir.loops import Builder, Coordinates, Op
+from engine.ir.index import IndexExpr, contiguous_strides, flatten, product
+from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp
 from engine.ir.philox import random_bits, random_uniform
-from engine.lowering.table import Lowering, NotLowered, Tensor, lowers, result_value, sizes_of
+from engine.lowering.table import (
+    LoweredTensor,
+    LoweringContext,
+    NotLowered,
+    fake_result,
+    register_lowering,
+    symbolic_shape,
+)
 
-MOST = 1 << 31
+MAX_ELEMENTS_PER_SEED = 1 << 31
 """Elements that one seed tells apart."""
 
 
-def _drawn(low: Lowering, seeds: Tensor, which: int, name: str, drawn: torch.dtype) -> Tensor:
-    value = result_value(low)
-    shape = sizes_of(value)
+def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str, drawn: torch.dtype) -> LoweredTensor:
+    value = fake_result(low)
+    shape = symbolic_shape(value)
     count = product(shape)
-    if isinstance(count, int) and count > MOST:
+    if isinstance(count, int) and count > MAX_ELEMENTS_PER_SEED:
         raise NotLowered("so many random numbers are drawn by ATen")
 
-    def body(b: Builder, i: Coordinates) -> Op:
-        seed = seeds.at(b, (Index({}, which),))
-        place = b.cast(b.position(flatten(i, contiguous_strides(shape))), torch.int32)
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        seed = seeds.load(b, (IndexExpr({}, which),))
+        place = b.cast(b.index_value(flatten(i, contiguous_strides(shape))), torch.int32)
         return b.cast(b.call(name, seed, place, dtype=drawn), value.dtype)
 
     return low.pointwise(shape, value.dtype, body)
 
 
-@lowers(random_uniform)
-def uniform(low: Lowering, seeds: Tensor, which: int, _size: Any) -> Tensor:
-    return _drawn(low, seeds, which, "rand", torch.float32)
+@register_lowering(random_uniform)
+def uniform(low: LoweringContext, seeds: LoweredTensor, which: int, _size: Any) -> LoweredTensor:
+    return _philox_op(low, seeds, which, "rand", torch.float32)
 
 
-@lowers(random_bits)
-def bits(low: Lowering, seeds: Tensor, which: int, _size: Any) -> Tensor:
-    return _drawn(low, seeds, which, "randint", torch.uint32)
+@register_lowering(random_bits)
+def bits(low: LoweringContext, seeds: LoweredTensor, which: int, _size: Any) -> LoweredTensor:
+    return _philox_op(low, seeds, which, "randint", torch.uint32)

@@ -11,130 +11,164 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Size, contiguous_strides, flatten, plain, product, unflatten
-from engine.ir.loops import Builder, Coordinates, Def, Op, compute_dtype
-from engine.lowering.fuse import probed
-from engine.lowering.ops.views import as_row, broadcast_to, reshape, walk_over_memory
+from engine.ir.index import ZERO, Size, as_size, contiguous_strides, flatten, product, unflatten
+from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp, TensorDef, compute_dtype
+from engine.lowering.fuse import build_unfused
+from engine.lowering.ops.views import as_strided_index_map, at_least_1d, broadcast_to, reshape
 from engine.lowering.table import (
-    Lowering,
+    LoweredTensor,
+    LoweringContext,
     NotLowered,
-    Tensor,
+    broadcast_loader,
     broadcast_shape,
-    check_loopable,
-    element,
-    is_apart,
-    lowers,
-    positive_dim,
+    canonical_dim,
+    check_supported_dtype,
+    is_non_overlapping,
+    register_lowering,
 )
 
 aten = torch.ops.aten
 
-ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
+ATOMIC_ADD_DTYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
 """Types in which every target adds atomically."""
 
-Write = Callable[[Builder, Coordinates], tuple[Coordinates, Op]]
+ScatterFn = Callable[[LoopBuilder, Coordinates], tuple[Coordinates, LoopIROp]]
 
 
-def scattered(low: Lowering, a: Tensor, ranges: Sequence[Size], write: Write, *, is_added: bool) -> Tensor:
+def scatter_into(
+    low: LoweringContext, a: LoweredTensor, ranges: Sequence[Size], write: ScatterFn, *, is_added: bool
+) -> LoweredTensor:
     """``a`` with what ``write`` gives for each position in ``ranges`` written or added.
 
     Raises:
         NotLowered: the type does not add atomically, or deterministic algorithms are asked for.
     """
-    check_loopable(a)
+    check_supported_dtype(a)
     if torch.are_deterministic_algorithms_enabled():
         raise NotLowered("deterministic algorithms are asked for, and writes of many programs come in any order")
     held = compute_dtype(a.dtype) if is_added else a.dtype
-    if is_added and held not in ATOMIC:
+    if is_added and held not in ATOMIC_ADD_DTYPES:
         raise NotLowered(f"{str(held).removeprefix('torch.')} does not add atomically")
-    name = low.node.name if low.node is not None else "scatter"
+    name = low.current_node.name if low.current_node is not None else "scatter"
     inner = name if held == a.dtype else f"{name}_total"
-    made = low.scatter(a.shape, ranges, held, _start(low, a, held, name), write, is_added=is_added, name=inner)
-    return made if held == a.dtype else low.pointwise(a.shape, a.dtype, made.at)
+    made = low.scatter(a.shape, ranges, held, _initial_value(low, a, held, name), write, is_added=is_added, name=inner)
+    return made if held == a.dtype else low.pointwise(a.shape, a.dtype, made.load)
 
 
-def _start(low: Lowering, a: Tensor, held: torch.dtype, name: str) -> Def | float:
-    number = _number(a.base)
+def _initial_value(low: LoweringContext, a: LoweredTensor, held: torch.dtype, name: str) -> TensorDef | float:
+    number = _constant_value(a.definition)
     if number is not None:
         return number
-    if a.mapping is None and a.dtype == held:
-        return a.base
-    return low.pointwise(a.shape, held, a.at, name=f"{name}_start").base
+    if a.index_map is None and a.dtype == held:
+        return a.definition
+    return low.pointwise(a.shape, held, a.load, name=f"{name}_start").definition
 
 
-def _number(made: Def) -> float | None:
+def _constant_value(made: TensorDef) -> float | None:
     """The number that every element of a Def is, None where they differ."""
     if made.kind != "pointwise":
         return None
-    ops = probed(made).ops
+    ops = build_unfused(made).ops
     is_constant = len(ops) == 1 and ops[0].name == "constant"
     return ops[0].value if is_constant else None
 
 
-def along(
-    low: Lowering, a: Tensor, dim: int, indices: Tensor, value: Callable[[Builder, Coordinates], Op], *, is_added: bool
-) -> Tensor:
+def scatter_along_dim(
+    low: LoweringContext,
+    a: LoweredTensor,
+    dim: int,
+    indices: LoweredTensor,
+    value: Callable[[LoopBuilder, Coordinates], LoopIROp],
+    *,
+    is_added: bool,
+) -> LoweredTensor:
     """``a`` with a value written or added at each index along a dimension."""
-    row, dim = as_row(a), positive_dim(dim, len(a.shape))
-    places = as_row(indices)
+    row, dim = at_least_1d(a), canonical_dim(dim, len(a.shape))
+    places = at_least_1d(indices)
 
-    def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
-        here = b.picked(places.at(b, i), row.shape[dim], wraps=False)
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        here = b.indirect_index(places.load(b, i), row.shape[dim], wraps=False)
         return (*i[:dim], here, *i[dim + 1 :]), value(b, i if indices.shape else ())
 
-    return reshape(scattered(low, row, places.shape, write, is_added=is_added), a.shape)
+    return reshape(scatter_into(low, row, places.shape, write, is_added=is_added), a.shape)
 
 
-@lowers(aten.scatter.src)
-def scatter_src(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
-    return along(low, a, dim, indices, lambda b, i: b.cast(source.at(b, i), a.dtype), is_added=False)
+@register_lowering(aten.scatter.src)
+def scatter_src(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor
+) -> LoweredTensor:
+    return scatter_along_dim(low, a, dim, indices, lambda b, i: b.cast(source.load(b, i), a.dtype), is_added=False)
 
 
-@lowers(aten.scatter.value)
-def scatter_value(low: Lowering, a: Tensor, dim: int, indices: Tensor, value: Any) -> Tensor:
-    return along(low, a, dim, indices, element(value, a.dtype, indices.shape), is_added=False)
+@register_lowering(aten.scatter.value)
+def scatter_value(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, value: Any
+) -> LoweredTensor:
+    return scatter_along_dim(low, a, dim, indices, broadcast_loader(value, a.dtype, indices.shape), is_added=False)
 
 
-@lowers(aten.put.default)
-def put(low: Lowering, a: Tensor, indices: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+@register_lowering(aten.put.default)
+def put(
+    low: LoweringContext, a: LoweredTensor, indices: LoweredTensor, source: LoweredTensor, accumulate: bool = False
+) -> LoweredTensor:
     count = product(a.shape)
     if not a.shape or not indices.shape:
         raise NotLowered("writing into a scalar is done by ATen")
     held = compute_dtype(a.dtype) if accumulate else a.dtype
 
-    def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
-        place = unflatten(b.picked(indices.at(b, i), count), a.shape)
-        return place, b.cast(source.at(b, unflatten(flatten(i, contiguous_strides(indices.shape)), source.shape)), held)
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        place = unflatten(b.indirect_index(indices.load(b, i), count), a.shape)
+        return place, b.cast(
+            source.load(b, unflatten(flatten(i, contiguous_strides(indices.shape)), source.shape)), held
+        )
 
-    return scattered(low, a, indices.shape, write, is_added=accumulate)
+    return scatter_into(low, a, indices.shape, write, is_added=accumulate)
 
 
-def rows_put(
-    low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor, alpha: Any, *, is_added: bool
-) -> Tensor:
+def scatter_rows(
+    low: LoweringContext,
+    a: LoweredTensor,
+    dim: int,
+    indices: LoweredTensor,
+    source: LoweredTensor,
+    alpha: Any,
+    *,
+    is_added: bool,
+) -> LoweredTensor:
     """``a`` with the rows of ``source`` written or added at the places along ``dim`` that ``indices`` name."""
-    row, rows, places, dim = as_row(a), as_row(source), as_row(indices), positive_dim(dim, len(a.shape))
+    row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(indices), canonical_dim(dim, len(a.shape))
     held = compute_dtype(a.dtype)
 
-    def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
-        value = b.cast(rows.at(b, i), held)
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        value = b.cast(rows.load(b, i), held)
         if alpha != 1:
             value = b.call("mul", value, b.constant(alpha, held))
-        return (*i[:dim], b.picked(places.at(b, (i[dim],)), row.shape[dim], wraps=False), *i[dim + 1 :]), value
+        return (
+            *i[:dim],
+            b.indirect_index(places.load(b, (i[dim],)), row.shape[dim], wraps=False),
+            *i[dim + 1 :],
+        ), value
 
-    return reshape(scattered(low, row, rows.shape, write, is_added=is_added), a.shape)
+    return reshape(scatter_into(low, row, rows.shape, write, is_added=is_added), a.shape)
 
 
-@lowers(aten.index_copy.default)
-def index_copy(low: Lowering, a: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
-    return rows_put(low, a, dim, indices, source, 1, is_added=False)
+@register_lowering(aten.index_copy.default)
+def index_copy(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor
+) -> LoweredTensor:
+    return scatter_rows(low, a, dim, indices, source, 1, is_added=False)
 
 
-@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+@register_lowering(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
-    low: Lowering, a: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, *_: Any
-) -> Tensor:
-    check_loopable(a, values)
+    low: LoweringContext,
+    a: LoweredTensor,
+    indices: Sequence[LoweredTensor | None],
+    values: LoweredTensor,
+    accumulate: bool = False,
+    *_: Any,
+) -> LoweredTensor:
+    check_supported_dtype(a, values)
     given = [t for t in indices if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for t in given):
         return _masked_put(low, a, indices, values, accumulate)
@@ -146,22 +180,28 @@ def index_put(
     rest = tuple(a.shape[d] for d in others)
     ranges = (*rest[:start], *picked_shape, *rest[start:])
     held = compute_dtype(a.dtype) if accumulate else a.dtype
-    value = element(values, held, ranges)
-    is_checked = low.node is None or low.node.target is not aten._unsafe_index_put.default
+    value = broadcast_loader(values, held, ranges)
+    is_checked = low.current_node is None or low.current_node.target is not aten._unsafe_index_put.default
 
-    def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         where = i[start : start + len(picked_shape)]
         kept = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
         place = tuple(
-            b.picked(spread[d].at(b, where), a.shape[d], is_checked=is_checked) if d in spread else kept[d]
+            b.indirect_index(spread[d].load(b, where), a.shape[d], is_checked=is_checked) if d in spread else kept[d]
             for d in range(len(a.shape))
         )
         return place, value(b, i)
 
-    return scattered(low, a, ranges, write, is_added=accumulate)
+    return scatter_into(low, a, ranges, write, is_added=accumulate)
 
 
-def _masked_put(low: Lowering, a: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
+def _masked_put(
+    low: LoweringContext,
+    a: LoweredTensor,
+    indices: Sequence[LoweredTensor | None],
+    values: LoweredTensor,
+    accumulate: bool,
+) -> LoweredTensor:
     """``a[mask] = number``, or ``a[:, mask] = number``: a choice for each element."""
     given = [t for t in indices if t is not None]
     first = next(d for d, t in enumerate(indices) if t is not None)
@@ -173,42 +213,49 @@ def _masked_put(low: Lowering, a: Tensor, indices: Sequence[Tensor | None], valu
     mask, value = given[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
     last = first + len(mask.shape)
 
-    def body(b: Builder, i: Coordinates) -> Op:
-        return b.where(mask.at(b, i[first:last]), b.cast(value.at(b, ()), a.dtype), a.at(b, i))
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return b.where(mask.load(b, i[first:last]), b.cast(value.load(b, ()), a.dtype), a.load(b, i))
 
     return low.pointwise(a.shape, a.dtype, body)
 
 
-@lowers(aten.as_strided_scatter.default)
+@register_lowering(aten.as_strided_scatter.default)
 def as_strided_scatter(
-    low: Lowering, a: Tensor, source: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
-) -> Tensor:
+    low: LoweringContext,
+    a: LoweredTensor,
+    source: LoweredTensor,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    offset: Any = None,
+) -> LoweredTensor:
     """A walk over a tensor's memory, written along."""
-    check_loopable(a, source)
-    mapping = walk_over_memory(a, stride, offset)
-    if not is_apart(source.shape, tuple(plain(s) for s in stride)):
+    check_supported_dtype(a, source)
+    mapping = as_strided_index_map(a, stride, offset)
+    if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
         raise NotLowered("a walk that comes by one place several times is written by ATen")
-    return scattered(low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.at(b, i), a.dtype)), is_added=False)
+    return scatter_into(
+        low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.load(b, i), a.dtype)), is_added=False
+    )
 
 
-@lowers(aten.embedding_dense_backward.default)
+@register_lowering(aten.embedding_dense_backward.default)
 def embedding_dense_backward(
-    low: Lowering, grad: Tensor, indices: Tensor, rows: Any, padding: int, scale_by_frequency: bool
-) -> Tensor:
+    low: LoweringContext, grad: LoweredTensor, indices: LoweredTensor, rows: Any, padding: int, scale_by_frequency: bool
+) -> LoweredTensor:
     """The gradient of a table: each looked-up row's gradient added to its place."""
-    check_loopable(grad)
+    check_supported_dtype(grad)
     if scale_by_frequency:
         raise NotLowered("gradients divided by how often a row was looked up are computed by ATen")
     held = compute_dtype(grad.dtype)
     width = grad.shape[-1]
-    table = low.pointwise((plain(rows), width), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
+    table = low.pointwise((as_size(rows), width), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
 
-    def write(b: Builder, i: Coordinates) -> tuple[Coordinates, Op]:
-        token = indices.at(b, i[:-1])
-        value = b.cast(grad.at(b, i), held)
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        token = indices.load(b, i[:-1])
+        value = b.cast(grad.load(b, i), held)
         if padding >= 0:
             is_padding = b.call("eq", token, b.constant(padding, token.dtype), dtype=torch.bool)
             value = b.where(is_padding, b.constant(0.0, held), value)
-        return (b.picked(token, table.shape[0], wraps=False), i[-1]), value
+        return (b.indirect_index(token, table.shape[0], wraps=False), i[-1]), value
 
-    return scattered(low, table, grad.shape, write, is_added=True)
+    return scatter_into(low, table, grad.shape, write, is_added=True)

@@ -6,41 +6,56 @@ from typing import Any
 
 import torch
 
-from engine.ir.loops import Builder, Coordinates, Op
-from engine.lowering.table import Lowering, NotLowered, Tensor, check_loopable, lowers, promoted, result_value, sizes_of
+from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp
+from engine.lowering.table import (
+    LoweredTensor,
+    LoweringContext,
+    NotLowered,
+    check_supported_dtype,
+    fake_result,
+    promote_dtypes,
+    register_lowering,
+    symbolic_shape,
+)
 
 aten = torch.ops.aten
 
-LONGEST = 1 << 16
+MAX_ROW_LENGTH = 1 << 16
 """Rows up to this length are searched by a kernel: each doubling adds a step to its text."""
 
 
-def searched(
-    low: Lowering, rows: Tensor, values: Any, sorter: Tensor | None, dtype: torch.dtype, *, right: bool
-) -> Tensor:
+def binary_search(
+    low: LoweringContext,
+    rows: LoweredTensor,
+    values: Any,
+    sorter: LoweredTensor | None,
+    dtype: torch.dtype,
+    *,
+    right: bool,
+) -> LoweredTensor:
     """The first place in the row of ``rows`` whose element is at least (``right``: more than) each value.
 
     Raises:
         NotLowered: rows are too long, or their length is not known.
     """
-    check_loopable(rows, values)
+    check_supported_dtype(rows, values)
     count = rows.shape[-1]
-    if not isinstance(count, int) or not 0 < count <= LONGEST:
+    if not isinstance(count, int) or not 0 < count <= MAX_ROW_LENGTH:
         raise NotLowered("a search in a row of symbolic, no or very great length is done by ATen")
-    held = promoted((rows, values))[0] if isinstance(values, Tensor) else rows.dtype
+    held = promote_dtypes((rows, values))[0] if isinstance(values, LoweredTensor) else rows.dtype
     if isinstance(values, float) and not rows.dtype.is_floating_point:
         raise NotLowered("a fractional number among whole ones is searched by ATen")
     is_single = len(rows.shape) == 1
 
-    def body(b: Builder, i: Coordinates) -> Op:
-        wanted = b.cast(values.at(b, i), held) if isinstance(values, Tensor) else b.constant(values, held)
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        wanted = b.cast(values.load(b, i), held) if isinstance(values, LoweredTensor) else b.constant(values, held)
         lead = () if is_single else i[:-1]
 
-        def row_at(place: Op) -> Op:
-            where = b.picked(place, count, wraps=False, is_checked=False)
+        def row_at(place: LoopIROp) -> LoopIROp:
+            where = b.indirect_index(place, count, wraps=False, is_checked=False)
             if sorter is not None:
-                where = b.picked(sorter.at(b, (*lead, where)), count, wraps=False)
-            return b.cast(rows.at(b, (*lead, where)), held)
+                where = b.indirect_index(sorter.load(b, (*lead, where)), count, wraps=False)
+            return b.cast(rows.load(b, (*lead, where)), held)
 
         start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
         one, two = b.constant(1, torch.int64), b.constant(2, torch.int64)
@@ -50,48 +65,51 @@ def searched(
             found = b.masked(is_open, lambda at=middle: row_at(at), wanted)  # type: ignore[misc]
             # Not the opposite comparison: a value that is no number belongs behind all others.
             is_far = b.call("gt" if right else "ge", found, wanted, dtype=torch.bool)
-            onward = b.both(is_open, b.call("not", is_far))
+            onward = b.logical_and(is_open, b.call("not", is_far))
             start, end = (
                 b.where(onward, b.call("add", middle, one), start),
-                b.where(b.both(is_open, is_far), middle, end),
+                b.where(b.logical_and(is_open, is_far), middle, end),
             )
         return b.cast(start, dtype)
 
-    return low.pointwise(values.shape if isinstance(values, Tensor) else (), dtype, body)
+    return low.pointwise(values.shape if isinstance(values, LoweredTensor) else (), dtype, body)
 
 
-@lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
+@register_lowering(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(
-    low: Lowering, values: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
-) -> Tensor:
-    return searched(low, boundaries, values, None, result_value(low).dtype, right=right)
+    low: LoweringContext, values: Any, boundaries: LoweredTensor, *, out_int32: bool = False, right: bool = False
+) -> LoweredTensor:
+    return binary_search(low, boundaries, values, None, fake_result(low).dtype, right=right)
 
 
-@lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+@register_lowering(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(
-    low: Lowering,
-    rows: Tensor,
+    low: LoweringContext,
+    rows: LoweredTensor,
     values: Any,
     *,
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
-    sorter: Tensor | None = None,
-) -> Tensor:
-    return searched(low, rows, values, sorter, result_value(low).dtype, right=right or side == "right")
+    sorter: LoweredTensor | None = None,
+) -> LoweredTensor:
+    return binary_search(low, rows, values, sorter, fake_result(low).dtype, right=right or side == "right")
 
 
-@lowers(aten.repeat_interleave.Tensor)
-def repeat_interleave(low: Lowering, repeats: Tensor, *, output_size: Any = None) -> Tensor:
+@register_lowering(aten.repeat_interleave.Tensor)
+def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_size: Any = None) -> LoweredTensor:
     """The number of each element as often as it says: the first whose running sum is beyond the place."""
     if output_size is None or len(repeats.shape) != 1:
         raise NotLowered("how long the result is depends on the data")
-    name, (size,) = low.node.name if low.node is not None else "repeated", sizes_of(result_value(low))
+    name, (size,) = (
+        low.current_node.name if low.current_node is not None else "repeated",
+        symbolic_shape(fake_result(low)),
+    )
     count = repeats.shape[0]
-    if not isinstance(count, int) or count > LONGEST:
+    if not isinstance(count, int) or count > MAX_ROW_LENGTH:
         raise NotLowered("so many repeated elements are counted by ATen")
     wide = torch.int64
-    each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.at(b, i), wide), name=f"{name}_counts")
-    ends = low.scan("sum", (count,), 0, wide, each.at) if count > 1 else each
-    places = low.pointwise((size,), wide, lambda b, i: b.cast(b.position(i[0]), wide), name=f"{name}_places")
-    return searched(low, ends, places, None, result_value(low).dtype, right=True)
+    each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.load(b, i), wide), name=f"{name}_counts")
+    ends = low.scan("sum", (count,), 0, wide, each.load) if count > 1 else each
+    places = low.pointwise((size,), wide, lambda b, i: b.cast(b.index_value(i[0]), wide), name=f"{name}_places")
+    return binary_search(low, ends, places, None, fake_result(low).dtype, right=True)

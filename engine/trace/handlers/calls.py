@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import VERSION
 from engine.trace.table import handles
-from engine.trace.values.base import NULL, Value, force
-from engine.trace.values.cells import CellValue
-from engine.trace.values.functions import MadeFunction
-from engine.trace.values.mappings import DictValue, entries_of
-from engine.trace.values.refusals import called_name, has_method, is_iterable
-from engine.trace.values.sequences import TupleValue, sequence_items
+from engine.trace.values.base import NULL, Variable, realize
+from engine.trace.values.cells import CellVariable
+from engine.trace.values.functions import NestedUserFunctionVariable
+from engine.trace.values.mappings import DictVariable, mapping_entries
+from engine.trace.values.refusals import callable_display_name, has_method, is_iterable
+from engine.trace.values.sequences import TupleVariable, sequence_items
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
 
 
-def callable_and_arguments(frame: Frame, count: int) -> tuple[Value, list[Value]]:
+def pop_call(frame: Frame, count: int) -> tuple[Variable, list[Variable]]:
     """Pop what a call takes: the callable, and its positional arguments (``self`` first, where it lies beside)."""
     args = frame.popn(count)
     above, below = frame.stack.pop(), frame.stack.pop()
@@ -28,81 +28,85 @@ def callable_and_arguments(frame: Frame, count: int) -> tuple[Value, list[Value]
 
 
 @handles("CALL")
-def _call(tx: Tracer, frame: Frame, op: Op) -> None:
+def _call(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     names, frame.kw_names = frame.kw_names, ()
-    fn, args = callable_and_arguments(frame, op.arg)
+    fn, args = pop_call(frame, op.arg)
     _invoke(tx, frame, fn, args, names)
 
 
 @handles("CALL_KW")
-def _call_kw(tx: Tracer, frame: Frame, op: Op) -> None:
-    names = force(tx, frame.stack.pop()).python(tx)
-    fn, args = callable_and_arguments(frame, op.arg)
+def _call_kw(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    names = realize(tx, frame.stack.pop()).as_python_constant(tx)
+    fn, args = pop_call(frame, op.arg)
     _invoke(tx, frame, fn, args, names)
 
 
-def _invoke(tx: Tracer, frame: Frame, fn: Value, args: list[Value], names: tuple[str, ...]) -> None:
+def _invoke(tx: Tracer, frame: Frame, fn: Variable, args: list[Variable], names: tuple[str, ...]) -> None:
     split = len(args) - len(names)
     kwargs = dict(zip(names, args[split:], strict=True))
-    tx.direct = callee = force(tx, fn)
+    tx.direct_callee = callee = realize(tx, fn)
     frame.push(callee.call(tx, args[:split], kwargs))
 
 
 @handles("CALL_FUNCTION_EX")
-def _call_ex(tx: Tracer, frame: Frame, op: Op) -> None:
-    kwargs: dict[str, Value] = {}
+def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    kwargs: dict[str, Variable] = {}
     if op.arg & 1:
-        words = force(tx, frame.stack.pop())
-        if not has_method(words.type(), "keys"):
-            name = called_name(tx, force(tx, frame.stack[-2 if VERSION < (3, 13) else -3]))
-            tx.raise_type_error(f"{name} argument after ** must be a mapping, not {words.type().__name__}")
-        for key, value in entries_of(tx, words):
-            name = force(tx, key).python(tx)
+        words = realize(tx, frame.stack.pop())
+        if not has_method(words.python_type(), "keys"):
+            name = callable_display_name(tx, realize(tx, frame.stack[-2 if VERSION < (3, 13) else -3]))
+            tx.raise_type_error(f"{name} argument after ** must be a mapping, not {words.python_type().__name__}")
+        for key, value in mapping_entries(tx, words):
+            name = realize(tx, key).as_python_constant(tx)
             if not isinstance(name, str):
                 tx.raise_type_error("keywords must be strings")
             kwargs[name] = value
-    given = force(tx, frame.stack.pop())
+    given = realize(tx, frame.stack.pop())
     if not is_iterable(given):
-        name = called_name(tx, force(tx, frame.stack[-1 if VERSION < (3, 13) else -2]))
-        tx.raise_type_error(f"{name} argument after * must be an iterable, not {given.type().__name__}")
+        name = callable_display_name(tx, realize(tx, frame.stack[-1 if VERSION < (3, 13) else -2]))
+        tx.raise_type_error(f"{name} argument after * must be an iterable, not {given.python_type().__name__}")
     args = list(sequence_items(tx, given))
     above, below = frame.stack.pop(), frame.stack.pop()
     fn = below if VERSION >= (3, 13) else above
-    tx.direct = callee = force(tx, fn)
+    tx.direct_callee = callee = realize(tx, fn)
     frame.push(callee.call(tx, args, kwargs))
 
 
 @handles("MAKE_FUNCTION")
-def _make_function(tx: Tracer, frame: Frame, op: Op) -> None:
-    code = force(tx, frame.stack.pop()).python(tx)
-    made = MadeFunction(code, frame.globals, code.co_name)
+def _make_function(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    code = realize(tx, frame.stack.pop()).as_python_constant(tx)
+    made = NestedUserFunctionVariable(code, frame.globals, code.co_name)
     if VERSION < (3, 13):
         for flag in (8, 4, 2, 1):
             if op.arg & flag:
-                _attribute(tx, made, flag, force(tx, frame.stack.pop()))
+                _set_made_attribute(tx, made, flag, realize(tx, frame.stack.pop()))
     frame.push(made)
 
 
 @handles("SET_FUNCTION_ATTRIBUTE")
-def _set_function_attribute(tx: Tracer, frame: Frame, op: Op) -> None:
-    made = force(tx, frame.stack.pop())
-    value = force(tx, frame.stack.pop())
-    assert isinstance(made, MadeFunction)
-    _attribute(tx, made, op.arg, value)
+def _set_function_attribute(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    made = realize(tx, frame.stack.pop())
+    value = realize(tx, frame.stack.pop())
+    assert isinstance(made, NestedUserFunctionVariable)
+    _set_made_attribute(tx, made, op.arg, value)
     frame.push(made)
 
 
-def _attribute(tx: Tracer, made: MadeFunction, flag: int, value: Value) -> None:
+def _set_made_attribute(tx: Tracer, made: NestedUserFunctionVariable, flag: int, value: Variable) -> None:
     """Set what MAKE_FUNCTION's flag says: 1 defaults, 2 keyword defaults, 4 annotations, 8 closure."""
     match flag:
         case 4:
             parts = list(sequence_items(tx, value))
-            made.annotations = {str(force(tx, n).python(tx)): v for n, v in zip(parts[::2], parts[1::2], strict=True)}
+            made.annotations = {
+                str(realize(tx, n).as_python_constant(tx)): v for n, v in zip(parts[::2], parts[1::2], strict=True)
+            }
         case 1:
             made.default_values = list(sequence_items(tx, value))
         case 2:
-            assert isinstance(value, DictValue)
-            made.keyword_default_values = {str(force(tx, k).python(tx)): v for k, v in value.entries.values()}
+            assert isinstance(value, DictVariable)
+            made.keyword_default_values = {
+                str(realize(tx, k).as_python_constant(tx)): v for k, v in value.entries.values()
+            }
         case 8:
-            assert isinstance(value, TupleValue)
-            made.cell_values = [c for c in value.items if isinstance(c, CellValue)]
+            assert isinstance(value, TupleVariable)
+            made.cell_values = [c for c in value.items if isinstance(c, CellVariable)]

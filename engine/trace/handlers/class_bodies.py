@@ -5,29 +5,29 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING
 
-from engine.trace.handlers.names import load_cell, load_global
+from engine.trace.handlers.names import read_cell, read_global
 from engine.trace.table import handles
-from engine.trace.values.base import NONE, force
-from engine.trace.values.mappings import DictValue
+from engine.trace.values.base import NONE, realize
+from engine.trace.values.mappings import DictVariable
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
 
 
 @handles("LOAD_BUILD_CLASS")
-def _build_class(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(tx.fixed(builtins.__build_class__))
+def _build_class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(tx.wrap_static(builtins.__build_class__))
 
 
 @handles("LOAD_NAME")
-def _load_name(tx: Tracer, frame: Frame, op: Op) -> None:
+def _load_name(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     known = frame.locals.get(op.argval)
-    frame.push(load_global(tx, frame, op.argval) if known is None else known)
+    frame.push(read_global(tx, frame, op.argval) if known is None else known)
 
 
 @handles("STORE_NAME")
-def _store_name(tx: Tracer, frame: Frame, op: Op) -> None:
+def _store_name(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = frame.stack.pop()
     if op.argval == "__classcell__":
         frame.cells["__class__"].is_class_cell = True
@@ -35,35 +35,35 @@ def _store_name(tx: Tracer, frame: Frame, op: Op) -> None:
 
 
 @handles("DELETE_NAME")
-def _delete_name(tx: Tracer, frame: Frame, op: Op) -> None:
+def _delete_name(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if frame.locals.pop(op.argval, None) is None:
         tx.raise_error(NameError, f"name '{op.argval}' is not defined")
 
 
 @handles("SETUP_ANNOTATIONS")
-def _setup_annotations(tx: Tracer, frame: Frame, op: Op) -> None:
+def _setup_annotations(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if "__annotations__" not in frame.locals:
-        frame.locals["__annotations__"] = DictValue({})
+        frame.locals["__annotations__"] = DictVariable({})
 
 
 @handles("LOAD_CLASSDEREF")
-def _load_class_deref(tx: Tracer, frame: Frame, op: Op) -> None:
+def _load_class_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     known = frame.locals.get(op.argval)
-    frame.push(load_cell(tx, frame, op.argval) if known is None else known)
+    frame.push(read_cell(tx, frame, op.argval) if known is None else known)
 
 
 @handles("LOAD_LOCALS")
-def _load_locals(tx: Tracer, frame: Frame, op: Op) -> None:
+def _load_locals(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(NONE)  # the names themselves are looked up in the frame by the instruction that follows
 
 
 @handles("LOAD_FROM_DICT_OR_DEREF")
-def _load_dict_or_deref(tx: Tracer, frame: Frame, op: Op) -> None:
-    force(tx, frame.stack.pop())
+def _load_dict_or_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    realize(tx, frame.stack.pop())
     _load_class_deref(tx, frame, op)
 
 
 @handles("LOAD_FROM_DICT_OR_GLOBALS")
-def _load_dict_or_global(tx: Tracer, frame: Frame, op: Op) -> None:
+def _load_dict_or_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.stack.pop()
     _load_name(tx, frame, op)

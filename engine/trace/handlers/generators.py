@@ -7,64 +7,64 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.opcodes import VERSION
 from engine.trace.signals import UserException
 from engine.trace.table import YIELD, handles
-from engine.trace.values.base import NONE, Value, force, is_none
-from engine.trace.values.generators import GeneratorValue
-from engine.trace.values.objects import ObjectValue
+from engine.trace.values.base import NONE, Variable, is_none, realize
+from engine.trace.values.generators import GeneratorVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
 
 
 @handles("RETURN_GENERATOR")
-def _return_generator(tx: Tracer, frame: Frame, op: Op) -> None:
+def _return_generator(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(NONE)
 
 
 @handles("YIELD_VALUE")
-def _yield(tx: Tracer, frame: Frame, op: Op) -> Any:
+def _yield(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
     frame.result = frame.stack.pop()
     return YIELD
 
 
 @handles("GET_YIELD_FROM_ITER")
-def _yield_from_iter(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(force(tx, force(tx, frame.stack.pop()).iterate(tx)))
+def _yield_from_iter(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(realize(tx, realize(tx, frame.stack.pop()).get_iterator(tx)))
 
 
 @handles("SEND")
-def _send(tx: Tracer, frame: Frame, op: Op) -> None:
-    sent = force(tx, frame.stack.pop())
-    inner = force(tx, frame.stack[-1])
-    item, returned = _sent(tx, inner, sent)
+def _send(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    sent = realize(tx, frame.stack.pop())
+    inner = realize(tx, frame.stack[-1])
+    item, returned = _send_to_delegate(tx, inner, sent)
     if item is not None:
         frame.push(item)
         return
     if VERSION == (3, 11):
         frame.stack.pop()
     frame.push(returned)
-    frame.index = op.target
+    frame.next_index = op.target
 
 
-def _sent(tx: Tracer, inner: Value, sent: Value) -> tuple[Value | None, Value]:
+def _send_to_delegate(tx: Tracer, inner: Variable, sent: Variable) -> tuple[Variable | None, Variable]:
     """What ``yield from`` gets of its iterator: an item, or None and what the iterator returned."""
-    if isinstance(inner, GeneratorValue):
+    if isinstance(inner, GeneratorVariable):
         item = inner.send(tx, sent)
-        return item, inner.returned() if item is None else NONE
-    if is_none(sent) and not isinstance(inner, ObjectValue):
-        return inner.step(tx), NONE
+        return item, inner.take_return_value() if item is None else NONE
+    if is_none(sent) and not isinstance(inner, UserDefinedObjectVariable):
+        return inner.next_item(tx), NONE
     try:
         if is_none(sent):
             return inner.call_method(tx, "__next__", [], {}), NONE
         return inner.call_method(tx, "send", [sent], {}), NONE
     except UserException as error:
-        if not issubclass(error.value.type(), StopIteration):
+        if not issubclass(error.exception.python_type(), StopIteration):
             raise
-        return None, error.value.get_attr(tx, "value")
+        return None, error.exception.get_attr(tx, "value")
 
 
 @handles("END_SEND")
-def _end_send(tx: Tracer, frame: Frame, op: Op) -> None:
+def _end_send(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     result = frame.stack.pop()
     frame.stack.pop()
     frame.push(result)

@@ -8,105 +8,105 @@ from engine.bytecode.opcodes import BINARY_OPERATORS
 from engine.trace import operations
 from engine.trace.signals import Unsupported
 from engine.trace.table import handles
-from engine.trace.values.base import Const, force
-from engine.trace.values.exception_groups import left_to_raise
-from engine.trace.values.sequences import SliceValue, TupleValue, sequence_items
+from engine.trace.values.base import ConstantVariable, realize
+from engine.trace.values.exception_groups import prep_reraise_star
+from engine.trace.values.sequences import SliceVariable, TupleVariable, sequence_items
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
 
 
 @handles("BINARY_OP")
-def _binary(tx: Tracer, frame: Frame, op: Op) -> None:
+def _binary(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    frame.push(operations.binary(tx, BINARY_OPERATORS[op.arg], left, right))
+    frame.push(operations.binary_op(tx, BINARY_OPERATORS[op.arg], left, right))
 
 
 @handles("BINARY_SUBSCR")
-def _subscript(tx: Tracer, frame: Frame, op: Op) -> None:
-    key = force(tx, frame.stack.pop())
-    frame.push(force(tx, frame.stack.pop()).get_item(tx, key))
+def _subscript(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    key = realize(tx, frame.stack.pop())
+    frame.push(realize(tx, frame.stack.pop()).get_item(tx, key))
 
 
 @handles("STORE_SUBSCR")
-def _store_subscript(tx: Tracer, frame: Frame, op: Op) -> None:
-    key = force(tx, frame.stack.pop())
-    of = force(tx, frame.stack.pop())
+def _store_subscript(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    key = realize(tx, frame.stack.pop())
+    of = realize(tx, frame.stack.pop())
     of.set_item(tx, key, frame.stack.pop())
 
 
 @handles("DELETE_SUBSCR")
-def _delete_subscript(tx: Tracer, frame: Frame, op: Op) -> None:
-    key = force(tx, frame.stack.pop())
-    force(tx, frame.stack.pop()).del_item(tx, key)
+def _delete_subscript(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    key = realize(tx, frame.stack.pop())
+    realize(tx, frame.stack.pop()).del_item(tx, key)
 
 
 @handles("BINARY_SLICE")
-def _slice(tx: Tracer, frame: Frame, op: Op) -> None:
+def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     start, stop = frame.popn(2)
-    frame.push(force(tx, frame.stack.pop()).get_item(tx, SliceValue([start, stop, Const(None)])))
+    frame.push(realize(tx, frame.stack.pop()).get_item(tx, SliceVariable([start, stop, ConstantVariable(None)])))
 
 
 @handles("STORE_SLICE")
-def _store_slice(tx: Tracer, frame: Frame, op: Op) -> None:
+def _store_slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value, of, start, stop = frame.popn(4)
-    force(tx, of).set_item(tx, SliceValue([start, stop, Const(None)]), value)
+    realize(tx, of).set_item(tx, SliceVariable([start, stop, ConstantVariable(None)]), value)
 
 
 @handles("COMPARE_OP")
-def _compare(tx: Tracer, frame: Frame, op: Op) -> None:
+def _compare(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
     symbol = op.argval if op.argval in operations.COMPARE else op.argrepr
-    frame.push(operations.compare(tx, symbol, left, right))
+    frame.push(operations.compare_op(tx, symbol, left, right))
 
 
 @handles("IS_OP")
-def _is(tx: Tracer, frame: Frame, op: Op) -> None:
+def _is(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    frame.push(Const(operations.is_same(tx, left, right) != bool(op.arg)))
+    frame.push(ConstantVariable(operations.is_same_object(tx, left, right) != bool(op.arg)))
 
 
 @handles("CONTAINS_OP")
-def _contains(tx: Tracer, frame: Frame, op: Op) -> None:
-    of = force(tx, frame.stack.pop())
-    item = force(tx, frame.stack.pop())
-    frame.push(Const(of.contains(tx, item) != bool(op.arg)))
+def _contains(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    of = realize(tx, frame.stack.pop())
+    item = realize(tx, frame.stack.pop())
+    frame.push(ConstantVariable(of.contains(tx, item) != bool(op.arg)))
 
 
 @handles("UNARY_NEGATIVE")
-def _negative(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(operations.unary(tx, "-", frame.stack.pop()))
+def _negative(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(operations.unary_op(tx, "-", frame.stack.pop()))
 
 
 @handles("UNARY_POSITIVE")
-def _positive(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(operations.unary(tx, "+", frame.stack.pop()))
+def _positive(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(operations.unary_op(tx, "+", frame.stack.pop()))
 
 
 @handles("UNARY_INVERT")
-def _invert(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(operations.unary(tx, "~", frame.stack.pop()))
+def _invert(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(operations.unary_op(tx, "~", frame.stack.pop()))
 
 
 @handles("UNARY_NOT")
-def _not(tx: Tracer, frame: Frame, op: Op) -> None:
-    frame.push(Const(not force(tx, frame.stack.pop()).truth(tx)))
+def _not(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(ConstantVariable(not realize(tx, frame.stack.pop()).is_truthy(tx)))
 
 
 _INTRINSICS = {3: "stop-iteration", 5: "+", 6: "tuple"}
 
 
 @handles("CALL_INTRINSIC_1")
-def _intrinsic(tx: Tracer, frame: Frame, op: Op) -> None:
+def _intrinsic(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     match _INTRINSICS.get(op.arg):
         case "+":
-            frame.push(operations.unary(tx, "+", frame.stack.pop()))
+            frame.push(operations.unary_op(tx, "+", frame.stack.pop()))
         case "tuple":
-            frame.push(TupleValue(list(sequence_items(tx, frame.stack.pop()))))
+            frame.push(TupleVariable(list(sequence_items(tx, frame.stack.pop()))))
         case "stop-iteration":
             return
         case _:
@@ -117,8 +117,8 @@ _PREPARE_RERAISE = 1
 
 
 @handles("CALL_INTRINSIC_2")
-def _intrinsic_two(tx: Tracer, frame: Frame, op: Op) -> None:
+def _intrinsic_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if op.arg != _PREPARE_RERAISE:
         raise Unsupported("unsupported-opcode", "a rare kind of statement")
     whole, raised = frame.popn(2)
-    frame.push(left_to_raise(tx, force(tx, whole), list(sequence_items(tx, raised))))
+    frame.push(prep_reraise_star(tx, realize(tx, whole), list(sequence_items(tx, raised))))

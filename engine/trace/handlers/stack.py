@@ -4,63 +4,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.apart import first_real
+from engine.bytecode.apart import resume_index
 from engine.trace.table import RETURN, handles
-from engine.trace.values.base import NULL, Const
-from engine.trace.values.cells import CellValue
+from engine.trace.values.base import NULL, ConstantVariable
+from engine.trace.values.cells import CellVariable
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import Op
+    from engine.bytecode.decode import DecodedInstruction
     from engine.trace.state import Frame, Tracer
 
 
 @handles("NOP", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")
-def _nothing(tx: Tracer, frame: Frame, op: Op) -> None:
+def _nothing(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     return None
 
 
 @handles("POP_TOP", "END_FOR")
-def _pop(tx: Tracer, frame: Frame, op: Op) -> None:
+def _pop(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.stack.pop()
 
 
 @handles("PUSH_NULL")
-def _push_null(tx: Tracer, frame: Frame, op: Op) -> None:
+def _push_null(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(NULL)
 
 
 @handles("COPY")
-def _copy(tx: Tracer, frame: Frame, op: Op) -> None:
+def _copy(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(frame.stack[-op.arg])
 
 
 @handles("SWAP")
-def _swap(tx: Tracer, frame: Frame, op: Op) -> None:
+def _swap(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     stack = frame.stack
     stack[-1], stack[-op.arg] = stack[-op.arg], stack[-1]
 
 
 @handles("KW_NAMES")
-def _kw_names(tx: Tracer, frame: Frame, op: Op) -> None:
+def _kw_names(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.kw_names = frame.code.co_consts[op.arg]
 
 
 @handles("MAKE_CELL")
-def _make_cell(tx: Tracer, frame: Frame, op: Op) -> None:
+def _make_cell(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     name = str(op.argval)
     # After RESUME it is the cell of a comprehension's variable: not the one that generated code reaches by this name.
-    is_own = frame.parent is None and op.index < first_real(frame.code)
+    is_own = frame.parent is None and op.index < resume_index(frame.code)
     root_name = name if is_own else ""
-    frame.cells[name] = CellValue(frame.locals.pop(name, None), root_name=root_name)
+    frame.cells[name] = CellVariable(frame.locals.pop(name, None), root_name=root_name)
 
 
 @handles("RETURN_VALUE")
-def _return(tx: Tracer, frame: Frame, op: Op) -> Any:
+def _return(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
     frame.result = frame.stack.pop()
     return RETURN
 
 
 @handles("RETURN_CONST")
-def _return_const(tx: Tracer, frame: Frame, op: Op) -> Any:
-    frame.result = tx.from_python(op.argval) if not isinstance(op.argval, Const) else op.argval
+def _return_const(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
+    frame.result = tx.from_python(op.argval) if not isinstance(op.argval, ConstantVariable) else op.argval
     return RETURN

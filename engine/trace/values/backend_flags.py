@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch.backends
 
-from engine.ir.in_graph import InGraph
-from engine.ir.origin import Attr, Fixed
-from engine.ir.value_guard import Equals
+from engine.ir.in_graph import GraphCallable
+from engine.ir.origin import AttrSource, ConstantSource
+from engine.ir.value_guard import EqualsMatch
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Const, Value
+from engine.trace.values.base import ConstantVariable, Variable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
-def read(tx: Tracer, holder: Any, name: str, found: Any) -> Value:
+def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
     """A switch as it stands: guarded, unless the traced code set it."""
-    if (holder, name) not in tx.flags_set:
-        origin = Attr(Fixed(holder, _name(holder)), name)
-        tx.guard(Equals(origin, found, cause=tx.cause("a switch of torch's decided what was traced")))
-    return Const(found)
+    if (holder, name) not in tx.written_torch_flags:
+        origin = AttrSource(ConstantSource(holder, _name(holder)), name)
+        tx.add_guard(EqualsMatch(origin, found, cause=tx.guard_cause("a switch of torch's decided what was traced")))
+    return ConstantVariable(found)
 
 
 def is_flag(holder: Any, name: str) -> bool:
@@ -35,7 +35,7 @@ def _name(holder: Any) -> str:
     return getattr(holder, "__name__", "torch.backends.cuda.matmul")
 
 
-class _Before:
+class _RestoreFlag:
     """A switch as it was, put back when tracing ends."""
 
     def __init__(self, holder: Any, name: str) -> None:
@@ -45,32 +45,32 @@ class _Before:
         self._put()
 
 
-def write(tx: Tracer, holder: Any, name: str, value: Value) -> None:
+def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
     """``holder.name = value``.
 
     Raises:
         Unsupported: the value is not known while tracing.
     """
-    from engine.trace.values.nested import NestedBuilder
+    from engine.trace.values.nested import SubgraphBuilder
 
-    if isinstance(tx.graph, NestedBuilder):
+    if isinstance(tx.graph, SubgraphBuilder):
         raise Unsupported("side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operation")
-    real = tx.constants([value])[0]
-    read(tx, holder, name, getattr(holder, name))
-    tx.undo_at_end.append(_Before(holder, name))
-    tx.fold(setattr, holder, name, real)
-    tx.flags_set.add((holder, name))
-    target = InGraph(f"set_{name}", functools.partial(setattr, holder, name, real), changes_state=True)
-    node = tx.graph.add("call_function", target, (), {}, tx.node_origin())
+    real = tx.as_python_constants([value])[0]
+    read_flag(tx, holder, name, getattr(holder, name))
+    tx.contexts_to_exit.append(_RestoreFlag(holder, name))
+    tx.fold_constant(setattr, holder, name, real)
+    tx.written_torch_flags.add((holder, name))
+    target = GraphCallable(f"set_{name}", functools.partial(setattr, holder, name, real), changes_state=True)
+    node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
     node.meta["example_value"] = None
-    tx.note_handlers()
-    tx.changes += 1
+    tx.update_op_in_try_block()
+    tx.mutation_count += 1
 
 
-def note_all(tx: Tracer, holder: Any) -> None:
+def guard_all_flags(tx: Tracer, holder: Any) -> None:
     """Called before a context sets switches of a module, or puts them back: what they were is guarded, what they become is not."""
     for name, prop in vars(type(holder)).items():
-        if isinstance(prop, torch.backends.ContextProp) and (holder, name) not in tx.flags_set:
+        if isinstance(prop, torch.backends.ContextProp) and (holder, name) not in tx.written_torch_flags:
             with contextlib.suppress(RuntimeError, AttributeError):  # a build without that library
-                read(tx, holder, name, getattr(holder, name))
-            tx.flags_set.add((holder, name))
+                read_flag(tx, holder, name, getattr(holder, name))
+            tx.written_torch_flags.add((holder, name))

@@ -8,441 +8,468 @@ import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.resume import resumed
-from engine.ir.origin import Attr, Fixed, Item, Local, Origin
-from engine.ir.value_guard import DictKeys, IsObject
-from engine.trace.kept import is_left, leave
+from engine.bytecode.resume import resume_info
+from engine.ir.origin import AttrSource, ConstantSource, GetItemSource, LocalSource, Source
+from engine.ir.value_guard import DictKeysMatch, IdMatch
+from engine.trace.kept import is_opaque_cache, mark_cache_opaque
 from engine.trace.signals import Unsupported
-from engine.trace.support import dispatched_function
-from engine.trace.values.base import NONE, Attributed, Const, NotConstant, Value, force, is_none
-from engine.trace.values.classes import MADE_BY, ClassValue, find_in_class, imported_first
-from engine.trace.values.functions import FunctionDict, FunctionValue, MadeFunction, RealFunction
-from engine.trace.values.iteration import CallOf
-from engine.trace.values.mappings import DictValue
-from engine.trace.values.methods import BoundMethod, BuiltinValue, MethodOf
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.rules import BY_CODE, special, special_of
-from engine.trace.values.sequences import TupleValue
-from engine.trace.values.symbolic import SymValue
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.torch_functions import is_leaf, is_pure
-from engine.trace.values.wrap import wraps, wraps_if
+from engine.trace.support import make_singledispatch
+from engine.trace.values.base import (
+    NONE,
+    AttributeDictVariable,
+    ConstantVariable,
+    NotPythonConstant,
+    Variable,
+    is_none,
+    realize,
+)
+from engine.trace.values.classes import C_CLASS_CONSTRUCTORS, ClassVariable, find_in_class, first_import_of_class
+from engine.trace.values.functions import (
+    FunctionDictVariable,
+    FunctionVariable,
+    NestedUserFunctionVariable,
+    UserFunctionVariable,
+)
+from engine.trace.values.iteration import CallExpressionVariable
+from engine.trace.values.mappings import DictVariable
+from engine.trace.values.methods import BoundMethodVariable, BuiltinMethodVariable, BuiltinVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.rules import RULES_BY_CODE, find_rule, register_rule
+from engine.trace.values.sequences import TupleVariable
+from engine.trace.values.symbolic import SymNodeVariable
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.torch_functions import can_constant_fold, is_in_graph_function
+from engine.trace.values.wrap import register_builder, register_builder_if
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
-_INFO: Any = vars(functools)["_CacheInfo"]
-_OWN_NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
+_CACHE_INFO: Any = vars(functools)["_CacheInfo"]
+_FUNCTION_NAME_ATTRS = ("__name__", "__qualname__", "__module__", "__doc__")
 
 
-def _memo_key(tx: Tracer, args: Args, kwargs: Words, *, typed: bool) -> Any:
-    given = [force(tx, a) for a in (*args, *kwargs.values())]
-    kinds = tuple(v.type() for v in given) if typed else ()
+def _cache_key(tx: Tracer, args: Args, kwargs: Kwargs, *, typed: bool) -> Any:
+    given = [realize(tx, a) for a in (*args, *kwargs.values())]
+    kinds = tuple(v.python_type() for v in given) if typed else ()
     # CPython keeps a lone number or text under itself, which is no other key's equal.
-    is_alone = not typed and not kwargs and len(given) == 1 and given[0].type() in (int, str)
-    return (len(args), tuple(kwargs), tuple(v.key(tx) for v in given), kinds, is_alone)
+    is_alone = not typed and not kwargs and len(given) == 1 and given[0].python_type() in (int, str)
+    return (len(args), tuple(kwargs), tuple(v.hash_key(tx) for v in given), kinds, is_alone)
 
 
-class _Memo:
+class _CacheUse:
     """What a cache from outside gave in this trace, and before which instruction it was first used."""
 
     def __init__(self, born: int) -> None:
-        self.born = born
-        self.results: dict[Any, Value] = {}
+        self.created_at = born
+        self.results: dict[Any, Variable] = {}
 
 
-class CachedFunction(BuiltinValue):
+class ExternalLruCacheVariable(BuiltinVariable):
     """A function from outside under ``functools.lru_cache``: looked into, once for equal arguments.
 
     What it has cached already is not known: a function that changes anything outside itself is Python's to call, and one that is given what
     changes from call to call. Tensors that are no parameters are taken not to be changed in place between two calls that are given the same one.
     """
 
-    def python(self, tx: Tracer) -> Any:
-        raise NotConstant
+    def as_python_constant(self, tx: Tracer) -> Any:
+        raise NotPythonConstant
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        if any(_may_be_kept(tx, force(tx, a)) for a in (*args, *kwargs.values())):
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if any(_may_have_mutated(tx, realize(tx, a)) for a in (*args, *kwargs.values())):
             raise Unsupported("unknown-call", f"{self.describe()} caches results for values that are not constant")
-        assert self.origin is not None
-        if _may_be_own(tx, self.origin):
+        assert self.source is not None
+        if _may_be_own_cache(tx, self.source):
             raise Unsupported("unknown-call", f"{self.describe()} is called, a cache from before a break")
-        if is_left(self.held):
+        if is_opaque_cache(self.real_object):
             what = "a cache that is asked how often it is used, or of which something is changed"
             raise Unsupported("unknown-call", f"{self.describe()} is called, {what}")
-        used: _Memo = tx.memos.setdefault(id(self.held), _Memo(tx.root_executed))
+        used: _CacheUse = tx.cache_results.setdefault(id(self.real_object), _CacheUse(tx.root_instruction_number))
         memo = used.results
         is_dynamic = any(_has_symbols(tx, a) for a in (*args, *kwargs.values()))  # one run for many values
-        key = object() if is_dynamic else _memo_key(tx, args, kwargs, typed=True)
+        key = object() if is_dynamic else _cache_key(tx, args, kwargs, typed=True)
         if key not in memo:
-            before = (tx.outside_changes, len(tx.effects))
-            inner = tx.wrap(self.held.__wrapped__, Attr(self.origin, "__wrapped__"))
+            before = (tx.external_mutation_count, len(tx.side_effect_calls))
+            inner = tx.wrap(self.real_object.__wrapped__, AttrSource(self.source, "__wrapped__"))
             result = inner.call(tx, args, kwargs)
-            if self._only_reports(tx, args, kwargs, result, before):
+            if self._only_logs_or_warns(tx, args, kwargs, result, before):
                 return NONE
-            if tx.outside_changes != before[0]:
+            if tx.external_mutation_count != before[0]:
                 raise Unsupported("unknown-call", f"{self.describe()} is called, a cache for a function with effects")
             memo[key] = result
-            tx.keep(result, self.held)
+            tx.mark_externally_cached(result, self.real_object)
         return memo[key]
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        return MethodOf(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         refused = Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
         if name != "cache_parameters":
-            leave(self.held)
-            used = tx.memos.get(id(self.held))
-            refused.born = used.born if used is not None else 0
+            mark_cache_opaque(self.real_object)
+            used = tx.cache_results.get(id(self.real_object))
+            refused.created_at = used.created_at if used is not None else 0
         raise refused
 
-    def _only_reports(self, tx: Tracer, args: Args, kwargs: Words, result: Value, before: tuple[int, int]) -> bool:
+    def _only_logs_or_warns(
+        self, tx: Tracer, args: Args, kwargs: Kwargs, result: Variable, before: tuple[int, int]
+    ) -> bool:
         """Whether all it does is to log or warn: then it is called after the graph, where it knows what it has said already."""
         changes, effects = before
-        told = len(tx.effects) - effects
-        found = force(tx, result)
-        if not told or tx.outside_changes - changes != told or not isinstance(found, Const) or found.value is not None:
+        told = len(tx.side_effect_calls) - effects
+        found = realize(tx, result)
+        if (
+            not told
+            or tx.external_mutation_count - changes != told
+            or not isinstance(found, ConstantVariable)
+            or found.value is not None
+        ):
             return False
-        del tx.effects[effects:]
-        tx.happens(CallOf(self.held, args, kwargs), f"{self.describe()} is called")
+        del tx.side_effect_calls[effects:]
+        tx.record_side_effect(CallExpressionVariable(self.real_object, args, kwargs), f"{self.describe()} is called")
         return True
 
 
-def _may_be_own(tx: Tracer, origin: Origin) -> bool:
+def _may_be_own_cache(tx: Tracer, origin: Source) -> bool:
     """Whether the function itself may have made a cache, before a break: it may ask what is in it."""
-    return resumed(tx.frames[0].code) is not None and isinstance(origin.chain()[0], Local)
+    return resume_info(tx.frames[0].code) is not None and isinstance(origin.chain()[0], LocalSource)
 
 
-def _stays(cls: type) -> bool:
+def _hashes_by_contents(cls: type) -> bool:
     """Whether instances of a class are found again only as they were: they hash by what they hold, or nobody changes them."""
-    from engine.trace.state import is_trusted
+    from engine.trace.state import is_trusted_module
 
     found = find_in_class(cls, "__hash__")
-    return is_trusted(cls.__module__) or (found is not None and found[0] is not object)
+    return is_trusted_module(cls.__module__) or (found is not None and found[0] is not object)
 
 
-def _has_symbols(tx: Tracer, value: Value) -> bool:
-    found = force(tx, value)
-    return isinstance(found, SymValue) or (
-        isinstance(found, TupleValue) and any(_has_symbols(tx, item) for item in found.items)
+def _has_symbols(tx: Tracer, value: Variable) -> bool:
+    found = realize(tx, value)
+    return isinstance(found, SymNodeVariable) or (
+        isinstance(found, TupleVariable) and any(_has_symbols(tx, item) for item in found.items)
     )
 
 
-def _may_be_kept(tx: Tracer, value: Value) -> bool:
+def _may_have_mutated(tx: Tracer, value: Variable) -> bool:
     """Whether an argument may have been given before, and be other than it was then."""
-    if isinstance(value, SymValue) or (isinstance(value, ObjectValue) and _stays(value.cls)):
+    if isinstance(value, SymNodeVariable) or (
+        isinstance(value, UserDefinedObjectVariable) and _hashes_by_contents(value.cls)
+    ):
         return False
-    if isinstance(value, TensorValue):
-        return value.origin is not None and value.fake.requires_grad
-    if isinstance(value, TupleValue):
-        return any(_may_be_kept(tx, force(tx, item)) for item in value.items)
-    return value.origin is not None and not tx.is_constant(value)
+    if isinstance(value, TensorVariable):
+        return value.source is not None and value.fake.requires_grad
+    if isinstance(value, TupleVariable):
+        return any(_may_have_mutated(tx, realize(tx, item)) for item in value.items)
+    return value.source is not None and not tx.is_python_constant(value)
 
 
-@wraps(functools._lru_cache_wrapper)
-def _cached(tx: Tracer, real: Any, origin: Origin) -> Value:
-    if _may_be_own(tx, origin):
+@register_builder(functools._lru_cache_wrapper)
+def _cached(tx: Tracer, real: Any, origin: Source) -> Variable:
+    if _may_be_own_cache(tx, origin):
         tx.guard_type(real, origin, "it was called")
-        return CachedFunction(real, origin)
-    tx.guard_object(real, origin, "it was called")
-    if special_of(real) is not None or is_leaf(real) or is_pure(real):
-        return BuiltinValue(real, origin)
-    return CachedFunction(real, origin)
+        return ExternalLruCacheVariable(real, origin)
+    tx.guard_identity(real, origin, "it was called")
+    if find_rule(real) is not None or is_in_graph_function(real) or can_constant_fold(real):
+        return BuiltinVariable(real, origin)
+    return ExternalLruCacheVariable(real, origin)
 
 
-@wraps_if(22, lambda real: imported_first(type(real)) is functools._lru_cache_wrapper)
-def _cached_again(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder_if(22, lambda real: first_import_of_class(type(real)) is functools._lru_cache_wrapper)
+def _cached_from_reimport(tx: Tracer, real: Any, origin: Source) -> Variable:
     return _cached(tx, real, origin)
 
 
-class MadeCache(Attributed):
+class LruCacheVariable(AttributeDictVariable):
     """``functools.lru_cache(maxsize, typed)(function)`` in traced code. ``memo`` is what it has cached, the least recently used first."""
 
     is_mutable = True
 
     def __init__(
-        self, function: Value, maxsize: int | None, typed: bool, born: int, cls: Any = None, info: Any = _INFO
+        self, function: Variable, maxsize: int | None, typed: bool, born: int, cls: Any = None, info: Any = _CACHE_INFO
     ) -> None:
         self.cls: type = cls or functools._lru_cache_wrapper
-        self.info = info
+        self.info_class = info
         self.function = function
         self.maxsize = maxsize
         self.typed = typed
-        self.born = born
-        self.attributes: dict[str, Value] = {}
-        self.memo: OrderedDict[Any, Value] = OrderedDict()
+        self.created_at = born
+        self.attributes: dict[str, Variable] = {}
+        self.memo: OrderedDict[Any, Variable] = OrderedDict()
         self.hits = 0
         self.misses = 0
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return self.cls
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        key = _memo_key(tx, args, kwargs, typed=self.typed)
-        tx.changes += 1
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        key = _cache_key(tx, args, kwargs, typed=self.typed)
+        tx.mutation_count += 1
         if key in self.memo:
             self.hits += 1
             self.memo.move_to_end(key)
             return self.memo[key]
         self.misses += 1
-        result = force(tx, self.function).call(tx, args, kwargs)
+        result = realize(tx, self.function).call(tx, args, kwargs)
         self.memo[key] = result
         if self.maxsize is not None and len(self.memo) > self.maxsize:
             self.memo.popitem(last=False)
         return result
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
             return self.attributes[name]
         if name in ("cache_info", "cache_clear", "cache_parameters"):
-            return MethodOf(self, name)
+            return BuiltinMethodVariable(self, name)
         if name == "__dict__":
-            return FunctionDict(self)
+            return FunctionDictVariable(self)
         if name == "__wrapped__":
             return self.function
-        return force(tx, self.function).get_attr(tx, name)
+        return realize(tx, self.function).get_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        tx.mutating(self)
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        tx.record_mutation(self)
         self.attributes[name] = value
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:
             case "cache_info":
                 counts = (self.hits, self.misses, self.maxsize, len(self.memo))
-                return TupleValue([Const(n) for n in counts], self.info)
+                return TupleVariable([ConstantVariable(n) for n in counts], self.info_class)
             case "cache_clear":
-                tx.changes += 1
+                tx.mutation_count += 1
                 self.memo.clear()
                 self.hits = self.misses = 0
                 return NONE
             case "cache_parameters":
-                parts = {"maxsize": Const(self.maxsize), "typed": Const(self.typed)}
-                return DictValue.of(parts)
+                parts = {"maxsize": ConstantVariable(self.maxsize), "typed": ConstantVariable(self.typed)}
+                return DictVariable.from_str_keys(parts)
         return super().call_method(tx, name, args, kwargs)
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return [self.function, *self.attributes.values()]
 
-    def reconstruct(self, cg: Codegen) -> None:
+    def reconstruct(self, cg: PyCodegen) -> None:
         if self.hits or self.misses:
             error = Unsupported("side-effect", "rebuilding a cache that holds results after the graph")
-            error.born = self.born
+            error.created_at = self.created_at
             raise error
-        cg.out.callable(lambda: cg.const(self.cls))
+        cg.body.callable(lambda: cg.load_const(self.cls))
         cg.load(self.function)
-        for part in (self.maxsize, self.typed, self.info):
-            cg.const(part)
-        cg.out.call(4)
-        cg.helper(functools.update_wrapper, 1)
+        for part in (self.maxsize, self.typed, self.info_class):
+            cg.load_const(part)
+        cg.body.call(4)
+        cg.load_helper(functools.update_wrapper, 1)
         cg.load(self.function)
-        cg.out.call(2)
+        cg.body.call(2)
         for name, value in self.attributes.items():
-            cg.out.emit("COPY", 1)
+            cg.body.emit("COPY", 1)
             cg.load(value)
-            cg.out.emit("SWAP", 2)
-            cg.out.emit("STORE_ATTR", name)
+            cg.body.emit("SWAP", 2)
+            cg.body.emit("STORE_ATTR", name)
 
 
-def _wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Words) -> Value:
+def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
     """What ``lru_cache`` itself calls: the wrapper without the function's names."""
     names = ("user_function", "maxsize", "typed", "cache_info_type")
     given = dict(zip(names, args, strict=False)) | kwargs
     if set(given) != set(names):
         raise Unsupported("unknown-call", "a cache is created")
-    if force(tx, given["user_function"]).lacks("__call__"):
+    if realize(tx, given["user_function"]).lacks_methods("__call__"):
         tx.raise_type_error("the first argument must be callable")
-    size, typed, info = tx.constants([given[n] for n in names[1:]])
+    size, typed, info = tx.as_python_constants([given[n] for n in names[1:]])
     if size is not None and not isinstance(size, int):
         tx.raise_type_error("maxsize should be integer or None")
-    function = force(tx, given["user_function"])
-    return MadeCache(function, size if size is None else max(0, size), bool(typed), tx.root_executed, cls, info)
+    function = realize(tx, given["user_function"])
+    return LruCacheVariable(
+        function, size if size is None else max(0, size), bool(typed), tx.root_instruction_number, cls, info
+    )
 
 
-MADE_BY[functools._lru_cache_wrapper] = _wrapper
+C_CLASS_CONSTRUCTORS[functools._lru_cache_wrapper] = _construct_cache_wrapper
 
 
-class _Caching(Value):
+class _LruCacheDecoratorVariable(Variable):
     """``functools.lru_cache(maxsize, typed)``: what decorates a function."""
 
     def __init__(self, maxsize: int | None, typed: bool) -> None:
         self.maxsize = maxsize
         self.typed = typed
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return types.FunctionType
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return MadeCache(force(tx, args[0]), self.maxsize, self.typed, tx.root_executed)
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return LruCacheVariable(realize(tx, args[0]), self.maxsize, self.typed, tx.root_instruction_number)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.const(functools.lru_cache(self.maxsize, self.typed))
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_const(functools.lru_cache(self.maxsize, self.typed))
 
 
-@special(functools.lru_cache)
-def _lru_cache(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    given: Words = dict(zip(("maxsize", "typed"), args, strict=False)) | kwargs
-    size, typed = force(tx, given.get("maxsize", Const(128))), force(tx, given.get("typed", Const(False)))
-    if isinstance(size, Const) and (size.value is None or isinstance(size.value, int)):
-        return _Caching(None if size.value is None else max(0, size.value), typed.truth(tx))
-    if isinstance(size, (FunctionValue, BoundMethod)):
-        return MadeCache(size, 128, typed.truth(tx), tx.root_executed)
+@register_rule(functools.lru_cache)
+def _lru_cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given: Kwargs = dict(zip(("maxsize", "typed"), args, strict=False)) | kwargs
+    size, typed = (
+        realize(tx, given.get("maxsize", ConstantVariable(128))),
+        realize(tx, given.get("typed", ConstantVariable(False))),
+    )
+    if isinstance(size, ConstantVariable) and (size.value is None or isinstance(size.value, int)):
+        return _LruCacheDecoratorVariable(None if size.value is None else max(0, size.value), typed.is_truthy(tx))
+    if isinstance(size, (FunctionVariable, BoundMethodVariable)):
+        return LruCacheVariable(size, 128, typed.is_truthy(tx), tx.root_instruction_number)
     raise Unsupported("unknown-call", f"lru_cache() of {size.describe()}")
 
 
-@special(functools.cache)
-def _cache(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return MadeCache(force(tx, args[0]), None, False, tx.root_executed)
+@register_rule(functools.cache)
+def _cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return LruCacheVariable(realize(tx, args[0]), None, False, tx.root_instruction_number)
 
 
 # singledispatch.
 
 
-def _needs_argument(tx: Tracer, name: str, args: Args) -> None:
+def _check_has_argument(tx: Tracer, name: str, args: Args) -> None:
     if not args:
         tx.raise_type_error(f"{name} requires at least 1 positional argument")
 
 
-def _outside_dispatch(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> Value:
+def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Which implementation is chosen depends on the class alone, as long as none is registered."""
-    real: Any = of.held
-    _needs_argument(tx, real.__name__, args)
+    real: Any = of.real_object
+    _check_has_argument(tx, real.__name__, args)
     registered = inspect.getclosurevars(real.dispatch).nonlocals["registry"]
-    known = tx.known.get(id(registered))
-    if known is not None and id(known[0]) in tx.mutated:
+    known = tx.variables_by_id.get(id(registered))
+    if known is not None and id(known[0]) in tx.mutated_variables:
         raise Unsupported("unknown-call", f"{of.describe()} is called, which implementations were just added to")
-    cls = force(tx, args[0]).type()
+    cls = realize(tx, args[0]).python_type()
     chosen = real.dispatch(cls)
-    assert of.origin is not None
-    registry = Attr(of.origin, "registry")
+    assert of.source is not None
+    registry = AttrSource(of.source, "registry")
     why = f"which implementation it has for {cls.__name__} was looked up"
-    tx.guard(DictKeys(registry, tuple(real.registry), cause=tx.cause(why)))
+    tx.add_guard(DictKeysMatch(registry, tuple(real.registry), cause=tx.guard_cause(why)))
     found = next(k for k, v in real.registry.items() if v is chosen)
-    tx.guard(IsObject(Item(registry, found), chosen, cause=tx.cause(why)))
-    return tx.wrap(chosen, Fixed(chosen, chosen.__qualname__)).call(tx, args, kwargs)
+    tx.add_guard(IdMatch(GetItemSource(registry, found), chosen, cause=tx.guard_cause(why)))
+    return tx.wrap(chosen, ConstantSource(chosen, chosen.__qualname__)).call(tx, args, kwargs)
 
 
-_WRAPPER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
-BY_CODE[id(_WRAPPER)] = (_WRAPPER, _outside_dispatch)
+_SINGLEDISPATCH_CODE = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
+RULES_BY_CODE[id(_SINGLEDISPATCH_CODE)] = (_SINGLEDISPATCH_CODE, _call_external_singledispatch)
 
 
-class MadeDispatch(Attributed):
+class SingleDispatchVariable(AttributeDictVariable):
     """``functools.singledispatch(function)`` in traced code. ``registry`` is by class, ``object`` first."""
 
     is_mutable = True
 
-    def __init__(self, function: Value) -> None:
-        self.registry: dict[Any, Value] = {object: function}
-        self.attributes: dict[str, Value] = {}
+    def __init__(self, function: Variable) -> None:
+        self.registry: dict[Any, Variable] = {object: function}
+        self.attributes: dict[str, Variable] = {}
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return types.FunctionType
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def _chosen(self, cls: Any) -> Value:
+    def _find_implementation(self, cls: Any) -> Variable:
         found = self.registry.get(cls)
         return vars(functools)["_find_impl"](cls, self.registry) if found is None else found
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        name = force(tx, self.get_attr(tx, "__name__")).python(tx)
-        _needs_argument(tx, name, args)
-        return force(tx, self._chosen(force(tx, args[0]).type())).call(tx, args, kwargs)
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        name = realize(tx, self.get_attr(tx, "__name__")).as_python_constant(tx)
+        _check_has_argument(tx, name, args)
+        return realize(tx, self._find_implementation(realize(tx, args[0]).python_type())).call(tx, args, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
             return self.attributes[name]
         if name in ("register", "dispatch"):
-            return MethodOf(self, name)
+            return BuiltinMethodVariable(self, name)
         if name == "__wrapped__":
             return self.registry[object]
-        if name in _OWN_NAMES:
-            return force(tx, self.registry[object]).get_attr(tx, name)
+        if name in _FUNCTION_NAME_ATTRS:
+            return realize(tx, self.registry[object]).get_attr(tx, name)
         if name == "registry":
-            raise self.refuse("reading the registry")
+            raise self.unsupported("reading the registry")
         return super().get_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        tx.mutating(self)
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        tx.record_mutation(self)
         self.attributes[name] = value
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "dispatch":
-            return self._chosen(_class_of(tx, args[0]))
+            return self._find_implementation(_dispatch_class(tx, args[0]))
         if name == "register":
             given = dict(zip(("cls", "func"), args, strict=False)) | kwargs
-            return self._register(tx, force(tx, given["cls"]), force(tx, given.get("func", NONE)))
+            return self._register(tx, realize(tx, given["cls"]), realize(tx, given.get("func", NONE)))
         return super().call_method(tx, name, args, kwargs)
 
-    def _register(self, tx: Tracer, cls: Value, function: Value) -> Value:
+    def _register(self, tx: Tracer, cls: Variable, function: Variable) -> Variable:
         if not is_none(function):
-            tx.mutating(self)
-            self.registry[_class_of(tx, cls)] = function
+            tx.record_mutation(self)
+            self.registry[_dispatch_class(tx, cls)] = function
             return function
-        if isinstance(cls, FunctionValue):
-            return self._register(tx, _annotated(tx, cls), cls)
-        return _Registering(self, cls)
+        if isinstance(cls, FunctionVariable):
+            return self._register(tx, _annotated_class(tx, cls), cls)
+        return _RegisterDecoratorVariable(self, cls)
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return [*self.registry.values(), *self.attributes.values()]
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.helper(dispatched_function, 0)
-        cg.const(tuple(self.registry))
-        cg.load(TupleValue(list(self.registry.values())))
-        cg.load(DictValue.of(self.attributes))
-        cg.out.call(3)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(make_singledispatch, 0)
+        cg.load_const(tuple(self.registry))
+        cg.load(TupleVariable(list(self.registry.values())))
+        cg.load(DictVariable.from_str_keys(self.attributes))
+        cg.body.call(3)
 
 
-class _Registering(Value):
+class _RegisterDecoratorVariable(Variable):
     """``dispatched.register(cls)``: what decorates an implementation."""
 
-    def __init__(self, of: MadeDispatch, cls: Value) -> None:
-        self.of = of
+    def __init__(self, of: SingleDispatchVariable, cls: Variable) -> None:
+        self.dispatcher = of
         self.cls = cls
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return types.FunctionType
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return self.of.call_method(tx, "register", [self.cls, *args], kwargs)
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return self.dispatcher.call_method(tx, "register", [self.cls, *args], kwargs)
 
 
-def _class_of(tx: Tracer, value: Value) -> Any:
-    found = force(tx, value)
-    if not isinstance(found, ClassValue):
+def _dispatch_class(tx: Tracer, value: Variable) -> Any:
+    found = realize(tx, value)
+    if not isinstance(found, ClassVariable):
         raise Unsupported("unknown-call", f"singledispatch on {found.describe()}")
-    return found.held
+    return found.real_object
 
 
-def _annotated(tx: Tracer, function: FunctionValue) -> Value:
+def _annotated_class(tx: Tracer, function: FunctionVariable) -> Variable:
     """The class that the first annotated parameter of an implementation names."""
-    if isinstance(function, MadeFunction):
+    if isinstance(function, NestedUserFunctionVariable):
         found = next(iter(function.annotations.values()), None)
     else:
-        real = function.real()
+        real = function.as_python_object()
         name = next(iter(getattr(real, "__annotations__", {})), None)
         found = None if name is None else tx.from_python(real.__annotations__[name])
-    if found is None or not isinstance(force(tx, found), ClassValue):
+    if found is None or not isinstance(realize(tx, found), ClassVariable):
         raise Unsupported("unknown-call", f"singledispatch on the annotations of {function.describe()}")
     return found
 
 
-@special(functools.singledispatch)
-def _singledispatch(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return MadeDispatch(force(tx, args[0] if args else kwargs["func"]))
+@register_rule(functools.singledispatch)
+def _singledispatch(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return SingleDispatchVariable(realize(tx, args[0] if args else kwargs["func"]))

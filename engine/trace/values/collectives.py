@@ -12,22 +12,22 @@ import torch
 import torch.distributed
 import torch.nn.parallel
 
-from engine.ir.origin import Attr, Fixed, Origin
-from engine.trace.graph_builder import emit
+from engine.ir.origin import AttrSource, ConstantSource, Source
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force, is_none
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.objects import OpaqueValue
-from engine.trace.values.rules import BY_NAME, special
-from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.wrap import wraps_if
+from engine.trace.values.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.objects import OpaqueObjectVariable
+from engine.trace.values.rules import RULES_BY_NAME, register_rule
+from engine.trace.values.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.wrap import register_builder_if
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 _C10D = "torch.distributed.distributed_c10d"
 _FUNCTIONAL = "torch.distributed._functional_collectives"
@@ -38,25 +38,27 @@ _CONSTANT_METHODS = frozenset(
 _REDUCTIONS = frozenset(("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"))
 
 
-class GroupValue(OpaqueValue):
+class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
     """A process group or a mesh of devices: what it answers never changes, so it is asked while tracing."""
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        found = getattr(self.held, name, None)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        found = getattr(self.real_object, name, None)
         if name in _CONSTANT_METHODS:
-            return MethodOf(self, name)
+            return BuiltinMethodVariable(self, name)
         if name.startswith("__") or callable(found):
             return super().get_attr(tx, name)
-        return _answered(tx, lambda: getattr(self.held, name), f"{self.type().__name__}.{name}")
+        return _constant_answer(tx, lambda: getattr(self.real_object, name), f"{self.python_type().__name__}.{name}")
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _CONSTANT_METHODS:
-            raise Unsupported("unknown-call", f"{self.type().__name__}.{name} is called")
-        words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
-        values = tx.constants(args)
-        return _answered(tx, lambda: getattr(self.held, name)(*values, **words), f"{self.type().__name__}.{name}")
+            raise Unsupported("unknown-call", f"{self.python_type().__name__}.{name} is called")
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        values = tx.as_python_constants(args)
+        return _constant_answer(
+            tx, lambda: getattr(self.real_object, name)(*values, **words), f"{self.python_type().__name__}.{name}"
+        )
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return self.call_method(tx, "__getitem__", [key], {})
 
 
@@ -67,21 +69,21 @@ def is_group_or_mesh(real: Any) -> bool:
     )
 
 
-@wraps_if(40, is_group_or_mesh)
-def _group(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tx.guard_object(real, origin, f"the {type(real).__name__} was used")
-    return GroupValue(real, origin)
+@register_builder_if(40, is_group_or_mesh)
+def _group(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, f"the {type(real).__name__} was used")
+    return ProcessGroupOrMeshVariable(real, origin)
 
 
-def _answered(tx: Tracer, ask: Callable[[], Any], what: str) -> Value:
+def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
     try:
         found = ask()
     except Exception as error:
-        raise tx.user_exception(error) from error
+        raise tx.make_user_exception(error) from error
     if is_group_or_mesh(found):
-        return tx.fixed(found)
+        return tx.wrap_static(found)
     if isinstance(found, (list, tuple)) and any(is_group_or_mesh(f) for f in found):
-        return ListValue([_answered(tx, lambda f=f: f, what) for f in found])  # type: ignore[misc]
+        return ListVariable([_constant_answer(tx, lambda f=f: f, what) for f in found])  # type: ignore[misc]
     if found is None or isinstance(found, (bool, int, float, str, list, tuple, torch.device)):
         return tx.from_python(found)
     raise Unsupported("unknown-call", f"{what} gives a {type(found).__name__}")
@@ -94,197 +96,203 @@ def _default_group(tx: Tracer) -> Any:
     """The default process group, or None, taken for granted."""
     world = sys.modules[_C10D]._world
     group = world.default_pg
-    tx.guard_object(group, Attr(Fixed(world, "torch.distributed"), "default_pg"), "the default process group was used")
+    tx.guard_identity(
+        group,
+        AttrSource(ConstantSource(world, "torch.distributed"), "default_pg"),
+        "the default process group was used",
+    )
     return group
 
 
-def constant_of(tx: Tracer, value: Value) -> Any:
+def constant_or_group(tx: Tracer, value: Variable) -> Any:
     """A known Python object, which may be or hold groups and meshes.
 
     Raises:
         Unsupported: it is not known while tracing.
     """
-    value = force(tx, value)
-    if isinstance(value, GroupValue):
-        return value.held
-    if isinstance(value, (ListValue, TupleValue)):
-        items = [constant_of(tx, i) for i in value.items]
-        return tuple(items) if isinstance(value, TupleValue) else items
+    value = realize(tx, value)
+    if isinstance(value, ProcessGroupOrMeshVariable):
+        return value.real_object
+    if isinstance(value, (ListVariable, TupleVariable)):
+        items = [constant_or_group(tx, i) for i in value.items]
+        return tuple(items) if isinstance(value, TupleVariable) else items
     try:
-        return value.python(tx)
-    except NotConstant:
+        return value.as_python_constant(tx)
+    except NotPythonConstant:
         raise Unsupported("unknown-call", f"torch.distributed is asked with a {value.describe()}") from None
 
 
-def _question(module: str, name: str) -> None:
-    def ask(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _register_query(module: str, name: str) -> None:
+    def ask(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if module == _C10D:
             _default_group(tx)
         function = getattr(sys.modules[module], name)
-        values = [constant_of(tx, a) for a in args]
-        words = {k: constant_of(tx, v) for k, v in kwargs.items()}
-        return _answered(tx, lambda: function(*values, **words), f"torch.distributed.{name}")
+        values = [constant_or_group(tx, a) for a in args]
+        words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
+        return _constant_answer(tx, lambda: function(*values, **words), f"torch.distributed.{name}")
 
-    BY_NAME[(module, name)] = ask
+    RULES_BY_NAME[(module, name)] = ask
 
 
 for _name in (
     "is_initialized get_rank get_world_size get_backend get_process_group_ranks get_global_rank get_group_rank "
     "_get_group_size_by_name _get_group_size _get_default_group _rank_not_in_group is_gloo_available is_nccl_available is_mpi_available"
 ).split():
-    _question(_C10D, _name)
-_question("torch.distributed", "is_available")
+    _register_query(_C10D, _name)
+_register_query("torch.distributed", "is_available")
 
 
 # Functional collectives: their own Python is traced, down to the name of the group.
 
 
-def _named_group(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    group, tag = [*(constant_of(tx, a) for a in args), *(constant_of(tx, v) for v in kwargs.values()), ""][:2]
+def _resolve_group_name(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    group, tag = [*(constant_or_group(tx, a) for a in args), *(constant_or_group(tx, v) for v in kwargs.values()), ""][
+        :2
+    ]
     if isinstance(group, str):
-        return Const(group)
+        return ConstantVariable(group)
     resolve = sys.modules[_FUNCTIONAL]._resolve_group_name
-    return _answered(tx, lambda: str(resolve(group, tag)), "the name of a process group")
+    return _constant_answer(tx, lambda: str(resolve(group, tag)), "the name of a process group")
 
 
 for _name in ("_resolve_group", "_resolve_group_name"):
-    BY_NAME[(_FUNCTIONAL, _name)] = _named_group
-BY_NAME[(_FUNCTIONAL, "_are_we_tracing")] = lambda tx, args, kwargs: Const(True)
+    RULES_BY_NAME[(_FUNCTIONAL, _name)] = _resolve_group_name
+RULES_BY_NAME[(_FUNCTIONAL, "_are_we_tracing")] = lambda tx, args, kwargs: ConstantVariable(True)
 
 
 # Modules that are trained by several processes.
 
 
-def _inside_forward(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _inside_forward(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """A context that notes which module runs, for torch's own compiler alone."""
-    return tx.fixed(contextlib.nullcontext).call(tx, [], {})
+    return tx.wrap_static(contextlib.nullcontext).call(tx, [], {})
 
 
 if torch.distributed.is_available():
-    special(torch.nn.parallel.DistributedDataParallel._inside_ddp_forward)(_inside_forward)
+    register_rule(torch.nn.parallel.DistributedDataParallel._inside_ddp_forward)(_inside_forward)
 
 
 # Collectives that write into their arguments.
 
 
-class _Collective:
+class _CollectiveCall:
     """The arguments of one call, checked for what the functional form does as eager does."""
 
-    def __init__(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> None:
+    def __init__(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> None:
         self.tx = tx
         self.name = name
         function = getattr(sys.modules[_C10D], name)
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
         except TypeError:
-            raise self.refuse("with other arguments than it takes") from None
-        self.given = {k: force(tx, v) for k, v in bound.arguments.items()}
-        if force(tx, self.given.get("async_op", Const(False))).truth(tx):
-            raise self.refuse("with async_op=True: its handle lives outside the graph")
-        group = self.given.get("group", NONE)
-        self.group = _default_group(tx) if is_none(group) else constant_of(tx, group)
+            raise self.unsupported("with other arguments than it takes") from None
+        self.arguments = {k: realize(tx, v) for k, v in bound.arguments.items()}
+        if realize(tx, self.arguments.get("async_op", ConstantVariable(False))).is_truthy(tx):
+            raise self.unsupported("with async_op=True: its handle lives outside the graph")
+        group = self.arguments.get("group", NONE)
+        self.group = _default_group(tx) if is_none(group) else constant_or_group(tx, group)
         self.is_member = is_group_or_mesh(self.group) and self.group.rank() >= 0
         if not self.is_member:
-            raise self.refuse("without a process group that this process belongs to")
+            raise self.unsupported("without a process group that this process belongs to")
         self.size = self.group.size()
 
-    def refuse(self, how: str) -> Unsupported:
+    def unsupported(self, how: str) -> Unsupported:
         return Unsupported("unknown-call", f"torch.distributed.{self.name} is called {how}")
 
-    def tensor(self, name: str) -> TensorValue:
-        return self.checked(self.given[name])
+    def tensor(self, name: str) -> TensorVariable:
+        return self.checked(self.arguments[name])
 
-    def checked(self, value: Value) -> TensorValue:
-        value = force(self.tx, value)
-        if not isinstance(value, TensorValue) or value.type() not in (torch.Tensor, torch.nn.Parameter):
-            raise self.refuse("on something else than plain tensors")
+    def checked(self, value: Variable) -> TensorVariable:
+        value = realize(self.tx, value)
+        if not isinstance(value, TensorVariable) or value.python_type() not in (torch.Tensor, torch.nn.Parameter):
+            raise self.unsupported("on something else than plain tensors")
         if value.fake.requires_grad and torch.is_grad_enabled():
-            raise self.refuse("on a tensor that requires grad")
+            raise self.unsupported("on a tensor that requires grad")
         if not value.fake.is_contiguous() or value.fake.dtype.is_complex:
-            raise self.refuse("on a tensor that is not contiguous, or complex")
+            raise self.unsupported("on a tensor that is not contiguous, or complex")
         return value
 
-    def reduction(self) -> Value:
-        given = self.given.get("op")
-        real = sys.modules[_C10D].ReduceOp.SUM if given is None else given.real()
+    def reduction(self) -> Variable:
+        given = self.arguments.get("op")
+        real = sys.modules[_C10D].ReduceOp.SUM if given is None else given.as_python_object()
         name = getattr(real, "name", None)
         if name not in _REDUCTIONS:
-            raise self.refuse("with a reduction of another kind")
-        return Const(str(name).lower())
+            raise self.unsupported("with a reduction of another kind")
+        return ConstantVariable(str(name).lower())
 
-    def run(self, operator: str, tensor: Value, *rest: Value) -> TensorValue:
+    def run(self, operator: str, tensor: Variable, *rest: Variable) -> TensorVariable:
         """The collective's node and the node that waits for it."""
         operators = torch.ops._c10d_functional
-        started = emit(
+        started = emit_node(
             self.tx,
             "call_function",
             getattr(operators, operator).default,
-            [tensor, *rest, Const(str(self.group.group_name))],
+            [tensor, *rest, ConstantVariable(str(self.group.group_name))],
         )
-        done = emit(self.tx, "call_function", operators.wait_tensor.default, [started])
-        assert isinstance(done, TensorValue)
+        done = emit_node(self.tx, "call_function", operators.wait_tensor.default, [started])
+        assert isinstance(done, TensorVariable)
         return done
 
-    def write(self, target: TensorValue, source: TensorValue) -> None:
+    def write(self, target: TensorVariable, source: TensorVariable) -> None:
         if target.fake.dtype != source.fake.dtype or tuple(target.fake.shape) != tuple(source.fake.shape):
-            raise self.refuse("with tensors that differ in dtype, or in more sizes than the first")
-        emit(self.tx, "call_method", "copy_", [target, source])
+            raise self.unsupported("with tensors that differ in dtype, or in more sizes than the first")
+        emit_node(self.tx, "call_method", "copy_", [target, source])
 
 
-def _all_reduce(call: _Collective) -> None:
+def _all_reduce(call: _CollectiveCall) -> None:
     tensor = call.tensor("tensor")
     call.write(tensor, call.run("all_reduce", tensor, call.reduction()))
 
 
-def _broadcast(call: _Collective) -> None:
+def _broadcast(call: _CollectiveCall) -> None:
     tensor = call.tensor("tensor")
-    source, inside = (call.tx.constants([call.given.get(name, NONE)])[0] for name in ("src", "group_src"))
+    source, inside = (call.tx.as_python_constants([call.arguments.get(name, NONE)])[0] for name in ("src", "group_src"))
     if (source is None) == (inside is None):
-        raise call.refuse("with two sources, or none")
+        raise call.unsupported("with two sources, or none")
     rank = sys.modules[_C10D].get_group_rank(call.group, source) if inside is None else inside
-    call.write(tensor, call.run("broadcast", tensor, Const(rank)))
+    call.write(tensor, call.run("broadcast", tensor, ConstantVariable(rank)))
 
 
-def _all_gather_into(call: _Collective) -> None:
-    output, tensor = (call.tensor(name) for name in list(call.given)[:2])
+def _all_gather_into(call: _CollectiveCall) -> None:
+    output, tensor = (call.tensor(name) for name in list(call.arguments)[:2])
     if tensor.fake.dim() == 0:
-        raise call.refuse("on a tensor without dimensions")
-    call.write(output, call.run("all_gather_into_tensor", tensor, Const(call.size)))
+        raise call.unsupported("on a tensor without dimensions")
+    call.write(output, call.run("all_gather_into_tensor", tensor, ConstantVariable(call.size)))
 
 
-def _all_gather(call: _Collective) -> None:
-    outputs = [call.checked(t) for t in sequence_items(call.tx, call.given["tensor_list"])]
+def _all_gather(call: _CollectiveCall) -> None:
+    outputs = [call.checked(t) for t in sequence_items(call.tx, call.arguments["tensor_list"])]
     tensor = call.tensor("tensor")
     if len(outputs) != call.size or any(o.fake.shape != tensor.fake.shape for o in outputs):
-        raise call.refuse("with tensors of different sizes")
-    row = emit(call.tx, "call_method", "unsqueeze", [tensor, Const(0)])
-    gathered = call.run("all_gather_into_tensor", row, Const(call.size))
+        raise call.unsupported("with tensors of different sizes")
+    row = emit_node(call.tx, "call_method", "unsqueeze", [tensor, ConstantVariable(0)])
+    gathered = call.run("all_gather_into_tensor", row, ConstantVariable(call.size))
     for number, output in enumerate(outputs):
-        part = gathered.get_item(call.tx, Const(number))
-        assert isinstance(part, TensorValue)
+        part = gathered.get_item(call.tx, ConstantVariable(number))
+        assert isinstance(part, TensorVariable)
         call.write(output, part)
 
 
-def _reduce_scatter(call: _Collective) -> None:
+def _reduce_scatter(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
     rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
     if not isinstance(rows, int) or rows % call.size:
-        raise call.refuse("on a tensor that does not fall into equal parts")
-    call.write(output, call.run("reduce_scatter_tensor", tensor, call.reduction(), Const(call.size)))
+        raise call.unsupported("on a tensor that does not fall into equal parts")
+    call.write(output, call.run("reduce_scatter_tensor", tensor, call.reduction(), ConstantVariable(call.size)))
 
 
-def _all_to_all(call: _Collective) -> None:
+def _all_to_all(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
-    if not all(is_none(call.given.get(f"{w}_split_sizes", NONE)) for w in ("output", "input")):
-        raise call.refuse("with sizes of parts")
+    if not all(is_none(call.arguments.get(f"{w}_split_sizes", NONE)) for w in ("output", "input")):
+        raise call.unsupported("with sizes of parts")
     rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
     if not isinstance(rows, int) or rows % call.size or tensor.fake.dim() == 0:
-        raise call.refuse("on a tensor that does not fall into equal parts")
+        raise call.unsupported("on a tensor that does not fall into equal parts")
     parts = call.tx.from_python([rows // call.size] * call.size)
     call.write(output, call.run("all_to_all_single", tensor, parts, parts))
 
 
-_IN_PLACE: dict[str, Callable[[_Collective], None]] = {
+_COLLECTIVES: dict[str, Callable[[_CollectiveCall], None]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,
     "all_gather_into_tensor": _all_gather_into,
@@ -296,13 +304,13 @@ _IN_PLACE: dict[str, Callable[[_Collective], None]] = {
 }
 
 
-def _in_place(name: str, run: Callable[[_Collective], None]) -> None:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        run(_Collective(tx, name, args, kwargs))
+def _register_collective(name: str, run: Callable[[_CollectiveCall], None]) -> None:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        run(_CollectiveCall(tx, name, args, kwargs))
         return NONE
 
-    BY_NAME[(_C10D, name)] = rule
+    RULES_BY_NAME[(_C10D, name)] = rule
 
 
-for _name, _run in _IN_PLACE.items():
-    _in_place(_name, _run)
+for _name, _run in _COLLECTIVES.items():
+    _register_collective(_name, _run)

@@ -15,317 +15,330 @@ from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 from torch.utils._pytree import SUPPORTED_NODES
 
-from engine.ir.in_graph import InGraph
-from engine.trace.graph_builder import emit
+from engine.ir.in_graph import GraphCallable
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.graph_contexts import BreakPolicy, IdleContext
-from engine.trace.values.mappings import DictValue
-from engine.trace.values.rules import BY_NAME, special
-from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
-from engine.trace.values.symbolic import SymValue
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.trees import LEAF, Tree, leaves_of, pack, unflatten, unpack
+from engine.trace.values.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.values.graph_contexts import ErrorOnGraphBreakVariable, NullContextVariable
+from engine.trace.values.mappings import DictVariable
+from engine.trace.values.rules import RULES_BY_NAME, register_rule
+from engine.trace.values.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.values.symbolic import SymNodeVariable
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.trees import (
+    LEAF,
+    TreeSpec,
+    collect_leaves,
+    flatten_python,
+    unflatten_python,
+    unflatten_variable,
+)
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
 # Operators that others hold as a node around a body: here the body is traced like any call.
 
 
-@special(wrap)
-def _wrap(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return force(tx, args[0]).call(tx, args[1:], kwargs)
+@register_rule(wrap)
+def _wrap(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return realize(tx, args[0]).call(tx, args[1:], kwargs)
 
 
-@special(dynamo_bypassing_wrapper)
-def _bypassing(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    wrapper = force(tx, args[0])
-    if isinstance(wrapper, Const):
+@register_rule(dynamo_bypassing_wrapper)
+def _bypassing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    wrapper = realize(tx, args[0])
+    if isinstance(wrapper, ConstantVariable):
         raise Unsupported("unknown-call", "dynamo_bypassing_wrapper is called with the name of a wrapper")
-    return force(tx, wrapper.call(tx, [args[1]], {})).call(tx, args[2:], kwargs)
+    return realize(tx, wrapper.call(tx, [args[1]], {})).call(tx, args[2:], kwargs)
 
 
-@special(hints_wrapper)
-def _hints(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(hints_wrapper)
+def _hints(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("body_fn", "args", "kwargs"), args, strict=False)) | kwargs
-    words, hints = force(tx, given.get("kwargs", NONE)), force(tx, given.get("hints", NONE))
-    named = tx.entries(words) if isinstance(words, DictValue) else {}
-    positional = [force(tx, a) for a in sequence_items(tx, given["args"])] if "args" in given else []
-    told = [force(tx, h) for h in hints.values()] if isinstance(hints, DictValue) else [NONE]
-    if not all(isinstance(a, (TensorValue, SymValue, Const)) for a in positional) or not all(
-        isinstance(h, Const) and isinstance(h.value, (int, float, str)) for h in told
+    words, hints = realize(tx, given.get("kwargs", NONE)), realize(tx, given.get("hints", NONE))
+    named = tx.unpack_string_mapping(words) if isinstance(words, DictVariable) else {}
+    positional = [realize(tx, a) for a in sequence_items(tx, given["args"])] if "args" in given else []
+    told = [realize(tx, h) for h in hints.values()] if isinstance(hints, DictVariable) else [NONE]
+    if not all(isinstance(a, (TensorVariable, SymNodeVariable, ConstantVariable)) for a in positional) or not all(
+        isinstance(h, ConstantVariable) and isinstance(h.value, (int, float, str)) for h in told
     ):
         raise Unsupported("unknown-call", "hints_wrapper is given what it refuses")
-    return force(tx, given["body_fn"]).call(tx, positional, named)
+    return realize(tx, given["body_fn"]).call(tx, positional, named)
 
 
-@special(strict_mode_op)
-def _strict(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(strict_mode_op)
+def _strict_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("callable", "operands"), args, strict=False)) | kwargs
-    return force(tx, given["callable"]).call(tx, list(sequence_items(tx, given["operands"])), {})
+    return realize(tx, given["callable"]).call(tx, list(sequence_items(tx, given["operands"])), {})
 
 
-@special(BaseHOP.__call__)
-def _own_operator(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(BaseHOP.__call__)
+def _base_hop_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """An operator of the user's around a subgraph: without a rule of its own for this device it runs the subgraph."""
-    return force(tx, args[1]).call(tx, args[2:], {})
+    return realize(tx, args[1]).call(tx, args[2:], {})
 
 
-@special(out_dtype)
-def _out_dtype(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    op, dtype = (force(tx, a).real() for a in args[:2])
-    return emit(tx, "call_function", InGraph("out_dtype", lambda *rest: out_dtype(op, dtype, *rest)), args[2:])
+@register_rule(out_dtype)
+def _out_dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    op, dtype = (realize(tx, a).as_python_object() for a in args[:2])
+    return emit_node(
+        tx, "call_function", GraphCallable("out_dtype", lambda *rest: out_dtype(op, dtype, *rest)), args[2:]
+    )
 
 
-@special(torch.func.functionalize)
-def _functionalize(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch.func.functionalize)
+def _functionalize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """The same values, with writes in place taken out: who compiles the graph does that anyway."""
-    return force(tx, args[0])
+    return realize(tx, args[0])
 
 
-def _is_false(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return Const(value=False)
+def _is_false(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ConstantVariable(value=False)
 
 
 for _flag in ("is_fx_tracing", "is_fx_symbolic_tracing"):
     if hasattr(torch.fx._symbolic_trace, _flag):
-        special(getattr(torch.fx._symbolic_trace, _flag))(_is_false)
+        register_rule(getattr(torch.fx._symbolic_trace, _flag))(_is_false)
 
 
 # Contexts and calls that say something to torch.compile.
 
 
-def _idle(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return IdleContext()
+def _null_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return NullContextVariable()
 
 
-BY_NAME[("torch._dynamo.decorators", "patch_dynamo_config")] = _idle
+RULES_BY_NAME[("torch._dynamo.decorators", "patch_dynamo_config")] = _null_context
 
 
-def _break_policy(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Who calls it has loaded where it lives."""
-    given = [force(tx, a) for a in (*args, *kwargs.values())]
-    if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not isinstance(given[0], Const):
+    given = [realize(tx, a) for a in (*args, *kwargs.values())]
+    if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not isinstance(given[0], ConstantVariable):
         raise Unsupported("unknown-call", "error_on_graph_break is not given one constant")
     make: type = sys.modules["torch._dynamo.decorators"].ErrorOnGraphBreakDecoratorContextManager
-    return BreakPolicy(make, bool(given[0].value))
+    return ErrorOnGraphBreakVariable(make, bool(given[0].value))
 
 
-BY_NAME[("torch._dynamo.decorators", "error_on_graph_break")] = _break_policy
+RULES_BY_NAME[("torch._dynamo.decorators", "error_on_graph_break")] = _error_on_graph_break
 
 
-def _at_compile_time(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _comptime(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """``comptime(look, otherwise)``: plain Python calls ``otherwise``."""
     fallback = args[2] if len(args) > 2 else kwargs.get("fallback_fn")
-    return NONE if fallback is None else force(tx, fallback).call(tx, [], {})
+    return NONE if fallback is None else realize(tx, fallback).call(tx, [], {})
 
 
-BY_NAME[("torch._dynamo.comptime", "__call__")] = _at_compile_time
+RULES_BY_NAME[("torch._dynamo.comptime", "__call__")] = _comptime
 
 
 # Functions that are not looked into.
 
 
-def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Words, fake: Any = None) -> Value:
+def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any = None) -> Variable:
     """One node that calls ``function`` as it is, on containers of tensors, modules and constants; ``fake`` tells its results over fakes."""
     leaves: Args = []
-    words = DictValue.of(kwargs)
-    tree = _taken_apart(tx, TupleValue([TupleValue(list(args)), words]), leaves)
+    words = DictVariable.from_str_keys(kwargs)
+    tree = _flatten_opaque_argument(tx, TupleVariable([TupleVariable(list(args)), words]), leaves)
     node = _OpaqueCall(function, tree, fake or function)
-    target = InGraph(
+    target = GraphCallable(
         function.__name__, node, changes_state=True, is_python=True, effect="runs a function that is not looked into"
     )
-    found = list(sequence_items(tx, emit(tx, "call_function", target, leaves, run=node.first)))
-    return unflatten(tx, node.returned, iter(found))
+    found = list(sequence_items(tx, emit_node(tx, "call_function", target, leaves, run=node.run_on_fakes)))
+    return unflatten_variable(tx, node.output_tree, iter(found))
 
 
-def made_wrapper(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value:
+def construct_wrapper_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable:
     """One node that makes a tensor of a subclass around other tensors."""
     leaves: Args = []
-    words = DictValue.of(kwargs)
-    tree = _taken_apart(tx, TupleValue([TupleValue(list(args)), words]), leaves)
+    words = DictVariable.from_str_keys(kwargs)
+    tree = _flatten_opaque_argument(tx, TupleVariable([TupleVariable(list(args)), words]), leaves)
 
     def make(*inside: Any) -> Any:
-        positional, named = pack(tree, iter(inside))
+        positional, named = unflatten_python(tree, iter(inside))
         return cls(*positional, **named)
 
-    return emit(tx, "call_function", InGraph(cls.__name__, make), leaves)
+    return emit_node(tx, "call_function", GraphCallable(cls.__name__, make), leaves)
 
 
 class _OpaqueCall:
     """What the node runs; over fakes, it also finds out how results are packed."""
 
-    def __init__(self, function: Any, given: Tree, fake: Any) -> None:
+    def __init__(self, function: Any, given: TreeSpec, fake: Any) -> None:
         self._function = function
         self._fake = fake
         self._given = given
-        self.returned = LEAF
+        self.output_tree = LEAF
 
     def __call__(self, *leaves: Any) -> tuple[Any, ...]:
-        args, kwargs = pack(self._given, iter(leaves))
+        args, kwargs = unflatten_python(self._given, iter(leaves))
         found: list[Any] = []
-        leaves_of(self.returned, self._function(*args, **kwargs), found)
+        collect_leaves(self.output_tree, self._function(*args, **kwargs), found)
         return tuple(found)
 
-    def first(self, *leaves: Any) -> tuple[Any, ...]:
+    def run_on_fakes(self, *leaves: Any) -> tuple[Any, ...]:
         """The call over fakes; tensors that the function holds itself are taken as they are."""
-        args, kwargs = pack(self._given, iter(leaves))
+        args, kwargs = unflatten_python(self._given, iter(leaves))
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
         assert mode is not None
         before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
         found: list[Any] = []
         try:
-            self.returned = unpack(self._fake(*args, **kwargs), found)
+            self.output_tree = flatten_python(self._fake(*args, **kwargs), found)
         finally:
             mode.allow_non_fake_inputs = before
         return tuple(found)
 
 
-def _taken_apart(tx: Tracer, value: Value, leaves: Args) -> Tree:
-    value = force(tx, value)
-    if isinstance(value, (TensorValue, SymValue)):
+def _flatten_opaque_argument(tx: Tracer, value: Variable, leaves: Args) -> TreeSpec:
+    value = realize(tx, value)
+    if isinstance(value, (TensorVariable, SymNodeVariable)):
         leaves.append(value)
         return LEAF
-    if isinstance(value, (TupleValue, ListValue)):
-        return Tree(value.cls, parts=tuple(_taken_apart(tx, i, leaves) for i in value.items))
-    if isinstance(value, DictValue):
-        keys = tuple(force(tx, k).python(tx) for k in list(value.keys()))
-        return Tree(value.cls, keys, tuple(_taken_apart(tx, v, leaves) for v in value.values()))
-    node = SUPPORTED_NODES.get(value.type())
+    if isinstance(value, (TupleVariable, ListVariable)):
+        return TreeSpec(value.cls, children=tuple(_flatten_opaque_argument(tx, i, leaves) for i in value.items))
+    if isinstance(value, DictVariable):
+        keys = tuple(realize(tx, k).as_python_constant(tx) for k in list(value.keys()))
+        return TreeSpec(value.cls, keys, tuple(_flatten_opaque_argument(tx, v, leaves) for v in value.values()))
+    node = SUPPORTED_NODES.get(value.python_type())
     if node is not None and isinstance(node.flatten_fn, FunctionType):
-        return _registered(tx, value, node, leaves)
-    real = tx.real_of(value)
-    if isinstance(real, torch.nn.Module) and value.origin is not None:
-        tx.guard_object(real, value.origin, "a function that is not looked into is called with it")
-        return Tree(constant=real)
+        return _flatten_registered_class(tx, value, node, leaves)
+    real = tx.real_object(value)
+    if isinstance(real, torch.nn.Module) and value.source is not None:
+        tx.guard_identity(real, value.source, "a function that is not looked into is called with it")
+        return TreeSpec(constant=real)
     try:
-        return Tree(constant=value.python(tx))
-    except NotConstant:
+        return TreeSpec(constant=value.as_python_constant(tx))
+    except NotPythonConstant:
         raise Unsupported(
-            "unsupported-argument", f"a {value.type().__name__} is given to a function that is not looked into"
+            "unsupported-argument", f"a {value.python_type().__name__} is given to a function that is not looked into"
         ) from None
 
 
-def _registered(tx: Tracer, value: Value, node: Any, leaves: Args) -> Tree:
+def _flatten_registered_class(tx: Tracer, value: Variable, node: Any, leaves: Args) -> TreeSpec:
     """An object of a class that says how it is taken apart; it is made again where the function runs."""
-    parts, context = sequence_items(tx, force(tx, tx.fixed(node.flatten_fn)).call(tx, [value], {}))
-    constant = force(tx, context).python(tx)
-    inside = tuple(_taken_apart(tx, p, leaves) for p in sequence_items(tx, parts))
-    return Tree(value.type(), parts=inside, constant=constant, make=node.unflatten_fn)
+    parts, context = sequence_items(tx, realize(tx, tx.wrap_static(node.flatten_fn)).call(tx, [value], {}))
+    constant = realize(tx, context).as_python_constant(tx)
+    inside = tuple(_flatten_opaque_argument(tx, p, leaves) for p in sequence_items(tx, parts))
+    return TreeSpec(value.python_type(), children=inside, constant=constant, unflatten_fn=node.unflatten_fn)
 
 
-class OpaqueFunction(Value):
+class OpaqueFunctionVariable(Variable):
     """``torch._dynamo.nonstrict_trace(fn)``, called in traced code."""
 
-    def __init__(self, function: Value, real: Any) -> None:
+    def __init__(self, function: Variable, real: Any) -> None:
         self.function = function
-        self.held = real
+        self.real_object = real
 
-    def type(self) -> type:
-        return self.function.type()
+    def python_type(self) -> type:
+        return self.function.python_type()
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return [self.function]
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return opaque_call(tx, self.held, args, kwargs)
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return opaque_call(tx, self.real_object, args, kwargs)
 
 
-def _nonstrict(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    function = force(tx, args[0] if args else kwargs["traceable_fn"])
-    real = function.real()
+def _nonstrict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    function = realize(tx, args[0] if args else kwargs["traceable_fn"])
+    real = function.as_python_object()
     if real is NotImplemented:
         raise Unsupported("unknown-call", "nonstrict_trace is given a function that was made here")
-    if function.origin is not None:
-        tx.guard_object(real, function.origin, "it is called without being looked into")
-    return OpaqueFunction(function, real)
+    if function.source is not None:
+        tx.guard_identity(real, function.source, "it is called without being looked into")
+    return OpaqueFunctionVariable(function, real)
 
 
-BY_NAME[("torch._dynamo.decorators", "nonstrict_trace")] = _nonstrict
+RULES_BY_NAME[("torch._dynamo.decorators", "nonstrict_trace")] = _nonstrict
 
 
-def leaf_call(tx: Tracer, of: Any, args: Args, kwargs: Words) -> Value:
+def leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
     """What ``torch._dynamo.decorators.leaf_function`` makes of a function: called as it is, with a function of its own for fakes."""
-    real = of.real()
+    real = of.as_python_object()
     fake = getattr(real, "_torchdynamo_leaf_fake_fn", None)
     if fake is None:
         raise Unsupported("unknown-call", f"{real.__name__} is called, of which nothing tells what it makes of fakes")
-    if of.origin is not None:
-        tx.guard_object(real, of.origin, "it is called without being looked into")
+    if of.source is not None:
+        tx.guard_identity(real, of.source, "it is called without being looked into")
     return opaque_call(tx, real, args, kwargs, fake)
 
 
 # torch.compile itself: what is compiled anyway.
 
 
-class CompiledInside(Value):
+class NestedCompileVariable(Variable):
     """What ``torch.compile`` or ours made of a function or module in traced code."""
 
-    def __init__(self, make: Any, function: Value, words: dict[str, Any]) -> None:
+    def __init__(self, make: Any, function: Variable, options: dict[str, Any]) -> None:
         self.make = make
         self.function = function
-        self.words = words
+        self.options = options
 
-    def type(self) -> type:
-        return self.function.type()
+    def python_type(self) -> type:
+        return self.function.python_type()
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return [self.function]
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         return self.function.get_attr(tx, name)
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return self.function.call(tx, args, kwargs)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(self.make))
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(self.make))
         cg.load(self.function)
-        for value in self.words.values():
-            cg.const(value)
-        cg.call_keywords(1, tuple(self.words))
+        for value in self.options.values():
+            cg.load_const(value)
+        cg.call_with_keywords(1, tuple(self.options))
 
 
-class _Decorator(Value):
+class _CompileDecoratorVariable(Variable):
     """``torch.compile(**options)``, without a function yet."""
 
-    def __init__(self, make: Any, words: dict[str, Any]) -> None:
+    def __init__(self, make: Any, options: dict[str, Any]) -> None:
         self.make = make
-        self.words = words
+        self.options = options
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return FunctionType
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return CompiledInside(self.make, force(tx, args[0]), self.words)
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return NestedCompileVariable(self.make, realize(tx, args[0]), self.options)
 
 
-def compiled_inside(tx: Tracer, make: Any, args: Args, kwargs: Words) -> Value:
+def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variable:
     """What ``make``, torch.compile or ours, makes of a function that traced code hands it, or of options alone."""
     given = dict(kwargs)
     function = args[0] if args else given.pop("model", given.pop("fn_or_module", None))
-    words = {name: tx.real_of(force(tx, value)) for name, value in given.items()}
+    words = {name: tx.real_object(realize(tx, value)) for name, value in given.items()}
     if any(v is NotImplemented for v in words.values()):
         raise Unsupported("unknown-call", "torch.compile is called with options that are made here")
-    return _Decorator(make, words) if function is None else CompiledInside(make, force(tx, function), words)
+    return (
+        _CompileDecoratorVariable(make, words)
+        if function is None
+        else NestedCompileVariable(make, realize(tx, function), words)
+    )
 
 
-@special(torch.compile)
-def _compile(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return compiled_inside(tx, torch.compile, args, kwargs)
+@register_rule(torch.compile)
+def _compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return nested_compile(tx, torch.compile, args, kwargs)
 
 
-def _compile_ours(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return compiled_inside(tx, sys.modules["engine.api"].compile, args, kwargs)
+def _engine_compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return nested_compile(tx, sys.modules["engine.api"].compile, args, kwargs)
 
 
-BY_NAME[("engine.api", "compile")] = _compile_ours
+RULES_BY_NAME[("engine.api", "compile")] = _engine_compile

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.exact import is_placement
-from engine.ir.origin import Asked, Origin
-from engine.ir.value_guard import Equals, is_numpy_number
-from engine.trace.values.base import Const, Value
-from engine.trace.values.symbolic import is_changing, symbolic_number
-from engine.trace.values.wrap import wraps, wraps_if
+from engine.ir.exact import is_dtensor_placement
+from engine.ir.origin import MethodResultSource, Source
+from engine.ir.value_guard import EqualsMatch, is_numpy_number
+from engine.trace.values.base import ConstantVariable, Variable
+from engine.trace.values.symbolic import is_dynamic_number, symbolize_number
+from engine.trace.values.wrap import register_builder, register_builder_if
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-DATES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
+DATETIME_TYPES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
 """Immutable objects of the standard library."""
 
 if importlib.util.find_spec("numpy") is None:
-    _NUMPY: tuple[type, ...] = ()
-    _LIMITS: tuple[type, ...] = ()
+    _NUMPY_SCALAR_TYPES: tuple[type, ...] = ()
+    _NUMPY_INFO_TYPES: tuple[type, ...] = ()
 else:
     import numpy as np
 
-    _NUMPY = (np.dtype, np.number, np.bool_)
-    _LIMITS = (np.iinfo, np.finfo)
+    _NUMPY_SCALAR_TYPES = (np.dtype, np.number, np.bool_)
+    _NUMPY_INFO_TYPES = (np.iinfo, np.finfo)
 
-LITERALS = frozenset(
+LITERAL_TYPES = frozenset(
     (
-        *DATES,
-        *_LIMITS,
+        *DATETIME_TYPES,
+        *_NUMPY_INFO_TYPES,
         int,
         float,
         complex,
@@ -61,15 +61,15 @@ LITERALS = frozenset(
 )
 
 
-def is_enum_member(value: Any) -> bool:
+def is_enum_or_numpy_scalar(value: Any) -> bool:
     """Whether it is a member of an enumeration, or a number or type of numpy's."""
-    return isinstance(value, (enum.Enum, *_NUMPY)) or (
+    return isinstance(value, (enum.Enum, *_NUMPY_SCALAR_TYPES)) or (
         type(type(value)).__name__ == "pybind11_type" and isinstance(getattr(type(value), "__members__", None), dict)
     )
 
 
-@wraps(
-    *DATES,
+@register_builder(
+    *DATETIME_TYPES,
     complex,
     str,
     bytes,
@@ -82,18 +82,18 @@ def is_enum_member(value: Any) -> bool:
     torch.iinfo,
     torch._C.DispatchKeySet,
 )
-def _literal(tx: Tracer, real: Any, origin: Origin) -> Value:
-    why = f"its value ({_short(real)}) decided what was traced"
-    tx.guard(Equals(origin, real, cause=tx.cause(why)))
-    return Const(real, origin)
+def _literal(tx: Tracer, real: Any, origin: Source) -> Variable:
+    why = f"its value ({_short_repr(real)}) decided what was traced"
+    tx.add_guard(EqualsMatch(origin, real, cause=tx.guard_cause(why)))
+    return ConstantVariable(real, origin)
 
 
-@wraps(int, float)
-def _number(tx: Tracer, real: float, origin: Origin) -> Value:
-    return symbolic_number(tx, real, origin) or _literal(tx, real, origin)
+@register_builder(int, float)
+def _number(tx: Tracer, real: float, origin: Source) -> Variable:
+    return symbolize_number(tx, real, origin) or _literal(tx, real, origin)
 
 
-@wraps(
+@register_builder(
     type(None),
     type(Ellipsis),
     type(NotImplemented),
@@ -103,74 +103,74 @@ def _number(tx: Tracer, real: float, origin: Origin) -> Value:
     type(sys.float_info),
     type(sys.int_info),
     type(sys.hash_info),
-    *_LIMITS,
+    *_NUMPY_INFO_TYPES,
 )
-def _singleton(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tx.guard_object(real, origin, f"that it is {real!r} decided what was traced")
-    return Const(real, origin)
+def _singleton(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, f"that it is {real!r} decided what was traced")
+    return ConstantVariable(real, origin)
 
 
-@wraps_if(9, lambda real: isinstance(real, _NUMPY))
-def _numpy_literal(tx: Tracer, real: Any, origin: Origin) -> Value:
-    if is_numpy_number(real) and is_changing(tx, origin):
-        return ChangingNumber(tx, real, origin)
+@register_builder_if(9, lambda real: isinstance(real, _NUMPY_SCALAR_TYPES))
+def _numpy_literal(tx: Tracer, real: Any, origin: Source) -> Variable:
+    if is_numpy_number(real) and is_dynamic_number(tx, origin):
+        return DynamicNumpyScalarVariable(tx, real, origin)
     return _literal(tx, real, origin)
 
 
-class ChangingNumber(Const):
+class DynamicNumpyScalarVariable(ConstantVariable):
     """A number of numpy's that was seen to change: a symbol beside tensors, to which it is Python's number; a constant wherever else it is looked at."""
 
-    __slots__ = ("_is_settled", "_number", "_real", "_tx")
+    __slots__ = ("_is_guarded", "_real_value", "_symbol", "_tx")
 
-    def __init__(self, tx: Tracer, real: Any, origin: Origin) -> None:
+    def __init__(self, tx: Tracer, real: Any, source: Source) -> None:
         self._tx = tx
-        self._real = real
-        self._is_settled = False
-        self._number: Value | None = None
-        self.origin = origin
-        tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
+        self._real_value = real
+        self._is_guarded = False
+        self._symbol: Variable | None = None
+        self.source = source
+        tx.guard_type(real, source, f"it is a number of type {type(real).__name__} whose value was seen to change")
 
     @property
     def value(self) -> Any:
         """The number, which is taken for granted from here on."""
-        if not self._is_settled:
-            self._is_settled = True
-            assert self.origin is not None
-            why = f"its value ({_short(self._real)}) decided what was traced"
-            self._tx.guard(Equals(self.origin, self._real, cause=self._tx.cause(why)))
-        return self._real
+        if not self._is_guarded:
+            self._is_guarded = True
+            assert self.source is not None
+            why = f"its value ({_short_repr(self._real_value)}) decided what was traced"
+            self._tx.add_guard(EqualsMatch(self.source, self._real_value, cause=self._tx.guard_cause(why)))
+        return self._real_value
 
-    def type(self) -> type:
-        return type(self._real)
+    def python_type(self) -> type:
+        return type(self._real_value)
 
     def describe(self) -> str:
-        return repr(self._real)
+        return repr(self._real_value)
 
-    def beside_tensor(self, tx: Tracer) -> Value:
+    def as_symbol(self, tx: Tracer) -> Variable:
         """The same number as a symbol; as a constant where it is known already, or no symbol can stand for it."""
-        if self._number is None and not self._is_settled:
-            assert self.origin is not None
-            origin = Asked(self.origin, "item")
-            tx.changing.add(origin)
-            self._number = symbolic_number(tx, self._real.item(), origin)
-        return self if self._number is None else self._number
+        if self._symbol is None and not self._is_guarded:
+            assert self.source is not None
+            origin = MethodResultSource(self.source, "item")
+            tx.known_dynamic_sources.add(origin)
+            self._symbol = symbolize_number(tx, self._real_value.item(), origin)
+        return self if self._symbol is None else self._symbol
 
-    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        number = self.beside_tensor(tx)
-        return super().graph_arg(tx) if number is self else number.graph_arg(tx)
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        number = self.as_symbol(tx)
+        return super().as_node_arg(tx) if number is self else number.as_node_arg(tx)
 
 
-@wraps_if(39, is_placement)
-def _placement(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder_if(39, is_dtensor_placement)
+def _placement(tx: Tracer, real: Any, origin: Source) -> Variable:
     return _literal(tx, real, origin)
 
 
-@wraps_if(10, is_enum_member)
-def _enum(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tx.guard_object(real, origin, f"its value ({real!s}) decided what was traced")
-    return Const(real, origin)
+@register_builder_if(10, is_enum_or_numpy_scalar)
+def _enum(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, f"its value ({real!s}) decided what was traced")
+    return ConstantVariable(real, origin)
 
 
-def _short(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

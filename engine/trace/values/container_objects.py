@@ -8,27 +8,27 @@ import types
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from engine.bytecode.opcodes import VERSION
-from engine.ir.origin import Attr, Origin, Plain
+from engine.ir.origin import AttrSource, BuiltinValueSource, Source
 from engine.ir.relation_guard import SameObject
-from engine.ir.value_guard import Equals
+from engine.ir.value_guard import EqualsMatch
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.classes import ClassValue, find_in_class
-from engine.trace.values.mapping_subclasses import inherited, pairs_in_order
-from engine.trace.values.mappings import DictValue, dict_value, entries_of
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue, TupleValue, items_of, sequence_items
-from engine.trace.values.sets import SetValue, set_value
-from engine.trace.values.shown import shown
-from engine.trace.values.wrap import wraps, wraps_if
+from engine.trace.values.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.values.classes import ClassVariable, find_in_class
+from engine.trace.values.mapping_subclasses import call_inherited_dict_method, iterate_pairs
+from engine.trace.values.mappings import DictVariable, build_dict, mapping_entries
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.sequences import ListVariable, TupleVariable, read_items, sequence_items
+from engine.trace.values.sets import SetVariable, build_set
+from engine.trace.values.shown import format_proxy
+from engine.trace.values.wrap import register_builder, register_builder_if
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 SCALARS: tuple[type, ...] = (int, float, complex, str, bytes)
-_BASES: tuple[type, ...] = (
+_BUILTIN_BASES: tuple[type, ...] = (
     collections.OrderedDict,
     collections.defaultdict,
     dict,
@@ -38,249 +38,264 @@ _BASES: tuple[type, ...] = (
     tuple,
     *SCALARS,
 )
-_HEAP = 1 << 9
+_HEAP_TYPE_FLAG = 1 << 9
 
 
-def container_base(cls: type) -> Any:
+def builtin_base_of(cls: type) -> Any:
     """The builtin container, number or text that a Python class derives from; None for any other class."""
     for base in cls.__mro__:
-        if base in _BASES:
+        if base in _BUILTIN_BASES:
             return base
-        if not base.__flags__ & _HEAP:
+        if not base.__flags__ & _HEAP_TYPE_FLAG:
             return None
     return None
 
 
-class ContainerObject(ObjectValue):
+class BuiltinSubclassVariable(UserDefinedObjectVariable):
     """``inner`` holds the contents; methods that Python code overrides are looked into."""
 
-    def __init__(self, cls: type, origin: Origin | None, held: Any, inner: Value) -> None:
+    def __init__(self, cls: type, origin: Source | None, held: Any, inner: Variable) -> None:
         super().__init__(cls, origin, held)
         self.inner = inner
 
     def describe(self) -> str:
         return f"{self.cls.__name__} object of {self.inner.describe()}"
 
-    def children(self) -> list[Value]:
-        return [*self.inner.children(), *filter(None, [self._factory()]), *super().children()]
+    def child_variables(self) -> list[Variable]:
+        return [*self.inner.child_variables(), *filter(None, [self._default_factory()]), *super().child_variables()]
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        factory = self._factory() if name == "default_factory" else None
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        factory = self._default_factory() if name == "default_factory" else None
         if factory is not None:
             return factory
-        found = find_in_class(self.cls, name) if isinstance(self.inner, Const) else None
-        if found is not None and isinstance(found[1], _FROM_C) and found[0] is container_base(self.cls):
+        found = find_in_class(self.cls, name) if isinstance(self.inner, ConstantVariable) else None
+        if found is not None and isinstance(found[1], _C_DESCRIPTOR_TYPES) and found[0] is builtin_base_of(self.cls):
             return self.inner.get_attr(tx, name)  # the real part of a complex number, say
         return super().get_attr(tx, name)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_builtin_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """A method of the builtin class itself."""
-        if isinstance(self.inner, DictValue):
-            by_subclass = inherited(tx, self, name, args, kwargs)
+        if isinstance(self.inner, DictVariable):
+            by_subclass = call_inherited_dict_method(tx, self, name, args, kwargs)
             if by_subclass is not None:
                 return by_subclass
         match name:
             case "__init__":
-                return self._fill_inner(tx, args, kwargs)
+                return self._init_contents(tx, args, kwargs)
             case "__len__":
                 return self.inner.length(tx)
-            case "__getitem__" if isinstance(self.inner, DictValue):
-                return self._item(tx, args[0])
-            case "__repr__" if not isinstance(self.inner, Const):
-                return Const(self._text(tx))
+            case "__getitem__" if isinstance(self.inner, DictVariable):
+                return self._dict_getitem(tx, args[0])
+            case "__repr__" if not isinstance(self.inner, ConstantVariable):
+                return ConstantVariable(self._repr(tx))
             case "__iter__":
-                return self.inner.iterate(tx)
+                return self.inner.get_iterator(tx)
             case "__contains__":
-                return Const(self.inner.contains(tx, args[0]))
-            case "copy" | "__copy__" if isinstance(self.inner, DictValue) and not args:
-                if container_base(self.cls) is dict:
-                    return DictValue(dict(self.inner.entries))
-                factory = [] if self._factory() is None else [self._factory() or NONE]
-                return force(tx, tx.fixed(self.cls).call(tx, [*factory, self], {}))
+                return ConstantVariable(self.inner.contains(tx, args[0]))
+            case "copy" | "__copy__" if isinstance(self.inner, DictVariable) and not args:
+                if builtin_base_of(self.cls) is dict:
+                    return DictVariable(dict(self.inner.entries))
+                factory = [] if self._default_factory() is None else [self._default_factory() or NONE]
+                return realize(tx, tx.wrap_static(self.cls).call(tx, [*factory, self], {}))
             case "__getitem__":
                 return self.inner.get_item(tx, args[0])
             case "__reversed__":
-                from engine.trace.values.iterators import SequenceIterator
+                from engine.trace.values.iterators import SequenceIteratorVariable
 
-                kind: Any = type(reversed([])) if isinstance(self.inner, ListValue) else reversed
-                return SequenceIterator(list(reversed(sequence_items(tx, self.inner))), kind)
-        if isinstance(self.inner, Const):
+                kind: Any = type(reversed([])) if isinstance(self.inner, ListVariable) else reversed
+                return SequenceIteratorVariable(list(reversed(sequence_items(tx, self.inner))), kind)
+        if isinstance(self.inner, ConstantVariable):
             return self._scalar_method(tx, name, args, kwargs)
         from engine.trace.operations import COMPARE_METHODS
 
-        is_binary = name in COMPARE_METHODS or (isinstance(self.inner, SetValue) and name in _OF_SETS)
-        if is_binary and len(args) == 1 and isinstance(other := force(tx, args[0]), ContainerObject):
+        is_binary = name in COMPARE_METHODS or (isinstance(self.inner, SetVariable) and name in _SET_OPERATORS)
+        if is_binary and len(args) == 1 and isinstance(other := realize(tx, args[0]), BuiltinSubclassVariable):
             args = [other.inner]  # the builtin's own operation looks past what a subclass defines
-        if isinstance(self.inner, SetValue) and name in _REFLECTED_OF_SETS and len(args) == 1:
-            other = force(tx, args[0])
-            if not isinstance(other, SetValue):
-                return Const(NotImplemented)
-            return other.call_method(tx, _REFLECTED_OF_SETS[name], [self.inner], {})
+        if isinstance(self.inner, SetVariable) and name in _REFLECTED_SET_OPERATORS and len(args) == 1:
+            other = realize(tx, args[0])
+            if not isinstance(other, SetVariable):
+                return ConstantVariable(NotImplemented)
+            return other.call_method(tx, _REFLECTED_SET_OPERATORS[name], [self.inner], {})
         result = self.inner.call_method(tx, name, args, kwargs)
         if result is not self.inner:
             return result
-        if isinstance(result, TupleValue):  # of a subclass, even a whole slice is another tuple
-            return TupleValue(list(result.items))
-        return SetValue(dict(result.elements), None, result.base) if _is_frozen(result) else self
+        if isinstance(result, TupleVariable):  # of a subclass, even a whole slice is another tuple
+            return TupleVariable(list(result.items))
+        return SetVariable(dict(result.elements), None, result.builtin_class) if _is_frozenset(result) else self
 
-    def _text(self, tx: Tracer) -> str:
+    def _repr(self, tx: Tracer) -> str:
         """``repr``, with dots where it is shown inside of itself."""
-        is_named = isinstance(self.inner, SetValue) or container_base(self.cls) in _NAMED
+        is_named = isinstance(self.inner, SetVariable) or builtin_base_of(self.cls) in _CLASSES_NAMED_IN_REPR
         shown_already = (0, id(self))
-        if shown_already in tx.showing:
-            if isinstance(self.inner, SetValue):
+        if shown_already in tx.repr_in_progress:
+            if isinstance(self.inner, SetVariable):
                 return f"{self.cls.__name__}(...)"
-            return "..." if is_named else _DOTS[container_base(self.cls)]
-        tx.showing.add(shown_already)
+            return "..." if is_named else _RECURSIVE_REPR[builtin_base_of(self.cls)]
+        tx.repr_in_progress.add(shown_already)
         try:
-            return f"{self.cls.__name__}({self._contents_shown(tx)})" if is_named else self._plain_text(tx)
+            return f"{self.cls.__name__}({self._contents_repr(tx)})" if is_named else self._builtin_repr(tx)
         finally:
-            tx.showing.discard(shown_already)
+            tx.repr_in_progress.discard(shown_already)
 
-    def _plain_text(self, tx: Tracer) -> str:
+    def _builtin_repr(self, tx: Tracer) -> str:
         """The text that the builtin class gives, which does not name the subclass."""
-        if isinstance(self.inner, DictValue):
-            pairs = [(shown(tx, key), shown(tx, value)) for key, value in self.inner.entries.values()]
+        if isinstance(self.inner, DictVariable):
+            pairs = [(format_proxy(tx, key), format_proxy(tx, value)) for key, value in self.inner.entries.values()]
             return f"{{{', '.join(f'{key!r}: {value!r}' for key, value in pairs)}}}"
-        items = [repr(shown(tx, item)) for item in sequence_items(tx, self.inner)]
-        if isinstance(self.inner, ListValue):
+        items = [repr(format_proxy(tx, item)) for item in sequence_items(tx, self.inner)]
+        if isinstance(self.inner, ListVariable):
             return f"[{', '.join(items)}]"
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
-    def _contents_shown(self, tx: Tracer) -> str:
+    def _contents_repr(self, tx: Tracer) -> str:
         """What its text says of the contents, where it begins with the name of the class."""
-        if not self.inner.truth(tx) and self._factory() is None:
+        if not self.inner.is_truthy(tx) and self._default_factory() is None:
             return ""
-        if isinstance(self.inner, SetValue):
-            return f"{{{', '.join(repr(shown(tx, item)) for item in self.inner.ordered(tx))}}}"
-        if self._factory() is None and VERSION >= (3, 12) and self._defines("keys", "__getitem__"):
-            pairs = [shown(tx, TupleValue(list(pair))) for pair in pairs_in_order(tx, self)]
-        elif self._factory() is None and VERSION < (3, 12) and self._defines("items"):
-            pairs = [shown(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
+        if isinstance(self.inner, SetVariable):
+            return f"{{{', '.join(repr(format_proxy(tx, item)) for item in self.inner.iteration_order(tx))}}}"
+        if self._default_factory() is None and VERSION >= (3, 12) and self._overrides_in_python("keys", "__getitem__"):
+            pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in iterate_pairs(tx, self)]
+        elif self._default_factory() is None and VERSION < (3, 12) and self._overrides_in_python("items"):
+            pairs = [format_proxy(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
         else:
-            pairs = [shown(tx, TupleValue(list(pair))) for pair in entries_of(tx, self.inner)]
+            pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in mapping_entries(tx, self.inner)]
         plain = repr(collections.OrderedDict(pairs))  # which shows pairs or a dict, by the version of Python
         plain = plain.removeprefix("OrderedDict(").removesuffix(")")
-        return plain if self._factory() is None else f"{shown(tx, self._factory() or NONE)!r}, {dict(pairs)!r}"
+        return (
+            plain
+            if self._default_factory() is None
+            else f"{format_proxy(tx, self._default_factory() or NONE)!r}, {dict(pairs)!r}"
+        )
 
-    def _defines(self, *names: str) -> bool:
+    def _overrides_in_python(self, *names: str) -> bool:
         """Whether Python code of the class's says what one of these does."""
         found = [find_in_class(self.cls, name) for name in names]
         return any(f is not None and isinstance(f[1], types.FunctionType) for f in found)
 
-    def _factory(self) -> Value | None:
+    def _default_factory(self) -> Variable | None:
         """The ``default_factory`` of a ``defaultdict``."""
-        is_default = isinstance(self.inner, DictValue) and container_base(self.cls) is collections.defaultdict
-        return (self.inner.factory or NONE) if is_default else None  # type: ignore[attr-defined]
+        is_default = isinstance(self.inner, DictVariable) and builtin_base_of(self.cls) is collections.defaultdict
+        return (self.inner.default_factory or NONE) if is_default else None  # type: ignore[attr-defined]
 
-    def _scalar_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def _scalar_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """A method of a number or text: folded, with what the arguments are as instances of the builtin classes."""
-        if name == "__format__" and force(tx, args[0]).python(tx) == "":
-            return force(tx, tx.fixed(str).call(tx, [self], {}))
+        if name == "__format__" and realize(tx, args[0]).as_python_constant(tx) == "":
+            return realize(tx, tx.wrap_static(str).call(tx, [self], {}))
         given = [as_builtin(a) for a in args]
-        if name.startswith("__") and not all(tx.is_constant(a) for a in given):
-            return Const(NotImplemented)
+        if name.startswith("__") and not all(tx.is_python_constant(a) for a in given):
+            return ConstantVariable(NotImplemented)
         return self.inner.call_method(tx, name, given, kwargs)
 
-    def python(self, tx: Tracer) -> Any:
-        if not isinstance(self.inner, Const) or self.own_methods():
-            raise NotConstant
+    def as_python_constant(self, tx: Tracer) -> Any:
+        if not isinstance(self.inner, ConstantVariable) or self.overridden_methods():
+            raise NotPythonConstant
         return self.inner.value
 
-    def own_methods(self) -> set[str]:
+    def overridden_methods(self) -> set[str]:
         """Special methods of the builtin class that Python code overrides: what operators, comparison or conversion give is its to say."""
-        base = container_base(self.cls)
+        base = builtin_base_of(self.cls)
         own = self.cls.__mro__[: self.cls.__mro__.index(base)]
-        return {n for c in own for n in vars(c) if n.startswith("__") and n not in _HARMLESS and n in dir(base)}
+        return {n for c in own for n in vars(c) if n.startswith("__") and n not in _IGNORED_METHODS and n in dir(base)}
 
-    def _item(self, tx: Tracer, key: Value) -> Value:
+    def _dict_getitem(self, tx: Tracer, key: Variable) -> Variable:
         """``dict.__getitem__``, which asks the class's ``__missing__`` for what is not there."""
-        missing = self.method(tx, "__missing__")
+        missing = self.lookup_special_method(tx, "__missing__")
         if missing is None:
             return self.inner.get_item(tx, key)
         if self.inner.contains(tx, key):
             return self.inner.get_item(tx, key)
-        return force(tx, missing.call(tx, [key], {}))
+        return realize(tx, missing.call(tx, [key], {}))
 
-    def _fill_inner(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(self.inner, DictValue):
+    def _init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if isinstance(self.inner, DictVariable):
             self.inner.call_method(tx, "__init__", args, kwargs)
-        elif isinstance(self.inner, SetValue) and self.inner.base is set:
+        elif isinstance(self.inner, SetVariable) and self.inner.builtin_class is set:
             if kwargs or len(args) > 1:
-                tx.fold(self.inner.base, *[()] * len(args), **dict.fromkeys(kwargs))
+                tx.fold_constant(self.inner.builtin_class, *[()] * len(args), **dict.fromkeys(kwargs))
             self.inner.call_method(tx, "__init__", args, {})
-        elif isinstance(self.inner, ListValue):
-            if kwargs and _makes_as(self.cls, list):
-                tx.fold(list, **dict.fromkeys(kwargs))
+        elif isinstance(self.inner, ListVariable):
+            if kwargs and _has_builtin_new(self.cls, list):
+                tx.fold_constant(list, **dict.fromkeys(kwargs))
             self.inner.call_method(tx, "__init__", args, {})
         return NONE
 
-    def key(self, tx: Tracer) -> Any:
-        if isinstance(self.inner, TupleValue) or (
-            not self.own_methods() & {"__eq__", "__hash__"}
-            and (isinstance(self.inner, Const) or (isinstance(self.inner, SetValue) and self.inner.base is frozenset))
+    def hash_key(self, tx: Tracer) -> Any:
+        if isinstance(self.inner, TupleVariable) or (
+            not self.overridden_methods() & {"__eq__", "__hash__"}
+            and (
+                isinstance(self.inner, ConstantVariable)
+                or (isinstance(self.inner, SetVariable) and self.inner.builtin_class is frozenset)
+            )
         ):
-            return self.inner.key(tx)
-        return super().key(tx)
+            return self.inner.hash_key(tx)
+        return super().hash_key(tx)
 
-    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        return self.inner.graph_arg(tx)
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.inner.as_node_arg(tx)
 
-    def reconstruct(self, cg: Codegen) -> None:
+    def reconstruct(self, cg: PyCodegen) -> None:
         from engine.trace.support import new_container
 
-        cg.helper(new_container, 0)
-        cg.const(self.cls)
-        if isinstance(self.inner, TupleValue):
+        cg.load_helper(new_container, 0)
+        cg.load_const(self.cls)
+        if isinstance(self.inner, TupleVariable):
             cg.load_all(self.inner.items)
-            cg.out.emit("BUILD_TUPLE", len(self.inner.items))
-            cg.out.call(2)
-        elif isinstance(self.inner, Const):
-            cg.const(self.inner.value)
-            cg.out.call(2)
-        elif _is_frozen(self.inner):
-            cg.load(SetValue(self.inner.elements, None, frozenset))
-            cg.out.call(2)
+            cg.body.emit("BUILD_TUPLE", len(self.inner.items))
+            cg.body.call(2)
+        elif isinstance(self.inner, ConstantVariable):
+            cg.load_const(self.inner.value)
+            cg.body.call(2)
+        elif _is_frozenset(self.inner):
+            cg.load(SetVariable(self.inner.elements, None, frozenset))
+            cg.body.call(2)
         else:
-            cg.out.call(1)
-        cg.remember(self)
-        self.fill_now(cg)
+            cg.body.call(1)
+        cg.cache_top(self)
+        self.fill_or_defer(cg)
 
-    def fill(self, cg: Codegen) -> None:
+    def fill(self, cg: PyCodegen) -> None:
         """Set contents (of an object made while tracing) and attributes on the object on top of the stack, and pop it."""
-        if self.origin is None and not isinstance(self.inner, (TupleValue, Const)) and not _is_frozen(self.inner):
-            cg.out.emit("COPY", 1)
-            fill_builtin(cg, self.inner)
-            factory = self._factory()
+        if (
+            self.source is None
+            and not isinstance(self.inner, (TupleVariable, ConstantVariable))
+            and not _is_frozenset(self.inner)
+        ):
+            cg.body.emit("COPY", 1)
+            fill_builtin_contents(cg, self.inner)
+            factory = self._default_factory()
             if factory is not None:
-                cg.out.emit("COPY", 1)
+                cg.body.emit("COPY", 1)
                 cg.load(factory)
-                cg.out.emit("SWAP", 2)
-                cg.out.emit("STORE_ATTR", "default_factory")
+                cg.body.emit("SWAP", 2)
+                cg.body.emit("STORE_ATTR", "default_factory")
         super().fill(cg)
 
 
-def _makes_as(cls: Any, base: Any) -> bool:
+def _has_builtin_new(cls: Any, base: Any) -> bool:
     """Whether a subclass has the ``__new__`` of the builtin class."""
     return cls.__new__ is base.__new__
 
 
-def as_builtin(value: Value) -> Value:
+def as_builtin(value: Variable) -> Variable:
     """A number or text of a subclass as what C code sees that asks none of its methods."""
-    return value.inner if isinstance(value, ContainerObject) and isinstance(value.inner, Const) else value
+    return (
+        value.inner
+        if isinstance(value, BuiltinSubclassVariable) and isinstance(value.inner, ConstantVariable)
+        else value
+    )
 
 
-def _is_frozen(inner: Value) -> TypeGuard[SetValue]:
-    return isinstance(inner, SetValue) and inner.base is frozenset
+def _is_frozenset(inner: Variable) -> TypeGuard[SetVariable]:
+    return isinstance(inner, SetVariable) and inner.builtin_class is frozenset
 
 
-_OF_SETS = frozenset(f"__{kind}{name}__" for kind in ("", "r", "i") for name in ("and", "or", "xor", "sub"))
-_REFLECTED_OF_SETS = {f"__r{name}__": f"__{name}__" for name in ("and", "or", "xor", "sub")}
+_SET_OPERATORS = frozenset(f"__{kind}{name}__" for kind in ("", "r", "i") for name in ("and", "or", "xor", "sub"))
+_REFLECTED_SET_OPERATORS = {f"__r{name}__": f"__{name}__" for name in ("and", "or", "xor", "sub")}
 
-_DOTS: dict[type, str] = {dict: "{...}", list: "[...]", tuple: "(...)"}
-_NAMED = (collections.OrderedDict, collections.defaultdict)
-_FROM_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_HARMLESS = frozenset(
+_RECURSIVE_REPR: dict[type, str] = {dict: "{...}", list: "[...]", tuple: "(...)"}
+_CLASSES_NAMED_IN_REPR = (collections.OrderedDict, collections.defaultdict)
+_C_DESCRIPTOR_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_IGNORED_METHODS = frozenset(
     (
         "__module__",
         "__dict__",
@@ -296,123 +311,125 @@ _HARMLESS = frozenset(
 """Special methods of which no operation on the builtin part of an instance asks."""
 
 
-def fill_builtin(cg: Codegen, inner: Value) -> None:
+def fill_builtin_contents(cg: PyCodegen, inner: Variable) -> None:
     """Replace the contents of the container on top of the stack past its class's own methods, and pop it."""
     from engine.trace.support import refill_list
 
-    if isinstance(inner, ListValue):
-        cg.helper(refill_list, 1)
+    if isinstance(inner, ListVariable):
+        cg.load_helper(refill_list, 1)
         cg.load_all(inner.items)
-        cg.out.emit("BUILD_LIST", len(inner.items))
-        cg.out.call(2)
-        cg.out.emit("POP_TOP")
+        cg.body.emit("BUILD_LIST", len(inner.items))
+        cg.body.call(2)
+        cg.body.emit("POP_TOP")
         return
     inner.fill(cg)  # type: ignore[attr-defined]
 
 
-def new_container_value(cls: type, inner: Value | None = None) -> ContainerObject:
+def new_builtin_subclass(cls: type, inner: Variable | None = None) -> BuiltinSubclassVariable:
     """A new instance of a subclass of a builtin container, empty, or (of what cannot change) with its contents."""
-    base = container_base(cls)
+    base = builtin_base_of(cls)
     if inner is None:
         if base is list:
-            inner = ListValue([], None, cls)
+            inner = ListVariable([], None, cls)
         elif base is set:
-            inner = SetValue({}, None, cls)
+            inner = SetVariable({}, None, cls)
         else:
-            inner = DictValue({}, None, cls, NONE if base is collections.defaultdict else None)
-    return ContainerObject(cls, None, NotImplemented, inner)
+            inner = DictVariable({}, None, cls, NONE if base is collections.defaultdict else None)
+    return BuiltinSubclassVariable(cls, None, NotImplemented, inner)
 
 
-def _new(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _builtin_new_rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """``int.__new__(cls, ...)`` and the like."""
-    of = force(tx, args[0])
-    base = container_base(of.held) if isinstance(of, ClassValue) else None
+    of = realize(tx, args[0])
+    base = builtin_base_of(of.real_object) if isinstance(of, ClassVariable) else None
     if base is None:
         raise Unsupported("unknown-call", f"__new__ of {of.describe()}")
-    return new_instance(tx, of.held, base, args[1:], kwargs)  # type: ignore[attr-defined]
+    return call_builtin_new(tx, of.real_object, base, args[1:], kwargs)  # type: ignore[attr-defined]
 
 
-def new_instance(tx: Tracer, cls: Any, base: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """What the ``__new__`` of the builtin class ``base`` makes for a subclass (or for itself)."""
-    if base in _CHANGEABLE:
-        return new_container_value(cls)
+    if base in _MUTABLE_BASES:
+        return new_builtin_subclass(cls)
     if base in (tuple, frozenset, float) and cls.__init__ is not base.__init__:
         kwargs = {}  # those that a class takes which initialises its instances are for that
     if base is tuple:
         if kwargs or len(args) > 1:
-            tx.fold(tuple, *[()] * len(args), **dict.fromkeys(kwargs))
-        made: Value = TupleValue(list(sequence_items(tx, args[0])) if args else [], tuple)
+            tx.fold_constant(tuple, *[()] * len(args), **dict.fromkeys(kwargs))
+        made: Variable = TupleVariable(list(sequence_items(tx, args[0])) if args else [], tuple)
     else:
-        made = force(tx, tx.fixed(base).call(tx, list(args), kwargs))
+        made = realize(tx, tx.wrap_static(base).call(tx, list(args), kwargs))
     if cls is base:
         return made
-    if isinstance(made, ContainerObject):
+    if isinstance(made, BuiltinSubclassVariable):
         made = made.inner
-    if base in SCALARS and not isinstance(made, Const):
+    if base in SCALARS and not isinstance(made, ConstantVariable):
         raise Unsupported("unknown-call", f"{cls.__qualname__} is created of a number that is not known")
-    if isinstance(made, SetValue):
-        made = SetValue(dict(made.elements), None, cls)
-    return new_container_value(cls, made)
+    if isinstance(made, SetVariable):
+        made = SetVariable(dict(made.elements), None, cls)
+    return new_builtin_subclass(cls, made)
 
 
-_CHANGEABLE = (collections.OrderedDict, collections.defaultdict, dict, list, set)
-for _base in _BASES:
+_MUTABLE_BASES = (collections.OrderedDict, collections.defaultdict, dict, list, set)
+for _base in _BUILTIN_BASES:
     if "__new__" in vars(_base) and _base is not tuple:
-        special(_base.__new__)(_new)
+        register_rule(_base.__new__)(_builtin_new_rule)
 
 
 def _is_container_object(real: Any) -> bool:
     return isinstance(real, (dict, list, set, frozenset, tuple, *SCALARS)) and (
-        container_base(type(real)) is not None and type(real) not in _BASES
+        builtin_base_of(type(real)) is not None and type(real) not in _BUILTIN_BASES
     )
 
 
-@wraps_if(60, _is_container_object)
-def _container_object(tx: Tracer, real: Any, origin: Origin) -> Value:
-    inner: Value
+@register_builder_if(60, _is_container_object)
+def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
+    inner: Variable
     if isinstance(real, dict):
-        inner = dict_value(tx, real, origin)
+        inner = build_dict(tx, real, origin)
     elif isinstance(real, list):
-        inner = ListValue(items_of(tx, real, origin), origin, type(real))
+        inner = ListVariable(read_items(tx, real, origin), origin, type(real))
     elif isinstance(real, tuple):
-        inner = TupleValue(items_of(tx, real, origin))
+        inner = TupleVariable(read_items(tx, real, origin))
     elif isinstance(real, (set, frozenset)):
-        inner = set_value(tx, real, origin)
+        inner = build_set(tx, real, origin)
     else:
-        base = container_base(type(real))
+        base = builtin_base_of(type(real))
         tx.guard_type(real, origin, "its value decided what was traced")
-        at = Plain(origin, base)
-        inner = Const(at.read(real), at)
-        tx.guard(Equals(at, inner.value, cause=tx.cause("its value decided what was traced")))
-    made = ContainerObject(type(real), origin, real, inner)
+        at = BuiltinValueSource(origin, base)
+        inner = ConstantVariable(at.read(real), at)
+        tx.add_guard(EqualsMatch(at, inner.value, cause=tx.guard_cause("its value decided what was traced")))
+    made = BuiltinSubclassVariable(type(real), origin, real, inner)
     if isinstance(real, dict) and getattr(real, "__dict__", None) is real:
         # Attributes and entries are the same.
-        tx.guard(SameObject(Attr(origin, "__dict__"), origin, True, cause=tx.cause("it is its own __dict__")))
-        made.namespace = made
+        tx.add_guard(
+            SameObject(AttrSource(origin, "__dict__"), origin, True, cause=tx.guard_cause("it is its own __dict__"))
+        )
+        made.shared_dict = made
     return made
 
 
-class FieldValue(Value):
+class DataclassFieldVariable(Variable):
     """A ``dataclasses.Field``: a description that does not change."""
 
-    def __init__(self, held: dataclasses.Field[Any], origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
+    def __init__(self, real_object: dataclasses.Field[Any], source: Source) -> None:
+        self.real_object = real_object
+        self.source = source
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return dataclasses.Field
 
-    def real(self) -> Any:
-        return self.held
+    def as_python_object(self) -> Any:
+        return self.real_object
 
-    def key(self, tx: Tracer) -> Any:
-        return self.held
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.real_object
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        found = getattr(self.held, name)
-        return Const(found) if isinstance(found, (str, bool, type(None))) else tx.fixed(found)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        found = getattr(self.real_object, name)
+        return ConstantVariable(found) if isinstance(found, (str, bool, type(None))) else tx.wrap_static(found)
 
 
-@wraps(dataclasses.Field)
-def _field(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return FieldValue(real, origin)
+@register_builder(dataclasses.Field)
+def _field(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return DataclassFieldVariable(real, origin)

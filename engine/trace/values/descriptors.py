@@ -4,76 +4,80 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Attr, Origin
+from engine.ir.origin import AttrSource, Source
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, HeldValue, Value, force, is_none
-from engine.trace.values.classes import class_origin, raise_accessor_missing
-from engine.trace.values.methods import BoundMethod, MethodOf
-from engine.trace.values.wrap import is_literal, wraps
+from engine.trace.values.base import NONE, RealObjectVariable, Variable, is_none, realize
+from engine.trace.values.classes import class_source, raise_missing_accessor
+from engine.trace.values.methods import BoundMethodVariable, BuiltinMethodVariable
+from engine.trace.values.wrap import is_literal, register_builder
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-_BINDING = ("__get__", "__set__", "__delete__")
-_PARTS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
+_BINDING_METHODS = ("__get__", "__set__", "__delete__")
+_WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
 
 
-class DescriptorObject(HeldValue):
+class ExternalDescriptorVariable(RealObjectVariable):
     """One that exists: it does not change what it is made of."""
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
-        return tx.keyed_by_identity(self)
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.as_identity_key(self)
 
-    def part(self, tx: Tracer, name: str) -> Value:
+    def wrapped_function(self, tx: Tracer, name: str) -> Variable:
         """A function that it is made of, or None."""
-        assert self.origin is not None
-        return force(tx, tx.wrap(getattr(self.held, name), Attr(self.origin, name)))
+        assert self.source is not None
+        return realize(tx, tx.wrap(getattr(self.real_object, name), AttrSource(self.source, name)))
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in _BINDING and hasattr(self.held, name):
-            return MethodOf(self, name)
-        if not hasattr(self.held, name):
-            text = f"'{type(self.held).__name__}' object has no attribute '{name}'"
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in _BINDING_METHODS and hasattr(self.real_object, name):
+            return BuiltinMethodVariable(self, name)
+        if not hasattr(self.real_object, name):
+            text = f"'{type(self.real_object).__name__}' object has no attribute '{name}'"
             return tx.raise_error(AttributeError, text)  # type: ignore[no-any-return]
-        if name in _PARTS or is_literal(getattr(self.held, name)):
-            return self.part(tx, name)
+        if name in _WRAPPED_FUNCTION_ATTRS or is_literal(getattr(self.real_object, name)):
+            return self.wrapped_function(tx, name)
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name in _BINDING and not kwargs:
-            return use_descriptor(tx, self, name, args)
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name in _BINDING_METHODS and not kwargs:
+            return call_descriptor_method(tx, self, name, args)
         return super().call_method(tx, name, args, kwargs)
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(self.held, staticmethod):
-            return self.part(tx, "__func__").call(tx, args, kwargs)
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if isinstance(self.real_object, staticmethod):
+            return self.wrapped_function(tx, "__func__").call(tx, args, kwargs)
         return super().call(tx, args, kwargs)
 
 
-def use_descriptor(tx: Tracer, of: Any, name: str, args: list[Value]) -> Value:
+def call_descriptor_method(tx: Tracer, of: Any, name: str, args: list[Variable]) -> Variable:
     """``of.__get__(instance, owner)``, ``of.__set__(instance, value)``, ``of.__delete__(instance)``."""
-    held = of.held
-    instance, *rest = [force(tx, a) for a in args]
+    held = of.real_object
+    instance, *rest = [realize(tx, a) for a in args]
     if isinstance(held, property):
         if name == "__get__" and is_none(instance):
             return of  # type: ignore[no-any-return]
         which, word = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
         if getattr(held, which) is None:
-            raise_accessor_missing(tx, held, instance.type(), word)
-        done = of.part(tx, which).call(tx, [instance, *(rest if name == "__set__" else [])], {})
-        return force(tx, done) if name == "__get__" else NONE
+            raise_missing_accessor(tx, held, instance.python_type(), word)
+        done = of.wrapped_function(tx, which).call(tx, [instance, *(rest if name == "__set__" else [])], {})
+        return realize(tx, done) if name == "__get__" else NONE
     if isinstance(held, staticmethod):
-        return of.part(tx, "__func__")  # type: ignore[no-any-return]
-    owner = rest[0] if rest and not is_none(rest[0]) else tx.wrap(instance.type(), class_origin(instance.type()))
+        return of.wrapped_function(tx, "__func__")  # type: ignore[no-any-return]
+    owner = (
+        rest[0]
+        if rest and not is_none(rest[0])
+        else tx.wrap(instance.python_type(), class_source(instance.python_type()))
+    )
     if hasattr(type(held.__func__), "__get__") and not hasattr(held.__func__, "__code__"):
         raise Unsupported("unknown-call", "classmethod.__get__() of what is itself a descriptor")
-    return BoundMethod(owner, of.part(tx, "__func__"))
+    return BoundMethodVariable(owner, of.wrapped_function(tx, "__func__"))
 
 
-@wraps(property, classmethod, staticmethod)
-def _descriptor(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder(property, classmethod, staticmethod)
+def _descriptor(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, f"the {type(real).__name__} object itself was used")
-    return DescriptorObject(real, origin)
+    return ExternalDescriptorVariable(real, origin)

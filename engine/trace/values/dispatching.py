@@ -12,340 +12,348 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.ir import exact
-from engine.ir.origin import Attr, Fixed, Item, Origin
-from engine.ir.value_guard import IsObject, ReducesTo
+from engine.ir.origin import AttrSource, ConstantSource, GetItemSource, Source
+from engine.ir.value_guard import IdMatch, OperatorArgsMatch
 from engine.trace import operations
-from engine.trace.signals import Skip, Unsupported
-from engine.trace.values.base import NONE, Const, Value, force, is_none, type_name
-from engine.trace.values.classes import MADE_BY, class_origin, imported_first
-from engine.trace.values.functions import RealFunction
-from engine.trace.values.methods import BoundMethod
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.partials import partial_of
-from engine.trace.values.rules import BY_CODE, special
-from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
-from engine.trace.values.wrap import wraps_if
+from engine.trace.signals import SkipFrame, Unsupported
+from engine.trace.values.base import NONE, ConstantVariable, Variable, is_none, realize, type_name
+from engine.trace.values.classes import C_CLASS_CONSTRUCTORS, class_source, first_import_of_class
+from engine.trace.values.functions import UserFunctionVariable
+from engine.trace.values.methods import BoundMethodVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.partials import make_partial
+from engine.trace.values.rules import RULES_BY_CODE, register_rule
+from engine.trace.values.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.values.wrap import register_builder_if
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
 # operator.itemgetter, attrgetter, methodcaller.
 
 
-class Getter(Value):
+class OperatorGetterVariable(Variable):
     """``operator.itemgetter``, ``attrgetter`` or ``methodcaller``: what it was made of."""
 
-    def __init__(self, cls: type, args: Args, kwargs: Words, origin: Origin | None = None) -> None:
+    def __init__(self, cls: type, args: Args, kwargs: Kwargs, source: Source | None = None) -> None:
         self.cls = cls
-        self.kind: type = imported_first(cls) or cls
+        self.first_import_cls: type = first_import_of_class(cls) or cls
         self.args = args
         self.kwargs = kwargs
-        self.origin = origin
+        self.source = source
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return self.cls
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def python(self, tx: Tracer) -> Any:
-        words = dict(zip(self.kwargs, tx.constants(self.kwargs.values()), strict=True))
-        return self.cls(*tx.constants(self.args), **words)
+    def as_python_constant(self, tx: Tracer) -> Any:
+        words = dict(zip(self.kwargs, tx.as_python_constants(self.kwargs.values()), strict=True))
+        return self.cls(*tx.as_python_constants(self.args), **words)
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        of = force(tx, args[0])
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0])
         if not args or len(args) > 1 or kwargs:
-            tx.fold(operator.itemgetter(0), *[None] * len(args), **dict.fromkeys(kwargs))
-        if self.kind is operator.methodcaller:
-            name = str(force(tx, self.args[0]).python(tx))
-            return force(tx, of.get_attr(tx, name)).call(tx, list(self.args[1:]), self.kwargs)
-        found = [self._one(tx, of, force(tx, a)) for a in self.args]
-        return found[0] if len(found) == 1 else TupleValue(found)
+            tx.fold_constant(operator.itemgetter(0), *[None] * len(args), **dict.fromkeys(kwargs))
+        if self.first_import_cls is operator.methodcaller:
+            name = str(realize(tx, self.args[0]).as_python_constant(tx))
+            return realize(tx, of.get_attr(tx, name)).call(tx, list(self.args[1:]), self.kwargs)
+        found = [self._get_one(tx, of, realize(tx, a)) for a in self.args]
+        return found[0] if len(found) == 1 else TupleVariable(found)
 
-    def _one(self, tx: Tracer, of: Value, wanted: Value) -> Value:
-        if self.kind is operator.itemgetter:
+    def _get_one(self, tx: Tracer, of: Variable, wanted: Variable) -> Variable:
+        if self.first_import_cls is operator.itemgetter:
             return of.get_item(tx, wanted)
-        for part in str(wanted.python(tx)).split("."):
-            of = force(tx, of.get_attr(tx, part))
+        for part in str(wanted.as_python_constant(tx)).split("."):
+            of = realize(tx, of.get_attr(tx, part))
         return of
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return [*self.args, *self.kwargs.values()]
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(self.cls))
-        cg.load_all(self.children())
-        cg.call_keywords(len(self.args), tuple(self.kwargs))
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(self.cls))
+        cg.load_all(self.child_variables())
+        cg.call_with_keywords(len(self.args), tuple(self.kwargs))
 
 
-def _made_getter(tx: Tracer, cls: Any, args: Args, kwargs: Words) -> Value:
-    by_name = (imported_first(cls) or cls) is not operator.itemgetter
-    known = [force(tx, a).python(tx) if tx.is_constant(a) else None for a in args] if by_name else [None] * len(args)
-    tx.fold(lambda: cls(*known, **dict.fromkeys(kwargs)) and None)
-    return Getter(cls, list(args), kwargs)
+def _construct_getter(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
+    by_name = (first_import_of_class(cls) or cls) is not operator.itemgetter
+    known = (
+        [realize(tx, a).as_python_constant(tx) if tx.is_python_constant(a) else None for a in args]
+        if by_name
+        else [None] * len(args)
+    )
+    tx.fold_constant(lambda: cls(*known, **dict.fromkeys(kwargs)) and None)
+    return OperatorGetterVariable(cls, list(args), kwargs)
 
 
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 for _cls in _GETTERS:
-    MADE_BY[_cls] = _made_getter
+    C_CLASS_CONSTRUCTORS[_cls] = _construct_getter
 
 
-@wraps_if(21, lambda real: type(real) in _GETTERS or imported_first(type(real)) in _GETTERS)
-def _getter(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder_if(21, lambda real: type(real) in _GETTERS or first_import_of_class(type(real)) in _GETTERS)
+def _getter(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was called")
-    args, pairs = parts = exact.parts_of(real)
+    args, pairs = parts = exact.operator_callable_args(real)
     words = dict(pairs)
     if all(type(a) in (int, str, bool, type(None)) for a in (*args, *words.values())):
-        tx.guard(ReducesTo(origin, parts, cause=tx.cause("it was called")))
+        tx.add_guard(OperatorArgsMatch(origin, parts, cause=tx.guard_cause("it was called")))
     else:
-        tx.guard_object(real, origin, "it was called")
+        tx.guard_identity(real, origin, "it was called")
     values = [tx.from_python(a) for a in args]
-    return Getter(type(real), values, {k: tx.from_python(v) for k, v in words.items()}, origin)
+    return OperatorGetterVariable(type(real), values, {k: tx.from_python(v) for k, v in words.items()}, origin)
 
 
 # functools.
 
 
-def _recursive_repr(tx: Tracer, of: RealFunction, args: Args, kwargs: Words) -> Value:
+def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
     """What an object shows of itself inside of itself is a few dots."""
     cells = dict(zip(of.code.co_freevars, of.cells(tx), strict=True))
     fill = cells["fillvalue"].content if "fillvalue" in cells else None
-    shown = (id(of.code), id(force(tx, args[0])))
-    if shown in tx.showing:
-        return fill or Const("...")
+    shown = (id(of.code), id(realize(tx, args[0])))
+    if shown in tx.repr_in_progress:
+        return fill or ConstantVariable("...")
     function = cells["user_function"].content
     assert function is not None
-    tx.showing.add(shown)
+    tx.repr_in_progress.add(shown)
     try:
-        return force(tx, function).call(tx, args, kwargs)
+        return realize(tx, function).call(tx, args, kwargs)
     finally:
-        tx.showing.discard(shown)
+        tx.repr_in_progress.discard(shown)
 
 
-_WRAPPERS: tuple[tuple[Any, Any], ...] = (
+_RECURSIVE_REPR_WRAPPERS: tuple[tuple[Any, Any], ...] = (
     (reprlib.recursive_repr()(repr), _recursive_repr),
     # dataclasses had one of its own before 3.12.
     *((wrap(repr), _recursive_repr) for name, wrap in vars(dataclasses).items() if name == "_recursive_repr"),
 )
-for _wrapper, _rule in _WRAPPERS:
-    BY_CODE[id(_wrapper.__code__)] = (_wrapper.__code__, _rule)
+for _wrapper, _rule in _RECURSIVE_REPR_WRAPPERS:
+    RULES_BY_CODE[id(_wrapper.__code__)] = (_wrapper.__code__, _rule)
 
 
-def bound_partial(tx: Tracer, found: Any, instance: Value, owner: type, name: str) -> Value:
+def bind_partialmethod(tx: Tracer, found: Any, instance: Variable, owner: type, name: str) -> Variable:
     """A ``functools.partialmethod`` of the class ``owner``, read through an instance."""
-    place = Item(Attr(class_origin(owner), "__dict__"), name)
-    tx.guard(IsObject(place, found, cause=tx.cause(f"the method {name!r} was used")))
-    origin = Fixed(found, name)
-    inner = force(tx, tx.wrap(found.func, Attr(origin, "func")))
-    if not isinstance(inner, RealFunction):
+    place = GetItemSource(AttrSource(class_source(owner), "__dict__"), name)
+    tx.add_guard(IdMatch(place, found, cause=tx.guard_cause(f"the method {name!r} was used")))
+    origin = ConstantSource(found, name)
+    inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
+    if not isinstance(inner, UserFunctionVariable):
         raise Unsupported("unsupported-operation", "a partialmethod of anything but a function")
-    args = [tx.lazy(a, Item(Attr(origin, "args"), n)) for n, a in enumerate(found.args)]
-    words = {k: tx.lazy(v, Item(Attr(origin, "keywords"), k)) for k, v in found.keywords.items()}
-    return partial_of(BoundMethod(instance, inner), list(args), dict(words))
+    args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
+    words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}
+    return make_partial(BoundMethodVariable(instance, inner), list(args), dict(words))
 
 
-class ComparedBy(ObjectValue):
+class CmpKeyVariable(UserDefinedObjectVariable):
     """What ``functools.cmp_to_key(compare)`` makes of an item."""
 
-    def __init__(self, compare: Value, item: Value) -> None:
+    def __init__(self, compare: Variable, item: Variable) -> None:
         super().__init__(type(functools.cmp_to_key(max)(1)), None, NotImplemented)
-        self.compare = compare
+        self.cmp_function = compare
         self.item = item
 
-    def method(self, tx: Tracer, name: str) -> Value | None:
-        symbol = _SYMBOLS.get(name)
-        return None if symbol is None else _Comparison(self, symbol)
+    def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
+        symbol = _COMPARE_SYMBOLS.get(name)
+        return None if symbol is None else _CmpKeyMethodVariable(self, symbol)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         return self.item if name == "obj" else super().get_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         if name != "obj":
             super().set_attr(tx, name, value)
-        tx.mutating(self)
+        tx.record_mutation(self)
         self.item = value
 
-    def children(self) -> list[Value]:
-        return [self.compare, self.item]
+    def child_variables(self) -> list[Variable]:
+        return [self.cmp_function, self.item]
 
-    def reconstruct(self, cg: Codegen) -> None:
+    def reconstruct(self, cg: PyCodegen) -> None:
         def make_key() -> None:
-            cg.out.callable(lambda: cg.const(functools.cmp_to_key))
-            cg.load(self.compare)
-            cg.out.call(1)
+            cg.body.callable(lambda: cg.load_const(functools.cmp_to_key))
+            cg.load(self.cmp_function)
+            cg.body.call(1)
 
-        cg.out.callable(make_key)
+        cg.body.callable(make_key)
         cg.load(self.item)
-        cg.out.call(1)
+        cg.body.call(1)
 
 
-_SYMBOLS = {method: symbol for symbol, (_, method, _) in operations.COMPARE.items()}
+_COMPARE_SYMBOLS = {method: symbol for symbol, (_, method, _) in operations.COMPARE.items()}
 
 
-class _Comparison(Value):
+class _CmpKeyMethodVariable(Variable):
     """``key < other`` of such keys, bound to the left one."""
 
-    def __init__(self, of: ComparedBy, symbol: str) -> None:
-        self.of = of
+    def __init__(self, of: CmpKeyVariable, symbol: str) -> None:
+        self.key_variable = of
         self.symbol = symbol
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return type(len)
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        other = force(tx, args[0])
-        if not isinstance(other, ComparedBy):
-            return Const(NotImplemented)
-        number = force(tx, self.of.compare).call(tx, [self.of.item, other.item], {})
-        return operations.compare(tx, self.symbol, number, Const(0))
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        other = realize(tx, args[0])
+        if not isinstance(other, CmpKeyVariable):
+            return ConstantVariable(NotImplemented)
+        number = realize(tx, self.key_variable.cmp_function).call(tx, [self.key_variable.item, other.item], {})
+        return operations.compare_op(tx, self.symbol, number, ConstantVariable(0))
 
 
-class _ToKey(Value):
+class _CmpToKeyVariable(Variable):
     """``functools.cmp_to_key(compare)``."""
 
-    def __init__(self, compare: Value) -> None:
-        self.compare = compare
+    def __init__(self, compare: Variable) -> None:
+        self.cmp_function = compare
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return type(functools.cmp_to_key(max))
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if len(args) + len(kwargs) != 1 or not (args or "obj" in kwargs):
-            tx.fold(functools.cmp_to_key(max), *[None] * len(args), **dict.fromkeys(kwargs))
-        return ComparedBy(self.compare, args[0] if args else kwargs["obj"])
+            tx.fold_constant(functools.cmp_to_key(max), *[None] * len(args), **dict.fromkeys(kwargs))
+        return CmpKeyVariable(self.cmp_function, args[0] if args else kwargs["obj"])
 
-    def children(self) -> list[Value]:
-        return [self.compare]
+    def child_variables(self) -> list[Variable]:
+        return [self.cmp_function]
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(functools.cmp_to_key))
-        cg.load(self.compare)
-        cg.out.call(1)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(functools.cmp_to_key))
+        cg.load(self.cmp_function)
+        cg.body.call(1)
 
 
-@special(functools.cmp_to_key)
-def _cmp_to_key(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(functools.cmp_to_key)
+def _cmp_to_key(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) + len(kwargs) != 1 or not (args or "mycmp" in kwargs):
-        tx.fold(functools.cmp_to_key, *[None] * len(args), **dict.fromkeys(kwargs))
-    return _ToKey(args[0] if args else kwargs["mycmp"])
+        tx.fold_constant(functools.cmp_to_key, *[None] * len(args), **dict.fromkeys(kwargs))
+    return _CmpToKeyVariable(args[0] if args else kwargs["mycmp"])
 
 
 # Sequences, by operator's functions.
 
 
-def _occurrences(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return Const(
-        sum(operations.same_or_equal(tx, force(tx, i), force(tx, args[1])) for i in sequence_items(tx, args[0]))
+def _count_of(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ConstantVariable(
+        sum(
+            operations.identical_or_equal(tx, realize(tx, i), realize(tx, args[1])) for i in sequence_items(tx, args[0])
+        )
     )
 
 
-def _position(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _index_of(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     for n, item in enumerate(sequence_items(tx, args[0])):
-        if operations.same_or_equal(tx, force(tx, item), force(tx, args[1])):
-            return Const(n)
+        if operations.identical_or_equal(tx, realize(tx, item), realize(tx, args[1])):
+            return ConstantVariable(n)
     return tx.raise_error(ValueError, "sequence.index(x): x not in sequence")  # type: ignore[no-any-return]
 
 
-def _concatenated(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return operations.binary(tx, "+", args[0], args[1])
+def _concat(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return operations.binary_op(tx, "+", args[0], args[1])
 
 
-def _deleted(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    force(tx, args[0]).del_item(tx, force(tx, args[1]))
-    return Const(None)
+def _delitem(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    realize(tx, args[0]).del_item(tx, realize(tx, args[1]))
+    return ConstantVariable(None)
 
 
-def _called(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return force(tx, args[0]).call(tx, list(args[1:]), kwargs)
+def _call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return realize(tx, args[0]).call(tx, list(args[1:]), kwargs)
 
 
-special(operator.call)(_called)
-special(operator.countOf)(_occurrences)
-special(operator.indexOf)(_position)
-special(operator.concat)(_concatenated)
-special(operator.delitem)(_deleted)
+register_rule(operator.call)(_call)
+register_rule(operator.countOf)(_count_of)
+register_rule(operator.indexOf)(_index_of)
+register_rule(operator.concat)(_concat)
+register_rule(operator.delitem)(_delitem)
 
 
-@special(types.MethodType)
-def _method(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return BoundMethod(args[1], force(tx, args[0]))
+@register_rule(types.MethodType)
+def _method(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return BoundMethodVariable(args[1], realize(tx, args[0]))
 
 
 # heapq and bisect: the real algorithms, on items whose comparisons are traced.
 
 
-class _Item:
+class _ComparableItem:
     """One item of a heap or of a sorted list: compares by running traced code."""
 
-    def __init__(self, tx: Tracer, value: Value, of: ListValue | None = None) -> None:
+    def __init__(self, tx: Tracer, value: Variable, of: ListVariable | None = None) -> None:
         self.tx = tx
         self.value = value
-        self.of = of
+        self.heap = of
 
-    def __lt__(self, other: _Item) -> bool:
-        before = None if self.of is None else list(self.of.items)
-        is_less = force(self.tx, operations.compare(self.tx, "<", self.value, other.value)).truth(self.tx)
-        if self.of is not None and (
-            len(before or ()) != len(self.of.items) or any(map(operator.is_not, before or (), self.of.items))
+    def __lt__(self, other: _ComparableItem) -> bool:
+        before = None if self.heap is None else list(self.heap.items)
+        is_less = realize(self.tx, operations.compare_op(self.tx, "<", self.value, other.value)).is_truthy(self.tx)
+        if self.heap is not None and (
+            len(before or ()) != len(self.heap.items) or any(map(operator.is_not, before or (), self.heap.items))
         ):
-            raise Skip("unsupported-operation", "comparing items of a heap changes the heap")
+            raise SkipFrame("unsupported-operation", "comparing items of a heap changes the heap")
         return is_less
 
 
 def _heap_rule(function: Any) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        heap = force(tx, args[0])
-        if not issubclass(heap.type(), list):
-            return tx.fold(function, type(type_name(heap.type()), (), {})(), *[None] * len(args[1:]))
-        if not isinstance(heap, ListValue) or heap.cls is not list:
-            raise heap.refuse(f"{function.__name__}()")
-        items = [_Item(tx, force(tx, i), heap) for i in heap.items]
-        rest = [_Item(tx, force(tx, a), heap) for a in args[1:]]
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        heap = realize(tx, args[0])
+        if not issubclass(heap.python_type(), list):
+            return tx.fold_constant(function, type(type_name(heap.python_type()), (), {})(), *[None] * len(args[1:]))
+        if not isinstance(heap, ListVariable) or heap.cls is not list:
+            raise heap.unsupported(f"{function.__name__}()")
+        items = [_ComparableItem(tx, realize(tx, i), heap) for i in heap.items]
+        rest = [_ComparableItem(tx, realize(tx, a), heap) for a in args[1:]]
         try:
             found = function(items, *rest)
         except IndexError as error:
-            raise tx.user_exception(error) from error
-        tx.mutating(heap)
+            raise tx.make_user_exception(error) from error
+        tx.record_mutation(heap)
         heap.items[:] = [i.value for i in items]
-        return Const(None) if found is None else found.value
+        return ConstantVariable(None) if found is None else found.value
 
     return rule
 
 
 for _heap_name in "heapify heappush heappop heappushpop heapreplace _heapify_max _heappop_max _heapreplace_max".split():
     if hasattr(heapq, _heap_name):
-        special(getattr(heapq, _heap_name))(_heap_rule(getattr(heapq, _heap_name)))
+        register_rule(getattr(heapq, _heap_name))(_heap_rule(getattr(heapq, _heap_name)))
 
 
-def _bisection_rule(function: Any, *, inserts: bool) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _bisect_rule(function: Any, *, inserts: bool) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if len(args) < 2:
             raise Unsupported("unknown-call", f"{function.__name__}() with names for what it searches")
-        into = force(tx, args[0])
-        if not isinstance(into, (ListValue, TupleValue)) or into.type() is not (list if inserts else into.type()):
-            raise into.refuse(f"{function.__name__}()")
-        bounds = tx.constants(args[2:])
-        words: dict[str, Any] = {k: force(tx, v).python(tx) for k, v in kwargs.items() if k != "key"}
-        key = force(tx, kwargs.get("key", NONE))
+        into = realize(tx, args[0])
+        if not isinstance(into, (ListVariable, TupleVariable)) or into.python_type() is not (
+            list if inserts else into.python_type()
+        ):
+            raise into.unsupported(f"{function.__name__}()")
+        bounds = tx.as_python_constants(args[2:])
+        words: dict[str, Any] = {k: realize(tx, v).as_python_constant(tx) for k, v in kwargs.items() if k != "key"}
+        key = realize(tx, kwargs.get("key", NONE))
         if not is_none(key):
-            words["key"] = lambda item: _Item(tx, force(tx, key.call(tx, [item.value], {})))
-        items = [_Item(tx, force(tx, i)) for i in sequence_items(tx, into)]
+            words["key"] = lambda item: _ComparableItem(tx, realize(tx, key.call(tx, [item.value], {})))
+        items = [_ComparableItem(tx, realize(tx, i)) for i in sequence_items(tx, into)]
         try:
-            found = function(items, _Item(tx, force(tx, args[1])), *bounds, **words)
+            found = function(items, _ComparableItem(tx, realize(tx, args[1])), *bounds, **words)
         except (TypeError, ValueError) as error:
-            raise tx.user_exception(error) from error
+            raise tx.make_user_exception(error) from error
         if not inserts:
-            return Const(found)
-        assert isinstance(into, ListValue)
-        tx.mutating(into)
+            return ConstantVariable(found)
+        assert isinstance(into, ListVariable)
+        tx.record_mutation(into)
         into.items[:] = [i.value for i in items]
         return NONE
 
@@ -353,20 +361,20 @@ def _bisection_rule(function: Any, *, inserts: bool) -> Any:
 
 
 for _bisection in (bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right):
-    special(_bisection)(_bisection_rule(_bisection, inserts=_bisection.__name__.startswith("insort")))
+    register_rule(_bisection)(_bisect_rule(_bisection, inserts=_bisection.__name__.startswith("insort")))
 
 
-def _best_rule(largest: bool) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        count = max(0, int(force(tx, args[0]).python(tx)))
-        how: Words = {"reverse": Const(largest)}
+def _nlargest_rule(largest: bool) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        count = max(0, int(realize(tx, args[0]).as_python_constant(tx)))
+        how: Kwargs = {"reverse": ConstantVariable(largest)}
         key = args[2] if len(args) > 2 else kwargs.get("key")
         if key is not None:
             how["key"] = key
-        return ListValue(operations.sorted_items(tx, list(sequence_items(tx, args[1])), how)[:count])
+        return ListVariable(operations.sort_items(tx, list(sequence_items(tx, args[1])), how)[:count])
 
     return rule
 
 
-special(heapq.nlargest)(_best_rule(True))
-special(heapq.nsmallest)(_best_rule(False))
+register_rule(heapq.nlargest)(_nlargest_rule(True))
+register_rule(heapq.nsmallest)(_nlargest_rule(False))

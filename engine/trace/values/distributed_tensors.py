@@ -13,30 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.in_graph import InGraph
-from engine.ir.origin import Attr
-from engine.trace.graph_builder import emit
+from engine.ir.in_graph import GraphCallable
+from engine.ir.origin import AttrSource
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Value, force
-from engine.trace.values.collectives import constant_of
-from engine.trace.values.rules import BY_NAME
-from engine.trace.values.tensor import OWN, OwnRule, TensorValue
+from engine.trace.values.base import Variable, realize
+from engine.trace.values.collectives import constant_or_group
+from engine.trace.values.rules import RULES_BY_NAME
+from engine.trace.values.tensor import SUBCLASS_MEMBER_RULES, SubclassMemberRule, TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
-_API, _CLASS = "torch.distributed.tensor._api", "torch.distributed.tensor"
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+_API_MODULE, _CLASS_MODULE = "torch.distributed.tensor._api", "torch.distributed.tensor"
 
 
-def _with_constants(tx: Tracer, name: str, run: Callable[..., Any], of: Value, args: Args, kwargs: Words) -> Value:
+def _emit_with_constants(
+    tx: Tracer, name: str, run: Callable[..., Any], of: Variable, args: Args, kwargs: Kwargs
+) -> Variable:
     """One node that calls ``run`` on a tensor; all other arguments are known and part of the node."""
-    tensor = force(tx, of)
-    if not isinstance(tensor, TensorValue):
+    tensor = realize(tx, of)
+    if not isinstance(tensor, TensorVariable):
         raise Unsupported("unknown-call", f"DTensor.{name} is called on a {tensor.describe()}")
-    values = [constant_of(tx, a) for a in args]
-    words = {k: constant_of(tx, v) for k, v in kwargs.items()}
+    values = [constant_or_group(tx, a) for a in args]
+    words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
     if "async_op" in words:  # a graph orders its nodes itself: data are waited for where they are used
         words["async_op"] = False
     shown = {str(n): v for n, v in enumerate(values)} | words
@@ -44,52 +46,52 @@ def _with_constants(tx: Tracer, name: str, run: Callable[..., Any], of: Value, a
     def call(tensor: torch.Tensor) -> Any:
         return run(tensor, *values, **words)
 
-    return emit(tx, "call_function", InGraph(name, call, arguments=shown), [tensor])
+    return emit_node(tx, "call_function", GraphCallable(name, call, arguments=shown), [tensor])
 
 
-def _method(name: str) -> None:
-    def run(tx: Tracer, of: TensorValue, args: Args, kwargs: Words) -> Value:
-        return _with_constants(tx, name, getattr(of.type(), name), of, args, kwargs)
+def _register_method(name: str) -> None:
+    def run(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+        return _emit_with_constants(tx, name, getattr(of.python_type(), name), of, args, kwargs)
 
-    OWN[(_CLASS, "DTensor", name)] = OwnRule(run, is_method=True)
+    SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", name)] = SubclassMemberRule(run, is_method=True)
 
 
 for _name in ("to_local", "redistribute", "full_tensor"):
-    _method(_name)
+    _register_method(_name)
 
 
-def _mesh(tx: Tracer, of: TensorValue, args: Args, kwargs: Words) -> Value:
+def _mesh(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     mesh: Any = of.fake
     mesh = mesh.device_mesh
-    return tx.fixed(mesh) if of.origin is None else tx.wrap(mesh, Attr(of.origin, "device_mesh"))
+    return tx.wrap_static(mesh) if of.source is None else tx.wrap(mesh, AttrSource(of.source, "device_mesh"))
 
 
-def _placements(tx: Tracer, of: TensorValue, args: Args, kwargs: Words) -> Value:
+def _placements(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     inside: Any = of.fake
     return tx.from_python(tuple(inside.placements))
 
 
-def _local(tx: Tracer, of: TensorValue, args: Args, kwargs: Words) -> Value:
-    return emit(tx, "call_function", InGraph("local_tensor", lambda whole: whole._local_tensor), [of])
+def _local_tensor(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return emit_node(tx, "call_function", GraphCallable("local_tensor", lambda whole: whole._local_tensor), [of])
 
 
-OWN[(_CLASS, "DTensor", "device_mesh")] = OwnRule(_mesh, is_method=False)
-OWN[(_CLASS, "DTensor", "placements")] = OwnRule(_placements, is_method=False)
-OWN[(_CLASS, "DTensor", "_local_tensor")] = OwnRule(_local, is_method=False)
+SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "device_mesh")] = SubclassMemberRule(_mesh, is_method=False)
+SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "placements")] = SubclassMemberRule(_placements, is_method=False)
+SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "_local_tensor")] = SubclassMemberRule(_local_tensor, is_method=False)
 
 
-def _from_local(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _from_local(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     from torch.distributed.tensor import DTensor
 
     given = dict(kwargs)
     tensor = args[0] if args else given.pop("local_tensor")
-    return _with_constants(tx, "from_local", DTensor.from_local, tensor, args[1:], given)
+    return _emit_with_constants(tx, "from_local", DTensor.from_local, tensor, args[1:], given)
 
 
-BY_NAME[(_API, "from_local")] = _from_local
+RULES_BY_NAME[(_API_MODULE, "from_local")] = _from_local
 
 
-def _local_map(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """``local_map(func, ...)``: what runs for each call is traced, with the layouts that were given here."""
     module: Any = importlib.import_module("torch.distributed.tensor.experimental._func_map")
     parameters = inspect.signature(module.local_map).parameters
@@ -102,7 +104,7 @@ def _local_map(tx: Tracer, args: Args, kwargs: Words) -> Value:
     if "func" not in given or given.keys() - set(wanted) or set(wanted) - set(parameters):
         raise Unsupported("unknown-call", "local_map is called without a function")
     taken = [given[n] if n in given else tx.from_python(parameters[n].default) for n in wanted]
-    return tx.fixed(functools.partial).call(tx, [tx.fixed(module._local_map_wrapped), *taken], {})
+    return tx.wrap_static(functools.partial).call(tx, [tx.wrap_static(module._local_map_wrapped), *taken], {})
 
 
-BY_NAME[("torch.distributed.tensor.experimental", "local_map")] = _local_map
+RULES_BY_NAME[("torch.distributed.tensor.experimental", "local_map")] = _local_map

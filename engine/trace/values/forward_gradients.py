@@ -6,64 +6,68 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd import forward_ad
 
-from engine.ir.in_graph import InGraph
-from engine.ir.origin import Attr, Fixed
-from engine.ir.value_guard import Equals
-from engine.trace.graph_builder import emit
+from engine.ir.in_graph import GraphCallable
+from engine.ir.origin import AttrSource, ConstantSource
+from engine.ir.value_guard import EqualsMatch
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value
-from engine.trace.values.graph_contexts import GraphContext
-from engine.trace.values.rules import special
+from engine.trace.values.base import NONE, ConstantVariable, Variable
+from engine.trace.values.graph_contexts import GraphContextVariable
+from engine.trace.values.rules import register_rule
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-class DualLevel(GraphContext):
+class DualLevelVariable(GraphContextVariable):
     """``dual_level()``: entered in the graph, and here, where fakes carry tangents too."""
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         entered = super().call_method(tx, name, args, kwargs)
-        return Const(forward_ad._current_level) if name == "__enter__" else entered
+        return ConstantVariable(forward_ad._current_level) if name == "__enter__" else entered
 
-    def reconstruct(self, cg: Codegen) -> None:
+    def reconstruct(self, cg: PyCodegen) -> None:
         if self.active:
             raise Unsupported("side-effect", "a dual level is open, and leaving it would take all tangents away")
         super().reconstruct(cg)
 
 
-@special(forward_ad.dual_level)
-def _dual_level(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return DualLevel(forward_ad.dual_level, {})
+@register_rule(forward_ad.dual_level)
+def _dual_level(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return DualLevelVariable(forward_ad.dual_level, {})
 
 
-def _without_tangent(tx: Tracer, tensor: Value) -> Value:
+def _unpack_without_level(tx: Tracer, tensor: Variable) -> Variable:
     """What ``unpack_dual`` gives where no level is open, which the compiled code takes for granted."""
-    level = Attr(Fixed(forward_ad, forward_ad.__name__), "_current_level")
-    tx.guard(Equals(level, forward_ad._current_level, cause=tx.cause("a tensor was asked for its tangent")))
-    return tx.fixed(forward_ad.UnpackedDualTensor).call(tx, [tensor, NONE], {})
+    level = AttrSource(ConstantSource(forward_ad, forward_ad.__name__), "_current_level")
+    tx.add_guard(
+        EqualsMatch(level, forward_ad._current_level, cause=tx.guard_cause("a tensor was asked for its tangent"))
+    )
+    return tx.wrap_static(forward_ad.UnpackedDualTensor).call(tx, [tensor, NONE], {})
 
 
-def _in_graph(function: Any) -> None:
+def _register_dual_function(function: Any) -> None:
     """A function that is a node, which only the graph as traced may run: tangents are no part of functional graphs."""
-    target = InGraph(function.__name__, function, changes_state=True, effect="carries tangents beside tensors")
+    target = GraphCallable(function.__name__, function, changes_state=True, effect="carries tangents beside tensors")
 
-    @special(function)
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+    @register_rule(function)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if forward_ad._current_level < 0 and function is forward_ad.unpack_dual and len(args) == 1 and not kwargs:
-            return _without_tangent(tx, args[0])
+            return _unpack_without_level(tx, args[0])
         if forward_ad._current_level < 0:
             raise Unsupported("unknown-call", f"{function.__name__} is called outside of a dual level")
-        if function is forward_ad.unpack_dual and not any(c.make is forward_ad.dual_level for c, _ in tx.entered):
+        if function is forward_ad.unpack_dual and not any(
+            c.make is forward_ad.dual_level for c, _ in tx.open_graph_contexts
+        ):
             what = "a tensor is asked for its tangent in a dual level that was open already: while tracing it has none"
             raise Unsupported("unknown-call", what)
-        tx.changes += 1
-        return emit(tx, "call_function", target, args, kwargs)
+        tx.mutation_count += 1
+        return emit_node(tx, "call_function", target, args, kwargs)
 
 
-_in_graph(forward_ad.make_dual)
-_in_graph(forward_ad.unpack_dual)
+_register_dual_function(forward_ad.make_dual)
+_register_dual_function(forward_ad.unpack_dual)

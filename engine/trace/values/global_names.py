@@ -4,74 +4,74 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.ir.origin import MISSING, Global, MaybeGlobal, Namespace
-from engine.ir.value_guard import IsObject
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.rules import special
+from engine.ir.origin import MISSING, GlobalsNamespace, GlobalSource, OptionalGlobalSource
+from engine.ir.value_guard import IdMatch
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.rules import register_rule
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-class GlobalNames(Value):
+class GlobalsDictVariable(Variable):
     """Read and written by name; which names there are is not told."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: GlobalsNamespace) -> None:
         self.namespace = namespace
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return dict
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def find(self, tx: Tracer, key: Value) -> Value | None:
+    def lookup(self, tx: Tracer, key: Variable) -> Variable | None:
         """The variable of that name; None where there is none."""
-        name = key.python(tx)
+        name = key.as_python_constant(tx)
         place = (self.namespace, name)
         if not isinstance(name, str):
-            raise self.refuse("asking for what is no name")
-        if place in tx.globals_written:
-            return tx.globals_written[place]
+            raise self.unsupported("asking for what is no name")
+        if place in tx.global_writes:
+            return tx.global_writes[place]
         if name in self.namespace.values:
-            return force(tx, tx.wrap(self.namespace.values[name], Global(self.namespace, name)))
+            return realize(tx, tx.wrap(self.namespace.values[name], GlobalSource(self.namespace, name)))
         why = f"there was no global variable {name}"
-        tx.guard(IsObject(MaybeGlobal(self.namespace, name), MISSING, cause=tx.cause(why)))
+        tx.add_guard(IdMatch(OptionalGlobalSource(self.namespace, name), MISSING, cause=tx.guard_cause(why)))
         return None
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        return self.find(tx, item) is not None
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return self.lookup(tx, item) is not None
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
-        return self.find(tx, key) or tx.raise_missing_key(key)
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self.lookup(tx, key) or tx.raise_key_error(key)
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        name = key.python(tx)
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        name = key.as_python_constant(tx)
         if not isinstance(name, str):
-            raise self.refuse("setting what is no name")
-        tx.write_global(self.namespace, name, value)
+            raise self.unsupported("setting what is no name")
+        tx.record_global_write(self.namespace, name, value)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        return MethodOf(self, name)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given = [force(tx, a) for a in args]
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        given = [realize(tx, a) for a in args]
         match name, len(given):
             case "get", (1 | 2):
-                return self.find(tx, given[0]) or (given[1] if len(given) == 2 else NONE)
+                return self.lookup(tx, given[0]) or (given[1] if len(given) == 2 else NONE)
             case "__getitem__", 1:
                 return self.get_item(tx, given[0])
             case "__contains__", 1:
-                return Const(self.contains(tx, given[0]))
-        raise self.refuse(f"the method {name!r} of globals()")
+                return ConstantVariable(self.contains(tx, given[0]))
+        raise self.unsupported(f"the method {name!r} of globals()")
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.namespace(self.namespace)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_namespace(self.namespace)
 
 
-@special(globals)
-def _globals(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+@register_rule(globals)
+def _globals(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     namespace = tx.frames[-1].globals
-    return tx.namespaces.setdefault(id(namespace.values), GlobalNames(namespace))
+    return tx.variables_by_dict_id.setdefault(id(namespace.values), GlobalsDictVariable(namespace))

@@ -8,44 +8,44 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.hooks import RemovableHandle
 
-from engine.ir.origin import Attr
+from engine.ir.origin import AttrSource
 from engine.trace.signals import Unsupported
-from engine.trace.support import registered
-from engine.trace.values.base import NONE, Value, force
-from engine.trace.values.mappings import DictValue
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue
+from engine.trace.support import make_removable_handle
+from engine.trace.values.base import NONE, Variable, realize
+from engine.trace.values.mappings import DictVariable
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.sequences import ListVariable
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-class HandleNumber(Value):
+class HookIdVariable(Variable):
     """The key of a hook in its tables. No other handle and no number that was there before is equal to it."""
 
-    def __init__(self, handle: MadeHandle) -> None:
+    def __init__(self, handle: ModuleHookHandleVariable) -> None:
         self.handle = handle
 
-    def type(self) -> builtins.type:
+    def python_type(self) -> builtins.type:
         return int
 
     def describe(self) -> str:
         return "the number of a hook"
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return [self.handle]
 
-    def reconstruct(self, cg: Codegen) -> None:
+    def reconstruct(self, cg: PyCodegen) -> None:
         cg.load(self.handle)
-        cg.out.attribute("id")
+        cg.body.attribute("id")
 
 
-class MadeHandle(Value):
+class ModuleHookHandleVariable(Variable):
     """A ``RemovableHandle`` that traced code makes, over the tables of hooks of an object from outside.
 
     ``before`` is the one that was made before it: compiled code makes them in this order, so that they get the numbers that Python gives them.
@@ -53,69 +53,71 @@ class MadeHandle(Value):
 
     is_mutable = True
 
-    def __init__(self, tables: list[DictValue], before: MadeHandle | None) -> None:
-        self.tables = tables
-        self.before = before
-        self.number = HandleNumber(self)
+    def __init__(self, hook_dicts: list[DictVariable], previous_handle: ModuleHookHandleVariable | None) -> None:
+        self.hook_dicts = hook_dicts
+        self.previous_handle = previous_handle
+        self.hook_id = HookIdVariable(self)
 
-    def type(self) -> builtins.type:
+    def python_type(self) -> builtins.type:
         return RemovableHandle
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def children(self) -> list[Value]:
-        return [] if self.before is None else [self.before]
+    def child_variables(self) -> list[Variable]:
+        return [] if self.previous_handle is None else [self.previous_handle]
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "id":
-            return self.number
-        return MethodOf(self, name) if name in _METHODS else super().get_attr(tx, name)
+            return self.hook_id
+        return BuiltinMethodVariable(self, name) if name in _ARITY_BY_METHOD else super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if kwargs or name not in _METHODS or len(args) != _METHODS[name]:
-            raise self.refuse(f"the method {name!r}")
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if kwargs or name not in _ARITY_BY_METHOD or len(args) != _ARITY_BY_METHOD[name]:
+            raise self.unsupported(f"the method {name!r}")
         if name == "__enter__":
             return self
-        for table in self.tables:
-            if self.number.key(tx) in table.entries:
-                table.pop(tx, self.number)
+        for table in self.hook_dicts:
+            if self.hook_id.hash_key(tx) in table.entries:
+                table.pop(tx, self.hook_id)
         return NONE
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.helper(registered, 0)
-        cg.load(self.before or NONE)
-        cg.load_all(self.tables)
-        cg.out.call(1 + len(self.tables))
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(make_removable_handle, 0)
+        cg.load(self.previous_handle or NONE)
+        cg.load_all(self.hook_dicts)
+        cg.body.call(1 + len(self.hook_dicts))
 
 
-_METHODS = {"remove": 0, "__enter__": 0, "__exit__": 3}
+_ARITY_BY_METHOD = {"remove": 0, "__enter__": 0, "__exit__": 3}
 """Those that are traced, with how many arguments they take."""
 
 
-@special(RemovableHandle)
-def _make(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = [force(tx, a) for a in (*args, *kwargs.values())]
+@register_rule(RemovableHandle)
+def _new_handle(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    given = [realize(tx, a) for a in (*args, *kwargs.values())]
     if len(args) == 1 and set(kwargs) <= {"extra_dict"}:
         others = given[1:]
-        if len(others) == 1 and isinstance(others[0], ListValue):
-            others = [force(tx, v) for v in others[0].items]
-        tables = [t for t in (given[0], *others) if isinstance(t, DictValue) and _is_table(t)]
+        if len(others) == 1 and isinstance(others[0], ListVariable):
+            others = [realize(tx, v) for v in others[0].items]
+        tables = [t for t in (given[0], *others) if isinstance(t, DictVariable) and _is_hook_dict(t)]
         if len(tables) == 1 + len(others):
-            before = next((call for call, _ in reversed(tx.effects) if isinstance(call, MadeHandle)), None)
-            made = MadeHandle(tables, before)
-            tx.happens(made, "a hook gets its number")
+            before = next(
+                (call for call, _ in reversed(tx.side_effect_calls) if isinstance(call, ModuleHookHandleVariable)), None
+            )
+            made = ModuleHookHandleVariable(tables, before)
+            tx.record_side_effect(made, "a hook gets its number")
             return made
     raise Unsupported(
         "unknown-call", "a handle of a hook is made over other tables than those of a module from outside"
     )
 
 
-def _is_table(table: DictValue) -> bool:
+def _is_hook_dict(table: DictVariable) -> bool:
     """Whether it is a table of a module's own that calling the module looks up while tracing."""
-    origin = table.origin
-    is_own = isinstance(origin, Attr) and origin.attribute.startswith(("_forward_hooks", "_forward_pre_hooks"))
-    return is_own and table.cls is OrderedDict and not table.is_made
+    origin = table.source
+    is_own = isinstance(origin, AttrSource) and origin.attribute.startswith(("_forward_hooks", "_forward_pre_hooks"))
+    return is_own and table.cls is OrderedDict and not table.is_constructed

@@ -7,184 +7,193 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.rules import special
+from engine.trace.values.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.values.rules import register_rule
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-class IdValue(Value):
+class IdVariable(Variable):
     """``id(of)``: equality of two says nothing of the objects but whether they are one; the number itself is guarded."""
 
-    def __init__(self, of: Value) -> None:
-        self.of = of
+    def __init__(self, of: Variable) -> None:
+        self.obj = of
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return int
 
     def describe(self) -> str:
-        return f"id of {self.of.describe()}"
+        return f"id of {self.obj.describe()}"
 
-    def python(self, tx: Tracer) -> Any:
-        real = tx.real_of(self.of)
-        if real is NotImplemented or self.of.origin is None:
-            raise NotConstant
-        tx.guard_object(real, self.of.origin, "the number that id() gives for it was used")
+    def as_python_constant(self, tx: Tracer) -> Any:
+        real = tx.real_object(self.obj)
+        if real is NotImplemented or self.obj.source is None:
+            raise NotPythonConstant
+        tx.guard_identity(real, self.obj.source, "the number that id() gives for it was used")
         return id(real)
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
-        return IdKey(tx, self.of)
+    def hash_key(self, tx: Tracer) -> Any:
+        return IdKey(tx, self.obj)
 
-    def children(self) -> list[Value]:
-        return [self.of]
+    def child_variables(self) -> list[Variable]:
+        return [self.obj]
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(id))
-        cg.load(self.of)
-        cg.out.call(1)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(id))
+        cg.load(self.obj)
+        cg.body.call(1)
 
 
 class IdKey:
     """Stands for ``id(x)`` as a key. All hash alike, so that a lookup compares with every other one, which guards what it finds."""
 
-    def __init__(self, tx: Tracer, of: Value) -> None:
+    def __init__(self, tx: Tracer, of: Variable) -> None:
         self.tx = tx
-        self.of = of
+        self.obj = of
 
     def __hash__(self) -> int:
         return hash(IdKey)
 
     def __eq__(self, other: object) -> bool:
-        from engine.trace.operations import is_same
+        from engine.trace.operations import is_same_object
 
-        return isinstance(other, IdKey) and is_same(self.tx, self.of, other.of)
+        return isinstance(other, IdKey) and is_same_object(self.tx, self.obj, other.obj)
 
 
-class HashValue(Value):
+class HashVariable(Variable):
     """``hash(of)`` of what holds objects that hash by their addresses: known only to be equal for equal values."""
 
-    def __init__(self, tx: Tracer, of: Value) -> None:
-        self.of = of
-        self.number = hash(of.key(tx))
+    def __init__(self, tx: Tracer, of: Variable) -> None:
+        self.obj = of
+        self.hash_value = hash(of.hash_key(tx))
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return int
 
     def describe(self) -> str:
-        return f"hash of {self.of.describe()}"
+        return f"hash of {self.obj.describe()}"
 
-    def key(self, tx: Tracer) -> Any:
-        return self.number
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.hash_value
 
-    def children(self) -> list[Value]:
-        return [self.of]
+    def child_variables(self) -> list[Variable]:
+        return [self.obj]
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(hash))
-        cg.load(self.of)
-        cg.out.call(1)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(hash))
+        cg.load(self.obj)
+        cg.body.call(1)
 
 
 @contextlib.contextmanager
-def unchanging(tx: Tracer, what: str) -> Iterator[None]:
+def forbid_side_effects(tx: Tracer, what: str) -> Iterator[None]:
     """A method of the user's that runs as often as containers ask for it: how often, and when, is for Python to say if it changes anything.
 
     Raises:
         Unsupported: it changed something.
     """
-    before = tx.changes
+    before = tx.mutation_count
     yield
-    if tx.changes != before:
+    if tx.mutation_count != before:
         raise Unsupported("unsupported-operation", f"{what} changes something when a container asks for it")
 
 
-class HashedKey:
+class UserHashKey:
     """Stands for an object whose class defines ``__hash__`` and ``__eq__``: compares by running them.
 
     One is made for each time that Python hashes the object. While it only looks something up, what comparing it gave is kept: Python compares once.
     """
 
-    def __init__(self, tx: Tracer, of: Value, number: int, *, has_effects: bool) -> None:
+    def __init__(self, tx: Tracer, of: Variable, number: int, *, has_effects: bool) -> None:
         self.tx = tx
-        self.of = of
-        self.number = number
+        self.obj = of
+        self.hash_value = number
         self.has_effects = has_effects
-        self.born = tx.root_executed
-        self.is_stored = False
-        self._compared: dict[int, tuple[object, bool]] = {}
+        self.created_at = tx.root_instruction_number
+        self.is_in_container = False
+        self._comparison_cache: dict[int, tuple[object, bool]] = {}
 
     def __hash__(self) -> int:
-        return self.number
+        return self.hash_value
 
     def __eq__(self, other: object) -> bool:
         from engine.trace.values.wrap import is_literal
 
         if self is other:
             return True
-        if isinstance(other, HashedKey):
-            return self.of is other.of or other._found_in(self)
+        if isinstance(other, UserHashKey):
+            return self.obj is other.obj or other._equals_stored(self)
         if is_literal(other):  # whose own class knows nothing of this one
-            return self._ask(Const(other))
+            return self._call_eq(ConstantVariable(other))
         raise Unsupported("unsupported-operation", "comparing keys of different kinds that have the same hash")
 
-    def _found_in(self, stored: HashedKey) -> bool:
+    def _equals_stored(self, stored: UserHashKey) -> bool:
         """Whether what is looked up equals a key of a container, which Python asks."""
-        if id(stored) not in self._compared or self.is_stored:
-            self._compared[id(stored)] = (stored, stored._ask(self.of, may_change=not self.is_stored))
-        return self._compared[id(stored)][1]
+        if id(stored) not in self._comparison_cache or self.is_in_container:
+            self._comparison_cache[id(stored)] = (
+                stored,
+                stored._call_eq(self.obj, may_change=not self.is_in_container),
+            )
+        return self._comparison_cache[id(stored)][1]
 
-    def _ask(self, other: Value, *, may_change: bool = False) -> bool:
-        from engine.trace.operations import same_or_equal
+    def _call_eq(self, other: Variable, *, may_change: bool = False) -> bool:
+        from engine.trace.operations import identical_or_equal
 
-        with contextlib.nullcontext() if may_change else unchanging(self.tx, f"{self.of.type().__name__}.__eq__"):
-            return same_or_equal(self.tx, self.of, other)
+        with (
+            contextlib.nullcontext()
+            if may_change
+            else forbid_side_effects(self.tx, f"{self.obj.python_type().__name__}.__eq__")
+        ):
+            return identical_or_equal(self.tx, self.obj, other)
 
 
-def stored(key: Any) -> Any:
+def mark_stored(key: Any) -> Any:
     """What stands for a key that a container now holds."""
-    if isinstance(key, HashedKey):
-        key.is_stored = True
+    if isinstance(key, UserHashKey):
+        key.is_in_container = True
     return key
 
 
-def check_rebuilt(keys: Collection[Any], what: str) -> None:
+def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
     """Refuse to put keys into a new container after the graph where that would run a method of theirs that is seen to run once more.
 
     Raises:
         Unsupported: two of the keys have the same hash, or hashing one changes something.
     """
-    hashed = [k for k in keys if isinstance(k, HashedKey)]
+    hashed = [k for k in keys if isinstance(k, UserHashKey)]
     changing = [k for k in hashed if k.has_effects]
     if changing:
         refused = Unsupported("side-effect", f"rebuilding a {what} with keys whose hash changes something")
-        refused.born = min(k.born for k in changing)
+        refused.created_at = min(k.created_at for k in changing)
         raise refused
     if hashed and len(set(map(hash, keys))) < len(keys):
         raise Unsupported("side-effect", f"rebuilding a {what} with keys that have the same hash")
 
 
-@special(id)
-def _id(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+@register_rule(id)
+def _id(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     from engine.trace.operations import is_empty_tuple
 
-    of = force(tx, args[0])
-    if isinstance(of, Const) or (not of.is_mutable and not is_empty_tuple(of)):
-        from engine.trace.values.tensor import TensorValue
+    of = realize(tx, args[0])
+    if isinstance(of, ConstantVariable) or (not of.is_mutable and not is_empty_tuple(of)):
+        from engine.trace.values.tensor import TensorVariable
 
-        if not isinstance(of, TensorValue) and (isinstance(of, Const) or of.real() is NotImplemented):
+        if not isinstance(of, TensorVariable) and (
+            isinstance(of, ConstantVariable) or of.as_python_object() is NotImplemented
+        ):
             raise Unsupported("unsupported-operation", f"id() of {of.describe()}")
-    return IdValue(of)
+    return IdVariable(of)
 
 
-def equal_ids(tx: Tracer, left: Value, right: Value) -> bool | None:
+def compare_ids(tx: Tracer, left: Variable, right: Variable) -> bool | None:
     """Whether two ids are equal; None where one of the two is no id."""
-    if isinstance(left, HashValue) and isinstance(right, HashValue):
-        return left.number == right.number
-    if isinstance(left, IdValue) and isinstance(right, IdValue):
-        return IdKey(tx, left.of) == IdKey(tx, right.of)
+    if isinstance(left, HashVariable) and isinstance(right, HashVariable):
+        return left.hash_value == right.hash_value
+    if isinstance(left, IdVariable) and isinstance(right, IdVariable):
+        return IdKey(tx, left.obj) == IdKey(tx, right.obj)
     return None

@@ -8,203 +8,209 @@ import torch
 import torch.fx
 import torch.utils.hooks
 
-from engine.ir.in_graph import InGraph
-from engine.trace.graph_builder import emit
+from engine.ir.in_graph import GraphCallable
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Value, force
-from engine.trace.values.graph_contexts import as_it_is
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.nested import NestedBuilder, lift_all, looks_like, trace_body
+from engine.trace.values.base import NONE, Variable, realize
+from engine.trace.values.graph_contexts import real_hook_function
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.nested import SubgraphBuilder, fake_leaf_like, lift_shared_free_variables, trace_subgraph
 from engine.trace.values.refusals import is_iterable
-from engine.trace.values.rules import special
-from engine.trace.values.sequences import SequenceValue, TupleValue, sequence_items
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.trees import Tree, pack
+from engine.trace.values.rules import register_rule
+from engine.trace.values.sequences import SequenceVariable, TupleVariable, sequence_items
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.trees import TreeSpec, unflatten_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-@special(torch.autograd.grad)
-def _grad(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch.autograd.grad)
+def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     args = [_as_tuple(tx, a) if i < 2 else a for i, a in enumerate(args)]
     kwargs = {n: _as_tuple(tx, a) if n in ("outputs", "inputs") else a for n, a in kwargs.items()}
     named = {**dict(zip(("outputs", "inputs"), args, strict=False)), **kwargs}
-    _, inputs = (_looked_at(tx, named.get(n, NONE)) for n in ("outputs", "inputs"))
-    is_from_outside = any(v.held is not None and v.held.grad_fn is not None for v, _ in tx.input_tensors)
-    if is_from_outside and not all(map(_is_made_inside, inputs)):
+    _, inputs = (_realized_tensors(tx, named.get(n, NONE)) for n in ("outputs", "inputs"))
+    is_from_outside = any(v.real_object is not None and v.real_object.grad_fn is not None for v, _ in tx.input_tensors)
+    if is_from_outside and not all(map(_is_intermediate, inputs)):
         raise Unsupported("unknown-call", "torch.autograd.grad where a tensor has a history from outside")
-    if isinstance(tx.graph, NestedBuilder) and not tx.graph.is_function_body:
+    if isinstance(tx.graph, SubgraphBuilder) and not tx.graph.is_autograd_function_body:
         raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operation")
-    return emit(tx, "call_function", torch.autograd.grad, args, kwargs)
+    return emit_node(tx, "call_function", torch.autograd.grad, args, kwargs)
 
 
-def _looked_at(tx: Tracer, given: Value) -> list[Value]:
+def _realized_tensors(tx: Tracer, given: Variable) -> list[Variable]:
     """The tensors that are given: only what has been looked at is known to the tracer as an argument of the call."""
-    given = force(tx, given)
-    return [force(tx, v) for v in (sequence_items(tx, given) if isinstance(given, SequenceValue) else [given])]
+    given = realize(tx, given)
+    return [realize(tx, v) for v in (sequence_items(tx, given) if isinstance(given, SequenceVariable) else [given])]
 
 
-def _is_made_inside(value: Value) -> bool:
+def _is_intermediate(value: Variable) -> bool:
     """Whether what a gradient is wanted of was made here: then no way to it leads through what came before."""
-    return isinstance(value, TensorValue) and value.held is None and value.fake.grad_fn is not None
+    return isinstance(value, TensorVariable) and value.real_object is None and value.fake.grad_fn is not None
 
 
-def _as_tuple(tx: Tracer, given: Value) -> Value:
+def _as_tuple(tx: Tracer, given: Variable) -> Variable:
     """Tensors from whatever gives them one by one, as ``torch.autograd.grad`` takes its first arguments."""
-    given = force(tx, given)
-    if isinstance(given, (TensorValue, SequenceValue, GraphObject)) or not is_iterable(given):
+    given = realize(tx, given)
+    if isinstance(given, (TensorVariable, SequenceVariable, GraphObjectVariable)) or not is_iterable(given):
         return given
-    return TupleValue(sequence_items(tx, given))
+    return TupleVariable(sequence_items(tx, given))
 
 
-class GraphObject(Value):
+class GraphObjectVariable(Variable):
     """Something that is neither a tensor nor a number and that a node gives: a hook's handle, a node of autograd's."""
 
     def __init__(self, node: torch.fx.Node, cls: type) -> None:
         self.node = node
         self.cls = cls
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return self.cls
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, None
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.graph_output(self.node)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_graph_output(self.node)
 
 
-class HookHandle(GraphObject):
+class TensorHookHandleVariable(GraphObjectVariable):
     """What registering a hook returned."""
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        return MethodOf(self, name) if name == "remove" else super().get_attr(tx, name)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name) if name == "remove" else super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "remove":
             return super().call_method(tx, name, args, kwargs)
-        _effect(tx, "remove_hook", torch.utils.hooks.RemovableHandle.remove, [self.node])
+        _emit_effect(tx, "remove_hook", torch.utils.hooks.RemovableHandle.remove, [self.node])
         return NONE
 
 
-def _effect(tx: Tracer, name: str, run: Callable[..., Any], nodes: list[torch.fx.Node]) -> torch.fx.Node:
-    node = tx.graph.add("call_function", InGraph(name, run, changes_state=True), tuple(nodes), {}, tx.node_origin())
+def _emit_effect(tx: Tracer, name: str, run: Callable[..., Any], nodes: list[torch.fx.Node]) -> torch.fx.Node:
+    node = tx.graph.create_node(
+        "call_function", GraphCallable(name, run, changes_state=True), tuple(nodes), {}, tx.node_provenance()
+    )
     node.meta["example_value"] = None
-    tx.note_handlers()
+    tx.update_op_in_try_block()
     return node
 
 
-def register_hook(tx: Tracer, tensor: TensorValue, hook: Value) -> Value:
+def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
     """``tensor.register_hook(hook)``: the hook becomes a graph of its own, run by autograd.
 
     Raises:
         Unsupported: the hook does more than compute, or the tensor wants no gradient.
     """
-    if not tensor.fake.requires_grad or isinstance(tx.graph, NestedBuilder):
+    if not tensor.fake.requires_grad or isinstance(tx.graph, SubgraphBuilder):
         raise Unsupported("unknown-call", "Tensor.register_hook is called")
     nodes = [tensor.node(tx)]
 
-    def parameters(builder: NestedBuilder) -> list[Value]:
-        gradient = looks_like(tx, tensor.fake.detach())
-        return [TensorValue(builder.parameter(gradient), gradient)]
+    def parameters(builder: SubgraphBuilder) -> list[Variable]:
+        gradient = fake_leaf_like(tx, tensor.fake.detach())
+        return [TensorVariable(builder.add_parameter(gradient), gradient)]
 
     grad = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        body = trace_body(tx, hook, parameters)
+        body = trace_subgraph(tx, hook, parameters)
     finally:
         torch._C._set_grad_enabled(grad)
-    nodes += lift_all([body])
-    return HookHandle(
-        _effect(tx, "register_hook", _Registers(body.module(), body.tree), nodes), torch.utils.hooks.RemovableHandle
+    nodes += lift_shared_free_variables([body])
+    return TensorHookHandleVariable(
+        _emit_effect(tx, "register_hook", _RegisterHook(body.module(), body.output_tree), nodes),
+        torch.utils.hooks.RemovableHandle,
     )
 
 
-def register_after_accumulation(tx: Tracer, tensor: TensorValue, hook: Value) -> Value:
+def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
     """``tensor.register_post_accumulate_grad_hook(hook)``: autograd calls the hook itself, as Python.
 
     Raises:
         Unsupported: the hook holds what only this call knows, or the tensor is no leaf that wants a gradient.
     """
-    if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, NestedBuilder):
+    if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, SubgraphBuilder):
         raise Unsupported("unknown-call", "Tensor.register_post_accumulate_grad_hook is called")
-    tensor.guard_leaf(tx)
-    real = as_it_is(tx, hook, "after it added to a gradient")
-    node = _effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
-    return HookHandle(node, torch.utils.hooks.RemovableHandle)
+    tensor.guard_is_leaf(tx)
+    real = real_hook_function(tx, hook, "after it added to a gradient")
+    node = _emit_effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
+    return TensorHookHandleVariable(node, torch.utils.hooks.RemovableHandle)
 
 
-class _Registers:
+class _RegisterHook:
     """Registers a traced hook on a tensor."""
 
-    def __init__(self, body: Callable[..., Any], tree: Tree) -> None:
+    def __init__(self, body: Callable[..., Any], tree: TreeSpec) -> None:
         self._body = body
         self._tree = tree
 
     def __call__(self, tensor: torch.Tensor, *lifted: Any) -> Any:
-        return tensor.register_hook(lambda gradient: pack(self._tree, iter(self._body(gradient, *lifted))))
+        return tensor.register_hook(lambda gradient: unflatten_python(self._tree, iter(self._body(gradient, *lifted))))
 
 
-def change_in_place(tx: Tracer, tensor: TensorValue, name: str, args: Args, kwargs: Words) -> Value:
+def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: Args, kwargs: Kwargs) -> Variable:
     """``requires_grad_`` or ``retain_grad`` of a tensor: a node that is kept, although no data changes.
 
     Raises:
         Unsupported: it is an argument's, and none that is known to be a leaf with memory of its own.
     """
-    if tensor.origin is not None and not (name == "requires_grad_" and _may_switch(tx, tensor)):
+    if tensor.source is not None and not (name == "requires_grad_" and _can_change_requires_grad(tx, tensor)):
         raise Unsupported("unknown-call", f"Tensor.{name} of an argument is called")
-    given = [force(tx, a) for a in args]
-    words = {k: force(tx, v) for k, v in kwargs.items()}
-    constants, named = tx.constants(given), dict(zip(words, tx.constants(words.values()), strict=True))
-    node = tx.graph.add("call_method", name, (tensor.node(tx), *constants), named, tx.node_origin())
-    tx.note_handlers()
-    tx.changes += 1
+    given = [realize(tx, a) for a in args]
+    words = {k: realize(tx, v) for k, v in kwargs.items()}
+    constants, named = (
+        tx.as_python_constants(given),
+        dict(zip(words, tx.as_python_constants(words.values()), strict=True)),
+    )
+    node = tx.graph.create_node("call_method", name, (tensor.node(tx), *constants), named, tx.node_provenance())
+    tx.update_op_in_try_block()
+    tx.mutation_count += 1
     try:
         getattr(tensor.fake, name)(*constants, **named)
     except RuntimeError:
-        tx.graph.forget(node)
+        tx.graph.erase_last_node(node)
         raise Unsupported("unknown-call", f"Tensor.{name} raises") from None
     node.meta["example_value"] = tensor.fake
-    if tensor.origin is not None:
-        tx.outside_changes += 1
+    if tensor.source is not None:
+        tx.external_mutation_count += 1
     return tensor if name == "requires_grad_" else NONE
 
 
-def _may_switch(tx: Tracer, tensor: TensorValue) -> bool:
+def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
     """Whether the graph may tell an argument to require gradients, or not to: its fake is then as the argument will be."""
-    held = tensor.held
-    if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tx.graph, NestedBuilder):
+    held = tensor.real_object
+    if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tx.graph, SubgraphBuilder):
         return False
     if held.is_inference() or held._base is not None or not held.is_leaf or not tensor.fake.is_leaf:
         return False
     if torch._C._functorch.is_functorch_wrapped_tensor(held):
         return False
-    tensor.guard_leaf(tx)
+    tensor.guard_is_leaf(tx)
     return True
 
 
-def grad_fn(tx: Tracer, tensor: TensorValue) -> Value:
+def grad_fn(tx: Tracer, tensor: TensorVariable) -> Variable:
     """``tensor.grad_fn``."""
     found = tensor.fake.grad_fn
-    if tensor.held is not None:
-        if tensor.held.grad_fn is not None or found is not None:
-            raise tensor.refuse("reading the attribute 'grad_fn'")
-        tensor.guard_leaf(tx)
+    if tensor.real_object is not None:
+        if tensor.real_object.grad_fn is not None or found is not None:
+            raise tensor.unsupported("reading the attribute 'grad_fn'")
+        tensor.guard_is_leaf(tx)
     if found is None:
         return NONE
-    node = tx.graph.add("call_function", getattr, (tensor.node(tx), "grad_fn"), {}, tx.node_origin())
+    node = tx.graph.create_node("call_function", getattr, (tensor.node(tx), "grad_fn"), {}, tx.node_provenance())
     node.meta["example_value"] = None
-    return GraphObject(node, type(found))
+    return GraphObjectVariable(node, type(found))

@@ -6,73 +6,73 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.values.base import NONE, Value
+from engine.trace.values.base import NONE, Variable
 from engine.trace.values.classes import find_in_class
-from engine.trace.values.mappings import DictValue
-from engine.trace.values.objects import ObjectValue, dict_of
-from engine.trace.values.sequences import TupleValue
+from engine.trace.values.mappings import DictVariable
+from engine.trace.values.objects import UserDefinedObjectVariable, unwrap_builtin
+from engine.trace.values.sequences import TupleVariable
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-class InstanceDict(DictValue):
+class InstanceDictVariable(DictVariable):
     """An instance's ``__dict__``: a window on its attributes, which writes through."""
 
-    def __init__(self, tx: Tracer, of: ObjectValue | DictValue) -> None:
+    def __init__(self, tx: Tracer, of: UserDefinedObjectVariable | DictVariable) -> None:
         self.tx = tx
-        self.of_object = of
+        self.owner = of
         super().__init__({})
 
     @property
-    def entries(self) -> dict[Any, tuple[Value, Value]]:
-        return self.of_object.attributes_now(self.tx)
+    def entries(self) -> dict[Any, tuple[Variable, Variable]]:
+        return self.owner.current_attributes(self.tx)
 
     @entries.setter
     def entries(self, entries: Any) -> None:
         if entries:
-            raise self.refuse("replacing an instance's __dict__")
+            raise self.unsupported("replacing an instance's __dict__")
 
-    def children(self) -> list[Value]:
-        return [self.of_object]
+    def child_variables(self) -> list[Variable]:
+        return [self.owner]
 
-    def put(self, tx: Tracer, stands_for: Any, key: Value, value: Value) -> None:
+    def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
         name = stands_for
-        found = find_in_class(self.of_object.cls, name) if isinstance(name, str) else (object, None)
-        if not isinstance(name, str) or (found is not None and self._is_elsewhere(found)):
-            raise self.refuse("writing this key into an instance's __dict__")
-        self.of_object.write(tx, name, value)
+        found = find_in_class(self.owner.cls, name) if isinstance(name, str) else (object, None)
+        if not isinstance(name, str) or (found is not None and self._is_stored_by_descriptor(found)):
+            raise self.unsupported("writing this key into an instance's __dict__")
+        self.owner.write_attr(tx, name, value)
 
-    def _is_elsewhere(self, found: tuple[builtins.type, Any]) -> bool:
+    def _is_stored_by_descriptor(self, found: tuple[builtins.type, Any]) -> bool:
         """Whether an entry of that name would be hidden by what C code keeps elsewhere."""
         kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
         return found[0] is object or isinstance(found[1], kinds)
 
-    def pop(self, tx: Tracer, key: Value, default: Value | None = None) -> Value:
-        name = key.key(tx)
+    def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
+        name = key.hash_key(tx)
         present = self.entries.get(name)
         if present is None:
             return super().pop(tx, key, default)
-        self.of_object.write(tx, name, None)
+        self.owner.write_attr(tx, name, None)
         return present[1]
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name == "clear":
             for key in self.keys():
                 self.pop(tx, key)
             return NONE
         if name == "popitem" and not args and (names := list(self.entries)):
             last = self.entries[names[-1]][0]
-            return TupleValue([last, self.pop(tx, last)])
+            return TupleVariable([last, self.pop(tx, last)])
         return super().call_method(tx, name, args, kwargs)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.load(self.of_object)
-        cg.out.attribute("__dict__")
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load(self.owner)
+        cg.body.attribute("__dict__")
 
 
-def holds_names(value: Value) -> bool:
+def has_string_keys(value: Variable) -> bool:
     """Whether it is a dict whose keys are names."""
-    holder = dict_of(value)
-    return isinstance(holder, DictValue) and all(isinstance(key, str) for key in holder.entries)
+    holder = unwrap_builtin(value)
+    return isinstance(holder, DictVariable) and all(isinstance(key, str) for key in holder.entries)

@@ -7,38 +7,40 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.ir.origin import Fixed
-from engine.ir.state_guard import GlobalState
-from engine.trace.signals import Skip
-from engine.trace.values.base import Const, Value
-from engine.trace.values.rules import special
+from engine.ir.origin import ConstantSource
+from engine.ir.state_guard import GlobalStateMatch
+from engine.trace.signals import SkipFrame
+from engine.trace.values.base import ConstantVariable, Variable
+from engine.trace.values.rules import register_rule
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-@special(sys.getrecursionlimit)
-def _recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return Const(tx.recursion_limit)
+@register_rule(sys.getrecursionlimit)
+def _recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ConstantVariable(tx.recursion_limit)
 
 
-@special(sys.get_int_max_str_digits)
-def _digits_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(sys.get_int_max_str_digits)
+def _digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     limit = sys.get_int_max_str_digits()
-    tx.guard(GlobalState(Fixed(torch, "torch"), "digits", limit, cause=tx.cause("it was asked for")))
-    return Const(limit)
+    tx.add_guard(
+        GlobalStateMatch(ConstantSource(torch, "torch"), "digits", limit, cause=tx.guard_cause("it was asked for"))
+    )
+    return ConstantVariable(limit)
 
 
-@special(sys.set_int_max_str_digits)
-def _set_digits_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(sys.set_int_max_str_digits)
+def _set_digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     # Texts of numbers are made while tracing, under the limit as it is.
-    raise Skip("unknown-call", "the limit of digits in texts of numbers is set")
+    raise SkipFrame("unknown-call", "the limit of digits in texts of numbers is set")
 
 
-@special(sys.setrecursionlimit)
-def _set_recursion_limit(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(sys.setrecursionlimit)
+def _set_recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     # Compiled code and its dispatch are deeper than the calls they stand for: only Python's own depth fits the limit that is asked for.
-    raise Skip("unknown-call", "the recursion limit is set")
+    raise SkipFrame("unknown-call", "the recursion limit is set")

@@ -10,220 +10,228 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.trace import operations
-from engine.trace.graph_builder import emit
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import UserException
 from engine.trace.values import iterators
-from engine.trace.values.base import NONE, Const, Value, force
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.values.classes import find_in_class
-from engine.trace.values.iteration import until
-from engine.trace.values.mappings import DictView
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.refusals import has_method, raise_missing
-from engine.trace.values.rules import special
+from engine.trace.values.iteration import make_callable_iterator
+from engine.trace.values.mappings import DictViewVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.refusals import has_method, raise_missing_method
+from engine.trace.values.rules import register_rule
 from engine.trace.values.sequences import (
-    ListValue,
-    RangeValue,
-    TupleValue,
+    ListVariable,
+    RangeVariable,
+    TupleVariable,
     sequence_items,
 )
-from engine.trace.values.symbolic import SymValue
+from engine.trace.values.symbolic import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-@special(len)
-def _len(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return force(tx, args[0]).length(tx)
+@register_rule(len)
+def _len(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return realize(tx, args[0]).length(tx)
 
 
-@special(operator.length_hint)
-def _length_hint(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of = force(tx, args[0])
-    if isinstance(of, iterators.IteratorValue) and hasattr(of.type(), "__length_hint__"):
-        return Const(of.hint(tx))
-    return operations.fold_call(tx, operator.length_hint, args, kwargs, f"operator.length_hint() of {of.describe()}")
+@register_rule(operator.length_hint)
+def _length_hint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, iterators.IteratorVariable) and hasattr(of.python_type(), "__length_hint__"):
+        return ConstantVariable(of.length_hint(tx))
+    return operations.fold_constant_call(
+        tx, operator.length_hint, args, kwargs, f"operator.length_hint() of {of.describe()}"
+    )
 
 
-@special(iter)
-def _iter(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(iter)
+def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) != 1:
-        if force(tx, args[0]).lacks("__call__"):
+        if realize(tx, args[0]).lacks_methods("__call__"):
             wrong: Any = None
             try:
                 iter(wrong, None)
             except TypeError as error:  # whose words differ between versions of Python
                 tx.raise_type_error(str(error))
-        return until(tx, args[0], force(tx, args[1]))
-    return force(tx, args[0]).iterate(tx)
+        return make_callable_iterator(tx, args[0], realize(tx, args[1]))
+    return realize(tx, args[0]).get_iterator(tx)
 
 
-@special(next)
-def _next(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of = force(tx, args[0])
-    if isinstance(of, ObjectValue) and of.method(tx, "__next__") is None:
-        raise_missing(tx, of.type(), "__next__")
-    if len(args) == 1 and isinstance(of, (ObjectValue, iterators.IteratorValue)):
+@register_rule(next)
+def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__next__") is None:
+        raise_missing_method(tx, of.python_type(), "__next__")
+    if len(args) == 1 and isinstance(of, (UserDefinedObjectVariable, iterators.IteratorVariable)):
         return of.call_method(tx, "__next__", [], {})
-    found = of.step(tx)
+    found = of.next_item(tx)
     if found is not None:
         return found
     if len(args) > 1:
         return args[1]
-    raise tx.stop_iteration()
+    raise tx.make_stop_iteration()
 
 
-@special(enumerate)
-def _enumerate(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(enumerate)
+def _enumerate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
-    start = operations.fold_call(
-        tx, operator.index, [given.get("start", Const(0))], {}, "enumerate() from what is not known"
+    start = operations.fold_constant_call(
+        tx, operator.index, [given.get("start", ConstantVariable(0))], {}, "enumerate() from what is not known"
     )
-    return iterators.make_enumerate(tx, given["iterable"], start.python(tx))
+    return iterators.make_enumerate(tx, given["iterable"], start.as_python_constant(tx))
 
 
-@special(zip)
-def _zip(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    strict = force(tx, kwargs["strict"]).truth(tx) if "strict" in kwargs else False
+@register_rule(zip)
+def _zip(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    strict = realize(tx, kwargs["strict"]).is_truthy(tx) if "strict" in kwargs else False
     return iterators.make_zip(tx, args, strict=strict)
 
 
-@special(map)
-def _map(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(map)
+def _map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return iterators.make_map(tx, args[0], args[1:])
 
 
-@special(filter)
-def _filter(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(filter)
+def _filter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return iterators.make_filter(tx, args[0], args[1])
 
 
-def _size(tx: Tracer, of: Value) -> int:
-    return int(of.length(tx).python(tx))
+def _length_as_int(tx: Tracer, of: Variable) -> int:
+    return int(of.length(tx).as_python_constant(tx))
 
 
-def _item_or_end(tx: Tracer, of: Value, index: int) -> Value | None:
+def _item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
     """An item of a user's sequence; None where it says that there is none."""
     try:
-        return of.get_item(tx, Const(index))
+        return of.get_item(tx, ConstantVariable(index))
     except UserException as error:
-        if issubclass(error.value.type(), (IndexError, StopIteration)):
+        if issubclass(error.exception.python_type(), (IndexError, StopIteration)):
             return None
         raise
 
 
-@special(reversed)
-def _reversed(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of = force(tx, args[0])
-    if isinstance(of, RangeValue):
-        return iterators.RangeIterator(of.value[::-1])
-    own = find_in_class(of.type(), "__reversed__")
+@register_rule(reversed)
+def _reversed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, RangeVariable):
+        return iterators.RangeIteratorVariable(of.value[::-1])
+    own = find_in_class(of.python_type(), "__reversed__")
     if own is not None and own[1] is None:
-        raise_missing(tx, of.type(), "__reversed__")
-    if isinstance(of, ObjectValue) and of.method(tx, "__reversed__") is not None:
-        return of.call_special(tx, "__reversed__", [])
-    if not has_method(of.type(), "__reversed__") and not (
-        has_method(of.type(), "__len__") and has_method(of.type(), "__getitem__")
+        raise_missing_method(tx, of.python_type(), "__reversed__")
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__reversed__") is not None:
+        return of.call_special_method(tx, "__reversed__", [])
+    if not has_method(of.python_type(), "__reversed__") and not (
+        has_method(of.python_type(), "__len__") and has_method(of.python_type(), "__getitem__")
     ):
-        raise_missing(tx, of.type(), "__reversed__")
-    if isinstance(of, ObjectValue):
-        count = _size(tx, of)
-        return iterators.ReversedIterator(
-            reversed, of, count, lambda tx: _size(tx, of), lambda n: _item_or_end(tx, of, n)
+        raise_missing_method(tx, of.python_type(), "__reversed__")
+    if isinstance(of, UserDefinedObjectVariable):
+        count = _length_as_int(tx, of)
+        return iterators.ReversedIteratorVariable(
+            reversed, of, count, lambda tx: _length_as_int(tx, of), lambda n: _item_or_end(tx, of, n)
         )
-    if isinstance(of, (TupleValue, Const)) or (isinstance(of, ListValue) and of.cls is list):
+    if isinstance(of, (TupleVariable, ConstantVariable)) or (isinstance(of, ListVariable) and of.cls is list):
         items = sequence_items(tx, of)
-        kind: type = type(reversed([])) if isinstance(of, ListValue) else reversed
-        return iterators.ReversedIterator(
+        kind: type = type(reversed([])) if isinstance(of, ListVariable) else reversed
+        return iterators.ReversedIteratorVariable(
             kind, of, len(items), lambda tx: len(items), lambda n: items[n] if n < len(items) else None
         )
-    return iterators.SequenceIterator(list(reversed(sequence_items(tx, of))), _reversed_kind(of))
+    return iterators.SequenceIteratorVariable(list(reversed(sequence_items(tx, of))), _reversed_type(of))
 
 
-def _reversed_kind(of: Value) -> type:
+def _reversed_type(of: Variable) -> type:
     """The class of ``reversed`` of a dict, one of its views, or a deque."""
-    if isinstance(of, DictView):
-        return type(reversed(getattr(of.of.type()() if of.of.is_ordered else {}, of.kind)()))
-    made: Any = of.type()
+    if isinstance(of, DictViewVariable):
+        return type(
+            reversed(getattr(of.dict_variable.python_type()() if of.dict_variable.is_ordered else {}, of.view_kind)())
+        )
+    made: Any = of.python_type()
     return type(reversed(made())) if made in (dict, collections.OrderedDict, collections.deque) else reversed
 
 
-@special(sum)
-def _sum(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    total = force(tx, args[1] if len(args) > 1 else kwargs.get("start", Const(0)))
-    if issubclass(total.type(), (str, bytes, bytearray)):
-        tx.fold(sum, (), b"" if total.type() is bytes else "" if issubclass(total.type(), str) else bytearray())
+@register_rule(sum)
+def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    total = realize(tx, args[1] if len(args) > 1 else kwargs.get("start", ConstantVariable(0)))
+    if issubclass(total.python_type(), (str, bytes, bytearray)):
+        tx.fold_constant(
+            sum,
+            (),
+            b"" if total.python_type() is bytes else "" if issubclass(total.python_type(), str) else bytearray(),
+        )
     for item in sequence_items(tx, args[0]):
-        total = operations.binary(tx, "+", total, item)
+        total = operations.binary_op(tx, "+", total, item)
     return total
 
 
-def _are_alike(numbers: tuple[Value, Value]) -> bool:
+def _have_same_number_type(numbers: tuple[Variable, Variable]) -> bool:
     """Whether the greater of two numbers has the type of both, as it has where symbols are compared in the graph."""
-    return numbers[0].type() is numbers[1].type() and numbers[0].type() in (int, float)
+    return numbers[0].python_type() is numbers[1].python_type() and numbers[0].python_type() in (int, float)
 
 
-def _extreme(fn: Any, symbol: str) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _min_max_rule(fn: Any, symbol: str) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         items = sequence_items(tx, args[0]) if len(args) == 1 else args
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
             tx.raise_error(ValueError, f"{fn.__name__}() arg is an empty sequence")
-        key = force(tx, kwargs["key"]) if "key" in kwargs else NONE
-        plain = isinstance(key, Const) and key.value is None
-        best = force(tx, items[0])
-        best_key = best if plain else force(tx, key.call(tx, [best], {}))
+        key = realize(tx, kwargs["key"]) if "key" in kwargs else NONE
+        plain = isinstance(key, ConstantVariable) and key.value is None
+        best = realize(tx, items[0])
+        best_key = best if plain else realize(tx, key.call(tx, [best], {}))
         for item in items[1:]:
-            item_key = force(tx, item if plain else key.call(tx, [item], {}))
+            item_key = realize(tx, item if plain else key.call(tx, [item], {}))
             numbers = (best_key, item_key)
-            if plain and any(isinstance(k, SymValue) for k in numbers) and _are_alike(numbers):
-                best = best_key = emit(
+            if plain and any(isinstance(k, SymNodeVariable) for k in numbers) and _have_same_number_type(numbers):
+                best = best_key = emit_node(
                     tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key]
                 )
-            elif force(tx, operations.compare(tx, symbol, item_key, best_key)).truth(tx):
-                best, best_key = force(tx, item), item_key
+            elif realize(tx, operations.compare_op(tx, symbol, item_key, best_key)).is_truthy(tx):
+                best, best_key = realize(tx, item), item_key
         return best
 
     return rule
 
 
-special(min)(_extreme(min, "<"))
-special(max)(_extreme(max, ">"))
+register_rule(min)(_min_max_rule(min, "<"))
+register_rule(max)(_min_max_rule(max, ">"))
 
 
-@special(any)
-def _any(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(any)
+def _any(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     iterator = iterators.iterator_of(tx, args[0])
-    while (item := iterator.step(tx)) is not None:
-        if force(tx, item).truth(tx):
-            return Const(True)
-    return Const(False)
+    while (item := iterator.next_item(tx)) is not None:
+        if realize(tx, item).is_truthy(tx):
+            return ConstantVariable(True)
+    return ConstantVariable(False)
 
 
-@special(all)
-def _all(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(all)
+def _all(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     iterator = iterators.iterator_of(tx, args[0])
-    while (item := iterator.step(tx)) is not None:
-        if not force(tx, item).truth(tx):
-            return Const(False)
-    return Const(True)
+    while (item := iterator.next_item(tx)) is not None:
+        if not realize(tx, item).is_truthy(tx):
+            return ConstantVariable(False)
+    return ConstantVariable(True)
 
 
-@special(sorted)
-def _sorted(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return ListValue(operations.sorted_items(tx, list(sequence_items(tx, args[0])), kwargs))
+@register_rule(sorted)
+def _sorted(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ListVariable(operations.sort_items(tx, list(sequence_items(tx, args[0])), kwargs))
 
 
-@special(functools.reduce)
-def _reduce(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(functools.reduce)
+def _reduce(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     items = list(sequence_items(tx, args[1]))
     if len(args) < 3 and not items:
         tx.raise_type_error("reduce() of empty iterable with no initial value")
     total = args[2] if len(args) > 2 else items.pop(0)
     for item in items:
-        total = force(tx, args[0]).call(tx, [total, item], {})
+        total = realize(tx, args[0]).call(tx, [total, item], {})
     return total

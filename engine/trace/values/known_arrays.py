@@ -13,73 +13,73 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from engine.ir.in_graph import InGraph
-from engine.trace.graph_builder import emit
+from engine.ir.in_graph import GraphCallable
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.support import array_over
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.iterators import SequenceIterator
-from engine.trace.values.nested import NestedBuilder
-from engine.trace.values.numpy_arrays import ArrayValue, plain_result
-from engine.trace.values.sequences import ListValue, TupleValue
-from engine.trace.values.tensor import TensorValue
+from engine.trace.support import make_array_view
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.iterators import SequenceIteratorVariable
+from engine.trace.values.nested import SubgraphBuilder
+from engine.trace.values.numpy_arrays import NumpyNdarrayVariable, non_array_result
+from engine.trace.values.sequences import ListVariable, TupleVariable
+from engine.trace.values.tensor import TensorVariable
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-_LARGEST = 1 << 14
+_MAX_ELEMENTS = 1 << 14
 """Elements up to which contents are kept with the code."""
-_LAYOUT = frozenset(("shape", "ndim", "dtype", "size", "itemsize", "strides", "nbytes"))
+_LAYOUT_ATTRIBUTES = frozenset(("shape", "ndim", "dtype", "size", "itemsize", "strides", "nbytes"))
 
 
-class Memory(Value):
+class ConstantArrayStorageVariable(Variable):
     """What arrays that see the same elements share: the array that owns them, as it is at this point of the trace."""
 
     is_mutable = True
 
-    def __init__(self, root: np.ndarray[Any, Any]) -> None:
-        self.root = root
-        self.arrays: weakref.WeakSet[KnownArray] = weakref.WeakSet()
-        self.flat: TensorValue | None = None
+    def __init__(self, base_array: np.ndarray[Any, Any]) -> None:
+        self.base_array = base_array
+        self.views: weakref.WeakSet[ConstantNdarrayVariable] = weakref.WeakSet()
+        self.flat_tensor: TensorVariable | None = None
         """All elements in the order in which they lie, once the graph has them."""
         self._version = 0
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return np.ndarray
 
     @property
-    def is_known(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether ``root`` holds what the array holds by now: the graph has not written to it."""
-        return self.flat is None or self.flat.fake._version == self._version
+        return self.flat_tensor is None or self.flat_tensor.fake._version == self._version
 
-    def materialize(self, tx: Tracer) -> TensorValue:
+    def materialize(self, tx: Tracer) -> TensorVariable:
         """A tensor of the graph over all elements; every array over them becomes a view of it.
 
         Raises:
             Unsupported: no tensor can lie as one of the arrays does.
         """
-        if self.flat is not None:
-            return self.flat
-        arrays = list(self.arrays)
-        if any(s < 0 or s % a.content.itemsize for a in arrays for s in a.content.strides):
+        if self.flat_tensor is not None:
+            return self.flat_tensor
+        arrays = list(self.views)
+        if any(s < 0 or s % a.array.itemsize for a in arrays for s in a.array.strides):
             raise Unsupported("unsupported-operation", "an array that lies as no tensor can, beside one given to torch")
-        with _outside_of_bodies(tx):
-            flat = constant(tx, self.root.flatten(order="K"))
-        self.flat, self._version = flat, flat.fake._version
+        with _in_outermost_graph(tx):
+            flat = constant_tensor(tx, self.base_array.flatten(order="K"))
+        self.flat_tensor, self._version = flat, flat.fake._version
         return flat
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.helper(_copied, 0)
-        cg.const(self.root.copy(order="K"))
-        cg.out.call(1)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(_copy_array, 0)
+        cg.load_const(self.base_array.copy(order="K"))
+        cg.body.call(1)
 
 
-def _copied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.copy(order="K")
 
 
-def constant(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorValue:
+def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable:
     """A node that makes a new tensor of these elements, as ``torch.tensor`` does: it lies as they do. Nothing may write to them any more.
 
     Raises:
@@ -96,103 +96,105 @@ def constant(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorValue:
         flat = torch.tensor(kept)
         return flat if shape == tuple(flat.shape) else flat.as_strided(shape, strides).clone()
 
-    made = force(tx, emit(tx, "call_function", InGraph("known_array", make), [], run=make))
-    assert isinstance(made, TensorValue)
+    made = realize(tx, emit_node(tx, "call_function", GraphCallable("known_array", make), [], run=make))
+    assert isinstance(made, TensorVariable)
     return made
 
 
-class KnownArray(ArrayValue):
+class ConstantNdarrayVariable(NumpyNdarrayVariable):
     """An array whose elements are known."""
 
-    def __init__(self, tx: Tracer, content: np.ndarray[Any, Any], memory: Memory) -> None:
+    def __init__(self, tx: Tracer, array: np.ndarray[Any, Any], storage: ConstantArrayStorageVariable) -> None:
         self._tx = tx
-        self.content = content
-        self.memory = memory
+        self.array = array
+        self.storage = storage
         self.is_scalar = False
-        self.origin = None
-        self.held = NotImplemented
-        self._view: TensorValue | None = None
-        memory.arrays.add(self)
+        self.source = None
+        self.real_object = NotImplemented
+        self._view: TensorVariable | None = None
+        storage.views.add(self)
 
     @property
-    def tensor(self) -> TensorValue:  # type: ignore[override]
+    def tensor(self) -> TensorVariable:  # type: ignore[override]
         """The same elements as a tensor of the graph."""
         if self._view is None:
-            flat = self.memory.materialize(self._tx)
-            size = self.content.itemsize
-            strides = TupleValue([Const(s // size) for s in self.content.strides])
-            begin = (_address(self.content) - _address(self.memory.root)) // size
-            shape = TupleValue([Const(n) for n in self.content.shape])
-            with _outside_of_bodies(self._tx):
-                view = force(self._tx, flat.call_method(self._tx, "as_strided", [shape, strides, Const(begin)], {}))
-            assert isinstance(view, TensorValue)
+            flat = self.storage.materialize(self._tx)
+            size = self.array.itemsize
+            strides = TupleVariable([ConstantVariable(s // size) for s in self.array.strides])
+            begin = (_address(self.array) - _address(self.storage.base_array)) // size
+            shape = TupleVariable([ConstantVariable(n) for n in self.array.shape])
+            with _in_outermost_graph(self._tx):
+                view = realize(
+                    self._tx, flat.call_method(self._tx, "as_strided", [shape, strides, ConstantVariable(begin)], {})
+                )
+            assert isinstance(view, TensorVariable)
             self._view = view
         return self._view
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        found: np.dtype[Any] = self.content.dtype
+        found: np.dtype[Any] = self.array.dtype
         return found
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return np.ndarray
 
     def describe(self) -> str:
-        return f"array {self.dtype}[{', '.join(map(str, self.content.shape))}]"
+        return f"array {self.dtype}[{', '.join(map(str, self.array.shape))}]"
 
-    def children(self) -> list[Value]:
-        return [self.memory] if self.memory.flat is None else [self.tensor]
+    def child_variables(self) -> list[Variable]:
+        return [self.storage] if self.storage.flat_tensor is None else [self.tensor]
 
-    def truth(self, tx: Tracer) -> bool:
-        if not self.memory.is_known:
-            return super().truth(tx)
-        return bool(tx.fold(bool, self.content).python(tx))
+    def is_truthy(self, tx: Tracer) -> bool:
+        if not self.storage.is_constant:
+            return super().is_truthy(tx)
+        return bool(tx.fold_constant(bool, self.array).as_python_constant(tx))
 
-    def length(self, tx: Tracer) -> Value:
-        return tx.fold(len, self.content)
+    def length(self, tx: Tracer) -> Variable:
+        return tx.fold_constant(len, self.array)
 
-    def iterate(self, tx: Tracer) -> Value:
-        count = int(self.length(tx).python(tx))
-        return SequenceIterator([self.get_item(tx, Const(n)) for n in range(count)], type(iter(())))
+    def get_iterator(self, tx: Tracer) -> Variable:
+        count = int(self.length(tx).as_python_constant(tx))
+        return SequenceIteratorVariable([self.get_item(tx, ConstantVariable(n)) for n in range(count)], type(iter(())))
 
-    def _layout(self, tx: Tracer, name: str) -> Value | None:
-        return tx.from_python(getattr(self.content, name)) if name in _LAYOUT else None
+    def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
+        return tx.from_python(getattr(self.array, name)) if name in _LAYOUT_ATTRIBUTES else None
 
-    def copied(self, tx: Tracer) -> Value | None:
-        if not self.memory.is_known:
+    def copy_to_tensor(self, tx: Tracer) -> Variable | None:
+        if not self.storage.is_constant:
             return None
-        root, content = self.memory.root.copy(order="K"), self.content
-        begin = _address(content) - _address(self.memory.root)
-        return constant(tx, array_over(root, content.shape, content.strides, begin, True, content.dtype))
+        root, content = self.storage.base_array.copy(order="K"), self.array
+        begin = _address(content) - _address(self.storage.base_array)
+        return constant_tensor(tx, make_array_view(root, content.shape, content.strides, begin, True, content.dtype))
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name in ("tolist", "item") and self.memory.is_known:
-            given = tx.constants([force(tx, a) for a in args])
-            return tx.fold(getattr(self.content, name), *given)
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name in ("tolist", "item") and self.storage.is_constant:
+            given = tx.as_python_constants([realize(tx, a) for a in args])
+            return tx.fold_constant(getattr(self.array, name), *given)
         return super().call_method(tx, name, args, kwargs)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        if self.memory.flat is not None:
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.storage.flat_tensor is not None:
             super().reconstruct(cg)
             return
-        if self.content is self.memory.root:
-            cg.load(self.memory)
+        if self.array is self.storage.base_array:
+            cg.load(self.storage)
             return
-        cg.helper(array_over, 0)
-        cg.load(self.memory)
-        begin = _address(self.content) - _address(self.memory.root)
-        for part in (self.content.shape, self.content.strides, begin, self.content.flags.writeable):
-            cg.const(part)
-        cg.const(self.content.dtype)
-        cg.out.call(6)
+        cg.load_helper(make_array_view, 0)
+        cg.load(self.storage)
+        begin = _address(self.array) - _address(self.storage.base_array)
+        for part in (self.array.shape, self.array.strides, begin, self.array.flags.writeable):
+            cg.load_const(part)
+        cg.load_const(self.array.dtype)
+        cg.body.call(6)
 
 
 @contextlib.contextmanager
-def _outside_of_bodies(tx: Tracer) -> Iterator[None]:
+def _in_outermost_graph(tx: Tracer) -> Iterator[None]:
     """Nodes go to the outermost graph: an array may outlive the body of a higher-order operation that asks for its tensor."""
     inside: Any = tx.graph
     outermost = inside
-    while isinstance(outermost, NestedBuilder):
+    while isinstance(outermost, SubgraphBuilder):
         outermost = outermost.outer
     tx.graph = outermost
     try:
@@ -206,38 +208,38 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return found
 
 
-def _root(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _base_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
-def computed(
+def compute_constant(
     tx: Tracer,
     name: str,
     function: Callable[..., Any],
     place: Callable[[Sequence[Any]], tuple[Any, Any]],
     leaves: Sequence[Any],
-) -> Value | None:
+) -> Variable | None:
     """What numpy makes of arrays that are known; None where the graph has to. ``place`` puts contents into the arguments.
 
     Raises:
         Unsupported: numpy raises or warns, and has changed nothing.
     """
-    if isinstance(tx.graph, NestedBuilder):
+    if isinstance(tx.graph, SubgraphBuilder):
         return None
-    if not all(isinstance(a, KnownArray) and a.memory.is_known for a in leaves):
+    if not all(isinstance(a, ConstantNdarrayVariable) and a.storage.is_constant for a in leaves):
         return None
     memories = list(dict.fromkeys(a.memory for a in leaves))
-    if any(m.flat is not None for m in memories):
-        return _only_read(tx, function, place, leaves)
+    if any(m.flat_tensor is not None for m in memories):
+        return _read_only_result(tx, function, place, leaves)
     before = [m.root.copy(order="K") for m in memories]
     warned: list[str] = []
     args, words = place([a.content for a in leaves])
     try:
         with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
             result = function(*args, **words)
-        found = None if warned else _wrapped(tx, result, leaves)
+        found = None if warned else _wrap_result(tx, result, leaves)
     except Exception as error:
         _restore(memories, before)
         if isinstance(error, Unsupported):
@@ -251,11 +253,11 @@ def computed(
         _restore(memories, before)
         return None
     for memory in changed:
-        tx.mutating(memory)
+        tx.record_mutation(memory)
     return found
 
 
-def _only_read(tx: Tracer, function: Callable[..., Any], place: Any, leaves: Sequence[Any]) -> Value | None:
+def _read_only_result(tx: Tracer, function: Callable[..., Any], place: Any, leaves: Sequence[Any]) -> Variable | None:
     """A number that numpy finds in arrays which the graph has too; None where it gives anything else."""
     shown = []
     for leaf in leaves:
@@ -271,33 +273,33 @@ def _only_read(tx: Tracer, function: Callable[..., Any], place: Any, leaves: Seq
     return tx.from_python(result) if isinstance(result, np.generic) else None
 
 
-def _restore(memories: Sequence[Memory], before: Sequence[np.ndarray[Any, Any]]) -> None:
+def _restore(memories: Sequence[ConstantArrayStorageVariable], before: Sequence[np.ndarray[Any, Any]]) -> None:
     for memory, was in zip(memories, before, strict=True):
-        memory.root[...] = was
+        memory.base_array[...] = was
 
 
-def _wrapped(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Value | None:
+def _wrap_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | None:
     """A result as a value; None where it is too large to be kept with the code."""
     if isinstance(result, (tuple, list)):
-        items = [_wrapped(tx, r, leaves) for r in result]
+        items = [_wrap_result(tx, r, leaves) for r in result]
         known = [i for i in items if i is not None]
         if len(known) < len(items):
             return None
-        return ListValue(known) if isinstance(result, list) else TupleValue(known, type(result))
+        return ListVariable(known) if isinstance(result, list) else TupleVariable(known, type(result))
     if result is None:
         return NONE
     if not isinstance(result, np.ndarray):
-        return plain_result(tx, result)
+        return non_array_result(tx, result)
     same = next((a for a in leaves if a.content is result), None)
     if same is not None:
-        found: Value = same
+        found: Variable = same
         return found
-    root = _root(result)
+    root = _base_array(result)
     if type(result) is not np.ndarray or type(root) is not np.ndarray or root.base is not None:
         raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
-    if root.size > _LARGEST or result.size > _LARGEST:
+    if root.size > _MAX_ELEMENTS or result.size > _MAX_ELEMENTS:
         return None
     if result.dtype.kind not in "biufc" or not result.dtype.isnative or root.dtype != result.dtype:
         raise Unsupported("unsupported-operation", f"an array of {result.dtype}")
     memory = next((a.memory for a in leaves if a.memory.root is root), None)
-    return KnownArray(tx, result, memory if memory is not None else Memory(root))
+    return ConstantNdarrayVariable(tx, result, memory if memory is not None else ConstantArrayStorageVariable(root))

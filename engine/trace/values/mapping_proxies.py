@@ -7,70 +7,70 @@ import gc
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Origin
+from engine.ir.origin import Source
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Value, force
-from engine.trace.values.mappings import DictValue, Entry, dict_value
-from engine.trace.values.rules import special
-from engine.trace.values.wrap import wraps
+from engine.trace.values.base import Variable, realize
+from engine.trace.values.mappings import DictEntry, DictVariable, build_dict
+from engine.trace.values.rules import register_rule
+from engine.trace.values.wrap import register_builder
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-class ProxyDict(DictValue):
+class MappingProxyVariable(DictVariable):
     """Shows what ``of`` holds now. One from outside stands for its dict as well, which nothing else is known to hold."""
 
-    def __init__(self, of: DictValue, origin: Origin | None) -> None:
-        self.of_dict = of
+    def __init__(self, of: DictVariable, origin: Source | None) -> None:
+        self.mapping = of
         super().__init__({}, origin, MappingProxyType)
 
     @property
-    def entries(self) -> dict[Any, Entry]:
-        return self.of_dict.entries
+    def entries(self) -> dict[Any, DictEntry]:
+        return self.mapping.entries
 
     @entries.setter
     def entries(self, entries: Any) -> None:
         if entries:
-            raise self.refuse("replacing its contents")
+            raise self.unsupported("replacing its contents")
 
-    def children(self) -> list[Value]:
-        return [self.of_dict]
+    def child_variables(self) -> list[Variable]:
+        return [self.mapping]
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         tx.raise_type_error("'mappingproxy' object does not support item assignment")
 
-    def del_item(self, tx: Tracer, key: Value) -> None:
+    def del_item(self, tx: Tracer, key: Variable) -> None:
         tx.raise_type_error("'mappingproxy' object doesn't support item deletion")
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
-        return self.of_dict.get_item(tx, key)
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self.mapping.get_item(tx, key)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if not hasattr(MappingProxyType, name):
             tx.raise_error(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
-        if name == "copy" and self.of_dict.cls not in (dict, collections.OrderedDict):
-            raise self.refuse("a copy of what it shows")
-        return self.of_dict.call_method(tx, name, args, kwargs)
+        if name == "copy" and self.mapping.cls not in (dict, collections.OrderedDict):
+            raise self.unsupported("a copy of what it shows")
+        return self.mapping.call_method(tx, name, args, kwargs)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(MappingProxyType))
-        cg.load(self.of_dict)
-        cg.out.call(1)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(MappingProxyType))
+        cg.load(self.mapping)
+        cg.body.call(1)
 
 
-@wraps(MappingProxyType)
-def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
-    of = dict_value(tx, real, origin)
-    tx.viewed.update(map(id, gc.get_referents(real)))
+@register_builder(MappingProxyType)
+def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
+    of = build_dict(tx, real, origin)
+    tx.viewed_dict_ids.update(map(id, gc.get_referents(real)))
     of.cls = type(next((r for r in gc.get_referents(real) if isinstance(r, dict)), real))
-    return ProxyDict(of, origin)
+    return MappingProxyVariable(of, origin)
 
 
-@special(MappingProxyType)
-def _made(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    of = force(tx, args[0]) if len(args) == 1 and not kwargs else None
-    if type(of) is not DictValue:
+@register_rule(MappingProxyType)
+def _construct_mapping_proxy(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    of = realize(tx, args[0]) if len(args) == 1 and not kwargs else None
+    if type(of) is not DictVariable:
         raise Unsupported("unknown-call", "types.MappingProxyType is created of what is no dict")
-    return ProxyDict(of, None)
+    return MappingProxyVariable(of, None)

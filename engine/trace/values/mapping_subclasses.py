@@ -7,109 +7,122 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.classes import class_origin
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.classes import class_source
 from engine.trace.values.iterators import iterator_of
-from engine.trace.values.mappings import DictValue, Entry, has_keys, reduced
+from engine.trace.values.mappings import DictEntry, DictVariable, has_instance_keys_attr, ordered_dict_reduce
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
-    from engine.trace.values.container_objects import ContainerObject
+    from engine.trace.values.container_objects import BuiltinSubclassVariable
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-def inherited(tx: Tracer, of: ContainerObject, name: str, args: Args, kwargs: Words) -> Value | None:
+def call_inherited_dict_method(
+    tx: Tracer, of: BuiltinSubclassVariable, name: str, args: Args, kwargs: Kwargs
+) -> Variable | None:
     """What a method that a subclass has from ``dict``, ``OrderedDict`` or ``defaultdict`` does; None where it is done to the contents alone."""
     by_base: dict[str, Any] = {}
     if issubclass(of.cls, collections.OrderedDict):
-        by_base = _OF_ORDERED
+        by_base = _ORDERED_DICT_METHODS
     elif issubclass(of.cls, collections.defaultdict):
-        by_base = _OF_DEFAULT
-    method = by_base.get(name) or _OF_ALL.get(name)
-    made: Value | None = None if method is None else method(tx, of, args, kwargs)
+        by_base = _DEFAULTDICT_METHODS
+    method = by_base.get(name) or _DICT_METHODS.get(name)
+    made: Variable | None = None if method is None else method(tx, of, args, kwargs)
     return made
 
 
-def past_the_order(tx: Tracer, owner: type, of: Value, name: str, args: Args, kwargs: Words) -> Value | None:
+def call_dict_method_on_ordered(
+    tx: Tracer, owner: type, of: Variable, name: str, args: Args, kwargs: Kwargs
+) -> Variable | None:
     """A method of ``dict`` called past the one that the OrderedDict has, which leaves the dict's order behind; None where it has no other.
 
     Raises:
         Unsupported: the order of the dict and that of its OrderedDict may differ.
     """
-    if owner is not dict or not issubclass(of.type(), collections.OrderedDict) or name not in _PAST_THE_ORDER:
+    if (
+        owner is not dict
+        or not issubclass(of.python_type(), collections.OrderedDict)
+        or name not in _ORDER_BYPASSING_METHODS
+    ):
         return None
-    contents = contents_of(of)
-    if name == "__setitem__" and contents is not None and len(args) == 2 and contents.contains(tx, force(tx, args[0])):
+    contents = dict_contents_of(of)
+    if (
+        name == "__setitem__"
+        and contents is not None
+        and len(args) == 2
+        and contents.contains(tx, realize(tx, args[0]))
+    ):
         return None
-    if contents is None or contents.origin is not None or contents.is_reordered or name in ("__repr__", "__init__"):
+    if contents is None or contents.source is not None or contents.was_reordered or name in ("__repr__", "__init__"):
         raise Unsupported("unsupported-operation", f"dict.{name} on an OrderedDict, which does not see to its order")
     if name in ("keys", "values", "items"):
         return contents.call_method(tx, name, args, kwargs)
-    plain = DictValue(dict(contents.entries))
+    plain = DictVariable(dict(contents.entries))
     if name in ("__or__", "__ror__"):
-        return _or(tx, plain, force(tx, args[0])) if name == "__or__" else _or(tx, force(tx, args[0]), plain)
+        return _or(tx, plain, realize(tx, args[0])) if name == "__or__" else _or(tx, realize(tx, args[0]), plain)
     result = plain.call_method(tx, name, args, kwargs)
     if plain.entries.keys() != contents.entries.keys():
-        contents.is_stale = True
-    if plain.moves or name in ("__ior__", "update", "setdefault"):
-        tx.mutating(contents)
-        contents.moves += 1
+        contents.order_invalid = True
+    if plain.mutation_count or name in ("__ior__", "update", "setdefault"):
+        tx.record_mutation(contents)
+        contents.mutation_count += 1
         contents.entries = plain.entries
     return of if result is plain else result
 
 
-_PAST_THE_ORDER = frozenset(
+_ORDER_BYPASSING_METHODS = frozenset(
     "__setitem__ __delitem__ __eq__ __ne__ __ior__ __or__ __ror__ __iter__ __reversed__ __repr__ pop popitem setdefault update clear "
     "copy keys values items __init__".split()
 )
 
 
-def contents_of(value: Value) -> DictValue | None:
+def dict_contents_of(value: Variable) -> DictVariable | None:
     """What a dict or an instance of a subclass holds; None for anything else."""
     inner = getattr(value, "inner", value)
-    return inner if isinstance(inner, DictValue) else None
+    return inner if isinstance(inner, DictVariable) else None
 
 
-def from_keys(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value:
+def subclass_fromkeys(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable:
     """``Class.fromkeys(...)`` of a subclass: makes an instance, and sets its items one by one."""
     ordered = issubclass(cls, collections.OrderedDict)
     by_name = kwargs.keys() <= {"iterable", "value"} if ordered else not kwargs
     given = dict(zip(("iterable", "value"), args, strict=False)) | (kwargs if by_name else {})
     if not by_name or len(args) > 2 or "iterable" not in given:
         base = collections.OrderedDict if ordered else dict
-        tx.fold(base.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
-    made = force(tx, _class(tx, cls).call(tx, [], {}))
+        tx.fold_constant(base.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
+    made = realize(tx, _class_variable(tx, cls).call(tx, [], {}))
     items = iterator_of(tx, given["iterable"])
-    while (key := items.step(tx)) is not None:
-        made.set_item(tx, force(tx, key), given.get("value", NONE))
+    while (key := items.next_item(tx)) is not None:
+        made.set_item(tx, realize(tx, key), given.get("value", NONE))
     return made
 
 
-def _class(tx: Tracer, cls: type) -> Value:
-    return tx.wrap(cls, class_origin(cls))
+def _class_variable(tx: Tracer, cls: type) -> Variable:
+    return tx.wrap(cls, class_source(cls))
 
 
-def pairs_in_order(tx: Tracer, other: Value) -> Iterator[Entry]:
+def iterate_pairs(tx: Tracer, other: Variable) -> Iterator[DictEntry]:
     """(key, value) pairs as an OrderedDict reads them of what it is updated with."""
-    if isinstance(other, DictValue) and other.cls is dict:
+    if isinstance(other, DictVariable) and other.cls is dict:
         yield from list(other.entries.values())
-    elif hasattr(other.type(), "keys") or has_keys(tx, other):
+    elif hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
         keys = iterator_of(tx, other.call_method(tx, "keys", [], {}))
-        while (key := keys.step(tx)) is not None:
-            yield key, other.get_item(tx, force(tx, key))
+        while (key := keys.next_item(tx)) is not None:
+            yield key, other.get_item(tx, realize(tx, key))
     else:
-        of_other = other.call_method(tx, "items", [], {}) if hasattr(other.type(), "items") else other
+        of_other = other.call_method(tx, "items", [], {}) if hasattr(other.python_type(), "items") else other
         pairs = iterator_of(tx, of_other)
-        while (pair := pairs.step(tx)) is not None:
-            yield _two(tx, pair)
+        while (pair := pairs.next_item(tx)) is not None:
+            yield _unpack_two(tx, pair)
 
 
-def _two(tx: Tracer, pair: Value) -> Entry:
+def _unpack_two(tx: Tracer, pair: Variable) -> DictEntry:
     parts = iterator_of(tx, pair)
-    found: list[Value] = []
-    while len(found) < 3 and (part := parts.step(tx)) is not None:
+    found: list[Variable] = []
+    while len(found) < 3 and (part := parts.next_item(tx)) is not None:
         found.append(part)
     if len(found) < 2:
         tx.raise_error(ValueError, f"need more than {len(found)} value{'s' * (len(found) != 1)} to unpack")
@@ -118,145 +131,152 @@ def _two(tx: Tracer, pair: Value) -> Entry:
     return found[0], found[1]
 
 
-def update_in_order(tx: Tracer, of: Value, name: str, args: Args, kwargs: Words) -> None:
+def ordered_dict_update(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs) -> None:
     """``OrderedDict.update`` and ``OrderedDict.__init__``: set each item, by what the class defines for that."""
     if len(args) > 1:
-        tx.fold(getattr(collections.OrderedDict, name), collections.OrderedDict(), *[()] * len(args))
+        tx.fold_constant(getattr(collections.OrderedDict, name), collections.OrderedDict(), *[()] * len(args))
     for other in args:
-        for key, value in pairs_in_order(tx, force(tx, other)):
-            of.set_item(tx, force(tx, key), value)
+        for key, value in iterate_pairs(tx, realize(tx, other)):
+            of.set_item(tx, realize(tx, key), value)
     for word, value in kwargs.items():
-        of.set_item(tx, Const(word), value)
+        of.set_item(tx, ConstantVariable(word), value)
 
 
 # OrderedDict.
 
 
-def _ordered_init(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value:
-    update_in_order(tx, of, "__init__", args, kwargs)
+def _ordered_init(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
+    ordered_dict_update(tx, of, "__init__", args, kwargs)
     return NONE
 
 
-def _ordered_update(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value:
-    update_in_order(tx, of, "update", args, kwargs)
+def _ordered_update(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
+    ordered_dict_update(tx, of, "update", args, kwargs)
     return NONE
 
 
-def _ordered_setdefault(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value | None:
+def _ordered_setdefault(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     given = dict(zip(("key", "default"), args, strict=False)) | kwargs
     if "key" not in given or len(args) + len(kwargs) > 2 or not given.keys() <= {"key", "default"}:
         return None
-    key, default = force(tx, given["key"]), given.get("default", NONE)
+    key, default = realize(tx, given["key"]), given.get("default", NONE)
     if of.contains(tx, key):
         return of.get_item(tx, key)
     of.set_item(tx, key, default)
     return default
 
 
-def _ordered_copy(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value | None:
+def _ordered_copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     if args or kwargs:
         return None
-    made = force(tx, _class(tx, of.cls).call(tx, [], {}))
-    for key, _ in list(contents_of(of).entries.values()):  # type: ignore[union-attr]
-        key = force(tx, key)
+    made = realize(tx, _class_variable(tx, of.cls).call(tx, [], {}))
+    for key, _ in list(dict_contents_of(of).entries.values()):  # type: ignore[union-attr]
+        key = realize(tx, key)
         made.set_item(tx, key, of.get_item(tx, key))
     return made
 
 
-def _ordered_or(tx: Tracer, left: Value, right: Value) -> Value:
-    if contents_of(left) is None or contents_of(right) is None:
-        return Const(NotImplemented)
-    cls = left.type() if issubclass(left.type(), collections.OrderedDict) else right.type()
-    made = force(tx, _class(tx, cls).call(tx, [left], {}))
-    update_in_order(tx, made, "update", [right], {})
+def _ordered_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
+    if dict_contents_of(left) is None or dict_contents_of(right) is None:
+        return ConstantVariable(NotImplemented)
+    cls = left.python_type() if issubclass(left.python_type(), collections.OrderedDict) else right.python_type()
+    made = realize(tx, _class_variable(tx, cls).call(tx, [left], {}))
+    ordered_dict_update(tx, made, "update", [right], {})
     return made
 
 
-def _ordered_reduce(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value | None:
+def _ordered_reduce(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     if args or kwargs or of.cls.__dictoffset__ == 0:
         return None
     state = of.get_attr(tx, "__dict__")
-    return reduced(tx, of, state if state.truth(tx) else NONE)
+    return ordered_dict_reduce(tx, of, state if state.is_truthy(tx) else NONE)
 
 
-def _ordered_ior(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value:
-    update_in_order(tx, of, "update", args, {})
+def _ordered_ior(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
+    ordered_dict_update(tx, of, "update", args, {})
     return of
 
 
 # defaultdict.
 
 
-def _default_copy(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value | None:
+def _default_copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     if args or kwargs:
         return None
-    return _class(tx, of.cls).call(tx, [contents_of(of).factory or NONE, of], {})  # type: ignore[union-attr]
+    return _class_variable(tx, of.cls).call(tx, [dict_contents_of(of).default_factory or NONE, of], {})  # type: ignore[union-attr]
 
 
-def _default_or(tx: Tracer, left: Value, right: Value) -> Value:
-    if contents_of(left) is None or contents_of(right) is None:
-        return Const(NotImplemented)
-    of = left if issubclass(left.type(), collections.defaultdict) else right
-    made = force(tx, _class(tx, of.type()).call(tx, [contents_of(of).factory or NONE, left], {}))  # type: ignore[union-attr]
-    contents = contents_of(made)
+def _default_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
+    if dict_contents_of(left) is None or dict_contents_of(right) is None:
+        return ConstantVariable(NotImplemented)
+    of = left if issubclass(left.python_type(), collections.defaultdict) else right
+    made = realize(
+        tx,
+        _class_variable(tx, of.python_type()).call(
+            tx,
+            [dict_contents_of(of).default_factory or NONE, left],  # type: ignore[union-attr]
+            {},
+        ),
+    )
+    contents = dict_contents_of(made)
     if contents is None:
-        raise made.refuse("merging into what the class made")
+        raise made.unsupported("merging into what the class made")
     contents.update(tx, right)
     return made
 
 
-def _default_missing(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value:
-    contents = contents_of(of)
+def _default_missing(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
+    contents = dict_contents_of(of)
     assert contents is not None
-    return contents.make_missing(tx, force(tx, args[0]), of)
+    return contents.call_default_factory(tx, realize(tx, args[0]), of)
 
 
 # All.
 
 
-def _copy(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value | None:
+def _copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     if args or kwargs:
         return None
-    return DictValue(dict(contents_of(of).entries))  # type: ignore[union-attr]
+    return DictVariable(dict(dict_contents_of(of).entries))  # type: ignore[union-attr]
 
 
-def _or(tx: Tracer, left: Value, right: Value) -> Value:
-    of = contents_of(left)
-    if of is None or contents_of(right) is None:
-        return Const(NotImplemented)
-    made = DictValue(dict(of.entries))
+def _or(tx: Tracer, left: Variable, right: Variable) -> Variable:
+    of = dict_contents_of(left)
+    if of is None or dict_contents_of(right) is None:
+        return ConstantVariable(NotImplemented)
+    made = DictVariable(dict(of.entries))
     made.update(tx, right)
     return made
 
 
-def _merged(how: Any, *, reflected: bool) -> Any:
-    def method(tx: Tracer, of: ContainerObject, args: Args, kwargs: Words) -> Value | None:
+def _binary_method(how: Any, *, reflected: bool) -> Any:
+    def method(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
         if len(args) != 1 or kwargs:
             return None
-        other = force(tx, args[0])
-        made: Value = how(tx, other, of) if reflected else how(tx, of, other)
+        other = realize(tx, args[0])
+        made: Variable = how(tx, other, of) if reflected else how(tx, of, other)
         return made
 
     return method
 
 
-def _both(how: Any) -> dict[str, Any]:
-    return {"__or__": _merged(how, reflected=False), "__ror__": _merged(how, reflected=True)}
+def _or_methods(how: Any) -> dict[str, Any]:
+    return {"__or__": _binary_method(how, reflected=False), "__ror__": _binary_method(how, reflected=True)}
 
 
-_OF_ALL: dict[str, Any] = {"copy": _copy, **_both(_or)}
-_OF_DEFAULT: dict[str, Any] = {
+_DICT_METHODS: dict[str, Any] = {"copy": _copy, **_or_methods(_or)}
+_DEFAULTDICT_METHODS: dict[str, Any] = {
     "copy": _default_copy,
     "__copy__": _default_copy,
     "__missing__": _default_missing,
-    **_both(_default_or),
+    **_or_methods(_default_or),
 }
-_OF_ORDERED: dict[str, Any] = {
+_ORDERED_DICT_METHODS: dict[str, Any] = {
     "__init__": _ordered_init,
     "update": _ordered_update,
     "setdefault": _ordered_setdefault,
     "copy": _ordered_copy,
     "__reduce__": _ordered_reduce,
     "__ior__": _ordered_ior,
-    **_both(_ordered_or),
+    **_or_methods(_ordered_or),
 }

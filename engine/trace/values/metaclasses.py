@@ -6,68 +6,68 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Attr
-from engine.trace.values.base import Const, Value, force
-from engine.trace.values.classes import ClassValue, bind_attribute, class_origin, construct, find_in_class
-from engine.trace.values.methods import BoundMethod
+from engine.ir.origin import AttrSource
+from engine.trace.values.base import ConstantVariable, Variable, realize
+from engine.trace.values.classes import ClassVariable, bind_attribute, class_source, construct, find_in_class
+from engine.trace.values.methods import BoundMethodVariable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
-def meta_method(tx: Tracer, of: ClassValue, name: str) -> Value | None:
+def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
     """A method that Python code of the class's metaclass defines, bound to the class; None where there is none."""
-    from engine.trace.state import is_trusted
+    from engine.trace.state import is_trusted_module
 
-    found = find_in_class(type(of.held), name)
-    if found is None or is_trusted(found[0].__module__) or not isinstance(found[1], types.FunctionType):
+    found = find_in_class(type(of.real_object), name)
+    if found is None or is_trusted_module(found[0].__module__) or not isinstance(found[1], types.FunctionType):
         return None
-    return BoundMethod(of, tx.wrap(found[1], Attr(class_origin(found[0]), name)), name=name)
+    return BoundMethodVariable(of, tx.wrap(found[1], AttrSource(class_source(found[0]), name)), name=name)
 
 
-def meta_attribute(tx: Tracer, of: ClassValue, name: str) -> Value | None:
+def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
     """What the metaclass gives for an attribute that the class itself lacks: its own attributes, then its ``__getattr__``."""
-    from engine.trace.state import is_trusted
+    from engine.trace.state import is_trusted_module
 
-    meta = type(of.held)
+    meta = type(of.real_object)
     found = find_in_class(meta, name)
-    if found is not None and not is_trusted(found[0].__module__):
+    if found is not None and not is_trusted_module(found[0].__module__):
         return bind_attribute(tx, meta, found[0], name, found[1], of)
-    getter = meta_method(tx, of, "__getattr__")
+    getter = metaclass_method(tx, of, "__getattr__")
     if found is None and getter is not None:
-        return getter.call(tx, [Const(name)], {})
+        return getter.call(tx, [ConstantVariable(name)], {})
     return None
 
 
-class Instantiation(Value):
+class TypeCallVariable(Variable):
     """``super().__call__`` inside a metaclass: makes an instance as ``type`` does."""
 
-    def __init__(self, of: ClassValue) -> None:
-        self.of = of
+    def __init__(self, of: ClassVariable) -> None:
+        self.class_variable = of
 
-    def type(self) -> builtins.type:
+    def python_type(self) -> builtins.type:
         return types.MethodWrapperType
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return construct(tx, self.of, args, kwargs, by_type=True)
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return construct(tx, self.class_variable, args, kwargs, by_type=True)
 
 
-def super_of_class(tx: Tracer, start: builtins.type, of: ClassValue, name: str) -> Value | None:
+def super_in_metaclass(tx: Tracer, start: builtins.type, of: ClassVariable, name: str) -> Variable | None:
     """``super().name`` inside a metaclass's method; None where ``start`` is no metaclass of the class."""
-    meta: Any = type(of.held)
+    meta: Any = type(of.real_object)
     mro = meta.__mro__
-    if start not in mro or start in of.held.__mro__:
+    if start not in mro or start in of.real_object.__mro__:
         return None
     for base in mro[mro.index(start) + 1 :]:
         if name not in base.__dict__:
             continue
         if base is type and name == "__call__":
-            return Instantiation(of)
-        return bind_attribute(tx, type(of.held), base, name, base.__dict__[name], of)
+            return TypeCallVariable(of)
+        return bind_attribute(tx, type(of.real_object), base, name, base.__dict__[name], of)
     return None
 
 
-def ask(tx: Tracer, of: ClassValue, name: str, args: list[Value]) -> Value | None:
+def call_metaclass_method(tx: Tracer, of: ClassVariable, name: str, args: list[Variable]) -> Variable | None:
     """Call a special method of the metaclass; None where Python code defines none."""
-    method = meta_method(tx, of, name)
-    return None if method is None else force(tx, method.call(tx, args, {}))
+    method = metaclass_method(tx, of, name)
+    return None if method is None else realize(tx, method.call(tx, args, {}))

@@ -5,75 +5,75 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Origin
+from engine.ir.origin import Source
 from engine.trace import operations
-from engine.trace.values.base import Const, Value, force
-from engine.trace.values.mappings import entries_of
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.objects import ObjectValue, note_namespace
-from engine.trace.values.rules import special
-from engine.trace.values.wrap import wraps
+from engine.trace.values.base import ConstantVariable, Variable, realize
+from engine.trace.values.mappings import mapping_entries
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.objects import UserDefinedObjectVariable, register_instance_dict
+from engine.trace.values.rules import register_rule
+from engine.trace.values.wrap import register_builder
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-class NamespaceValue(ObjectValue):
+class SimpleNamespaceVariable(UserDefinedObjectVariable):
     """A namespace, made while tracing or read."""
 
-    def method(self, tx: Tracer, name: str) -> Value | None:
-        return MethodOf(self, name) if name in ("__eq__", "__ne__", "__repr__", "__str__") else None
+    def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
+        return BuiltinMethodVariable(self, name) if name in ("__eq__", "__ne__", "__repr__", "__str__") else None
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         match name:
             case "__eq__" | "__ne__":
-                return self._compared(tx, name, force(tx, args[0]))
+                return self._compare(tx, name, realize(tx, args[0]))
             case "__repr__" | "__str__":
-                return tx.fold(repr, self.python(tx))
+                return tx.fold_constant(repr, self.as_python_constant(tx))
         return super().call_method(tx, name, args, kwargs)
 
-    def sets_plainly(self, base: type) -> bool:
+    def has_generic_setattr(self, base: type) -> bool:
         return True
 
     def del_attr(self, tx: Tracer, name: str) -> None:
-        if self.own_attr(tx, name) is None:
+        if self.get_instance_attr(tx, name) is None:
             tx.raise_error(AttributeError, name)
-        self.set_plainly(tx, name, None)
+        self.generic_set_attr(tx, name, None)
 
-    def _compared(self, tx: Tracer, name: str, other: Value) -> Value:
-        if not isinstance(other, NamespaceValue):
-            return Const(NotImplemented)
-        equal = operations.same_or_equal(tx, self.get_attr(tx, "__dict__"), other.get_attr(tx, "__dict__"))
-        return Const(equal == (name == "__eq__"))
+    def _compare(self, tx: Tracer, name: str, other: Variable) -> Variable:
+        if not isinstance(other, SimpleNamespaceVariable):
+            return ConstantVariable(NotImplemented)
+        equal = operations.identical_or_equal(tx, self.get_attr(tx, "__dict__"), other.get_attr(tx, "__dict__"))
+        return ConstantVariable(equal == (name == "__eq__"))
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return tx.raise_type_error("unhashable type: 'types.SimpleNamespace'")
 
-    def python(self, tx: Tracer) -> Any:
-        found = force(tx, self.get_attr(tx, "__dict__")).python(tx)
+    def as_python_constant(self, tx: Tracer) -> Any:
+        found = realize(tx, self.get_attr(tx, "__dict__")).as_python_constant(tx)
         return SimpleNamespace(**found)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(SimpleNamespace))
-        cg.out.call(0)
-        cg.remember(self)
-        cg.fill_later(self)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(SimpleNamespace))
+        cg.body.call(0)
+        cg.cache_top(self)
+        cg.defer_fill(self)
 
 
-@wraps(SimpleNamespace)
-def _namespace(tx: Tracer, real: SimpleNamespace, origin: Origin) -> Value:
+@register_builder(SimpleNamespace)
+def _namespace(tx: Tracer, real: SimpleNamespace, origin: Source) -> Variable:
     tx.guard_type(real, origin, "its attributes were used")
-    made = NamespaceValue(SimpleNamespace, origin, real)
-    note_namespace(tx, made)
+    made = SimpleNamespaceVariable(SimpleNamespace, origin, real)
+    register_instance_dict(tx, made)
     return made
 
 
-@special(SimpleNamespace)
-def _made(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    made = NamespaceValue(SimpleNamespace, None, NotImplemented)
-    for key, value in entries_of(tx, args[0]) if args else []:
-        made.set_plainly(tx, str(force(tx, key).python(tx)), value)
+@register_rule(SimpleNamespace)
+def _construct_namespace(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    made = SimpleNamespaceVariable(SimpleNamespace, None, NotImplemented)
+    for key, value in mapping_entries(tx, args[0]) if args else []:
+        made.generic_set_attr(tx, str(realize(tx, key).as_python_constant(tx)), value)
     for name, value in kwargs.items():
-        made.set_plainly(tx, name, value)
+        made.generic_set_attr(tx, name, value)
     return made

@@ -14,137 +14,151 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from engine.ir.in_graph import InGraph
-from engine.ir.origin import ArrayTensor, Fixed, Origin, tensor_of_array
-from engine.ir.unbacked import is_unbacked
+from engine.ir.in_graph import GraphCallable
+from engine.ir.origin import ConstantSource, NumpyTensorSource, Source, tensor_from_array
+from engine.ir.unbacked import has_unbacked_symbols
 from engine.options import config
-from engine.trace.graph_builder import emit
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.support import numpy_of
-from engine.trace.unbacked import needs_number
-from engine.trace.values.base import NONE, Const, HeldValue, NotConstant, Value, force, is_none, reached
-from engine.trace.values.iterators import SequenceIterator
-from engine.trace.values.mappings import DictValue
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue, RangeValue, SequenceValue, TupleValue, sequence_items
-from engine.trace.values.symbolic import SymValue, has_hint, hint
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.wrap import wraps, wraps_if
+from engine.trace.support import to_numpy
+from engine.trace.unbacked import data_dependent_break
+from engine.trace.values.base import (
+    NONE,
+    ConstantVariable,
+    NotPythonConstant,
+    RealObjectVariable,
+    Variable,
+    is_none,
+    reachable_variables,
+    realize,
+)
+from engine.trace.values.iterators import SequenceIteratorVariable
+from engine.trace.values.mappings import DictVariable
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.sequences import ListVariable, RangeVariable, SequenceVariable, TupleVariable, sequence_items
+from engine.trace.values.symbolic import SymNodeVariable, has_hint, hint
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.wrap import register_builder, register_builder_if
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
-_LIMIT = 1 << 24
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+_MAX_PROBE_ELEMENTS = 1 << 24
 """Larger arrays are not made only to ask numpy what it would return."""
-_ATTRIBUTES = ("T", "real", "imag")
-_NOT_TRACED = frozenset(
+_VIEW_ATTRIBUTES = ("T", "real", "imag")
+_UNSUPPORTED_METHODS = frozenset(
     "tolist item tobytes tofile dump dumps view getfield byteswap setflags __array__ __reduce__".split()
 )
 
 
-class ArrayValue(Value):
+class NumpyNdarrayVariable(Variable):
     """A numpy array, or with ``is_scalar`` a numpy number, whose memory is a tensor's."""
 
     is_mutable = True
 
     def __init__(
-        self, tensor: TensorValue, *, is_scalar: bool = False, origin: Origin | None = None, held: Any = NotImplemented
+        self,
+        tensor: TensorVariable,
+        *,
+        is_scalar: bool = False,
+        source: Source | None = None,
+        real_object: Any = NotImplemented,
     ) -> None:
         self.tensor = tensor
         self.is_scalar = is_scalar
-        self.origin = origin
-        self.held = held
+        self.source = source
+        self.real_object = real_object
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """numpy's type of the elements."""
         return _numpy_dtype(self.tensor.fake.dtype)
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return self.dtype.type if self.is_scalar else np.ndarray
 
     def describe(self) -> str:
         return f"array {self.dtype}[{', '.join(str(s) for s in self.tensor.fake.shape)}]"
 
-    def real(self) -> Any:
-        return self.held
+    def as_python_object(self) -> Any:
+        return self.real_object
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         if not self.is_scalar:
             tx.raise_type_error("unhashable type: 'numpy.ndarray'")
-        return super().key(tx)
+        return super().hash_key(tx)
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return [self.tensor]
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         raise Unsupported("data-dependent", f"the truth of an {self.describe()}")
 
-    def length(self, tx: Tracer) -> Value:
+    def length(self, tx: Tracer) -> Variable:
         if not self.tensor.fake.dim():
             tx.raise_type_error("len() of unsized object")
         return self.tensor.size(tx, 0)
 
-    def iterate(self, tx: Tracer) -> Value:
+    def get_iterator(self, tx: Tracer) -> Variable:
         if not self.tensor.fake.dim():
             tx.raise_type_error("iteration over a 0-d array")
-        count = int(self.tensor.size(tx, 0).python(tx))
-        return SequenceIterator([self.get_item(tx, Const(n)) for n in range(count)], type(iter(())))
+        count = int(self.tensor.size(tx, 0).as_python_constant(tx))
+        return SequenceIteratorVariable([self.get_item(tx, ConstantVariable(n)) for n in range(count)], type(iter(())))
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return call_numpy(tx, "ndarray.__getitem__", lambda a, k: a[k], lambda a, k: a[k], [self, key], {})
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         def assign(a: Any, k: Any, v: Any) -> None:
             a[k] = v
 
         call_numpy(tx, "ndarray.__setitem__", assign, assign, [self, key, value], {})
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        found = self._layout(tx, name)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        found = self._layout_attribute(tx, name)
         if found is not None:
             return found
         if name == "__class__":
-            return tx.fixed(self.type())
-        if name in _ATTRIBUTES:
+            return tx.wrap_static(self.python_type())
+        if name in _VIEW_ATTRIBUTES:
             return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
         method = getattr(np.ndarray, name, None)
         if method is None:
-            tx.raise_error(AttributeError, f"'{self.type().__name__}' object has no attribute '{name}'")
+            tx.raise_error(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
         if not callable(method):
-            raise self.refuse(f"reading the attribute {name!r}")
-        return MethodOf(self, name)
+            raise self.unsupported(f"reading the attribute {name!r}")
+        return BuiltinMethodVariable(self, name)
 
-    def _layout(self, tx: Tracer, name: str) -> Value | None:
+    def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
         """An attribute that says how the array lies; None where that is another one."""
         fake = self.tensor.fake
         match name:
             case "shape":
-                return TupleValue([self.tensor.size(tx, d) for d in range(fake.dim())])
+                return TupleVariable([self.tensor.size(tx, d) for d in range(fake.dim())])
             case "ndim":
-                return Const(fake.dim())
+                return ConstantVariable(fake.dim())
             case "dtype":
-                return Const(self.dtype)
+                return ConstantVariable(self.dtype)
             case "size":
                 return self.tensor.call_method(tx, "numel", [], {})
             case "itemsize":
-                return Const(self.dtype.itemsize)
+                return ConstantVariable(self.dtype.itemsize)
             case "strides":
-                return TupleValue([tx.fold(int, s * self.dtype.itemsize) for s in fake.stride()])
+                return TupleVariable([tx.fold_constant(int, s * self.dtype.itemsize) for s in fake.stride()])
             case "nbytes":
-                return tx.fold(int, fake.numel() * self.dtype.itemsize)
+                return tx.fold_constant(int, fake.numel() * self.dtype.itemsize)
         return None
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
-        from engine.trace.operations import operator_method
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        from engine.trace.operations import call_special_by_name
 
-        if name == "tolist" and not args and not kwargs and not self.is_scalar and self.tensor.is_listed():
-            return self.tensor.listed(tx)
-        if name in _NOT_TRACED:
+        if name == "tolist" and not args and not kwargs and not self.is_scalar and self.tensor.can_tolist():
+            return self.tensor.tolist(tx)
+        if name in _UNSUPPORTED_METHODS:
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
         match name:
             case "__len__":
@@ -152,24 +166,24 @@ class ArrayValue(Value):
             case "__getitem__":
                 return self.get_item(tx, args[0])
             case "__iter__":
-                return self.iterate(tx)
+                return self.get_iterator(tx)
         if name.startswith("__") and len(args) == 1:
-            return operator_method(tx, self, name, args, kwargs)
+            return call_special_by_name(tx, self, name, args, kwargs)
         method = _method(name)
         return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
 
-    def copied(self, tx: Tracer) -> Value | None:
+    def copy_to_tensor(self, tx: Tracer) -> Variable | None:
         """A tensor of the graph with the same elements, where that needs no tensor over its memory; else None."""
         return None
 
-    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         raise Unsupported("unsupported-argument", "a numpy array as an argument of a torch operation")
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.helper(numpy_of, 0)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(to_numpy, 0)
         cg.load(self.tensor)
-        cg.const(self.is_scalar)
-        cg.out.call(2)
+        cg.load_const(self.is_scalar)
+        cg.body.call(2)
 
 
 def _attribute(name: str) -> Callable[[Any], Any]:
@@ -186,7 +200,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 @functools.cache
-def _functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
+def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
     """Functions of numpy that torch's numpy has too, by id."""
     import torch._numpy as torch_numpy
 
@@ -195,140 +209,144 @@ def _functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
         for name, function in vars(theirs).items():
             if name.startswith("_") or not callable(function) or isinstance(function, type):
                 continue
-            other = _array_of_arrays if name == "array" else getattr(ours, name, None)
+            other = _stack_nested_arrays if name == "array" else getattr(ours, name, None)
             if callable(other) and not isinstance(other, type):
                 found[id(function)] = (function, other)
     return found
 
 
-def _array_of_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
+def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
     """``numpy.array``, also of sequences of arrays, which torch's numpy refuses."""
     import torch._numpy
 
     torch_numpy: Any = torch._numpy
     if isinstance(data, (list, tuple)) and any(isinstance(d, (list, tuple, torch_numpy.ndarray)) for d in data):
-        data = torch_numpy.stack([_array_of_arrays(d) for d in data])
+        data = torch_numpy.stack([_stack_nested_arrays(d) for d in data])
     return torch_numpy.array(data, *args, **kwargs)
 
 
-class NumpyFunction(HeldValue):
+class NumpyFunctionVariable(RealObjectVariable):
     """A function of numpy."""
 
     def describe(self) -> str:
-        return f"numpy.{self.held.__name__}"
+        return f"numpy.{self.real_object.__name__}"
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def python(self, tx: Tracer) -> Any:
-        return self.held
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self.real_object
 
-    def key(self, tx: Tracer) -> Any:
-        return self.held
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.real_object
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        known = _functions().get(id(self.held))
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        known = _torch_numpy_functions().get(id(self.real_object))
         if known is None:
             raise Unsupported("unknown-call", f"{self.describe()} is called")
-        return call_numpy(tx, self.held.__name__, self.held, known[1], list(args), kwargs)
+        return call_numpy(tx, self.real_object.__name__, self.real_object, known[1], list(args), kwargs)
 
 
-class _Given:
+class _TensorArgument:
     """A tensor that is given to numpy as it is: numpy reads its memory, or asks it for a method."""
 
-    def __init__(self, tensor: TensorValue) -> None:
+    def __init__(self, tensor: TensorVariable) -> None:
         self.tensor = tensor
         self.is_scalar = False
 
 
-class _Leaf:
+class _LeafPlaceholder:
     """Stands for the n-th array, tensor or symbol among a call's arguments."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 def call_numpy(
-    tx: Tracer, name: str, numpys: Callable[..., Any], torchs: Callable[..., Any], args: Args, kwargs: Words
-) -> Value:
+    tx: Tracer, name: str, numpys: Callable[..., Any], torchs: Callable[..., Any], args: Args, kwargs: Kwargs
+) -> Variable:
     """``numpys(*args)`` as a node that calls ``torchs``; run at once where no array takes part and the result is none.
 
     Raises:
         Unsupported: torch's numpy gives another type, size or memory; or what numpy returns depends on values.
     """
-    leaves: list[_Leaves] = []
-    packed = [_collected(tx, force(tx, a), leaves) for a in args]
-    words = {k: _collected(tx, force(tx, v), leaves) for k, v in kwargs.items()}
-    if (known := _known_result(tx, name, numpys, packed, words, leaves)) is not None:
+    leaves: list[_LeafVariable] = []
+    packed = [_collect_leaves(tx, realize(tx, a), leaves) for a in args]
+    words = {k: _collect_leaves(tx, realize(tx, v), leaves) for k, v in kwargs.items()}
+    if (known := _constant_result(tx, name, numpys, packed, words, leaves)) is not None:
         return known
-    models = [_model(tx, a) for a in leaves]
+    models = [_probe_array(tx, a) for a in leaves]
     try:
-        wanted = numpys(*_placed(packed, models, theirs=True), **_placed(words, models, theirs=True))
+        wanted = numpys(
+            *_substitute_leaves(packed, models, theirs=True), **_substitute_leaves(words, models, theirs=True)
+        )
     except Exception as error:
         raise Unsupported("unknown-call", f"numpy.{name} raises {type(error).__name__}") from error
     if not leaves and not _holds_arrays(wanted):
-        return plain_result(tx, wanted)
-    _check_known(name)
-    for runner in (_Run(torchs, packed, words), _Run(torchs, packed, words, as_doubles=True)):
-        result = emit(tx, "call_function", InGraph(f"numpy.{name}", runner), list(map(_argument, leaves)), run=runner)
+        return non_array_result(tx, wanted)
+    _check_not_value_dependent(name)
+    for runner in (_TorchNumpyCall(torchs, packed, words), _TorchNumpyCall(torchs, packed, words, as_doubles=True)):
+        result = emit_node(
+            tx, "call_function", GraphCallable(f"numpy.{name}", runner), list(map(_leaf_argument, leaves)), run=runner
+        )
         try:
-            return _wrapped(tx, name, force(tx, result), wanted, leaves, models)
-        except _Differs:
-            if not any(isinstance(a, ArrayValue) and a.dtype.kind in "iub" for a in leaves):
+            return _wrap_result(tx, name, realize(tx, result), wanted, leaves, models)
+        except _ResultMismatch:
+            if not any(isinstance(a, NumpyNdarrayVariable) and a.dtype.kind in "iub" for a in leaves):
                 break
     raise Unsupported("unsupported-operation", f"numpy.{name} gives another kind of result than torch's numpy")
 
 
-_Leaves = ArrayValue | _Given | SymValue
+_LeafVariable = NumpyNdarrayVariable | _TensorArgument | SymNodeVariable
 
 
-def _known_result(
-    tx: Tracer, name: str, function: Callable[..., Any], packed: Any, words: Any, leaves: list[_Leaves]
-) -> Value | None:
+def _constant_result(
+    tx: Tracer, name: str, function: Callable[..., Any], packed: Any, words: Any, leaves: list[_LeafVariable]
+) -> Variable | None:
     """What numpy itself makes of constants, and of arrays made of them."""
-    from engine.trace.values.known_arrays import computed
+    from engine.trace.values.known_arrays import compute_constant
 
     def place(contents: Sequence[Any]) -> tuple[Any, Any]:
-        return _placed(packed, contents, theirs=True), _placed(words, contents, theirs=True)
+        return _substitute_leaves(packed, contents, theirs=True), _substitute_leaves(words, contents, theirs=True)
 
-    return computed(tx, name, function, place, leaves)
+    return compute_constant(tx, name, function, place, leaves)
 
 
-class _Differs(Exception):
+class _ResultMismatch(Exception):
     """torch's numpy gives another type, size or memory than numpy."""
 
 
-def _argument(leaf: _Leaves) -> Value:
-    return leaf if isinstance(leaf, SymValue) else leaf.tensor
+def _leaf_argument(leaf: _LeafVariable) -> Variable:
+    return leaf if isinstance(leaf, SymNodeVariable) else leaf.tensor
 
 
-def _collected(tx: Tracer, value: Value, leaves: list[_Leaves]) -> Any:
-    if isinstance(value, TensorValue):
-        array_of_tensor(tx, value)  # refuses what numpy cannot read
-        leaves.append(_Given(value))
-        return _Leaf(len(leaves) - 1)
-    if isinstance(value, ArrayValue) or (isinstance(value, SymValue) and has_hint(value.sym)):
+def _collect_leaves(tx: Tracer, value: Variable, leaves: list[_LeafVariable]) -> Any:
+    if isinstance(value, TensorVariable):
+        tensor_to_numpy(tx, value)  # refuses what numpy cannot read
+        leaves.append(_TensorArgument(value))
+        return _LeafPlaceholder(len(leaves) - 1)
+    if isinstance(value, NumpyNdarrayVariable) or (isinstance(value, SymNodeVariable) and has_hint(value.sym)):
         leaves.append(value)
-        return _Leaf(len(leaves) - 1)
-    if isinstance(value, (TupleValue, ListValue)):
-        items = [_collected(tx, force(tx, i), leaves) for i in value.items]
-        return tuple(items) if isinstance(value, TupleValue) else items
-    if isinstance(value, DictValue):
-        return {k: _collected(tx, force(tx, v), leaves) for k, (_, v) in value.entries.items()}
+        return _LeafPlaceholder(len(leaves) - 1)
+    if isinstance(value, (TupleVariable, ListVariable)):
+        items = [_collect_leaves(tx, realize(tx, i), leaves) for i in value.items]
+        return tuple(items) if isinstance(value, TupleVariable) else items
+    if isinstance(value, DictVariable):
+        return {k: _collect_leaves(tx, realize(tx, v), leaves) for k, (_, v) in value.entries.items()}
     try:
-        return value.python(tx)
-    except NotConstant:
-        raise Unsupported("unsupported-argument", f"numpy is called on a {value.type().__name__}") from None
+        return value.as_python_constant(tx)
+    except NotPythonConstant:
+        raise Unsupported("unsupported-argument", f"numpy is called on a {value.python_type().__name__}") from None
 
 
-def _placed(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
+def _substitute_leaves(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
     """Arguments with arrays in their places; for torch's numpy, types of elements become its own."""
-    if isinstance(packed, _Leaf):
-        return arrays[packed.number]
+    if isinstance(packed, _LeafPlaceholder):
+        return arrays[packed.index]
     if isinstance(packed, (tuple, list)):
-        return type(packed)(_placed(p, arrays, theirs=theirs) for p in packed)
+        return type(packed)(_substitute_leaves(p, arrays, theirs=theirs) for p in packed)
     if isinstance(packed, dict):
-        return {k: _placed(p, arrays, theirs=theirs) for k, p in packed.items()}
+        return {k: _substitute_leaves(p, arrays, theirs=theirs) for k, p in packed.items()}
     if not theirs and (isinstance(packed, np.dtype) or (isinstance(packed, type) and issubclass(packed, np.generic))):
         import torch._numpy as torch_numpy
 
@@ -336,23 +354,23 @@ def _placed(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
     return packed.item() if not theirs and isinstance(packed, np.generic) else packed
 
 
-def _model(tx: Tracer, of: _Leaves) -> Any:
+def _probe_array(tx: Tracer, of: _LeafVariable) -> Any:
     """An array, tensor or number like this one, to ask numpy with.
 
     Raises:
         Unsupported: values decide the array's size.
     """
-    if isinstance(of, SymValue):
+    if isinstance(of, SymNodeVariable):
         return hint(of.sym)
     fake = of.tensor.fake
-    unknown = next((size for size in fake.shape if is_unbacked(size)), None)
+    unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
     if unknown is not None:
-        raise needs_number(tx, unknown, "dynamic-output", "numpy on an array whose size depends on values")
+        raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on values")
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
-    if math.prod(shape) > _LIMIT:
+    if math.prod(shape) > _MAX_PROBE_ELEMENTS:
         raise Unsupported("unsupported-operation", "numpy on a very large array")
     tensor = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1)
-    if isinstance(of, _Given):
+    if isinstance(of, _TensorArgument):
         return tensor
     made = tensor.numpy()
     return made[()] if of.is_scalar else made
@@ -364,22 +382,22 @@ def _holds_arrays(result: Any) -> bool:
     return isinstance(result, np.ndarray)
 
 
-def plain_result(tx: Tracer, result: Any) -> Value:
+def non_array_result(tx: Tracer, result: Any) -> Variable:
     """What numpy returns, where that holds no array."""
     if isinstance(result, (tuple, list)):
-        items = [plain_result(tx, r) for r in result]
-        return ListValue(items) if isinstance(result, list) else TupleValue(items, type(result))
+        items = [non_array_result(tx, r) for r in result]
+        return ListVariable(items) if isinstance(result, list) else TupleVariable(items, type(result))
     if not isinstance(result, (np.generic, np.dtype, bool, int, float, complex, str, type(None), type)):
         raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
     return tx.from_python(result)
 
 
-def _check_known(name: str) -> None:
+def _check_not_value_dependent(name: str) -> None:
     if name in ("allclose", "array_equal", "array_equiv"):
         raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
 
 
-class _Run:
+class _TorchNumpyCall:
     """Calls a function of torch's numpy on tensors; arrays in its result are given as tensors."""
 
     def __init__(
@@ -396,334 +414,370 @@ class _Run:
 
         array: Any = getattr(torch._numpy, "ndarray")  # noqa: B009
         if self._as_doubles:
-            tensors = tuple(t.double() if isinstance(t, torch.Tensor) and _is_whole(t) else t for t in tensors)
+            tensors = tuple(t.double() if isinstance(t, torch.Tensor) and _is_integral(t) else t for t in tensors)
         arrays = [array(t) if isinstance(t, torch.Tensor) else t for t in tensors]
-        args = _placed(self._packed, arrays, theirs=False)
-        return _tensors(self._function(*args, **_placed(self._words, arrays, theirs=False)))
+        args = _substitute_leaves(self._packed, arrays, theirs=False)
+        return _arrays_to_tensors(self._function(*args, **_substitute_leaves(self._words, arrays, theirs=False)))
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
+def _is_integral(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _tensors(result: Any) -> Any:
+def _arrays_to_tensors(result: Any) -> Any:
     if isinstance(result, (tuple, list)):
-        return type(result)(map(_tensors, result)) if type(result) in (tuple, list) else tuple(map(_tensors, result))
+        return (
+            type(result)(map(_arrays_to_tensors, result))
+            if type(result) in (tuple, list)
+            else tuple(map(_arrays_to_tensors, result))
+        )
     return getattr(result, "tensor", result)
 
 
-def _wrapped(tx: Tracer, name: str, result: Value, wanted: Any, leaves: list[_Leaves], models: list[Any]) -> Value:
+def _wrap_result(
+    tx: Tracer, name: str, result: Variable, wanted: Any, leaves: list[_LeafVariable], models: list[Any]
+) -> Variable:
     """A result as a value, if it is of the kind that numpy gives."""
     if isinstance(wanted, (tuple, list)):
-        if not isinstance(result, SequenceValue) or len(result.items) != len(wanted):
-            raise _Differs
-        items = [_wrapped(tx, name, force(tx, r), w, leaves, models) for r, w in zip(result.items, wanted, strict=True)]
-        return ListValue(items) if isinstance(wanted, list) else TupleValue(items, type(wanted))
+        if not isinstance(result, SequenceVariable) or len(result.items) != len(wanted):
+            raise _ResultMismatch
+        items = [
+            _wrap_result(tx, name, realize(tx, r), w, leaves, models) for r, w in zip(result.items, wanted, strict=True)
+        ]
+        return ListVariable(items) if isinstance(wanted, list) else TupleVariable(items, type(wanted))
     if not isinstance(wanted, (np.ndarray, np.generic)):
-        if isinstance(result, Const) and (wanted is None or type(wanted) is type(result.value)):
+        if isinstance(result, ConstantVariable) and (wanted is None or type(wanted) is type(result.value)):
             return NONE if wanted is None else result
-        raise _Differs
-    if not isinstance(result, TensorValue):
-        raise _Differs
+        raise _ResultMismatch
+    if not isinstance(result, TensorVariable):
+        raise _ResultMismatch
     fake = result.fake
     sizes = tuple(map(hint, fake.shape)) if all(map(has_hint, fake.shape)) else None
     if fake.device.type != "cpu" or sizes != wanted.shape or _numpy_dtype(fake.dtype) != wanted.dtype:
-        raise _Differs
+        raise _ResultMismatch
     is_scalar = isinstance(wanted, np.generic)
     for leaf, model in zip(leaves, models, strict=True):
-        if isinstance(leaf, SymValue):
+        if isinstance(leaf, SymNodeVariable):
             continue
-        if leaf.tensor is result and wanted is model and isinstance(leaf, ArrayValue):
+        if leaf.tensor is result and wanted is model and isinstance(leaf, NumpyNdarrayVariable):
             return leaf
         memory = model.numpy() if isinstance(model, torch.Tensor) else model
         theirs = isinstance(wanted, np.ndarray) and isinstance(memory, np.ndarray) and np.shares_memory(wanted, memory)
         mine = fake.untyped_storage()._cdata == leaf.tensor.fake.untyped_storage()._cdata
         if theirs != mine and not is_scalar:
             if theirs:
-                raise _Differs
-            result = force(tx, result.call_method(tx, "clone", [], {}))
-            assert isinstance(result, TensorValue)
-    return ArrayValue(result, is_scalar=is_scalar)
+                raise _ResultMismatch
+            result = realize(tx, result.call_method(tx, "clone", [], {}))
+            assert isinstance(result, TensorVariable)
+    return NumpyNdarrayVariable(result, is_scalar=is_scalar)
 
 
 # Operators.
 
 
-def array_operator(tx: Tracer, function: Callable[..., Any], operands: list[Value]) -> Value | None:
+def numpy_operator(tx: Tracer, function: Callable[..., Any], operands: list[Variable]) -> Variable | None:
     """Python's operator on arrays; None where no operand is one."""
-    if not any(isinstance(o, ArrayValue) for o in operands):
+    if not any(isinstance(o, NumpyNdarrayVariable) for o in operands):
         return None
     return call_numpy(tx, function.__name__, function, function, operands, {})
 
 
-def _numbers() -> None:
+def _register_scalar_types() -> None:
     for cls in {v for v in vars(np).values() if isinstance(v, type) and issubclass(v, (np.number, np.bool_))}:
         if "Abstract" not in (cls.__doc__ or ""):
-            special(cls)(_number(cls))
+            register_rule(cls)(_scalar_type_rule(cls))
 
 
-def _number(cls: Any) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        from engine.trace.operations import fold_call
+def _scalar_type_rule(cls: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        from engine.trace.operations import fold_constant_call
 
-        return fold_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of what is not known is created")
+        return fold_constant_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of what is not known is created")
 
     return rule
 
 
-_numbers()
+_register_scalar_types()
 
 
-def _limits(of: Any) -> None:
+def _register_type_info(of: Any) -> None:
     """``np.finfo`` and ``np.iinfo``: what a type of numbers can hold."""
 
-    @special(of)
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        given = force(tx, args[0]) if len(args) == 1 and not kwargs else NONE
-        real = given.real() if isinstance(given.real(), (type, of)) else given.python(tx)
-        return tx.fold(of, real)
+    @register_rule(of)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given = realize(tx, args[0]) if len(args) == 1 and not kwargs else NONE
+        real = (
+            given.as_python_object()
+            if isinstance(given.as_python_object(), (type, of))
+            else given.as_python_constant(tx)
+        )
+        return tx.fold_constant(of, real)
 
 
-_limits(np.finfo)
-_limits(np.iinfo)
+_register_type_info(np.finfo)
+_register_type_info(np.iinfo)
 
 
-@special(np.dtype)
-def _dtype(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    from engine.trace.operations import fold_call
+@register_rule(np.dtype)
+def _dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    from engine.trace.operations import fold_constant_call
 
-    return fold_call(tx, np.dtype, args, kwargs, "numpy.dtype of what is not known")
+    return fold_constant_call(tx, np.dtype, args, kwargs, "numpy.dtype of what is not known")
 
 
 # From and to tensors.
 
 
-def array_of_tensor(tx: Tracer, tensor: TensorValue) -> Value:
+def tensor_to_numpy(tx: Tracer, tensor: TensorVariable) -> Variable:
     """``tensor.numpy()``."""
     fake = tensor.fake
     if fake.requires_grad or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
         raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
-    if fake.layout is not torch.strided or fake.dtype in _UNKNOWN_TO_NUMPY or tensor.type() not in _PLAIN:
+    if (
+        fake.layout is not torch.strided
+        or fake.dtype in _DTYPES_WITHOUT_NUMPY
+        or tensor.python_type() not in _PLAIN_TENSOR_TYPES
+    ):
         raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
-    return ArrayValue(tensor)
+    return NumpyNdarrayVariable(tensor)
 
 
-def array_by_force(tx: Tracer, tensor: TensorValue) -> Value:
+def tensor_to_numpy_forced(tx: Tracer, tensor: TensorVariable) -> Variable:
     """``tensor.numpy(force=True)``: of what numpy can hold, without its gradient."""
-    found: Value = tensor
+    found: Variable = tensor
     for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
-        found = force(tx, found.call_method(tx, method, [], {}))
-    assert isinstance(found, TensorValue)
-    return array_of_tensor(tx, found)
+        found = realize(tx, found.call_method(tx, method, [], {}))
+    assert isinstance(found, TensorVariable)
+    return tensor_to_numpy(tx, found)
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_UNKNOWN_TO_NUMPY = frozenset(
+_PLAIN_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_DTYPES_WITHOUT_NUMPY = frozenset(
     d
     for d in vars(torch).values()
     if isinstance(d, torch.dtype) and ("bfloat" in str(d) or "float8" in str(d) or "bits" in str(d))
 )
 
 
-@special(torch.from_numpy)
-def _from_numpy(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    array = force(tx, args[0])
-    if not isinstance(array, ArrayValue) or array.is_scalar:
+@register_rule(torch.from_numpy)
+def _from_numpy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    array = realize(tx, args[0])
+    if not isinstance(array, NumpyNdarrayVariable) or array.is_scalar:
         raise Unsupported("unknown-call", f"torch.from_numpy of {array.describe()}")
-    return emit(tx, "call_method", "detach", [array.tensor])
+    return emit_node(tx, "call_method", "detach", [array.tensor])
 
 
-def tensor_of(tx: Tracer, array: ArrayValue, kwargs: Words, *, copy: bool) -> Value:
+def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, copy: bool) -> Variable:
     """``torch.tensor(array)`` or ``torch.as_tensor(array)``."""
     words = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
     if set(kwargs) != set(words):
         raise Unsupported("unsupported-argument", "a tensor is made of an array with more than a dtype and a device")
-    words = {k: v for k, v in words.items() if not (isinstance(force(tx, v), Const) and force(tx, v).real() is None)}
-    if copy and (made := array.copied(tx)) is not None:
-        return emit(tx, "call_method", "to", [made], words) if words else made
+    words = {
+        k: v
+        for k, v in words.items()
+        if not (isinstance(realize(tx, v), ConstantVariable) and realize(tx, v).as_python_object() is None)
+    }
+    if copy and (made := array.copy_to_tensor(tx)) is not None:
+        return emit_node(tx, "call_method", "to", [made], words) if words else made
     if not copy and not words:
-        return emit(tx, "call_method", "detach", [array.tensor])
+        return emit_node(tx, "call_method", "detach", [array.tensor])
     return (
-        emit(tx, "call_method", "to", [array.tensor], {**words, "copy": Const(copy)})
+        emit_node(tx, "call_method", "to", [array.tensor], {**words, "copy": ConstantVariable(copy)})
         if words
-        else emit(tx, "call_method", "clone", [array.tensor])
+        else emit_node(tx, "call_method", "clone", [array.tensor])
     )
 
 
-def _made_tensor(make: Any, *, copy: bool) -> None:
-    @special(make)
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
+    @register_rule(make)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         given = list(args)
-        data = force(tx, given[0] if given else kwargs.get("data", NONE))
-        if isinstance(data, ArrayValue):
+        data = realize(tx, given[0] if given else kwargs.get("data", NONE))
+        if isinstance(data, NumpyNdarrayVariable):
             rest = dict(zip(("dtype", "device"), given[1:], strict=False)) | {
                 k: v for k, v in kwargs.items() if k != "data"
             }
-            return tensor_of(tx, data, rest, copy=copy)
-        if isinstance(data, RangeValue):
-            given[:1] = [ListValue([Const(n) for n in data.value])] if given else []
-            return emit(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
-        if len(given) == 1 and kwargs.keys() <= {"dtype", "device"} and (kind := _type_of_arrays(tx, data)) is not None:
+            return numpy_to_tensor(tx, data, rest, copy=copy)
+        if isinstance(data, RangeVariable):
+            given[:1] = [ListVariable([ConstantVariable(n) for n in data.value])] if given else []
+            return emit_node(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
+        if (
+            len(given) == 1
+            and kwargs.keys() <= {"dtype", "device"}
+            and (kind := _common_array_dtype(tx, data)) is not None
+        ):
             make([np.zeros(1)])  # torch warns once in a process that this is slow
-            words = {"dtype": Const(kind)} | {k: v for k, v in kwargs.items() if not is_none(force(tx, v))}
-            return emit(tx, "call_method", "to", [_stacked_arrays(tx, data)], words)
-        if _has_no_dtype(tx, args, kwargs) and _has_types_of_numpy(tx, data):
-            return _of_numpy_numbers(tx, make, data, args, kwargs)
-        if isinstance(data, (SequenceValue, SymValue)) and config.capture_scalar_outputs:
-            return _of_numbers(tx, make, data, args, kwargs)
-        return emit(tx, "call_function", make, args, kwargs)
+            words = {"dtype": ConstantVariable(kind)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
+            return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
+        if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
+            return _tensor_from_numpy_scalars(tx, make, data, args, kwargs)
+        if isinstance(data, (SequenceVariable, SymNodeVariable)) and config.capture_scalar_outputs:
+            return _tensor_from_scalars(tx, make, data, args, kwargs)
+        return emit_node(tx, "call_function", make, args, kwargs)
 
 
-def _has_types_of_numpy(tx: Tracer, data: Value) -> bool:
+def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
     """Whether a number among these, in lists of any depth, has a type of numpy's."""
-    data = force(tx, data)
-    if isinstance(data, SequenceValue):
-        return any(_has_types_of_numpy(tx, item) for item in data.items)
-    return isinstance(data, Const) and isinstance(data.value, np.generic)
+    data = realize(tx, data)
+    if isinstance(data, SequenceVariable):
+        return any(_contains_numpy_scalar(tx, item) for item in data.items)
+    return isinstance(data, ConstantVariable) and isinstance(data.value, np.generic)
 
 
-def _type_of_arrays(tx: Tracer, data: Value) -> torch.dtype | None:
+def _common_array_dtype(tx: Tracer, data: Variable) -> torch.dtype | None:
     """The one type of the arrays that lists of any depth consist of; None where they hold anything else."""
-    data = force(tx, data)
-    if isinstance(data, ArrayValue):
+    data = realize(tx, data)
+    if isinstance(data, NumpyNdarrayVariable):
         return None if data.is_scalar else data.tensor.fake.dtype
-    if not isinstance(data, SequenceValue) or not data.items:
+    if not isinstance(data, SequenceVariable) or not data.items:
         return None
-    kinds = {_type_of_arrays(tx, item) for item in data.items}
+    kinds = {_common_array_dtype(tx, item) for item in data.items}
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _stacked_arrays(tx: Tracer, data: Value) -> Value:
-    data = force(tx, data)
-    if isinstance(data, ArrayValue):
+def _stack_arrays(tx: Tracer, data: Variable) -> Variable:
+    data = realize(tx, data)
+    if isinstance(data, NumpyNdarrayVariable):
         return data.tensor
-    assert isinstance(data, SequenceValue)
-    return emit(tx, "call_function", torch.stack, [ListValue([_stacked_arrays(tx, item) for item in data.items])])
+    assert isinstance(data, SequenceVariable)
+    return emit_node(tx, "call_function", torch.stack, [ListVariable([_stack_arrays(tx, item) for item in data.items])])
 
 
-def _of_numpy_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -> Value:
+def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """A tensor of numbers that have types of numpy's, which decide its own."""
     if len(args) > 1:
         raise Unsupported("unsupported-argument", f"{make.__name__} of a number of numpy's with more by position")
-    (real,) = tx.constants([data])
+    (real,) = tx.as_python_constants([data])
     wanted = make(real).dtype
     plain = tx.from_python(torch.tensor(real).tolist())
     rest = {k: v for k, v in kwargs.items() if k != "data"}
-    return emit(tx, "call_function", make, [plain], {**rest, "dtype": Const(wanted)})
+    return emit_node(tx, "call_function", make, [plain], {**rest, "dtype": ConstantVariable(wanted)})
 
 
-def _of_numbers(tx: Tracer, make: Any, data: Value, args: Args, kwargs: Words) -> Value:
+def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """A tensor of nested sequences, in which tensors of one element are numbers."""
     kinds: set[torch.dtype] = set()
-    plain = _with_numbers(tx, data, kinds)
-    if any(isinstance(v, SymValue) for v in reached([plain])):
-        if all(leaf.type() is bool for leaf in _leaves(tx, data)):
+    plain = _unwrap_scalar_tensors(tx, data, kinds)
+    if any(isinstance(v, SymNodeVariable) for v in reachable_variables([plain])):
+        if all(leaf.python_type() is bool for leaf in _flat_items(tx, data)):
             kinds.add(torch.bool)
         make = torch._refs.tensor  # which takes symbols, as torch's own constructors do not
     elif not kinds:
-        return emit(tx, "call_function", make, args, kwargs)
-    words = {**kwargs, "dtype": Const(kinds.pop())} if len(kinds) == 1 and _has_no_dtype(tx, args, kwargs) else kwargs
+        return emit_node(tx, "call_function", make, args, kwargs)
+    words = (
+        {**kwargs, "dtype": ConstantVariable(kinds.pop())}
+        if len(kinds) == 1 and _has_no_dtype(tx, args, kwargs)
+        else kwargs
+    )
     if kinds and words is kwargs and _has_no_dtype(tx, args, kwargs):
         raise Unsupported("unsupported-argument", "a tensor is made of numbers and tensors of several types")
     rest = {k: v for k, v in words.items() if k != "data"}
-    return emit(tx, "call_function", make, [plain, *args[1:]], rest)
+    return emit_node(tx, "call_function", make, [plain, *args[1:]], rest)
 
 
-def _leaves(tx: Tracer, data: Value) -> list[Value]:
-    data = force(tx, data)
-    return [leaf for item in data.items for leaf in _leaves(tx, item)] if isinstance(data, SequenceValue) else [data]
+def _flat_items(tx: Tracer, data: Variable) -> list[Variable]:
+    data = realize(tx, data)
+    return (
+        [leaf for item in data.items for leaf in _flat_items(tx, item)]
+        if isinstance(data, SequenceVariable)
+        else [data]
+    )
 
 
-def _has_no_dtype(tx: Tracer, args: Args, kwargs: Words) -> bool:
-    return is_none(force(tx, kwargs.get("dtype", args[1] if len(args) > 1 else NONE)))
+def _has_no_dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> bool:
+    return is_none(realize(tx, kwargs.get("dtype", args[1] if len(args) > 1 else NONE)))
 
 
-def _with_numbers(tx: Tracer, data: Value, kinds: set[torch.dtype]) -> Value:
-    data = force(tx, data)
-    if isinstance(data, SequenceValue):
-        return ListValue([_with_numbers(tx, item, kinds) for item in data.items])
-    if isinstance(data, ArrayValue) and data.is_scalar:
+def _unwrap_scalar_tensors(tx: Tracer, data: Variable, kinds: set[torch.dtype]) -> Variable:
+    data = realize(tx, data)
+    if isinstance(data, SequenceVariable):
+        return ListVariable([_unwrap_scalar_tensors(tx, item, kinds) for item in data.items])
+    if isinstance(data, NumpyNdarrayVariable) and data.is_scalar:
         data = data.tensor
-    if isinstance(data, TensorValue) and data.fake.numel() == 1:
+    if isinstance(data, TensorVariable) and data.fake.numel() == 1:
         kinds.add(data.fake.dtype)
         return data.call_method(tx, "item", [], {})
-    if isinstance(data, SymValue) and data.type() is bool:
-        return emit(tx, "call_function", torch.sym_ite, [data, Const(1), Const(0)])
-    if isinstance(data, SymValue) or not kinds:
+    if isinstance(data, SymNodeVariable) and data.python_type() is bool:
+        return emit_node(tx, "call_function", torch.sym_ite, [data, ConstantVariable(1), ConstantVariable(0)])
+    if isinstance(data, SymNodeVariable) or not kinds:
         return data
-    kinds.add(torch.get_default_dtype() if data.type() is float else torch.int64)
+    kinds.add(torch.get_default_dtype() if data.python_type() is float else torch.int64)
     return data
 
 
-@special(torch._shape_as_tensor)
-def _shape_as_tensor(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of = force(tx, args[0])
-    if not isinstance(of, TensorValue) or len(args) > 1 or kwargs:
-        return emit(tx, "call_function", torch._shape_as_tensor, args, kwargs)
-    sizes = ListValue(list(sequence_items(tx, of.get_attr(tx, "shape"))))
-    return force(tx, tx.fixed(torch.tensor).call(tx, [sizes], {"dtype": Const(torch.int64)}))
+@register_rule(torch._shape_as_tensor)
+def _shape_as_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if not isinstance(of, TensorVariable) or len(args) > 1 or kwargs:
+        return emit_node(tx, "call_function", torch._shape_as_tensor, args, kwargs)
+    sizes = ListVariable(list(sequence_items(tx, of.get_attr(tx, "shape"))))
+    return realize(tx, tx.wrap_static(torch.tensor).call(tx, [sizes], {"dtype": ConstantVariable(torch.int64)}))
 
 
-@special(torch.Tensor.new_tensor)
-def _new_tensor(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of = force(tx, args[0])
-    data = force(tx, args[1] if len(args) > 1 else kwargs["data"])
-    if _has_types_of_numpy(tx, data):
+@register_rule(torch.Tensor.new_tensor)
+def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    data = realize(tx, args[1] if len(args) > 1 else kwargs["data"])
+    if _contains_numpy_scalar(tx, data):
         raise Unsupported("unsupported-argument", "new_tensor of numbers of numpy's types")
-    if not isinstance(of, TensorValue) or of.type() not in _PLAIN or not isinstance(data, SequenceValue):
-        return emit(tx, "call_method", "new_tensor", args, kwargs)
+    if (
+        not isinstance(of, TensorVariable)
+        or of.python_type() not in _PLAIN_TENSOR_TYPES
+        or not isinstance(data, SequenceVariable)
+    ):
+        return emit_node(tx, "call_method", "new_tensor", args, kwargs)
     words = {k: v for k, v in kwargs.items() if k != "data"}
-    words.setdefault("dtype", Const(of.fake.dtype))
-    words.setdefault("device", Const(of.fake.device))
-    return force(tx, tx.fixed(torch.tensor).call(tx, [data], words))
+    words.setdefault("dtype", ConstantVariable(of.fake.dtype))
+    words.setdefault("device", ConstantVariable(of.fake.device))
+    return realize(tx, tx.wrap_static(torch.tensor).call(tx, [data], words))
 
 
-_made_tensor(torch.tensor, copy=True)
-_made_tensor(torch.as_tensor, copy=False)
-_made_tensor(torch.asarray, copy=False)
+_register_tensor_constructor(torch.tensor, copy=True)
+_register_tensor_constructor(torch.as_tensor, copy=False)
+_register_tensor_constructor(torch.asarray, copy=False)
 
 
 # Reading real arrays.
 
 
-@wraps(np.ndarray)
-def _array(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tensor = tensor_of_array(real)
+@register_builder(np.ndarray)
+def _array(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tensor = tensor_from_array(real)
     if tensor is None or not real.flags.writeable:
         raise Unsupported("unsupported-operation", f"an array of {real.dtype}")
     tx.guard_type(real, origin, "the array takes part in the computation")
-    value = tx.wrap(tensor, ArrayTensor(origin))
-    assert isinstance(value, TensorValue)
-    return ArrayValue(value, origin=origin, held=real)
+    value = tx.wrap(tensor, NumpyTensorSource(origin))
+    assert isinstance(value, TensorVariable)
+    return NumpyNdarrayVariable(value, source=origin, real_object=real)
 
 
-def _is_function(real: Any) -> bool:
-    return isinstance(real, np.ufunc) or id(real) in _functions()
+def _is_numpy_function(real: Any) -> bool:
+    return isinstance(real, np.ufunc) or id(real) in _torch_numpy_functions()
 
 
 def _looks_like_numpy(real: Any) -> bool:
     return type(real).__module__.startswith("numpy") or getattr(real, "__module__", "") == "numpy"
 
 
-@wraps_if(20, lambda real: _looks_like_numpy(real) and _is_function(real))
-def _function(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tx.guard_object(real, origin, "it was called")
-    return NumpyFunction(real, origin)
+@register_builder_if(20, lambda real: _looks_like_numpy(real) and _is_numpy_function(real))
+def _function(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "it was called")
+    return NumpyFunctionVariable(real, origin)
 
 
-def _python_functions() -> None:
+def _register_python_functions() -> None:
     """Functions of numpy that are written in Python would be looked into."""
     for module in (np, np.linalg, np.fft):
         for function in vars(module).values():
             if isinstance(function, types.FunctionType) and function.__module__.startswith("numpy"):
-                special(function)(_calls(function))
+                register_rule(function)(_numpy_function_rule(function))
 
 
-def _calls(function: Any) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return NumpyFunction(function, Fixed(function, function.__name__)).call(tx, args, kwargs)
+def _numpy_function_rule(function: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return NumpyFunctionVariable(function, ConstantSource(function, function.__name__)).call(tx, args, kwargs)
 
     return rule
 
 
-_python_functions()
+_register_python_functions()

@@ -6,19 +6,19 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from engine.trace import operations
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.rules import special
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.rules import register_rule
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
 def _operator_rule(run: Any, symbol: str, count: int) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        made: Value = run(tx, symbol, *args[:count])
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        made: Variable = run(tx, symbol, *args[:count])
         return made
 
     return rule
@@ -26,22 +26,28 @@ def _operator_rule(run: Any, symbol: str, count: int) -> Any:
 
 def _register_operators() -> None:
     for symbol, (fn, _) in (*operations.BINARY.items(), *operations.INPLACE.items()):
-        special(fn)(_operator_rule(operations.binary, symbol, 2))
+        register_rule(fn)(_operator_rule(operations.binary_op, symbol, 2))
     for symbol, (compare, _, _) in operations.COMPARE.items():
-        special(compare)(_operator_rule(operations.compare, symbol, 2))
+        register_rule(compare)(_operator_rule(operations.compare_op, symbol, 2))
     for symbol, unary in operations.UNARY.items():
-        special(unary)(_operator_rule(operations.unary, symbol, 1))
-    special(operator.getitem)(lambda tx, args, kwargs: force(tx, args[0]).get_item(tx, force(tx, args[1])))
-    special(operator.setitem)(_setitem)
-    special(operator.not_)(lambda tx, args, kwargs: Const(not force(tx, args[0]).truth(tx)))
-    special(operator.truth)(lambda tx, args, kwargs: Const(force(tx, args[0]).truth(tx)))
-    special(operator.is_)(lambda tx, args, kwargs: Const(operations.is_same(tx, args[0], args[1])))
-    special(operator.is_not)(lambda tx, args, kwargs: Const(not operations.is_same(tx, args[0], args[1])))
-    special(operator.contains)(lambda tx, args, kwargs: Const(force(tx, args[0]).contains(tx, force(tx, args[1]))))
+        register_rule(unary)(_operator_rule(operations.unary_op, symbol, 1))
+    register_rule(operator.getitem)(lambda tx, args, kwargs: realize(tx, args[0]).get_item(tx, realize(tx, args[1])))
+    register_rule(operator.setitem)(_setitem)
+    register_rule(operator.not_)(lambda tx, args, kwargs: ConstantVariable(not realize(tx, args[0]).is_truthy(tx)))
+    register_rule(operator.truth)(lambda tx, args, kwargs: ConstantVariable(realize(tx, args[0]).is_truthy(tx)))
+    register_rule(operator.is_)(
+        lambda tx, args, kwargs: ConstantVariable(operations.is_same_object(tx, args[0], args[1]))
+    )
+    register_rule(operator.is_not)(
+        lambda tx, args, kwargs: ConstantVariable(not operations.is_same_object(tx, args[0], args[1]))
+    )
+    register_rule(operator.contains)(
+        lambda tx, args, kwargs: ConstantVariable(realize(tx, args[0]).contains(tx, realize(tx, args[1])))
+    )
 
 
-def _setitem(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    force(tx, args[0]).set_item(tx, force(tx, args[1]), args[2])
+def _setitem(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    realize(tx, args[0]).set_item(tx, realize(tx, args[1]), args[2])
     return NONE
 
 

@@ -8,41 +8,41 @@ import torch
 import torch.nested
 from torch._library.custom_ops import CustomOpDef
 
-from engine.ir.in_graph import InGraph
-from engine.ir.origin import Attr, Origin
-from engine.trace.graph_builder import emit
+from engine.ir.in_graph import GraphCallable
+from engine.ir.origin import AttrSource, Source
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.methods import BuiltinValue
-from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue, TupleValue
-from engine.trace.values.symbolic import SymValue
-from engine.trace.values.wrap import wraps, wraps_if
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.methods import BuiltinVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.sequences import ListVariable, TupleVariable
+from engine.trace.values.symbolic import SymNodeVariable
+from engine.trace.values.wrap import register_builder, register_builder_if
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-@wraps(CustomOpDef)
-def _custom_op(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tx.guard_object(real, origin, "the operator was called")
-    return BuiltinValue(real._opoverload, origin)
+@register_builder(CustomOpDef)
+def _custom_op(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "the operator was called")
+    return BuiltinVariable(real._opoverload, origin)
 
 
-class ScriptFunction(BuiltinValue):
+class ScriptFunctionVariable(BuiltinVariable):
     """A function that TorchScript compiled: one node."""
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return emit(tx, "call_function", InGraph(str(self.held.name), self.held), args, kwargs)
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return emit_node(tx, "call_function", GraphCallable(str(self.real_object.name), self.real_object), args, kwargs)
 
 
-@wraps(torch.jit.ScriptFunction)
-def _script_function(tx: Tracer, real: Any, origin: Origin) -> Value:
-    tx.guard_object(real, origin, "the script function was called")
-    return ScriptFunction(real, origin)
+@register_builder(torch.jit.ScriptFunction)
+def _script_function(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "the script function was called")
+    return ScriptFunctionVariable(real, origin)
 
 
 def _is_compiled_module(real: Any) -> bool:
@@ -50,14 +50,14 @@ def _is_compiled_module(real: Any) -> bool:
     return kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame"
 
 
-@wraps_if(0, _is_compiled_module)
-def _compiled_module(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder_if(0, _is_compiled_module)
+def _compiled_module(tx: Tracer, real: Any, origin: Source) -> Variable:
     """A module under ``torch.compile``: the module inside it."""
     tx.guard_type(real, origin, "the module inside it was used")
-    return tx.wrap(real._orig_mod, Attr(origin, "_orig_mod"))
+    return tx.wrap(real._orig_mod, AttrSource(origin, "_orig_mod"))
 
 
-_CONSTRUCTORS = {
+_LEGACY_TENSOR_TYPES = {
     torch.FloatTensor: torch.float32,
     torch.DoubleTensor: torch.float64,
     torch.HalfTensor: torch.float16,
@@ -70,59 +70,59 @@ _CONSTRUCTORS = {
 }
 
 
-def _constructor(make: Any, dtype: torch.dtype | None) -> None:
-    @special(make)
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        given = [force(tx, a) for a in args]
-        wanted = Const(dtype or torch.get_default_dtype())
+def _register_legacy_constructor(make: Any, dtype: torch.dtype | None) -> None:
+    @register_rule(make)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given = [realize(tx, a) for a in args]
+        wanted = ConstantVariable(dtype or torch.get_default_dtype())
         if kwargs or (dtype is None and torch.get_default_dtype() is not torch.float32):
             raise Unsupported("unknown-call", f"{make.__name__} is created")
-        if len(given) == 1 and given[0].type() is torch.Size:
-            return emit(tx, "call_function", torch.empty, given, {"dtype": wanted})
-        if len(given) == 1 and type(given[0]) in (ListValue, TupleValue):
-            return tx.fixed(torch.tensor).call(tx, list(given), {"dtype": wanted})
-        if all(isinstance(a, (Const, SymValue)) and a.type() is int for a in given):
-            sizes = TupleValue(list(given) or [Const(0)])
-            return emit(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
+        if len(given) == 1 and given[0].python_type() is torch.Size:
+            return emit_node(tx, "call_function", torch.empty, given, {"dtype": wanted})
+        if len(given) == 1 and type(given[0]) in (ListVariable, TupleVariable):
+            return tx.wrap_static(torch.tensor).call(tx, list(given), {"dtype": wanted})
+        if all(isinstance(a, (ConstantVariable, SymNodeVariable)) and a.python_type() is int for a in given):
+            sizes = TupleVariable(list(given) or [ConstantVariable(0)])
+            return emit_node(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
         raise Unsupported("unknown-call", f"{make.__name__} is created")
 
 
-_constructor(torch.Tensor, None)
-for _make, _dtype in _CONSTRUCTORS.items():
-    _constructor(_make, _dtype)
+_register_legacy_constructor(torch.Tensor, None)
+for _make, _dtype in _LEGACY_TENSOR_TYPES.items():
+    _register_legacy_constructor(_make, _dtype)
 
 
-def _makes_nested(make: Any) -> None:
-    @special(make)
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _register_nested_constructor(make: Any) -> None:
+    @register_rule(make)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         """One dense tensor and offsets are captured; tensors beside each other, which no graph can hold, are not."""
-        layout = force(tx, args[3] if len(args) > 3 else kwargs.get("layout", NONE))
-        if not isinstance(layout, Const) or layout.value is not torch.jagged:
+        layout = realize(tx, args[3] if len(args) > 3 else kwargs.get("layout", NONE))
+        if not isinstance(layout, ConstantVariable) or layout.value is not torch.jagged:
             raise Unsupported("unknown-call", "a nested tensor is created whose layout is not torch.jagged")
-        return emit(tx, "call_function", make, args, kwargs)
+        return emit_node(tx, "call_function", make, args, kwargs)
 
 
-_makes_nested(torch.nested.nested_tensor)
-_makes_nested(torch.nested.as_nested_tensor)
+_register_nested_constructor(torch.nested.nested_tensor)
+_register_nested_constructor(torch.nested.as_nested_tensor)
 
 
-class FunctionTable(Value):
+class FunctionNamespaceVariable(Variable):
     """``torch._C._VariableFunctions``: torch's functions as attributes."""
 
-    def __init__(self, held: Any, origin: Origin) -> None:
-        self.held = held
-        self.origin = origin
+    def __init__(self, real_object: Any, source: Source) -> None:
+        self.real_object = real_object
+        self.source = source
 
-    def type(self) -> type:
-        return type(self.held)
+    def python_type(self) -> type:
+        return type(self.real_object)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         try:
-            return tx.fixed(getattr(self.held, name))
+            return tx.wrap_static(getattr(self.real_object, name))
         except AttributeError as error:
-            raise tx.user_exception(error) from error
+            raise tx.make_user_exception(error) from error
 
 
-@wraps(type(torch._C._VariableFunctions))
-def _function_table(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return FunctionTable(real, origin)
+@register_builder(type(torch._C._VariableFunctions))
+def _function_table(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return FunctionNamespaceVariable(real, origin)

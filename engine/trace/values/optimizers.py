@@ -7,27 +7,27 @@ from typing import Any
 
 import torch
 
-from engine.trace.values.rules import KEPT_FROM_DYNAMO
+from engine.trace.values.rules import DISABLE_DYNAMO_CODE
 
-MODULES = "torch.optim"
-_INNER = "_torchdynamo_orig_callable"
+OPTIM_PACKAGE = "torch.optim"
+_DYNAMO_ORIG_CALLABLE = "_torchdynamo_orig_callable"
 
 
-def is_optimizers(module: str | None) -> bool:
+def is_optimizer_module(module: str | None) -> bool:
     """Whether a module is one of torch's optimizers."""
-    return module is not None and f"{module}.".startswith(f"{MODULES}.")
+    return module is not None and f"{module}.".startswith(f"{OPTIM_PACKAGE}.")
 
 
-def traced_anyway(fn: FunctionType) -> FunctionType | None:
+def unwrap_disabled_optimizer_function(fn: FunctionType) -> FunctionType | None:
     """The function of an optimizer that torch keeps from its own compiler, as it was written; None for any other."""
     # What torch._disable_dynamo gives makes the disabled function at its first call.
-    inner = fn.__dict__.get("__wrapped__" if fn.__code__ is KEPT_FROM_DYNAMO else _INNER)
-    while isinstance(inner, FunctionType) and _INNER in inner.__dict__:
-        inner = inner.__dict__[_INNER]
-    return inner if isinstance(inner, FunctionType) and is_optimizers(inner.__module__) else None
+    inner = fn.__dict__.get("__wrapped__" if fn.__code__ is DISABLE_DYNAMO_CODE else _DYNAMO_ORIG_CALLABLE)
+    while isinstance(inner, FunctionType) and _DYNAMO_ORIG_CALLABLE in inner.__dict__:
+        inner = inner.__dict__[_DYNAMO_ORIG_CALLABLE]
+    return inner if isinstance(inner, FunctionType) and is_optimizer_module(inner.__module__) else None
 
 
-def _restoring() -> CodeType | None:
+def _find_use_grad_code() -> CodeType | None:
     """The code around each optimizer's ``step``, whose one handler puts grad mode back."""
     todo: list[Any] = [torch.optim.SGD.step]
     while todo:
@@ -39,5 +39,5 @@ def _restoring() -> CodeType | None:
     return None
 
 
-RESTORES = _restoring()
+USE_GRAD_CODE = _find_use_grad_code()
 """Compiled code puts grad mode back by itself when a graph raises."""

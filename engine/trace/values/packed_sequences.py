@@ -6,32 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.trace.graph_builder import emit
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Value, force
-from engine.trace.values.rules import special
-from engine.trace.values.sequences import SequenceValue
+from engine.trace.values.base import Variable, realize
+from engine.trace.values.rules import register_rule
+from engine.trace.values.sequences import SequenceVariable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
-def _recurrent(function: Any) -> None:
+def _register_recurrent(function: Any) -> None:
     """A recurrent network, which takes a packed sequence in another form: with batch sizes in second place."""
 
-    @special(function)
-    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if len(args) > 3 and isinstance(force(tx, args[3]), SequenceValue):
+    @register_rule(function)
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if len(args) > 3 and isinstance(realize(tx, args[3]), SequenceVariable):
             raise Unsupported(
                 "dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on values"
             )
-        return emit(tx, "call_function", function, args, kwargs)
+        return emit_node(tx, "call_function", function, args, kwargs)
 
 
 for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
-    _recurrent(_function)
+    _register_recurrent(_function)
 
 
-@special(torch._pack_padded_sequence, torch._pad_packed_sequence)
-def _depends_on_lengths(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+@register_rule(torch._pack_padded_sequence, torch._pad_packed_sequence)
+def _break_on_packing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     raise Unsupported("dynamic-output", "how long a packed sequence is depends on values")

@@ -7,91 +7,95 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace import operations
 from engine.trace.signals import Unsupported
-from engine.trace.support import filled_buffer
-from engine.trace.values.base import NONE, Value, force
-from engine.trace.values.constants import DATES
-from engine.trace.values.iterators import SequenceIterator
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.rules import special
+from engine.trace.support import make_buffer
+from engine.trace.values.base import NONE, Variable, realize
+from engine.trace.values.constants import DATETIME_TYPES
+from engine.trace.values.iterators import SequenceIteratorVariable
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.rules import register_rule
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-def _constructor(cls: type) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        return operations.fold_call(tx, cls, args, kwargs, f"{cls.__name__} of values that are not known is created")
+def _datetime_constructor(cls: type) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return operations.fold_constant_call(
+            tx, cls, args, kwargs, f"{cls.__name__} of values that are not known is created"
+        )
 
     return rule
 
 
-for _cls in DATES:
-    special(_cls)(_constructor(_cls))
+for _cls in DATETIME_TYPES:
+    register_rule(_cls)(_datetime_constructor(_cls))
 
 
-class BufferValue(Value):
+class IOBufferVariable(Variable):
     """An ``io.StringIO`` or ``io.BytesIO`` made in traced code; ``held`` is one like it, to which the same is done."""
 
     is_mutable = True
 
-    def __init__(self, held: Any) -> None:
-        self.held = held
+    def __init__(self, real_object: Any) -> None:
+        self.real_object = real_object
 
-    def type(self) -> type:
-        return type(self.held)
+    def python_type(self) -> type:
+        return type(self.real_object)
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("closed", "newlines", "line_buffering"):
-            return tx.fold(getattr, self.held, name)
-        if callable(getattr(type(self.held), name, None)):
-            return MethodOf(self, name)
-        if not hasattr(self.held, name):
-            tx.raise_error(AttributeError, f"'_io.{type(self.held).__name__}' object has no attribute '{name}'")
+            return tx.fold_constant(getattr, self.real_object, name)
+        if callable(getattr(type(self.real_object), name, None)):
+            return BuiltinMethodVariable(self, name)
+        if not hasattr(self.real_object, name):
+            tx.raise_error(AttributeError, f"'_io.{type(self.real_object).__name__}' object has no attribute '{name}'")
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:
             case "__enter__":
-                tx.fold(lambda: self.held.__enter__() and None)
+                tx.fold_constant(lambda: self.real_object.__enter__() and None)
                 return self
             case "__iter__":
-                return self.iterate(tx)
+                return self.get_iterator(tx)
             case "__exit__":
-                tx.changes += 1
-                self.held.close()
+                tx.mutation_count += 1
+                self.real_object.close()
                 return NONE
             case "writelines":
-                for item in tx.sequence(args[0]):
+                for item in tx.unpack_iterable(args[0]):
                     self.call_method(tx, "write", [item], {})
                 return NONE
         if name not in _BUFFER_METHODS:
-            raise self.refuse(f"the method {name!r}")
-        tx.changes += 1
-        return operations.fold_call(tx, getattr(self.held, name), args, kwargs, f"{name}() with what is not known")
+            raise self.unsupported(f"the method {name!r}")
+        tx.mutation_count += 1
+        return operations.fold_constant_call(
+            tx, getattr(self.real_object, name), args, kwargs, f"{name}() with what is not known"
+        )
 
-    def iterate(self, tx: Tracer) -> Value:
-        tx.changes += 1
-        lines = tx.fold(lambda: list(self.held))
-        return SequenceIterator(list(tx.sequence(lines)), type(iter(())))
+    def get_iterator(self, tx: Tracer) -> Variable:
+        tx.mutation_count += 1
+        lines = tx.fold_constant(lambda: list(self.real_object))
+        return SequenceIteratorVariable(list(tx.unpack_iterable(lines)), type(iter(())))
 
-    def reconstruct(self, cg: Codegen) -> None:
-        if self.held.closed:
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.real_object.closed:
             raise Unsupported("side-effect", "rebuilding a buffer that was closed")
-        cg.helper(filled_buffer, 0)
-        cg.const(type(self.held))
-        cg.const(self.held.getvalue())
-        cg.const(self.held.tell())
-        cg.out.call(3)
+        cg.load_helper(make_buffer, 0)
+        cg.load_const(type(self.real_object))
+        cg.load_const(self.real_object.getvalue())
+        cg.load_const(self.real_object.tell())
+        cg.body.call(3)
 
 
 _BUFFER_METHODS = frozenset(
@@ -99,25 +103,25 @@ _BUFFER_METHODS = frozenset(
 )
 
 
-def _buffer(cls: Any) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        values = tx.constants(args)
-        words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
+def _buffer_constructor(cls: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        values = tx.as_python_constants(args)
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
         try:
-            return BufferValue(cls(*values, **words))
+            return IOBufferVariable(cls(*values, **words))
         except (TypeError, ValueError) as error:
-            raise tx.user_exception(error) from error
+            raise tx.make_user_exception(error) from error
 
     return rule
 
 
-special(io.StringIO)(_buffer(io.StringIO))
-special(io.BytesIO)(_buffer(io.BytesIO))
+register_rule(io.StringIO)(_buffer_constructor(io.StringIO))
+register_rule(io.BytesIO)(_buffer_constructor(io.BytesIO))
 
 
-def write_line(tx: Tracer, to: BufferValue, args: Args, kwargs: Words) -> Value:
+def print_to_buffer(tx: Tracer, to: IOBufferVariable, args: Args, kwargs: Kwargs) -> Variable:
     """``print(*args, file=to)``."""
-    words = {name: force(tx, kwargs.get(name, NONE)).python(tx) for name in ("sep", "end")}
-    texts = [str(force(tx, tx.fixed(str).call(tx, [a], {})).python(tx)) for a in args]
-    tx.changes += 1
-    return tx.fold(lambda: print(*texts, file=to.held, **words))
+    words = {name: realize(tx, kwargs.get(name, NONE)).as_python_constant(tx) for name in ("sep", "end")}
+    texts = [str(realize(tx, tx.wrap_static(str).call(tx, [a], {})).as_python_constant(tx)) for a in args]
+    tx.mutation_count += 1
+    return tx.fold_constant(lambda: print(*texts, file=to.real_object, **words))

@@ -4,61 +4,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.origin import Origin
+from engine.ir.origin import Source
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Value, force, is_none
-from engine.trace.values.classes import raise_accessor_missing
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.rules import special
-from engine.trace.values.wrap import wraps_if
+from engine.trace.values.base import NONE, Variable, is_none, realize
+from engine.trace.values.classes import raise_missing_accessor
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.wrap import register_builder_if
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
-class PropertyValue(ObjectValue):
+class PropertySubclassVariable(UserDefinedObjectVariable):
     """An instance of a subclass of ``property``, from outside."""
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
 
-def _is_own_kind(real: object) -> bool:
+def _is_property_subclass(real: object) -> bool:
     return isinstance(real, property) and type(real) is not property
 
 
-@wraps_if(55, _is_own_kind)
-def _property(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder_if(55, _is_property_subclass)
+def _property(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "its accessors were used")
-    return PropertyValue(type(real), origin, real)
+    return PropertySubclassVariable(type(real), origin, real)
 
 
-def _accessor(tx: Tracer, given: Value, of: Value, which: str, word: str) -> Value:
+def _find_accessor(tx: Tracer, given: Variable, of: Variable, which: str, word: str) -> Variable:
     """The function behind a property, as ``super().__get__`` and its like call it."""
-    descriptor = force(tx, given)
-    if not isinstance(descriptor, PropertyValue):
+    descriptor = realize(tx, given)
+    if not isinstance(descriptor, PropertySubclassVariable):
         raise Unsupported("unknown-call", f"an accessor of {descriptor.describe()} is called by name")
-    function = force(tx, descriptor.get_attr(tx, which))
+    function = realize(tx, descriptor.get_attr(tx, which))
     if is_none(function):
-        raise_accessor_missing(tx, descriptor.real(), of.type(), word)
+        raise_missing_accessor(tx, descriptor.as_python_object(), of.python_type(), word)
     return function
 
 
-@special(vars(property)["__get__"])
-def _get(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    of = force(tx, args[1])
-    return args[0] if is_none(of) else _accessor(tx, args[0], of, "fget", "getter").call(tx, [of], {})
+@register_rule(vars(property)["__get__"])
+def _get(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    of = realize(tx, args[1])
+    return args[0] if is_none(of) else _find_accessor(tx, args[0], of, "fget", "getter").call(tx, [of], {})
 
 
-@special(vars(property)["__set__"])
-def _set(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    of = force(tx, args[1])
-    _accessor(tx, args[0], of, "fset", "setter").call(tx, [of, args[2]], {})
+@register_rule(vars(property)["__set__"])
+def _set(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    of = realize(tx, args[1])
+    _find_accessor(tx, args[0], of, "fset", "setter").call(tx, [of, args[2]], {})
     return NONE
 
 
-@special(vars(property)["__delete__"])
-def _delete(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    of = force(tx, args[1])
-    _accessor(tx, args[0], of, "fdel", "deleter").call(tx, [of], {})
+@register_rule(vars(property)["__delete__"])
+def _delete(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    of = realize(tx, args[1])
+    _find_accessor(tx, args[0], of, "fdel", "deleter").call(tx, [of], {})
     return NONE

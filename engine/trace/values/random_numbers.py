@@ -8,201 +8,209 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.origin import Drawn, DrawState, Fixed, Origin
-from engine.ir.value_guard import Equals
-from engine.trace.graph_builder import emit, evaluate
+from engine.ir.origin import ConstantSource, RandomDrawSource, RandomStateSource, Source
+from engine.ir.value_guard import EqualsMatch
+from engine.trace.graph_builder import emit_node, evaluate_on_fakes
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.rules import special
-from engine.trace.values.sequences import ListValue, sequence_items
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.wrap import wraps
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.sequences import ListVariable, sequence_items
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.wrap import register_builder
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
-_OF_NUMBERS = frozenset(
+_NUMBER_METHODS = frozenset(
     "random uniform triangular randint randrange getrandbits randbytes gauss normalvariate lognormvariate expovariate vonmisesvariate "
     "gammavariate betavariate paretovariate weibullvariate".split()
 )
-_INPUTS = _OF_NUMBERS - {"randbytes"}
+_GRAPH_INPUT_METHODS = _NUMBER_METHODS - {"randbytes"}
 """What can be drawn for a graph: numbers."""
-_OF_ITEMS = frozenset(("choice", "choices", "sample"))
+_ITEM_METHODS = frozenset(("choice", "choices", "sample"))
 
 
-class RandomValue(Value):
+class RandomVariable(Variable):
     """A ``random.Random``. ``state`` is the generator as of now where it was made while tracing, None where its state is not known."""
 
     is_mutable = True
 
-    def __init__(self, origin: Origin | None, state: random.Random | None, held: random.Random | None = None) -> None:
-        self.origin = origin
-        self.state = state
-        self.held = held
+    def __init__(
+        self, source: Source | None, known_generator: random.Random | None, real_object: random.Random | None = None
+    ) -> None:
+        self.source = source
+        self.known_generator = known_generator
+        self.real_object = real_object
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return random.Random
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if not hasattr(random.Random, name):
             tx.raise_error(AttributeError, f"'Random' object has no attribute '{name}'")
-        return MethodOf(self, name)
+        return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "seed":
             return self._seed(tx, args, kwargs)
-        if self.state is None and tx.draws == "known":
-            self._look(tx)
-        if self.state is None:
+        if self.known_generator is None and tx.rng_mode == "known":
+            self._guard_state(tx)
+        if self.known_generator is None:
             return self._draw(tx, name, args, kwargs)
         if name == "getstate" and not args:
-            return tx.fold(self.state.getstate)
+            return tx.fold_constant(self.known_generator.getstate)
         if name == "setstate" and len(args) == 1:
-            tx.mutating(self)
-            return tx.fold(self.state.setstate, *tx.constants(args))
+            tx.record_mutation(self)
+            return tx.fold_constant(self.known_generator.setstate, *tx.as_python_constants(args))
         if name == "shuffle":
             return self._shuffle(tx, args[0])
-        if name in _OF_ITEMS:
-            return self._items(tx, name, args, kwargs)
-        if name not in _OF_NUMBERS:
-            raise self.refuse(f"the method {name!r}")
-        values = tx.constants(args)
-        words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
-        tx.mutating(self)
-        return tx.fold(getattr(self.state, name), *values, **words)
+        if name in _ITEM_METHODS:
+            return self._choose_items(tx, name, args, kwargs)
+        if name not in _NUMBER_METHODS:
+            raise self.unsupported(f"the method {name!r}")
+        values = tx.as_python_constants(args)
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        tx.record_mutation(self)
+        return tx.fold_constant(getattr(self.known_generator, name), *values, **words)
 
-    def _look(self, tx: Tracer) -> None:
+    def _guard_state(self, tx: Tracer) -> None:
         """Take the state in which the generator is for granted."""
-        assert self.origin is not None
-        if self.held is None:
+        assert self.source is not None
+        if self.real_object is None:
             return
-        at = DrawState(self.origin)
-        tx.guard(Equals(at, at.read(self.held), cause=tx.cause("what is drawn from it decided what was traced")))
-        self.state = random_from(self.held.getstate())
+        at = RandomStateSource(self.source)
+        tx.add_guard(
+            EqualsMatch(
+                at, at.read(self.real_object), cause=tx.guard_cause("what is drawn from it decided what was traced")
+            )
+        )
+        self.known_generator = random_with_state(self.real_object.getstate())
 
-    def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """A number drawn at each call anew, before the graph, which takes it as an input: what is drawn here and now tells nothing."""
         refused = Unsupported("unknown-call", f"random numbers are drawn ({name})")
-        tx.asked_for_draws = True
-        if self.origin is None or name not in _INPUTS or tx.is_nested():
+        tx.rng_used_in_python = True
+        if self.source is None or name not in _GRAPH_INPUT_METHODS or tx.in_subgraph():
             raise refused
-        given = tuple(v.python(tx) for v in (force(tx, a) for a in args) if _is_number(v))
-        words = tuple((k, v.python(tx)) for k, v in ((k, force(tx, a)) for k, a in kwargs.items()) if _is_number(v))
+        given = tuple(v.as_python_constant(tx) for v in (realize(tx, a) for a in args) if _is_number(v))
+        words = tuple(
+            (k, v.as_python_constant(tx)) for k, v in ((k, realize(tx, a)) for k, a in kwargs.items()) if _is_number(v)
+        )
         if len(given) < len(args) or len(words) < len(kwargs):
             raise refused
-        origin = Drawn(self.origin, tx.drawn, name, given, words)
+        origin = RandomDrawSource(self.source, tx.rng_input_count, name, given, words)
         try:
             tried = getattr(random.Random(0), name)(*given, **dict(words))  # noqa: S311 - only to see that it can be drawn
         except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
             raise refused from error
-        if origin.dtype is torch.int64 and not _fits(name, (*given, *dict(words).values())):
+        if origin.dtype is torch.int64 and not _fits_int64(name, (*given, *dict(words).values())):
             raise refused
-        fake = evaluate(tx, "call_function", lambda: torch.empty((), dtype=origin.dtype, device="cpu"), [], {})
+        fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty((), dtype=origin.dtype, device="cpu"), [], {})
         node = tx.graph.placeholder(origin, fake, torch.tensor(tried, dtype=origin.dtype))
         try:
-            number = emit(tx, "call_method", "item", [TensorValue(node, fake)])
+            number = emit_node(tx, "call_method", "item", [TensorVariable(node, fake)])
         except Unsupported:  # this backend takes no numbers that only the running graph knows
-            tx.graph.forget_input(origin)
+            tx.graph.erase_last_input(origin)
             raise refused from None
-        tx.drawn += 1
+        tx.rng_input_count += 1
         return number
 
-    def _seed(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        values = tx.constants([*args, *kwargs.values()])
+    def _seed(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        values = tx.as_python_constants([*args, *kwargs.values()])
         if not values or values[0] is None:
             raise Unsupported("unknown-call", "random numbers are seeded by the clock")
-        tx.mutating(self)
-        self.state = random.Random()  # noqa: S311 - the user asked for this generator
-        tx.fold(self.state.seed, *values)
+        tx.record_mutation(self)
+        self.known_generator = random.Random()  # noqa: S311 - the user asked for this generator
+        tx.fold_constant(self.known_generator.seed, *values)
         return NONE
 
-    def _shuffle(self, tx: Tracer, over: Value) -> Value:
-        items = force(tx, over)
-        if not isinstance(items, ListValue) or self.state is None:
-            raise self.refuse("shuffling anything but a list")
+    def _shuffle(self, tx: Tracer, over: Variable) -> Variable:
+        items = realize(tx, over)
+        if not isinstance(items, ListVariable) or self.known_generator is None:
+            raise self.unsupported("shuffling anything but a list")
         order = list(range(len(items.items)))
-        tx.mutating(self)
-        tx.mutating(items)
-        self.state.shuffle(order)
+        tx.record_mutation(self)
+        tx.record_mutation(items)
+        self.known_generator.shuffle(order)
         items.items[:] = [items.items[n] for n in order]
         return NONE
 
-    def _items(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def _choose_items(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Items are chosen by position alone: choose among positions."""
         pool = list(sequence_items(tx, args[0]))
-        values = tx.constants(args[1:])
-        words = dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
-        tx.mutating(self)
+        values = tx.as_python_constants(args[1:])
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        tx.record_mutation(self)
         try:
-            chosen = getattr(self.state, name)(range(len(pool)), *values, **words)
+            chosen = getattr(self.known_generator, name)(range(len(pool)), *values, **words)
         except (IndexError, TypeError, ValueError) as error:
-            raise tx.user_exception(error) from error
-        return pool[chosen] if name == "choice" else ListValue([pool[n] for n in chosen])
+            raise tx.make_user_exception(error) from error
+        return pool[chosen] if name == "choice" else ListVariable([pool[n] for n in chosen])
 
-    def reconstruct(self, cg: Codegen) -> None:
-        assert self.state is not None
-        cg.helper(random_from, 0)
-        cg.const(self.state.getstate())
-        cg.out.call(1)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        assert self.known_generator is not None
+        cg.load_helper(random_with_state, 0)
+        cg.load_const(self.known_generator.getstate())
+        cg.body.call(1)
 
-    def fill(self, cg: Codegen) -> None:
+    def fill(self, cg: PyCodegen) -> None:
         """Put the generator on top of the stack into the present state, and pop it."""
-        assert self.state is not None
-        cg.helper(random.Random.setstate, 1)
-        cg.const(self.state.getstate())
-        cg.out.call(2)
-        cg.out.emit("POP_TOP")
+        assert self.known_generator is not None
+        cg.load_helper(random.Random.setstate, 1)
+        cg.load_const(self.known_generator.getstate())
+        cg.body.call(2)
+        cg.body.emit("POP_TOP")
 
 
-def _is_number(value: Value) -> bool:
-    return isinstance(value, Const) and type(value.value) in (int, float)
+def _is_number(value: Variable) -> bool:
+    return isinstance(value, ConstantVariable) and type(value.value) in (int, float)
 
 
-def _fits(name: str, args: tuple[Any, ...]) -> bool:
+def _fits_int64(name: str, args: tuple[Any, ...]) -> bool:
     """Whether what is drawn is a whole number that a tensor holds."""
     return args[0] < 63 if name == "getrandbits" else all(type(a) is int and abs(a) < 2**62 for a in args)
 
 
-def random_from(state: Any) -> random.Random:
+def random_with_state(state: Any) -> random.Random:
     """A generator in a given state."""
     made = random.Random()  # noqa: S311 - the user asked for this generator
     made.setstate(state)
     return made
 
 
-@wraps(random.Random)
-def _wrap(tx: Tracer, real: random.Random, origin: Origin) -> Value:
+@register_builder(random.Random)
+def _build_random(tx: Tracer, real: random.Random, origin: Source) -> Variable:
     tx.guard_type(real, origin, "random numbers are drawn from it")
-    return RandomValue(origin, None, real)
+    return RandomVariable(origin, None, real)
 
 
-@special(random.Random)
-def _made(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    values = tx.constants([*args, *kwargs.values()])
+@register_rule(random.Random)
+def _new_random(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    values = tx.as_python_constants([*args, *kwargs.values()])
     if not values or values[0] is None:
         raise Unsupported("unknown-call", "a generator of random numbers is seeded by the clock")
-    return RandomValue(None, random.Random(values[0]))  # noqa: S311 - the user asked for this generator
+    return RandomVariable(None, random.Random(values[0]))  # noqa: S311 - the user asked for this generator
 
 
-_SHARED: Any = getattr(random.random, "__self__")  # noqa: B009 - the stubs know no owner of a builtin method
+_GLOBAL_RANDOM: Any = getattr(random.random, "__self__")  # noqa: B009 - the stubs know no owner of a builtin method
 
 
-def _shared_rule(name: str) -> Any:
+def _global_random_rule(name: str) -> Any:
     """A function of the module: it draws from the one generator that the whole program shares."""
 
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        shared = tx.wrap(_SHARED, Fixed(_SHARED, "random"))
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        shared = tx.wrap(_GLOBAL_RANDOM, ConstantSource(_GLOBAL_RANDOM, "random"))
         return shared.call_method(tx, name, args, kwargs)
 
     return rule
@@ -211,9 +219,9 @@ def _shared_rule(name: str) -> Any:
 def _method_rule(name: str) -> Any:
     """A method that Python code defines, with the generator as its first argument."""
 
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        of = force(tx, args[0])
-        if not isinstance(of, RandomValue):
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0])
+        if not isinstance(of, RandomVariable):
             raise Unsupported("unknown-call", f"random numbers are drawn ({name})")
         return of.call_method(tx, name, args[1:], kwargs)
 
@@ -221,8 +229,8 @@ def _method_rule(name: str) -> Any:
 
 
 for _name, _found in vars(random).items():
-    if getattr(_found, "__self__", None) is _SHARED:
-        special(_found)(_shared_rule(_name))
+    if getattr(_found, "__self__", None) is _GLOBAL_RANDOM:
+        register_rule(_found)(_global_random_rule(_name))
 for _name, _found in vars(random.Random).items():
     if isinstance(_found, FunctionType) and not _name.startswith("__"):
-        special(_found)(_method_rule(_name))
+        register_rule(_found)(_method_rule(_name))

@@ -10,146 +10,152 @@ import torch
 import torch.fx
 
 from engine.ir.global_state import GLOBAL_STATES
-from engine.ir.in_graph import InGraph
-from engine.ir.origin import Fixed, Origin
-from engine.trace.checkpoint import TorchState
-from engine.trace.graph_builder import evaluate
+from engine.ir.in_graph import GraphCallable
+from engine.ir.origin import ConstantSource, Source
+from engine.trace.checkpoint import TorchStateSnapshot
+from engine.trace.graph_builder import evaluate_on_fakes
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Const, Value, force
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.rules import special
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.wrap import wraps
+from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.wrap import register_builder
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
+Args = list[Variable]
+Kwargs = dict[str, Variable]
 
 
-def effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args, example: Any = None) -> torch.fx.Node:
+def emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args, example: Any = None) -> torch.fx.Node:
     """A node that changes or reads torch's state when the graph runs, and is not run while tracing."""
-    nodes = tuple(force(tx, a).graph_arg(tx)[0] for a in args)
-    node = tx.graph.add("call_function", InGraph(name, run, changes_state=True), nodes, {}, tx.node_origin())
-    tx.note_handlers()
+    nodes = tuple(realize(tx, a).as_node_arg(tx)[0] for a in args)
+    node = tx.graph.create_node(
+        "call_function", GraphCallable(name, run, changes_state=True), nodes, {}, tx.node_provenance()
+    )
+    tx.update_op_in_try_block()
     node.meta["example_value"] = example
     return node
 
 
-class GeneratorObject(Value):
+class TorchGeneratorVariable(Variable):
     """A ``torch.Generator``: an input of the graph, or made by a node."""
 
     is_mutable = True
 
-    def __init__(self, held: torch.Generator | None, origin: Origin | None, node: torch.fx.Node | None = None) -> None:
-        self.held = held
-        self.origin = origin
+    def __init__(
+        self, real_object: torch.Generator | None, source: Source | None, node: torch.fx.Node | None = None
+    ) -> None:
+        self.real_object = real_object
+        self.source = source
         self._node = node
-        self.device = torch.device("cpu") if held is None else held.device
+        self.device = torch.device("cpu") if real_object is None else real_object.device
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return torch.Generator
 
-    def real(self) -> Any:
-        return NotImplemented if self.held is None else self.held
+    def as_python_object(self) -> Any:
+        return NotImplemented if self.real_object is None else self.real_object
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         # Fakes draw nothing: they know no generator.
         return self.node(tx), None
 
     def node(self, tx: Tracer) -> torch.fx.Node:
         """The node that makes it, or the input."""
         if self._node is None:
-            assert self.origin is not None
-            self._node = tx.graph.placeholder(self.origin, None, self.held)
+            assert self.source is not None
+            self._node = tx.graph.placeholder(self.source, None, self.real_object)
         return self._node
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "device":
-            return Const(self.device)
+            return ConstantVariable(self.device)
         if not hasattr(torch.Generator, name):
             tx.raise_error(AttributeError, f"'torch._C.Generator' object has no attribute '{name}'")
-        return MethodOf(self, name)
+        return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         given = [*args, *kwargs.values()]
         match name:
             case "manual_seed":
-                effect(tx, "manual_seed", torch.Generator.manual_seed, [self, *given])
+                emit_state_effect(tx, "manual_seed", torch.Generator.manual_seed, [self, *given])
                 return self
             case "get_state":
-                return _state_tensor(tx, effect(tx, "get_state", torch.Generator.get_state, [self]), self._state())
+                return _state_tensor(
+                    tx, emit_state_effect(tx, "get_state", torch.Generator.get_state, [self]), self._state()
+                )
             case "set_state":
-                effect(tx, "set_state", torch.Generator.set_state, [self, *given])
+                emit_state_effect(tx, "set_state", torch.Generator.set_state, [self, *given])
                 return self
         raise Unsupported("unknown-call", f"Generator.{name} is called")
 
     def _state(self) -> torch.Tensor:
-        return (self.held or torch.Generator(self.device)).get_state()
+        return (self.real_object or torch.Generator(self.device)).get_state()
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.graph_output(self.node(cg.tx))
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_graph_output(self.node(cg.tx))
 
 
-def _state_tensor(tx: Tracer, node: torch.fx.Node, real: torch.Tensor) -> Value:
-    fake = evaluate(tx, "call_function", lambda: torch.empty(real.shape, dtype=real.dtype), [], {})
+def _state_tensor(tx: Tracer, node: torch.fx.Node, real: torch.Tensor) -> Variable:
+    fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty(real.shape, dtype=real.dtype), [], {})
     node.meta["example_value"] = fake
-    return TensorValue(node, fake)
+    return TensorVariable(node, fake)
 
 
-@wraps(torch.Generator)
-def _generator(tx: Tracer, real: torch.Generator, origin: Origin) -> Value:
+@register_builder(torch.Generator)
+def _generator(tx: Tracer, real: torch.Generator, origin: Source) -> Variable:
     tx.guard_type(real, origin, "random numbers are drawn from it")
-    return GeneratorObject(real, origin)
+    return TorchGeneratorVariable(real, origin)
 
 
-@special(torch.Generator)
-def _make_generator(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    given = tx.constants([*args, *kwargs.values()])
+@register_rule(torch.Generator)
+def _make_generator(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given = tx.as_python_constants([*args, *kwargs.values()])
     device = torch.device(given[0]) if given else torch.device("cpu")
     if device.type != "cpu":
         raise Unsupported("unknown-call", "a generator of an accelerator is made")
-    return GeneratorObject(None, None, effect(tx, "Generator", torch.Generator, []))
+    return TorchGeneratorVariable(None, None, emit_state_effect(tx, "Generator", torch.Generator, []))
 
 
-@special(torch.manual_seed)
-def _manual_seed(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch.manual_seed)
+def _manual_seed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     seed = args[0] if args else kwargs["seed"]
-    effect(tx, "manual_seed", torch.manual_seed, [seed])
+    emit_state_effect(tx, "manual_seed", torch.manual_seed, [seed])
     default = torch.default_generator
-    return GeneratorObject(default, Fixed(default, "torch.default_generator"))
+    return TorchGeneratorVariable(default, ConstantSource(default, "torch.default_generator"))
 
 
-@special(torch.get_rng_state)
-def _get_rng_state(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return _state_tensor(tx, effect(tx, "get_rng_state", torch.get_rng_state, []), torch.get_rng_state())
+@register_rule(torch.get_rng_state)
+def _get_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return _state_tensor(tx, emit_state_effect(tx, "get_rng_state", torch.get_rng_state, []), torch.get_rng_state())
 
 
-@special(torch.set_rng_state)
-def _set_rng_state(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    effect(tx, "set_rng_state", torch.set_rng_state, [args[0] if args else kwargs["new_state"]])
+@register_rule(torch.set_rng_state)
+def _set_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    emit_state_effect(tx, "set_rng_state", torch.set_rng_state, [args[0] if args else kwargs["new_state"]])
     return NONE
 
 
-class _AsBefore:
+class _RestoreTorchState:
     """torch's global state as it was, to be put back when tracing ends."""
 
     def __init__(self) -> None:
-        self._before = TorchState.now()
+        self._before = TorchStateSnapshot.capture()
 
     def __exit__(self, *_: object) -> None:
         self._before.restore()
 
 
-_SWITCHED = (
+_SETTABLE_STATES = (
     "default_dtype",
     "deterministic",
     "deterministic_warn_only",
@@ -159,17 +165,20 @@ _SWITCHED = (
 """Pieces of that state which the functions below set: the graph holds for what they were at the entry."""
 
 
-def switches(switch: Callable[..., None]) -> None:
+def register_state_setter(switch: Callable[..., None]) -> None:
     """A function that sets a piece of torch's global state to a constant: at once for the rest of the trace, and in the graph."""
 
-    @special(switch)
-    def rule(tx: Tracer, args: Args, kwargs: Words) -> Value:
-        given, named = tx.constants(args), dict(zip(kwargs, tx.constants(kwargs.values()), strict=True))
-        for state in _SWITCHED:
-            tx.entry_state.setdefault(state, GLOBAL_STATES[state].read())
-        tx.undo_at_end.append(_AsBefore())
-        tx.fold(switch, *given, **named)
-        effect(tx, switch.__name__, functools.partial(switch, *given, **named), [])
+    @register_rule(switch)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given, named = (
+            tx.as_python_constants(args),
+            dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True)),
+        )
+        for state in _SETTABLE_STATES:
+            tx.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
+        tx.contexts_to_exit.append(_RestoreTorchState())
+        tx.fold_constant(switch, *given, **named)
+        emit_state_effect(tx, switch.__name__, functools.partial(switch, *given, **named), [])
         return NONE
 
 
@@ -179,4 +188,4 @@ for _switch in (
     torch.set_deterministic_debug_mode,
     torch.set_float32_matmul_precision,
 ):
-    switches(_switch)
+    register_state_setter(_switch)

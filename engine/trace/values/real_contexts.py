@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from engine.ir.origin import Origin
+from engine.ir.origin import Source
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import NONE, Value, force
-from engine.trace.values.methods import MethodOf
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.sequences import TupleValue
-from engine.trace.values.wrap import wraps_if
+from engine.trace.values.base import NONE, Variable, realize
+from engine.trace.values.methods import BuiltinMethodVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.sequences import TupleVariable
+from engine.trace.values.wrap import register_builder_if
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-_KEPT_AS = {
+_CTX_ATTRIBUTES = {
     "save_for_backward": "to_save",
     "save_for_forward": "saved_for_forward",
     "mark_dirty": "dirty_tensors",
@@ -26,38 +26,38 @@ _KEPT_AS = {
 """The methods that keep their arguments, which autograd looks at when the forward has returned, and under which name."""
 
 
-class RealContext(ObjectValue):
+class RealAutogradContextVariable(UserDefinedObjectVariable):
     """A context from outside: what is set on it is set after the graph, before the forward returns."""
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in _KEPT_AS or name == "set_materialize_grads":
-            return MethodOf(self, name)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in _CTX_ATTRIBUTES or name == "set_materialize_grads":
+            return BuiltinMethodVariable(self, name)
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if kwargs or (name not in _KEPT_AS and name != "set_materialize_grads"):
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if kwargs or (name not in _CTX_ATTRIBUTES and name != "set_materialize_grads"):
             return super().call_method(tx, name, args, kwargs)
-        kept = TupleValue([force(tx, a) for a in args]) if name in _KEPT_AS else args[0]
-        self.write(tx, _KEPT_AS.get(name, "materialize_grads"), kept)
+        kept = TupleVariable([realize(tx, a) for a in args]) if name in _CTX_ATTRIBUTES else args[0]
+        self.write_attr(tx, _CTX_ATTRIBUTES.get(name, "materialize_grads"), kept)
         return NONE
 
-    def set_plainly(self, tx: Tracer, name: str, value: Value | None) -> None:
-        if name in (*_KEPT_AS.values(), "materialize_grads"):
+    def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        if name in (*_CTX_ATTRIBUTES.values(), "materialize_grads"):
             raise Unsupported("unsupported-operation", f"setting {name} of an autograd.Function's context")
-        super().set_plainly(tx, name, value)
+        super().generic_set_attr(tx, name, value)
 
     def has_no_dict(self) -> bool:
         return False
 
 
-def _is_context(real: object) -> bool:
-    methods = (*_KEPT_AS, "set_materialize_grads")
+def _is_autograd_ctx(real: object) -> bool:
+    methods = (*_CTX_ATTRIBUTES, "set_materialize_grads")
     return isinstance(real, BackwardCFunction) and all(
         getattr(type(real), name) is getattr(FunctionCtx, name) for name in methods
     )
 
 
-@wraps_if(54, _is_context)
-def _context(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder_if(54, _is_autograd_ctx)
+def _build_autograd_ctx(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is the context of an autograd.Function")
-    return RealContext(type(real), origin, real)
+    return RealAutogradContextVariable(type(real), origin, real)

@@ -7,247 +7,266 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.resume import resumed
-from engine.ir.origin import MISSING, Attr, Local, Origin, Proxied, Referent, proxied
-from engine.ir.value_guard import IsObject
-from engine.trace.signals import Skip, Unsupported
-from engine.trace.values.base import NONE, Lazy, Value, force
-from engine.trace.values.cells import CellValue
-from engine.trace.values.methods import BoundMethod
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.partials import PartialValue
-from engine.trace.values.rules import special
-from engine.trace.values.wrap import wraps
+from engine.bytecode.resume import resume_info
+from engine.ir.origin import (
+    MISSING,
+    AttrSource,
+    LocalSource,
+    Source,
+    WeakProxySource,
+    WeakRefCallSource,
+    weak_proxy_referent,
+)
+from engine.ir.value_guard import IdMatch
+from engine.trace.signals import SkipFrame, Unsupported
+from engine.trace.values.base import NONE, LazyVariable, Variable, realize
+from engine.trace.values.cells import CellVariable
+from engine.trace.values.methods import BoundMethodVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.partials import FunctoolsPartialVariable
+from engine.trace.values.rules import register_rule
+from engine.trace.values.wrap import register_builder
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-class ReferenceValue(Value):
+class WeakRefVariable(Variable):
     """A ``weakref.ref``. ``of`` is what it refers to, None where that is gone. One made while tracing has no origin."""
 
     is_mutable = True
 
     def __init__(
-        self, of: Value, origin: Origin | None = None, held: Any = None, callback: Value | None = None
+        self, of: Variable, source: Source | None = None, real_object: Any = None, callback: Variable | None = None
     ) -> None:
-        self.of = of
-        self.origin = origin
-        self.held = held
+        self.referent = of
+        self.source = source
+        self.real_object = real_object
         self.callback = callback
-        self.object: Any = NotImplemented
+        self.real_referent: Any = NotImplemented
         """What it refers to, where that exists."""
 
-    def real(self) -> Any:
+    def as_python_object(self) -> Any:
         # Of references without a callback, an object has one.
-        if self.held is None and self.callback is None and self.object is not NotImplemented:
-            return weakref.ref(self.object)
-        return NotImplemented if self.held is None else self.held
+        if self.real_object is None and self.callback is None and self.real_referent is not NotImplemented:
+            return weakref.ref(self.real_referent)
+        return NotImplemented if self.real_object is None else self.real_object
 
-    def type(self) -> builtins.type:
-        return weakref.ref if self.held is None else type(self.held)
+    def python_type(self) -> builtins.type:
+        return weakref.ref if self.real_object is None else type(self.real_object)
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return True
 
-    def key(self, tx: Tracer) -> Any:
-        return ("weakref", self.of.key(tx))
+    def hash_key(self, tx: Tracer) -> Any:
+        return ("weakref", self.referent.hash_key(tx))
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name == "key" and self.origin is not None and isinstance(self.held, weakref.KeyedRef):
-            return tx.lazy(self.held.key, Attr(self.origin, "key"))
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "key" and self.source is not None and isinstance(self.real_object, weakref.KeyedRef):
+            return tx.make_lazy(self.real_object.key, AttrSource(self.source, "key"))
         return super().get_attr(tx, name)
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.origin is None and _may_die(tx, self.of) and not _is_named(tx, self.of):
-            raise Skip("unknown-call", f"whether {self.of.describe()} is still alive is asked")
-        return self.of
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if self.source is None and _may_be_collected(tx, self.referent) and not _is_held_by_frame(tx, self.referent):
+            raise SkipFrame("unknown-call", f"whether {self.referent.describe()} is still alive is asked")
+        return self.referent
 
-    def children(self) -> list[Value]:
-        return [self.of] if self.callback is None else [self.of, self.callback]
+    def child_variables(self) -> list[Variable]:
+        return [self.referent] if self.callback is None else [self.referent, self.callback]
 
-    def reconstruct(self, cg: Codegen) -> None:
-        if cg.at_break and _may_die(cg.tx, self.of):
-            raise Unsupported("side-effect", f"{self.of.describe()} must die at the moment at which nothing names it")
-        cg.out.callable(lambda: cg.const(weakref.ref))
-        cg.load_all(self.children())
-        cg.out.call(len(self.children()))
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if cg.continues_after and _may_be_collected(cg.tx, self.referent):
+            raise Unsupported(
+                "side-effect", f"{self.referent.describe()} must die at the moment at which nothing names it"
+            )
+        cg.body.callable(lambda: cg.load_const(weakref.ref))
+        cg.load_all(self.child_variables())
+        cg.body.call(len(self.child_variables()))
 
 
-def _may_die(tx: Tracer, of: Value) -> bool:
+def _may_be_collected(tx: Tracer, of: Variable) -> bool:
     """Whether the traced code alone holds it: made while tracing, or by the part of the function before a break."""
-    if of.origin is None or of.is_made:
+    if of.source is None or of.is_constructed:
         return True
-    return resumed(tx.frames[0].code) is not None and isinstance(of.origin.chain()[0], Local)
+    return resume_info(tx.frames[0].code) is not None and isinstance(of.source.chain()[0], LocalSource)
 
 
-def _is_named(tx: Tracer, of: Value) -> bool:
+def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
     """Whether a variable or a place on the stack of a running function holds it now."""
     held = (
-        v for frame in tx.frames for v in (*frame.locals.values(), *frame.stack, *map(_content, frame.cells.values()))
+        v
+        for frame in tx.frames
+        for v in (*frame.locals.values(), *frame.stack, *map(_cell_content, frame.cells.values()))
     )
-    return any(v is of or (isinstance(v, Lazy) and v.known is of) for v in held)
+    return any(v is of or (isinstance(v, LazyVariable) and v.realized is of) for v in held)
 
 
-def _content(cell: Any) -> Any:
-    return cell.content if isinstance(cell, CellValue) else None
+def _cell_content(cell: Any) -> Any:
+    return cell.content if isinstance(cell, CellVariable) else None
 
 
-def _is_held(tx: Tracer, of: Value) -> bool:
+def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
     """Whether the traced code reaches an object from where it is, by way of anything but weak references."""
     held = [
         *(v for f in tx.frames for v in (*f.locals.values(), *f.stack, *f.cells.values(), f.function) if v is not None),
-        *(v for v in tx.globals_written.values() if v is not None),
-        *tx.mutated.values(),
+        *(v for v in tx.global_writes.values() if v is not None),
+        *tx.mutated_variables.values(),
     ]
     seen: set[int] = set()
     while held:
         value = held.pop()
-        if isinstance(value, Lazy):
-            if value.known is None:
+        if isinstance(value, LazyVariable):
+            if value.realized is None:
                 continue
-            value = value.known
+            value = value.realized
         if value is of:
             return True
-        if id(value) not in seen and not isinstance(value, (ReferenceValue, ProxyValue)):
+        if id(value) not in seen and not isinstance(value, (WeakRefVariable, WeakProxyVariable)):
             seen.add(id(value))
-            held += value.children()
+            held += value.child_variables()
     return False
 
 
-@wraps(weakref.ref, weakref.KeyedRef)
-def _reference(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder(weakref.ref, weakref.KeyedRef)
+def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "what it refers to was used")
     held = real()
-    at = Referent(origin)
+    at = WeakRefCallSource(origin)
     if held is None:
-        tx.guard(IsObject(at, None, cause=tx.cause("what it referred to is gone")))
-        return ReferenceValue(NONE, origin, real)
-    return ReferenceValue(tx.wrap(held, at), origin, real)
+        tx.add_guard(IdMatch(at, None, cause=tx.guard_cause("what it referred to is gone")))
+        return WeakRefVariable(NONE, origin, real)
+    return WeakRefVariable(tx.wrap(held, at), origin, real)
 
 
-class ProxyValue(Value):
+class WeakProxyVariable(Variable):
     """A ``weakref.proxy``: does what the object does, for as long as something holds that. ``held`` is None where the traced code makes it."""
 
     is_mutable = True
 
-    def __init__(self, of: Value, origin: Origin | None, held: Any) -> None:
-        self.of = of
-        self.origin = origin
-        self.held = held
+    def __init__(self, of: Variable, source: Source | None, real_object: Any) -> None:
+        self.referent = of
+        self.source = source
+        self.real_object = real_object
 
-    def type(self) -> builtins.type:
-        if self.held is not None:
-            return type(self.held)
-        return weakref.ProxyType if self.of.lacks("__call__") else weakref.CallableProxyType
+    def python_type(self) -> builtins.type:
+        if self.real_object is not None:
+            return type(self.real_object)
+        return weakref.ProxyType if self.referent.lacks_methods("__call__") else weakref.CallableProxyType
 
-    def real(self) -> Any:
-        return NotImplemented if self.held is None else self.held
+    def as_python_object(self) -> Any:
+        return NotImplemented if self.real_object is None else self.real_object
 
-    def _alive(self, tx: Tracer) -> Value:
+    def _checked_referent(self, tx: Tracer) -> Variable:
         """The object, whose death would be Python's to see.
 
         Raises:
             Skip: nothing that the traced code can reach holds it.
         """
-        if _may_die(tx, self.of) and not _is_held(tx, self.of):
-            raise Skip("unknown-call", f"whether {self.of.describe()} is still alive is asked")
-        return self.of
+        if _may_be_collected(tx, self.referent) and not _is_strongly_reachable(tx, self.referent):
+            raise SkipFrame("unknown-call", f"whether {self.referent.describe()} is still alive is asked")
+        return self.referent
 
     def describe(self) -> str:
-        return f"weak proxy of {self.of.describe()}"
+        return f"weak proxy of {self.referent.describe()}"
 
-    def children(self) -> list[Value]:
-        return [self.of]
+    def child_variables(self) -> list[Variable]:
+        return [self.referent]
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        return self._alive(tx).get_attr(tx, name)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return self._checked_referent(tx).get_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        self._alive(tx).set_attr(tx, name, value)
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        self._checked_referent(tx).set_attr(tx, name, value)
 
     def del_attr(self, tx: Tracer, name: str) -> None:
-        self._alive(tx).del_attr(tx, name)
+        self._checked_referent(tx).del_attr(tx, name)
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self._alive(tx).call(tx, args, kwargs)
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return self._checked_referent(tx).call(tx, args, kwargs)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self._alive(tx).call_method(tx, name, args, kwargs)
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return self._checked_referent(tx).call_method(tx, name, args, kwargs)
 
-    def truth(self, tx: Tracer) -> bool:
-        return self._alive(tx).truth(tx)
+    def is_truthy(self, tx: Tracer) -> bool:
+        return self._checked_referent(tx).is_truthy(tx)
 
-    def length(self, tx: Tracer) -> Value:
-        return self._alive(tx).length(tx)
+    def length(self, tx: Tracer) -> Variable:
+        return self._checked_referent(tx).length(tx)
 
-    def iterate(self, tx: Tracer) -> Value:
-        return self._alive(tx).iterate(tx)
+    def get_iterator(self, tx: Tracer) -> Variable:
+        return self._checked_referent(tx).get_iterator(tx)
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
-        return self._alive(tx).get_item(tx, key)
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self._checked_referent(tx).get_item(tx, key)
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        self._alive(tx).set_item(tx, key, value)
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        self._checked_referent(tx).set_item(tx, key, value)
 
-    def step(self, tx: Tracer) -> Value | None:
-        return self._alive(tx).step(tx)
+    def next_item(self, tx: Tracer) -> Variable | None:
+        return self._checked_referent(tx).next_item(tx)
 
-    def del_item(self, tx: Tracer, key: Value) -> None:
-        self._alive(tx).del_item(tx, key)
+    def del_item(self, tx: Tracer, key: Variable) -> None:
+        self._checked_referent(tx).del_item(tx, key)
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        return self._alive(tx).contains(tx, item)
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return self._checked_referent(tx).contains(tx, item)
 
-    def key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error(f"unhashable type: '{self.type().__name__}'")
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.raise_type_error(f"unhashable type: '{self.python_type().__name__}'")
 
-    def reconstruct(self, cg: Codegen) -> None:
-        if cg.at_break and _may_die(cg.tx, self.of):
-            raise Unsupported("side-effect", f"{self.of.describe()} must die at the moment at which nothing names it")
-        cg.out.callable(lambda: cg.const(weakref.proxy))
-        cg.load(self.of)
-        cg.out.call(1)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if cg.continues_after and _may_be_collected(cg.tx, self.referent):
+            raise Unsupported(
+                "side-effect", f"{self.referent.describe()} must die at the moment at which nothing names it"
+            )
+        cg.body.callable(lambda: cg.load_const(weakref.proxy))
+        cg.load(self.referent)
+        cg.body.call(1)
 
 
-@wraps(weakref.ProxyType, weakref.CallableProxyType)
-def _proxy(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder(weakref.ProxyType, weakref.CallableProxyType)
+def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "what it stands for was used")
-    held = proxied(real)
+    held = weak_proxy_referent(real)
     if held is MISSING:
         raise Unsupported("unsupported-operation", "a weak proxy of what is gone, or does not tell, is used")
-    of = tx.wrap(held, Proxied(origin))
-    if not isinstance(of, ObjectValue):
+    of = tx.wrap(held, WeakProxySource(origin))
+    if not isinstance(of, UserDefinedObjectVariable):
         raise Unsupported("unsupported-operation", f"a weak proxy of {of.describe()} is used")
-    return ProxyValue(of, origin, real)
+    return WeakProxyVariable(of, origin, real)
 
 
-def _rule(kind: str) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]:
-    def rule(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        of = force(tx, args[0]) if args else NONE
-        if kind == "reference" and len(args) == 1 and not kwargs and (not _may_die(tx, of) or type(of) is ObjectValue):
-            made = ReferenceValue(of)
-            made.object = tx.real_of(of)
+def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        of = realize(tx, args[0]) if args else NONE
+        if (
+            kind == "reference"
+            and len(args) == 1
+            and not kwargs
+            and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable)
+        ):
+            made = WeakRefVariable(of)
+            made.real_referent = tx.real_object(of)
             return made
-        lives = not kwargs and not isinstance(of, BoundMethod) and not _may_die(tx, of)
+        lives = not kwargs and not isinstance(of, BoundMethodVariable) and not _may_be_collected(tx, of)
         if lives and kind == "reference" and len(args) == 2:
-            return ReferenceValue(of, callback=args[1])
-        if kind == "proxy" and len(args) == 1 and not kwargs and isinstance(of, ObjectValue):
-            if type(of) not in (ObjectValue, PartialValue):
+            return WeakRefVariable(of, callback=args[1])
+        if kind == "proxy" and len(args) == 1 and not kwargs and isinstance(of, UserDefinedObjectVariable):
+            if type(of) not in (UserDefinedObjectVariable, FunctoolsPartialVariable):
                 raise Unsupported("unknown-call", f"a weak proxy of {of.describe()} is made")
-            real = None if of.held is NotImplemented else weakref.proxy(of.held)
-            return tx.proxies.setdefault(id(of), ProxyValue(of, None, real))
+            real = None if of.real_object is NotImplemented else weakref.proxy(of.real_object)
+            return tx.weak_proxies.setdefault(id(of), WeakProxyVariable(of, None, real))
         what = f"a weak {kind} to {of.describe()} is made"
-        if isinstance(of, BoundMethod) or _may_die(tx, of):
+        if isinstance(of, BoundMethodVariable) or _may_be_collected(tx, of):
             # It dies when its last name goes: a function cut in two holds it for longer, or less long.
-            raise Skip("unknown-call", what)
+            raise SkipFrame("unknown-call", what)
         raise Unsupported("unknown-call", what)
 
     return rule
 
 
-special(weakref.ref)(_rule("reference"))
-special(weakref.KeyedRef)(_rule("reference with a key"))
-special(weakref.WeakMethod)(_rule("reference to a method,"))
-special(weakref.proxy)(_rule("proxy"))
+register_rule(weakref.ref)(_weakref_rule("reference"))
+register_rule(weakref.KeyedRef)(_weakref_rule("reference with a key"))
+register_rule(weakref.WeakMethod)(_weakref_rule("reference to a method,"))
+register_rule(weakref.proxy)(_weakref_rule("proxy"))

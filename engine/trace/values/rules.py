@@ -9,61 +9,61 @@ from typing import TYPE_CHECKING, Any
 
 import torch._compile
 
-from engine.trace.values.base import Value
+from engine.trace.values.base import Variable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
-Special = Callable[["Tracer", list[Value], dict[str, Value]], Value]
+CallRule = Callable[["Tracer", list[Variable], dict[str, Variable]], Variable]
 
 
-SPECIAL: dict[int, tuple[Any, Special]] = {}
+RULES_BY_ID: dict[int, tuple[Any, CallRule]] = {}
 """Callables with a rule of their own, by id; the callable is kept beside it."""
 
 
-BY_NAME: dict[tuple[str, str], Special] = {}
+RULES_BY_NAME: dict[tuple[str, str], CallRule] = {}
 """Rules for functions of modules that must not be imported for their sake, and for class methods from C: by module or class, and name."""
 
 
-ByCode = Callable[["Tracer", Any, list[Value], dict[str, Value]], Value]
+CodeRule = Callable[["Tracer", Any, list[Variable], dict[str, Variable]], Variable]
 
 
-BY_CODE: dict[int, tuple[types.CodeType, ByCode]] = {}
+RULES_BY_CODE: dict[int, tuple[types.CodeType, CodeRule]] = {}
 """Rules for wrappers that the standard library makes anew for each function, by the id of the code that they share."""
 
 
-def special(*callables: Any) -> Callable[[Special], Special]:
+def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
     """Register what calling one of these callables does in traced code."""
 
-    def register(rule: Special) -> Special:
+    def register(rule: CallRule) -> CallRule:
         for fn in callables:
-            SPECIAL[id(fn)] = (fn, rule)
+            RULES_BY_ID[id(fn)] = (fn, rule)
         return rule
 
     return register
 
 
-def special_of(fn: Any) -> Special | None:
+def find_rule(fn: Any) -> CallRule | None:
     """The rule for a callable, if it has one."""
-    known = SPECIAL.get(id(fn))
+    known = RULES_BY_ID.get(id(fn))
     if known is not None and known[0] is fn:
         return known[1]
     if type(fn) is types.BuiltinFunctionType and isinstance(fn.__self__, type):
         # Class methods from C are bound anew at each access.
-        return BY_NAME.get((fn.__self__.__name__, fn.__name__))
+        return RULES_BY_NAME.get((fn.__self__.__name__, fn.__name__))
     if (
         type(fn) is types.FunctionType
         and fn.__module__
         and fn.__module__.startswith(("torch._dynamo", "torch.distributed", "engine.api"))
     ):
-        return BY_NAME.get((fn.__module__, fn.__name__))
-    if type(fn) is types.FunctionType and fn.__code__ is KEPT_FROM_DYNAMO and hasattr(fn, "__wrapped__"):
-        return special_of(fn.__wrapped__)  # torch wraps torch.manual_seed so, once torch._dynamo is loaded
-    again = imported_first(fn)
-    return None if again is None else special_of(again)
+        return RULES_BY_NAME.get((fn.__module__, fn.__name__))
+    if type(fn) is types.FunctionType and fn.__code__ is DISABLE_DYNAMO_CODE and hasattr(fn, "__wrapped__"):
+        return find_rule(fn.__wrapped__)  # torch wraps torch.manual_seed so, once torch._dynamo is loaded
+    again = builtin_of_first_import(fn)
+    return None if again is None else find_rule(again)
 
 
-def imported_first(fn: Any) -> Any:
+def builtin_of_first_import(fn: Any) -> Any:
     """The function that a module of the standard library from C gave at its first import, of one from a later import; None for any other."""
     owner = getattr(fn, "__self__", None) if type(fn) is types.BuiltinFunctionType else None
     if type(owner) is not types.ModuleType or owner.__name__ not in sys.stdlib_module_names:
@@ -73,7 +73,7 @@ def imported_first(fn: Any) -> Any:
     return found if type(found) is types.BuiltinFunctionType and found is not fn else None
 
 
-KEPT_FROM_DYNAMO = next(
+DISABLE_DYNAMO_CODE = next(
     (
         c
         for c in torch._compile._disable_dynamo.__code__.co_consts

@@ -11,209 +11,221 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir import exact
-from engine.ir.origin import Attr, Origin, item_origin
-from engine.ir.value_guard import Equals, LengthIs
+from engine.ir.origin import AttrSource, Source, item_source
+from engine.ir.value_guard import EqualsMatch, LengthMatch
 from engine.trace.signals import UserException
-from engine.trace.values.base import NONE, Const, LazyText, NotConstant, Value, force, type_name
-from engine.trace.values.refusals import index_stand_in, is_iterable
-from engine.trace.values.wrap import makes, wraps, wraps_if
+from engine.trace.values.base import (
+    NONE,
+    ConstantVariable,
+    NotPythonConstant,
+    StringFormatVariable,
+    Variable,
+    realize,
+    type_name,
+)
+from engine.trace.values.refusals import index_error_stand_in, is_iterable
+from engine.trace.values.wrap import register_builder, register_builder_if, register_sourceless_builder
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
 
-def sequence_items(tx: Tracer, value: Value) -> list[Value]:
+def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
     """The items of a tuple or list, or of whatever else can be iterated to its end."""
-    value = force(tx, value)
-    if isinstance(value, SequenceValue):
+    value = realize(tx, value)
+    if isinstance(value, SequenceVariable):
         return value.items
-    iterator = force(tx, value.iterate(tx))
-    items: list[Value] = []
-    while (item := iterator.step(tx)) is not None:
+    iterator = realize(tx, value.get_iterator(tx))
+    items: list[Variable] = []
+    while (item := iterator.next_item(tx)) is not None:
         items.append(item)
     return items
 
 
-_ITERATORS: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tuple, collections.deque)}
+_ITERATOR_TYPES: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tuple, collections.deque)}
 
 
-class SequenceValue(Value):
+class SequenceVariable(Variable):
     """What tuples and lists share: ``items``, bottom first, maybe lazy."""
 
-    items: list[Value]
+    items: list[Variable]
 
-    def python(self, tx: Tracer) -> Any:
-        return self._make(tx.constants(self.items))
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self._build_real(tx.as_python_constants(self.items))
 
-    def _make(self, items: list[Any]) -> Any:
-        return self.type()(items)
+    def _build_real(self, items: list[Any]) -> Any:
+        return self.python_type()(items)
 
-    def children(self) -> list[Value]:
+    def child_variables(self) -> list[Variable]:
         return self.items
 
     def describe(self) -> str:
         inside = ", ".join(i.describe() for i in self.items[:4]) + (", ..." if len(self.items) > 4 else "")
-        return f"{self.type().__name__} of {len(self.items)} [{inside}]"
+        return f"{self.python_type().__name__} of {len(self.items)} [{inside}]"
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return bool(self.items)
 
-    def length(self, tx: Tracer) -> Value:
-        return Const(len(self.items))
+    def length(self, tx: Tracer) -> Variable:
+        return ConstantVariable(len(self.items))
 
-    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        pairs = [force(tx, i).graph_arg(tx) for i in self.items]
-        return self._make_arg([p[0] for p in pairs]), self._make_arg([p[1] for p in pairs])
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        pairs = [realize(tx, i).as_node_arg(tx) for i in self.items]
+        return self._build_arg([p[0] for p in pairs]), self._build_arg([p[1] for p in pairs])
 
-    def _make_arg(self, items: list[Any]) -> Any:
+    def _build_arg(self, items: list[Any]) -> Any:
         return items
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
-        index = key.python(tx) if isinstance(key, SliceValue) else index_of(tx, key)
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        index = key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
         if isinstance(index, slice):
-            return self.part(tx.sliced(self.items, index))
+            return self.make_slice(tx.slice_items(self.items, index))
         if not isinstance(index, int):
             tx.raise_type_error(
-                f"{self.type().__name__} indices must be integers or slices, not {type(index).__name__}"
+                f"{self.python_type().__name__} indices must be integers or slices, not {type(index).__name__}"
             )
         if not -len(self.items) <= index < len(self.items):
-            tx.raise_error(IndexError, f"{self.type().__name__} index out of range")
-        found: Value = self.items[index]
+            tx.raise_error(IndexError, f"{self.python_type().__name__} index out of range")
+        found: Variable = self.items[index]
         return found
 
-    def part(self, items: list[Value]) -> Value:
+    def make_slice(self, items: list[Variable]) -> Variable:
         """A slice of the same type."""
         raise NotImplementedError
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        from engine.trace.operations import same_or_equal
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        from engine.trace.operations import identical_or_equal
 
-        return any(same_or_equal(tx, force(tx, i), item) for i in self.items)
+        return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items)
 
-    def iterate(self, tx: Tracer) -> Value:
-        from engine.trace.values.iterators import SequenceIterator
+    def get_iterator(self, tx: Tracer) -> Variable:
+        from engine.trace.values.iterators import SequenceIteratorVariable
 
-        cls = self.type()
-        return SequenceIterator(self.items, _ITERATORS.get(cls, type(iter(()))), source=self)
+        cls = self.python_type()
+        return SequenceIteratorVariable(self.items, _ITERATOR_TYPES.get(cls, type(iter(()))), source=self)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.methods import MethodOf
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        from engine.trace.values.methods import BuiltinMethodVariable
 
-        if self.lacks(name):
-            if self.origin is not None and self.type().__dictoffset__:
-                raise self.refuse(f"reading the attribute {name!r}")
-            tx.raise_error(AttributeError, f"'{type_name(self.type())}' object has no attribute '{name}'")
+        if self.lacks_methods(name):
+            if self.source is not None and self.python_type().__dictoffset__:
+                raise self.unsupported(f"reading the attribute {name!r}")
+            tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")
         if name == "__class__":
-            return tx.fixed(self.type())
+            return tx.wrap_static(self.python_type())
         if name == "__doc__":
-            return Const(self.type().__doc__)
-        return MethodOf(self, name)
+            return ConstantVariable(self.python_type().__doc__)
+        return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        from engine.trace.operations import same_or_equal
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.operations import identical_or_equal
 
-        args = [force(tx, a) for a in args]
+        args = [realize(tx, a) for a in args]
         match name:
             case "index" if 1 <= len(args) <= 3 and not kwargs:
-                for n in range(len(self.items))[slice(*(index_of(tx, a) for a in args[1:]), *_TO_THE_END[len(args)])]:
+                for n in range(len(self.items))[
+                    slice(*(as_index(tx, a) for a in args[1:]), *_OPEN_SLICE_END[len(args)])
+                ]:
                     if n >= len(self.items):  # comparing took items away
                         break
-                    if same_or_equal(tx, force(tx, self.items[n]), args[0]):
-                        return Const(n)
-                _raise_missing(tx, args[0], self.type())
+                    if identical_or_equal(tx, realize(tx, self.items[n]), args[0]):
+                        return ConstantVariable(n)
+                _raise_not_found(tx, args[0], self.python_type())
             case "count":
-                return Const(sum(same_or_equal(tx, force(tx, i), args[0]) for i in self.items))
+                return ConstantVariable(sum(identical_or_equal(tx, realize(tx, i), args[0]) for i in self.items))
             case "__len__":
                 return self.length(tx)
             case "__getitem__":
                 return self.get_item(tx, args[0])
             case "__iter__":
-                return self.iterate(tx)
+                return self.get_iterator(tx)
             case "__contains__":
-                return Const(self.contains(tx, args[0]))
-        return self._other(tx, name, args, kwargs)
+                return ConstantVariable(self.contains(tx, args[0]))
+        return self._call_other_method(tx, name, args, kwargs)
 
-    def _other(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        from engine.trace.operations import operator_method
+    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.operations import call_special_by_name
 
-        return operator_method(tx, self, name, args, kwargs)
+        return call_special_by_name(tx, self, name, args, kwargs)
 
 
-def _raise_missing(tx: Tracer, wanted: Value, kind: type) -> None:
+def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
     """Raise what ``index`` raises where nothing is equal to ``wanted``."""
-    from engine.trace.values.exceptions import ExceptionValue
-    from engine.trace.values.symbolic import SymValue
+    from engine.trace.values.exceptions import ExceptionVariable
+    from engine.trace.values.symbolic import SymNodeVariable
 
     if issubclass(kind, tuple):
         tx.raise_error(ValueError, "tuple.index(x): x not in tuple")
     where = f" is not in {'deque' if issubclass(kind, collections.deque) else 'list'}"
-    if isinstance(wanted, SymValue):
-        raise UserException(ExceptionValue(ValueError, [LazyText([(wanted, _REPR, ""), where])]))
-    text = force(tx, tx.fixed(repr).call(tx, [wanted], {})).python(tx)
+    if isinstance(wanted, SymNodeVariable):
+        raise UserException(
+            ExceptionVariable(ValueError, [StringFormatVariable([(wanted, _REPR_CONVERSION, ""), where])])
+        )
+    text = realize(tx, tx.wrap_static(repr).call(tx, [wanted], {})).as_python_constant(tx)
     tx.raise_error(ValueError, f"{text}{where}")
 
 
-_REPR = 2
+_REPR_CONVERSION = 2
 """The conversion ``!r`` of an f-string."""
 
-_TO_THE_END: dict[int, tuple[None, ...]] = {1: (None,), 2: (None,), 3: ()}
+_OPEN_SLICE_END: dict[int, tuple[None, ...]] = {1: (None,), 2: (None,), 3: ()}
 """What a slice from the bounds of ``index`` lacks, by the number of its arguments."""
 
 
-def index_of(tx: Tracer, key: Value) -> Any:
+def as_index(tx: Tracer, key: Variable) -> Any:
     """A key as a Python int where it is one; what stands in for an object that is none."""
-    from engine.trace.values.objects import ObjectValue
-    from engine.trace.values.tensor import TensorValue
+    from engine.trace.values.objects import UserDefinedObjectVariable
+    from engine.trace.values.tensor import TensorVariable
 
-    if isinstance(key, TensorValue):
-        raise key.refuse("using its value as an index")
-    if isinstance(key, ObjectValue) and key.method(tx, "__index__") is not None:
-        key = key.call_special(tx, "__index__", [])
-    if isinstance(key, ObjectValue) and not tx.is_constant(key):
-        return index_stand_in(key)
-    value = key.python(tx)
+    if isinstance(key, TensorVariable):
+        raise key.unsupported("using its value as an index")
+    if isinstance(key, UserDefinedObjectVariable) and key.lookup_special_method(tx, "__index__") is not None:
+        key = key.call_special_method(tx, "__index__", [])
+    if isinstance(key, UserDefinedObjectVariable) and not tx.is_python_constant(key):
+        return index_error_stand_in(key)
+    value = key.as_python_constant(tx)
     return int(value) if isinstance(value, bool) else value
 
 
-class TupleValue(SequenceValue):
+class TupleVariable(SequenceVariable):
     """A tuple, named tuple, ``torch.Size`` or structseq: ``cls`` says which."""
 
-    __slots__ = ("cls", "items", "origin")
+    __slots__ = ("cls", "items", "source")
 
-    def __init__(self, items: list[Value], cls: type = tuple, origin: Origin | None = None) -> None:
+    def __init__(self, items: list[Variable], cls: type = tuple, source: Source | None = None) -> None:
         self.items = items
         self.cls = cls
-        self.origin = origin
+        self.source = source
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return self.cls
 
-    def _make(self, items: list[Any]) -> Any:
-        if self.is_named():
+    def _build_real(self, items: list[Any]) -> Any:
+        if self.is_namedtuple():
             return self.cls(*items)
         return self.cls(items)
 
-    def is_named(self) -> bool:
+    def is_namedtuple(self) -> bool:
         """Whether it is a ``collections.namedtuple``."""
         return self.cls is not tuple and hasattr(self.cls, "_fields") and issubclass(self.cls, tuple)
 
-    def _make_arg(self, items: list[Any]) -> Any:
+    def _build_arg(self, items: list[Any]) -> Any:
         return tuple(items)
 
-    def part(self, items: list[Value]) -> Value:
+    def make_slice(self, items: list[Variable]) -> Variable:
         if self.cls is tuple and len(items) == len(self.items) and all(map(operator.is_, items, self.items)):
             return self
-        return TupleValue(items, torch.Size if self.cls is torch.Size else tuple)
+        return TupleVariable(items, torch.Size if self.cls is torch.Size else tuple)
 
-    def key(self, tx: Tracer) -> Any:
-        return tuple(force(tx, i).key(tx) for i in self.items)
+    def hash_key(self, tx: Tracer) -> Any:
+        return tuple(realize(tx, i).hash_key(tx) for i in self.items)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         from engine.trace.values.classes import class_attribute
-        from engine.trace.values.methods import MethodOf
+        from engine.trace.values.methods import BuiltinMethodVariable
 
-        if self.is_named():
+        if self.is_namedtuple():
             if name in self.cls._fields:  # type: ignore[attr-defined]
                 return self.items[self.cls._fields.index(name)]  # type: ignore[attr-defined]
             if name == "_fields":
@@ -222,61 +234,61 @@ class TupleValue(SequenceValue):
             if found is not None and not hasattr(tuple, name):
                 return found
             if name == "__getnewargs__":
-                return MethodOf(self, name)
+                return BuiltinMethodVariable(self, name)
         elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
             return self.items[index]
         return super().get_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        self._refuse_change(tx, lambda of: setattr(of, name, None))
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        self._raise_if_field_readonly(tx, lambda of: setattr(of, name, None))
         super().set_attr(tx, name, value)
 
     def del_attr(self, tx: Tracer, name: str) -> None:
-        self._refuse_change(tx, lambda of: delattr(of, name))
+        self._raise_if_field_readonly(tx, lambda of: delattr(of, name))
         super().del_attr(tx, name)
 
-    def _refuse_change(self, tx: Tracer, change: Callable[[Any], None]) -> None:
+    def _raise_if_field_readonly(self, tx: Tracer, change: Callable[[Any], None]) -> None:
         """Raise the AttributeError of a named tuple whose fields cannot be set."""
-        if not self.is_named() or self.cls.__dictoffset__:
+        if not self.is_namedtuple() or self.cls.__dictoffset__:
             return
         try:
             change(tuple.__new__(self.cls, [None] * len(self.items)))
         except AttributeError as error:
-            raise tx.user_exception(error) from error
+            raise tx.make_user_exception(error) from error
 
-    def _other(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.is_named():
+    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if self.is_namedtuple():
             match name:
                 case "_replace":
                     fields = self.cls._fields  # type: ignore[attr-defined]
-                    return TupleValue([kwargs.get(f, i) for f, i in zip(fields, self.items, strict=True)], self.cls)
+                    return TupleVariable([kwargs.get(f, i) for f, i in zip(fields, self.items, strict=True)], self.cls)
                 case "__getnewargs__" if not args:
-                    return TupleValue(list(self.items))
+                    return TupleVariable(list(self.items))
                 case "_asdict":
-                    from engine.trace.values.mappings import DictValue
+                    from engine.trace.values.mappings import DictVariable
 
                     fields = self.cls._fields  # type: ignore[attr-defined]
-                    return DictValue.of(dict(zip(fields, self.items, strict=True)))
+                    return DictVariable.from_str_keys(dict(zip(fields, self.items, strict=True)))
             if not hasattr(tuple, name):
-                return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+                return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         if name == "numel" and self.cls is torch.Size:
             import math
 
-            return force(tx, tx.fixed(math.prod).call(tx, [TupleValue(list(self.items))], {}))
-        return super()._other(tx, name, args, kwargs)
+            return realize(tx, tx.wrap_static(math.prod).call(tx, [TupleVariable(list(self.items))], {}))
+        return super()._call_other_method(tx, name, args, kwargs)
 
-    def reconstruct(self, cg: Codegen) -> None:
+    def reconstruct(self, cg: PyCodegen) -> None:
         if self.cls is tuple:
             cg.load_all(self.items)
-            cg.out.emit("BUILD_TUPLE", len(self.items))
+            cg.body.emit("BUILD_TUPLE", len(self.items))
             return
-        cg.out.callable(lambda: cg.const(self.cls))
+        cg.body.callable(lambda: cg.load_const(self.cls))
         cg.load_all(self.items)
-        if self.is_named():
-            cg.out.call(len(self.items))
+        if self.is_namedtuple():
+            cg.body.call(len(self.items))
             return
-        cg.out.emit("BUILD_TUPLE", len(self.items))
-        cg.out.call(1)
+        cg.body.emit("BUILD_TUPLE", len(self.items))
+        cg.body.call(1)
 
 
 def _structseq_index(cls: type, name: str) -> int | None:
@@ -288,231 +300,235 @@ def _structseq_index(cls: type, name: str) -> int | None:
     return None
 
 
-class ListValue(SequenceValue):
+class ListVariable(SequenceVariable):
     """A list (or deque). Its contents live here; every alias is this same object.
 
     A list from outside may be one that nobody has looked into: ``read`` gives what it holds, and ``added`` is what has been put at its end.
     """
 
-    __slots__ = ("added", "cls", "maxlen", "origin", "read")
+    __slots__ = ("appended", "cls", "load_items", "maxlen", "source")
     is_mutable = True
 
     def __init__(
         self,
-        items: list[Value],
-        origin: Origin | None = None,
+        items: list[Variable],
+        source: Source | None = None,
         cls: type = list,
         maxlen: int | None = None,
-        read: Callable[[], list[Value]] | None = None,
+        read: Callable[[], list[Variable]] | None = None,
     ) -> None:
-        self.added = items
-        self.origin = origin
+        self.appended = items
+        self.source = source
         self.cls = cls
         self.maxlen = maxlen
-        self.read = read
+        self.load_items = read
 
     @property
-    def items(self) -> list[Value]:
+    def items(self) -> list[Variable]:
         """What it holds; asking for that takes its length for granted."""
-        if self.read is not None:
-            read, self.read = self.read, None
-            self.added = [*read(), *self.added]
-        return self.added
+        if self.load_items is not None:
+            read, self.load_items = self.load_items, None
+            self.appended = [*read(), *self.appended]
+        return self.appended
 
     @items.setter
-    def items(self, items: list[Value]) -> None:
-        self.added, self.read = items, None
+    def items(self, items: list[Variable]) -> None:
+        self.appended, self.load_items = items, None
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return self.cls
 
-    def children(self) -> list[Value]:
-        return self.added
+    def child_variables(self) -> list[Variable]:
+        return self.appended
 
     def describe(self) -> str:
-        return super().describe() if self.read is None else "a list that nobody has looked into"
+        return super().describe() if self.load_items is None else "a list that nobody has looked into"
 
-    def _make(self, items: list[Any]) -> Any:
+    def _build_real(self, items: list[Any]) -> Any:
         return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
 
-    def part(self, items: list[Value]) -> ListValue:
+    def make_slice(self, items: list[Variable]) -> ListVariable:
         if self.cls is not collections.deque:
-            return ListValue(items)
+            return ListVariable(items)
         kept = items if self.maxlen is None else items[max(0, len(items) - self.maxlen) :]
-        return ListValue(kept, None, self.cls, self.maxlen)
+        return ListVariable(kept, None, self.cls, self.maxlen)
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        tx.mutating(self)
-        if isinstance(key, SliceValue):
-            if not is_iterable(force(tx, value)):
-                self._do(tx, operator.setitem, key.python(tx), None)  # refused, in the words of this version of Python
-            self._do(tx, operator.setitem, key.python(tx), list(sequence_items(tx, value)))
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        tx.record_mutation(self)
+        if isinstance(key, SliceVariable):
+            if not is_iterable(realize(tx, value)):
+                self._apply_to_items(
+                    tx, operator.setitem, key.as_python_constant(tx), None
+                )  # refused, in the words of this version of Python
+            self._apply_to_items(tx, operator.setitem, key.as_python_constant(tx), list(sequence_items(tx, value)))
             return
-        self._do(tx, operator.setitem, index_of(tx, key), value)
+        self._apply_to_items(tx, operator.setitem, as_index(tx, key), value)
 
-    def del_item(self, tx: Tracer, key: Value) -> None:
-        tx.mutating(self)
-        self._do(tx, operator.delitem, key.python(tx) if isinstance(key, SliceValue) else index_of(tx, key))
+    def del_item(self, tx: Tracer, key: Variable) -> None:
+        tx.record_mutation(self)
+        self._apply_to_items(
+            tx, operator.delitem, key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
+        )
 
-    def _do(self, tx: Tracer, change: Callable[..., Any], *args: Any) -> Any:
+    def _apply_to_items(self, tx: Tracer, change: Callable[..., Any], *args: Any) -> Any:
         """Do with the items what Python does with its own list, or raise what it raises of a list or deque like this one."""
         try:
             return change(self.items, *args)
         except (IndexError, TypeError, ValueError, OverflowError, MemoryError) as error:
             try:
-                change(self._make(list(self.items)), *args)
+                change(self._build_real(list(self.items)), *args)
             except type(error) as real:
-                raise tx.user_exception(real) from real
+                raise tx.make_user_exception(real) from real
             raise
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "maxlen" and self.cls is collections.deque:
-            return Const(self.maxlen)
+            return ConstantVariable(self.maxlen)
         return super().get_attr(tx, name)
 
-    def append(self, tx: Tracer, value: Value) -> None:
+    def append(self, tx: Tracer, value: Variable) -> None:
         """``self.append(value)``."""
-        tx.mutating(self)
-        self.added.append(value)
+        tx.record_mutation(self)
+        self.appended.append(value)
         if self.maxlen is not None and len(self.items) > self.maxlen:
             del self.items[0]
 
-    def _other(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         match name:
             case "append" if len(args) == 1:
                 self.append(tx, args[0])
                 return NONE
             case "copy" | "__copy__" if hasattr(self.cls, name):
-                return ListValue(list(self.items), None, self.cls, self.maxlen)
+                return ListVariable(list(self.items), None, self.cls, self.maxlen)
             case "__init__":
-                tx.mutating(self)
+                tx.record_mutation(self)
                 self.items.clear()
-                return self._other(tx, "extend", args, {}) if args else NONE
+                return self._call_other_method(tx, "extend", args, {}) if args else NONE
             case "pop" | "popleft":
                 return self._pop(tx, name, args)
         method = _LIST_METHODS.get(name)
         if method is None or not hasattr(self.cls, name):
-            return super()._other(tx, name, args, kwargs)
-        tx.mutating(self)
+            return super()._call_other_method(tx, name, args, kwargs)
+        tx.record_mutation(self)
         method(self, tx, args, kwargs)
         return NONE
 
-    def _pop(self, tx: Tracer, name: str, args: list[Value]) -> Value:
-        tx.mutating(self)
+    def _pop(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
+        tx.record_mutation(self)
         if self.cls is collections.deque:
             if not self.items:
                 tx.raise_error(IndexError, "pop from an empty deque")
             return self.items.pop(0 if name == "popleft" else -1)
-        return self._do(tx, list.pop, *[index_of(tx, a) for a in args])  # type: ignore[no-any-return]
+        return self._apply_to_items(tx, list.pop, *[as_index(tx, a) for a in args])  # type: ignore[no-any-return]
 
-    def reconstruct(self, cg: Codegen) -> None:
+    def reconstruct(self, cg: PyCodegen) -> None:
         if self.cls is not list:
-            cg.out.callable(lambda: cg.const(self.cls))
+            cg.body.callable(lambda: cg.load_const(self.cls))
             cg.load_all(self.items)
-            cg.out.emit("BUILD_LIST", len(self.items))
-            cg.const(self.maxlen)
-            cg.out.call(2)
+            cg.body.emit("BUILD_LIST", len(self.items))
+            cg.load_const(self.maxlen)
+            cg.body.call(2)
             return
-        if cg.is_reaching(self):
-            cg.out.emit("BUILD_LIST", 0)
-            cg.remember(self)
-            cg.fill_later(self)
+        if cg.is_cyclic(self):
+            cg.body.emit("BUILD_LIST", 0)
+            cg.cache_top(self)
+            cg.defer_fill(self)
             return
         cg.load_all(self.items)
-        cg.out.emit("BUILD_LIST", len(self.items))
+        cg.body.emit("BUILD_LIST", len(self.items))
 
-    def fill(self, cg: Codegen) -> None:
+    def fill(self, cg: PyCodegen) -> None:
         """Put the present contents into the existing list on top of the stack, and pop it."""
-        if self.read is not None:
-            cg.load_all(self.added)
-            cg.out.emit("BUILD_LIST", len(self.added))
-            cg.out.emit("LIST_EXTEND", 1)
-            cg.out.emit("POP_TOP")
+        if self.load_items is not None:
+            cg.load_all(self.appended)
+            cg.body.emit("BUILD_LIST", len(self.appended))
+            cg.body.emit("LIST_EXTEND", 1)
+            cg.body.emit("POP_TOP")
             return
         if self.cls is list:
             cg.load_all(self.items)
-            cg.out.emit("BUILD_LIST", len(self.items))
-            cg.out.emit("SWAP", 2)
-            cg.const(None)
-            cg.const(None)
-            cg.out.emit("BUILD_SLICE", 2)
-            cg.out.emit("STORE_SUBSCR")
+            cg.body.emit("BUILD_LIST", len(self.items))
+            cg.body.emit("SWAP", 2)
+            cg.load_const(None)
+            cg.load_const(None)
+            cg.body.emit("BUILD_SLICE", 2)
+            cg.body.emit("STORE_SUBSCR")
             return
         from engine.trace.support import refill_deque
 
-        cg.helper(refill_deque, 1)
+        cg.load_helper(refill_deque, 1)
         cg.load_all(self.items)
-        cg.out.emit("BUILD_LIST", len(self.items))
-        cg.out.call(2)
-        cg.out.emit("POP_TOP")
+        cg.body.emit("BUILD_LIST", len(self.items))
+        cg.body.call(2)
+        cg.body.emit("POP_TOP")
 
 
-def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    for item in _one_by_one(tx, args[0], self):
-        self.added.append(item)
+def _extend(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    for item in _iterate_into(tx, args[0], self):
+        self.appended.append(item)
         if self.maxlen is not None:
             del self.items[: max(0, len(self.items) - self.maxlen)]
 
 
-def _one_by_one(tx: Tracer, value: Value, into: ListValue) -> Iterator[Value]:
+def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[Variable]:
     """Items of anything that can be iterated; what Python code gives is asked for only when the last one is in its place, and ``into`` as it is now."""
-    from engine.trace.values.iterators import SequenceIterator
+    from engine.trace.values.iterators import SequenceIteratorVariable
 
-    value = force(tx, value)
-    if isinstance(value, SequenceValue):
+    value = realize(tx, value)
+    if isinstance(value, SequenceVariable):
         yield from list(value.items)
         return
-    iterator = force(tx, value.iterate(tx))
+    iterator = realize(tx, value.get_iterator(tx))
     if (
-        isinstance(iterator, SequenceIterator) and iterator.items is into.added
+        isinstance(iterator, SequenceIteratorVariable) and iterator.items is into.appended
     ):  # an instance of a subclass, given itself
         yield from list(into.items)
         return
-    while (item := iterator.step(tx)) is not None:
+    while (item := iterator.next_item(tx)) is not None:
         yield item
 
 
-def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    for item in _one_by_one(tx, args[0], self):
+def _extendleft(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    for item in _iterate_into(tx, args[0], self):
         self.items.insert(0, item)
         if self.maxlen is not None:
             del self.items[self.maxlen :]
 
 
-def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+def _rotate(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     turned = collections.deque(self.items)
-    self._do(tx, lambda _, *by: turned.rotate(*by), *[index_of(tx, a) for a in args])
+    self._apply_to_items(tx, lambda _, *by: turned.rotate(*by), *[as_index(tx, a) for a in args])
     self.items[:] = turned
 
 
-def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+def _insert(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     if self.maxlen is not None and len(self.items) >= self.maxlen:
         tx.raise_error(IndexError, "deque already at its maximum size")
-    self._do(tx, lambda items, *at: items.insert(*at), index_of(tx, args[0]), args[1])
+    self._apply_to_items(tx, lambda items, *at: items.insert(*at), as_index(tx, args[0]), args[1])
 
 
-def _clear(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+def _clear(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     self.items.clear()
 
 
-def _reverse(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+def _reverse(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     self.items.reverse()
 
 
-def _appendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
+def _appendleft(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     self.items.insert(0, args[0])
     if self.maxlen is not None and len(self.items) > self.maxlen:
         self.items.pop()
 
 
-def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    from engine.trace.operations import same_or_equal
+def _remove(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    from engine.trace.operations import identical_or_equal
 
     for n, item in enumerate(self.items):
-        if same_or_equal(tx, force(tx, item), args[0]):
+        if identical_or_equal(tx, realize(tx, item), args[0]):
             del self.items[n]
             return
     absent = (
@@ -523,25 +539,25 @@ def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
     tx.raise_error(ValueError, absent)
 
 
-def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> None:
-    from engine.trace.operations import sorted_items
+def _sort(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    from engine.trace.operations import sort_items
 
     items, self.items[:] = list(self.items), []  # which is what the list holds meanwhile
     in_order = items
-    noted: list[Value] = []
-    noted_outside, tx.changed = tx.changed, noted
+    noted: list[Variable] = []
+    noted_outside, tx.subgraph_mutations = tx.subgraph_mutations, noted
     try:
-        in_order = sorted_items(tx, items, kwargs)
+        in_order = sort_items(tx, items, kwargs)
     finally:
         self.items[:] = in_order
-        tx.changed = noted_outside
+        tx.subgraph_mutations = noted_outside
         if noted_outside is not None:
             noted_outside += noted
     if any(value is self for value in noted):
         tx.raise_error(ValueError, "list modified during sort")
 
 
-_LIST_METHODS: dict[str, Callable[[ListValue, Any, list[Value], dict[str, Value]], None]] = {
+_LIST_METHODS: dict[str, Callable[[ListVariable, Any, list[Variable], dict[str, Variable]], None]] = {
     "extend": _extend,
     "extendleft": _extendleft,
     "rotate": _rotate,
@@ -554,173 +570,179 @@ _LIST_METHODS: dict[str, Callable[[ListValue, Any, list[Value], dict[str, Value]
 }
 
 
-class RangeValue(Value):
+class RangeVariable(Variable):
     """A range with known bounds."""
 
-    def __init__(self, value: range, origin: Origin | None = None) -> None:
+    def __init__(self, value: range, source: Source | None = None) -> None:
         self.value = value
-        self.origin = origin
+        self.source = source
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return range
 
     def describe(self) -> str:
         return repr(self.value)
 
-    def python(self, tx: Tracer) -> Any:
+    def as_python_constant(self, tx: Tracer) -> Any:
         return self.value
 
-    def key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: Tracer) -> Any:
         return self.value
 
-    def truth(self, tx: Tracer) -> bool:
+    def is_truthy(self, tx: Tracer) -> bool:
         return bool(self.value)
 
-    def length(self, tx: Tracer) -> Value:
-        return tx.fold(len, self.value)
+    def length(self, tx: Tracer) -> Variable:
+        return tx.fold_constant(len, self.value)
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        return item.python(tx) in self.value
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return item.as_python_constant(tx) in self.value
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
-        return tx.fold(lambda: self.value[key.python(tx)])
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return tx.fold_constant(lambda: self.value[key.as_python_constant(tx)])
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        return tx.constant_attr(Const(self.value), name)
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return tx.get_constant_attr(ConstantVariable(self.value), name)
 
-    def iterate(self, tx: Tracer) -> Value:
-        from engine.trace.values.iterators import RangeIterator
+    def get_iterator(self, tx: Tracer) -> Variable:
+        from engine.trace.values.iterators import RangeIteratorVariable
 
-        return RangeIterator(self.value)
+        return RangeIteratorVariable(self.value)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.out.callable(lambda: cg.const(range))
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(range))
         for bound in (self.value.start, self.value.stop, self.value.step):
-            cg.const(bound)
-        cg.out.call(3)
+            cg.load_const(bound)
+        cg.body.call(3)
 
 
-class SliceValue(Value):
+class SliceVariable(Variable):
     """``a:b:c``; its parts may be symbols."""
 
-    def __init__(self, parts: list[Value], origin: Origin | None = None) -> None:
-        self.parts = parts
-        self.origin = origin
+    def __init__(self, parts: list[Variable], source: Source | None = None) -> None:
+        self.bounds = parts
+        self.source = source
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return slice
 
-    def python(self, tx: Tracer) -> Any:
-        from engine.trace.values.tensor import TensorValue
+    def as_python_constant(self, tx: Tracer) -> Any:
+        from engine.trace.values.tensor import TensorVariable
 
-        forced = [force(tx, p) for p in self.parts]
-        if any(isinstance(p, TensorValue) for p in forced):
-            raise NotConstant
-        return slice(*(p.python(tx) for p in forced))
+        forced = [realize(tx, p) for p in self.bounds]
+        if any(isinstance(p, TensorVariable) for p in forced):
+            raise NotPythonConstant
+        return slice(*(p.as_python_constant(tx) for p in forced))
 
-    def graph_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        pairs = [force(tx, p).graph_arg(tx) for p in self.parts]
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        pairs = [realize(tx, p).as_node_arg(tx) for p in self.bounds]
         return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("start", "stop", "step"):
-            return self.parts[("start", "stop", "step").index(name)]
-        return tx.constant_attr(Const(self.python(tx)), name)
+            return self.bounds[("start", "stop", "step").index(name)]
+        return tx.get_constant_attr(ConstantVariable(self.as_python_constant(tx)), name)
 
-    def children(self) -> list[Value]:
-        return self.parts
+    def child_variables(self) -> list[Variable]:
+        return self.bounds
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.load_all(self.parts)
-        cg.out.emit("BUILD_SLICE", 3)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_all(self.bounds)
+        cg.body.emit("BUILD_SLICE", 3)
 
 
-def items_of(tx: Tracer, real: Any, origin: Origin) -> list[Value]:
+def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:
     """The items of a real sequence, guarded by its type and length."""
     why = "it was unpacked, indexed or iterated"
     tx.guard_type(real, origin, why)
-    tx.guard(LengthIs(origin, exact.length_of(real), cause=tx.cause(why)))
+    tx.add_guard(LengthMatch(origin, exact.builtin_len(real), cause=tx.guard_cause(why)))
     plainly = list if isinstance(real, list) else tuple if isinstance(real, tuple) else collections.deque
-    return [tx.lazy(item, item_origin(real, origin, n)) for n, item in enumerate(plainly.__iter__(real))]
+    return [tx.make_lazy(item, item_source(real, origin, n)) for n, item in enumerate(plainly.__iter__(real))]
 
 
-@wraps(list)
-def _list(tx: Tracer, real: Any, origin: Origin) -> Value:
+@register_builder(list)
+def _list(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was used as a list")
-    return ListValue([], origin, read=lambda: items_of(tx, real, origin))
+    return ListVariable([], origin, read=lambda: read_items(tx, real, origin))
 
 
-@wraps(collections.deque)
-def _deque(tx: Tracer, real: Any, origin: Origin) -> Value:
-    value = ListValue(items_of(tx, real, origin), origin, collections.deque, real.maxlen)
-    tx.guard(Equals(Attr(origin, "maxlen"), real.maxlen, cause=tx.cause("its bound decides what it keeps")))
+@register_builder(collections.deque)
+def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
+    value = ListVariable(read_items(tx, real, origin), origin, collections.deque, real.maxlen)
+    tx.add_guard(
+        EqualsMatch(AttrSource(origin, "maxlen"), real.maxlen, cause=tx.guard_cause("its bound decides what it keeps"))
+    )
     return value
 
 
-@wraps(tuple)
-def _tuple(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return TupleValue(items_of(tx, real, origin), tuple, origin)
+@register_builder(tuple)
+def _tuple(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return TupleVariable(read_items(tx, real, origin), tuple, origin)
 
 
-def _is_size_or_named(real: Any) -> bool:
+def _is_size_or_namedtuple(real: Any) -> bool:
     kind: Any = type(real)
-    return kind is torch.Size or kind.__module__ == "torch.return_types" or is_plainly_named(kind)
+    return kind is torch.Size or kind.__module__ == "torch.return_types" or is_plain_namedtuple(kind)
 
 
 @functools.lru_cache(maxsize=1024)
-def is_plainly_named(cls: type) -> bool:
+def is_plain_namedtuple(cls: type) -> bool:
     """Whether instances are named tuples that do what tuples do and take no other attributes."""
     if not (issubclass(cls, tuple) and hasattr(cls, "_fields")):
         return False
-    own = {n for c in cls.__mro__[: cls.__mro__.index(tuple)] for n in vars(c) if n in _ASKED_OF_TUPLES}
+    own = {n for c in cls.__mro__[: cls.__mro__.index(tuple)] for n in vars(c) if n in _TUPLE_METHODS}
     return cls.__dictoffset__ == 0 and not own
 
 
-_ASKED_OF_TUPLES = frozenset(
+_TUPLE_METHODS = frozenset(
     "__add__ __mul__ __rmul__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __iter__ __getitem__ __contains__ "
     "__bool__ __str__ __reversed__ __radd__ __sub__ __neg__ __getattr__ __getattribute__ __call__".split()
 )
 
 
-@wraps_if(10, _is_size_or_named)
-def _named(tx: Tracer, real: Any, origin: Origin) -> Value:
-    return TupleValue(items_of(tx, real, origin), type(real), origin)
+@register_builder_if(10, _is_size_or_namedtuple)
+def _size_or_namedtuple(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return TupleVariable(read_items(tx, real, origin), type(real), origin)
 
 
-@wraps(range)
-def _range(tx: Tracer, real: range, origin: Origin) -> Value:
+@register_builder(range)
+def _range(tx: Tracer, real: range, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was iterated")
     for name in ("start", "stop", "step"):
-        tx.guard(Equals(Attr(origin, name), getattr(real, name), cause=tx.cause("it was iterated")))
-    return RangeValue(real, origin)
+        tx.add_guard(
+            EqualsMatch(AttrSource(origin, name), getattr(real, name), cause=tx.guard_cause("it was iterated"))
+        )
+    return RangeVariable(real, origin)
 
 
-@wraps(slice)
-def _slice(tx: Tracer, real: slice, origin: Origin) -> Value:
+@register_builder(slice)
+def _slice(tx: Tracer, real: slice, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was used as an index")
-    return SliceValue([tx.lazy(getattr(real, n), Attr(origin, n)) for n in ("start", "stop", "step")], origin)
+    return SliceVariable(
+        [tx.make_lazy(getattr(real, n), AttrSource(origin, n)) for n in ("start", "stop", "step")], origin
+    )
 
 
-@makes(list)
-def _make_list(tx: Tracer, value: list[Any]) -> Value:
-    return ListValue([tx.from_python(v) for v in value])
+@register_sourceless_builder(list)
+def _make_list(tx: Tracer, value: list[Any]) -> Variable:
+    return ListVariable([tx.from_python(v) for v in value])
 
 
-@makes(tuple, torch.Size)
-def _make_tuple(tx: Tracer, value: tuple[Any, ...]) -> Value:
-    return TupleValue([tx.from_python(v) for v in value], type(value))
+@register_sourceless_builder(tuple, torch.Size)
+def _make_tuple(tx: Tracer, value: tuple[Any, ...]) -> Variable:
+    return TupleVariable([tx.from_python(v) for v in value], type(value))
 
 
-@makes(collections.deque)
-def _make_deque(tx: Tracer, value: collections.deque[Any]) -> Value:
-    return ListValue([tx.from_python(v) for v in value], None, collections.deque, value.maxlen)
+@register_sourceless_builder(collections.deque)
+def _make_deque(tx: Tracer, value: collections.deque[Any]) -> Variable:
+    return ListVariable([tx.from_python(v) for v in value], None, collections.deque, value.maxlen)
 
 
-@makes(range)
-def _make_range(tx: Tracer, value: range) -> Value:
-    return RangeValue(value)
+@register_sourceless_builder(range)
+def _make_range(tx: Tracer, value: range) -> Variable:
+    return RangeVariable(value)
 
 
-@makes(slice)
-def _make_slice(tx: Tracer, value: slice) -> Value:
-    return SliceValue([tx.from_python(v) for v in (value.start, value.stop, value.step)])
+@register_sourceless_builder(slice)
+def _make_slice(tx: Tracer, value: slice) -> Variable:
+    return SliceVariable([tx.from_python(v) for v in (value.start, value.stop, value.step)])

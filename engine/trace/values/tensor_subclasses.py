@@ -14,31 +14,31 @@ import torch
 import torch.fx
 import torch.overrides
 
-from engine.ir.in_graph import InGraph
-from engine.ir.origin import Attr, Origin
-from engine.trace.graph_builder import emit
+from engine.ir.in_graph import GraphCallable
+from engine.ir.origin import AttrSource, Source
+from engine.trace.graph_builder import emit_node
 from engine.trace.signals import Unsupported
 from engine.trace.support import as_subclass
-from engine.trace.values.base import NONE, Const, NotConstant, Value, force
-from engine.trace.values.classes import ClassValue, bind_attribute, class_attribute, class_origin, find_in_class
-from engine.trace.values.mappings import DictValue
-from engine.trace.values.objects import ObjectValue
-from engine.trace.values.rules import BY_NAME, special
-from engine.trace.values.sequences import ListValue, TupleValue, sequence_items
-from engine.trace.values.symbolic import SymValue
-from engine.trace.values.tensor import TensorValue
-from engine.trace.values.torch_functions import guard_state
+from engine.trace.values.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.values.classes import ClassVariable, bind_attribute, class_attribute, class_source, find_in_class
+from engine.trace.values.mappings import DictVariable
+from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.values.rules import RULES_BY_NAME, register_rule
+from engine.trace.values.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.values.symbolic import SymNodeVariable
+from engine.trace.values.tensor import TensorVariable
+from engine.trace.values.torch_functions import guard_global_state
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import Codegen
+    from engine.trace.codegen import PyCodegen
     from engine.trace.state import Tracer
 
-Args = list[Value]
-Words = dict[str, Value]
-_DEFAULT: Any = vars(torch.Tensor)["__torch_function__"].__func__
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+_DEFAULT_TORCH_FUNCTION: Any = vars(torch.Tensor)["__torch_function__"].__func__
 
 
-class SubclassValue(TensorValue):
+class TensorWithTFOverrideVariable(TensorVariable):
     """A tensor of a subclass. Its node is the plain tensor over the same memory; ``cls`` says what it is outside."""
 
     __slots__ = ("cls",)
@@ -48,110 +48,116 @@ class SubclassValue(TensorValue):
         cls: type,
         node: torch.fx.Node | None,
         fake: torch.Tensor,
-        origin: Origin | None = None,
+        origin: Source | None = None,
         held: torch.Tensor | None = None,
     ) -> None:
         super().__init__(node, fake, origin, held)
         self.cls = cls
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return self.cls
 
     def node(self, tx: Tracer) -> torch.fx.Node:
         if self._node is None:
-            assert self.origin is not None
-            outer = tx.graph.placeholder(self.origin, self.fake, self.held)
-            node = tx.graph.add("call_function", InGraph("as_plain", _plain), (outer,), {}, tx.node_origin())
+            assert self.source is not None
+            outer = tx.graph.placeholder(self.source, self.fake, self.real_object)
+            node = tx.graph.create_node(
+                "call_function", GraphCallable("as_plain", _as_plain_tensor), (outer,), {}, tx.node_provenance()
+            )
             node.meta["example_value"] = self.fake
             self._node = node
         return self._node
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in self.written:
-            return self.written[name]
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in self.attr_writes:
+            return self.attr_writes[name]
         if name == "__class__":
-            return tx.wrap(self.cls, class_origin(self.cls))
-        if self.held is not None and self.origin is not None and name in getattr(self.held, "__dict__", {}):
-            return tx.wrap(self.held.__dict__[name], Attr(self.origin, name))
+            return tx.wrap(self.cls, class_source(self.cls))
+        if (
+            self.real_object is not None
+            and self.source is not None
+            and name in getattr(self.real_object, "__dict__", {})
+        ):
+            return tx.wrap(self.real_object.__dict__[name], AttrSource(self.source, name))
         found = find_in_class(self.cls, name)
         if found is not None and not found[0].__module__.startswith("torch."):
             return bind_attribute(tx, self.cls, found[0], name, found[1], self)
         if found is not None and not callable(found[1]) and name not in ("__dict__", "__module__", "__doc__"):
-            by_protocol = dispatched(tx, "get_attr", name, [self], {})
+            by_protocol = dispatch_torch_function(tx, "get_attr", name, [self], {})
             if by_protocol is not None:
                 return by_protocol
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         found = find_in_class(self.cls, name)
-        if name in self.written or (found is not None and not found[0].__module__.startswith("torch.")):
-            return force(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
-        by_protocol = dispatched(tx, "call_method", name, [self, *args], kwargs)
+        if name in self.attr_writes or (found is not None and not found[0].__module__.startswith("torch.")):
+            return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+        by_protocol = dispatch_torch_function(tx, "call_method", name, [self, *args], kwargs)
         return super().call_method(tx, name, args, kwargs) if by_protocol is None else by_protocol
 
-    def length(self, tx: Tracer) -> Value:
+    def length(self, tx: Tracer) -> Variable:
         found = find_in_class(self.cls, "__len__")
         is_own = found is not None and not found[0].__module__.startswith("torch.")
         return self.call_method(tx, "__len__", [], {}) if is_own else super().length(tx)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         found = find_in_class(self.cls, name)
         if found is not None and isinstance(found[1], property):
             raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
         super().set_attr(tx, name, value)
 
-    def reconstruct(self, cg: Codegen) -> None:
-        cg.helper(as_subclass, 0)
-        cg.graph_output(self.node(cg.tx))
-        cg.const(self.cls)
-        cg.out.call(2)
-        if self.written:
-            cg.remember(self)
-            cg.fill_later(self)
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(as_subclass, 0)
+        cg.load_graph_output(self.node(cg.tx))
+        cg.load_const(self.cls)
+        cg.body.call(2)
+        if self.attr_writes:
+            cg.cache_top(self)
+            cg.defer_fill(self)
 
 
-class _Inherited(Value):
+class _BaseTensorMethodVariable(Variable):
     """``super().name`` of a tensor: a method of ``torch.Tensor`` that its own class overrides."""
 
-    def __init__(self, of: SubclassValue, name: str) -> None:
-        self.of = of
+    def __init__(self, tensor: TensorWithTFOverrideVariable, name: str) -> None:
+        self.tensor = tensor
         self.name = name
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         return types.MethodType
 
-    def children(self) -> list[Value]:
-        return [self.of]
+    def child_variables(self) -> list[Variable]:
+        return [self.tensor]
 
-    def call(self, tx: Tracer, args: Args, kwargs: Words) -> Value:
-        asked = dispatched(tx, "call_method", self.name, [self.of, *args], kwargs)
-        return TensorValue.call_method(self.of, tx, self.name, args, kwargs) if asked is None else asked
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        asked = dispatch_torch_function(tx, "call_method", self.name, [self.tensor, *args], kwargs)
+        return TensorVariable.call_method(self.tensor, tx, self.name, args, kwargs) if asked is None else asked
 
 
-def inherited(tx: Tracer, of: Value, name: str) -> Value:
+def base_tensor_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
     """What ``torch.Tensor`` has under a name, for a tensor whose class may override it."""
-    if not isinstance(of, SubclassValue):
+    if not isinstance(of, TensorWithTFOverrideVariable):
         return of.get_attr(tx, name)
     if callable(getattr(torch.Tensor, name)):
-        return _Inherited(of, name)
-    asked = dispatched(tx, "get_attr", name, [of], {})
-    return TensorValue.get_attr(of, tx, name) if asked is None else asked
+        return _BaseTensorMethodVariable(of, name)
+    asked = dispatch_torch_function(tx, "get_attr", name, [of], {})
+    return TensorVariable.get_attr(of, tx, name) if asked is None else asked
 
 
-def _plain(tensor: torch.Tensor) -> Any:
+def _as_plain_tensor(tensor: torch.Tensor) -> Any:
     return as_subclass(tensor, torch.Tensor)
 
 
-def subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Origin) -> TensorValue:
+def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorVariable:
     """The value for an argument of a subclass that has the protocol and no memory other than a plain tensor's."""
     tx.guard_type(real, origin, "its class decides what operations on it do")
-    return SubclassValue(type(real), None, fake, origin, real)
+    return TensorWithTFOverrideVariable(type(real), None, fake, origin, real)
 
 
 # Dispatch.
 
 
-class _NotedError(Exception):
+class _RecordedCall(Exception):
     """What torch passed to ``__torch_function__``."""
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -161,118 +167,123 @@ class _NotedError(Exception):
         self.kwargs_given = kwargs
 
 
-class _Recorder(torch.Tensor):
+class _RecordingTensor(torch.Tensor):
     """Notes how an operation on it reaches ``__torch_function__``."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _NotedError(func, args, kwargs or {})
+        raise _RecordedCall(func, args, kwargs or {})
 
 
-class _RecorderMode(torch.overrides.TorchFunctionMode):
+class _RecordingMode(torch.overrides.TorchFunctionMode):
     """Notes how an operation reaches the modes in force, also one that is given no tensor."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _NotedError(func, args, kwargs or {})
+        raise _RecordedCall(func, args, kwargs or {})
 
 
-def has_protocol(value: Value) -> bool:
+def has_torch_function(value: Variable) -> bool:
     """Whether operations on a value ask its class."""
-    if isinstance(value, SubclassValue):
+    if isinstance(value, TensorWithTFOverrideVariable):
         return True
     return (
-        isinstance(value, ObjectValue)
-        and hasattr(value.type(), "__torch_function__")
-        and not isinstance(value, TensorValue)
+        isinstance(value, UserDefinedObjectVariable)
+        and hasattr(value.python_type(), "__torch_function__")
+        and not isinstance(value, TensorVariable)
     )
 
 
-def _inside(tx: Tracer, values: list[Value]) -> Iterator[Value]:
+def _flatten_arguments(tx: Tracer, values: list[Variable]) -> Iterator[Variable]:
     for value in values:
-        forced = force(tx, value)
+        forced = realize(tx, value)
         yield forced
-        if type(forced) in (TupleValue, ListValue):
-            yield from _inside(tx, forced.items)  # type: ignore[attr-defined]
+        if type(forced) in (TupleVariable, ListVariable):
+            yield from _flatten_arguments(tx, forced.items)  # type: ignore[attr-defined]
 
 
-def is_off(tx: Tracer) -> bool:
+def is_torch_function_disabled(tx: Tracer) -> bool:
     """Whether no class is asked now: switched off where the frame was entered, or since."""
-    return bool(tx.protocol_off) or not tx.entry_state["torch_function_enabled"]
+    return bool(tx.torch_function_disabled_depth) or not tx.entry_global_state["torch_function_enabled"]
 
 
-def dispatched(tx: Tracer, op: str, target: Any, args: Args, kwargs: Words) -> Value | None:
+def dispatch_torch_function(tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs) -> Variable | None:
     """What the modes and classes in force make of an operation; None where none of them is asked."""
-    if (off := is_off(tx)) and not tx.function_modes:
+    if (off := is_torch_function_disabled(tx)) and not tx.function_modes:
         return None
-    special_args = [] if off else [v for v in _inside(tx, [*args, *kwargs.values()]) if has_protocol(v)]
+    special_args = (
+        [] if off else [v for v in _flatten_arguments(tx, [*args, *kwargs.values()]) if has_torch_function(v)]
+    )
     if not special_args and not tx.function_modes:
         return None
-    noted, known = _note(tx, op, target, args, kwargs, special_args)
+    noted, known = _record_torch_function_call(tx, op, target, args, kwargs, special_args)
     if noted is None:
         return None
-    given = [_value(tx, a, known) for a in noted.args_given]
-    words = {k: _value(tx, v, known) for k, v in noted.kwargs_given.items()}
-    return ask(tx, noted.function, special_args, given, words)
+    given = [_variable_for(tx, a, known) for a in noted.args_given]
+    words = {k: _variable_for(tx, v, known) for k, v in noted.kwargs_given.items()}
+    return call_torch_function_handlers(tx, noted.function, special_args, given, words)
 
 
-def ask(tx: Tracer, function: Any, special_args: list[Value], args: Args, kwargs: Words) -> Value:
+def call_torch_function_handlers(
+    tx: Tracer, function: Any, special_args: list[Variable], args: Args, kwargs: Kwargs
+) -> Variable:
     """Ask the innermost mode, else each class in turn."""
-    kinds: list[Value] = []
+    kinds: list[Variable] = []
     for value in special_args:
-        if all(value.type() is not k.type() for k in kinds):
-            at = next((n for n, k in enumerate(kinds) if issubclass(value.type(), k.type())), len(kinds))
+        if all(value.python_type() is not k.python_type() for k in kinds):
+            at = next((n for n, k in enumerate(kinds) if issubclass(value.python_type(), k.python_type())), len(kinds))
             kinds.insert(at, value)
-    classes = TupleValue([tx.wrap(k.type(), class_origin(k.type())) for k in kinds])
-    function_value = tx.fixed(function)
-    words = DictValue.of(kwargs)
+    classes = TupleVariable([tx.wrap(k.python_type(), class_source(k.python_type())) for k in kinds])
+    function_value = tx.wrap_static(function)
+    words = DictVariable.from_str_keys(kwargs)
     if tx.function_modes:
         mode = tx.function_modes.pop()
         try:
-            found = force(
-                tx, mode.call_method(tx, "__torch_function__", [function_value, classes, TupleValue(args), words], {})
+            found = realize(
+                tx,
+                mode.call_method(tx, "__torch_function__", [function_value, classes, TupleVariable(args), words], {}),
             )
         finally:
             tx.function_modes.append(mode)
         if not _is_not_implemented(found):
             return found
     for kind in kinds:
-        entry = find_in_class(kind.type(), "__torch_function__")
+        entry = find_in_class(kind.python_type(), "__torch_function__")
         bound_to = kind if entry is not None and isinstance(entry[1], types.FunctionType) else None
-        method = class_attribute(tx, kind.type(), "__torch_function__", bound_to)
+        method = class_attribute(tx, kind.python_type(), "__torch_function__", bound_to)
         assert method is not None
-        found = force(tx, force(tx, method).call(tx, [function_value, classes, TupleValue(args), words], {}))
+        found = realize(tx, realize(tx, method).call(tx, [function_value, classes, TupleVariable(args), words], {}))
         if not _is_not_implemented(found):
             return found
     return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")  # type: ignore[no-any-return]
 
 
-def _is_not_implemented(value: Value) -> bool:
-    return isinstance(value, Const) and value.value is NotImplemented
+def _is_not_implemented(value: Variable) -> bool:
+    return isinstance(value, ConstantVariable) and value.value is NotImplemented
 
 
-def _note(
-    tx: Tracer, op: str, target: Any, args: Args, kwargs: Words, special_args: list[Value]
-) -> tuple[_NotedError | None, dict[int, Value]]:
+def _record_torch_function_call(
+    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: list[Variable]
+) -> tuple[_RecordedCall | None, dict[int, Variable]]:
     """Try the operation on recorders: the call that torch would make of the protocol, and which object stands for which value."""
-    known: dict[int, Value] = {}
+    known: dict[int, Variable] = {}
     kept: list[Any] = []
 
-    def stand_in(value: Value) -> Any:
-        value = force(tx, value)
-        if type(value) in (TupleValue, ListValue):
+    def stand_in(value: Variable) -> Any:
+        value = realize(tx, value)
+        if type(value) in (TupleVariable, ListVariable):
             items = [stand_in(i) for i in value.items]  # type: ignore[attr-defined]
-            return tuple(items) if isinstance(value, TupleValue) else items
+            return tuple(items) if isinstance(value, TupleVariable) else items
         made: Any
-        if isinstance(value, TensorValue) or has_protocol(value):
-            made = torch.empty(0).as_subclass(_Recorder)
-        elif isinstance(value, SymValue):
-            made = value.type()(1)
-            made = _Standing(1) if value.type() is int else made
+        if isinstance(value, TensorVariable) or has_torch_function(value):
+            made = torch.empty(0).as_subclass(_RecordingTensor)
+        elif isinstance(value, SymNodeVariable):
+            made = value.python_type()(1)
+            made = _IntPlaceholder(1) if value.python_type() is int else made
         else:
             try:
-                return value.python(tx)
-            except NotConstant:
-                made = torch.empty(0).as_subclass(_Recorder)
+                return value.as_python_constant(tx)
+            except NotPythonConstant:
+                made = torch.empty(0).as_subclass(_RecordingTensor)
         kept.append(made)
         known[id(made)] = value
         return made
@@ -280,14 +291,14 @@ def _note(
     given = [stand_in(a) for a in args]
     words = {k: stand_in(v) for k, v in kwargs.items()}
     try:
-        with _RecorderMode() if tx.function_modes else contextlib.nullcontext():
+        with _RecordingMode() if tx.function_modes else contextlib.nullcontext():
             if op == "get_attr":
                 getattr(given[0], target)
             elif op == "call_method":
                 getattr(given[0], target)(*given[1:], **words)
             else:
                 target(*given, **words)
-    except _NotedError as noted:
+    except _RecordedCall as noted:
         noted.__traceback__ = None
         noted.kept = kept  # type: ignore[attr-defined]
         return noted, known
@@ -300,309 +311,322 @@ def _note(
     return None, known
 
 
-class _Standing(int):
+class _IntPlaceholder(int):
     """An int of its own, so that its identity tells it."""
 
 
-def _value(tx: Tracer, real: Any, known: dict[int, Value]) -> Value:
+def _variable_for(tx: Tracer, real: Any, known: dict[int, Variable]) -> Variable:
     found = known.get(id(real))
     if found is not None:
         return found
     if type(real) is tuple:
-        return TupleValue([_value(tx, r, known) for r in real])
+        return TupleVariable([_variable_for(tx, r, known) for r in real])
     if type(real) is list:
-        return ListValue([_value(tx, r, known) for r in real])
+        return ListVariable([_variable_for(tx, r, known) for r in real])
     return tx.from_python(real)
 
 
 @contextlib.contextmanager
-def _switched_off(tx: Tracer) -> Iterator[None]:
-    tx.protocol_off += 1
+def _torch_function_disabled(tx: Tracer) -> Iterator[None]:
+    tx.torch_function_disabled_depth += 1
     try:
         yield
     finally:
-        tx.protocol_off -= 1
+        tx.torch_function_disabled_depth -= 1
 
 
-@special(_DEFAULT)
-def _default(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(_DEFAULT_TORCH_FUNCTION)
+def _default_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """``torch.Tensor.__torch_function__``: the operation without the protocol, its tensors made the class's."""
     given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
-    cls = force(tx, given["cls"]).real()
-    function = force(tx, given["func"])
+    cls = realize(tx, given["cls"]).as_python_object()
+    function = realize(tx, given["func"])
     positional = list(sequence_items(tx, given["args"])) if "args" in given else []
-    words = force(tx, given.get("kwargs", NONE))
-    named = {str(k): v for k, (_, v) in words.entries.items()} if isinstance(words, DictValue) else {}
-    with _switched_off(tx):
-        result = force(tx, call_function(tx, function, positional, named))
-    if function.real() in torch.overrides.get_default_nowrap_functions():
+    words = realize(tx, given.get("kwargs", NONE))
+    named = {str(k): v for k, (_, v) in words.entries.items()} if isinstance(words, DictVariable) else {}
+    with _torch_function_disabled(tx):
+        result = realize(tx, call_intercepted_function(tx, function, positional, named))
+    if function.as_python_object() in torch.overrides.get_default_nowrap_functions():
         return result
-    return _converted(tx, result, cls)
+    return _wrap_in_subclass(tx, result, cls)
 
 
-@special(torch._C._disabled_torch_function_impl)
-def _without_protocol(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch._C._disabled_torch_function_impl)
+def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """What a parameter's class has for the protocol: the operation without it, its results as they are."""
     given = (
         dict(zip(("func", "types", "args", "kwargs"), args[-4:] if len(args) != 5 else args[1:], strict=False)) | kwargs
     )
     positional = list(sequence_items(tx, given["args"])) if "args" in given else []
-    words = force(tx, given.get("kwargs", NONE))
-    with _switched_off(tx):
-        return call_function(
-            tx, force(tx, given["func"]), positional, tx.entries(words) if isinstance(words, DictValue) else {}
+    words = realize(tx, given.get("kwargs", NONE))
+    with _torch_function_disabled(tx):
+        return call_intercepted_function(
+            tx,
+            realize(tx, given["func"]),
+            positional,
+            tx.unpack_string_mapping(words) if isinstance(words, DictVariable) else {},
         )
 
 
-def call_function(tx: Tracer, function: Value, args: Args, kwargs: Words) -> Value:
+def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Call what the protocol was given: a function, a method of ``torch.Tensor``, or the getter of an attribute."""
-    real = function.real()
+    real = function.as_python_object()
     if isinstance(real, types.MethodWrapperType) and real.__name__ == "__get__":
         descriptor: Any = real.__self__
-        of = force(tx, args[0])
+        of = realize(tx, args[0])
         return (
-            TensorValue.get_attr(of, tx, descriptor.__name__)
-            if isinstance(of, SubclassValue)
+            TensorVariable.get_attr(of, tx, descriptor.__name__)
+            if isinstance(of, TensorWithTFOverrideVariable)
             else of.get_attr(tx, descriptor.__name__)
         )
     if getattr(real, "__objclass__", None) in (torch.Tensor, torch._C.TensorBase) and args:
-        of = force(tx, args[0])
-        if isinstance(of, SubclassValue):  # the method of the base, which the class may override
-            return TensorValue.call_method(of, tx, real.__name__, args[1:], kwargs)
+        of = realize(tx, args[0])
+        if isinstance(of, TensorWithTFOverrideVariable):  # the method of the base, which the class may override
+            return TensorVariable.call_method(of, tx, real.__name__, args[1:], kwargs)
     return function.call(tx, args, kwargs)
 
 
-def _converted(tx: Tracer, value: Value, cls: Any) -> Value:
-    value = force(tx, value)
+def _wrap_in_subclass(tx: Tracer, value: Variable, cls: Any) -> Variable:
+    value = realize(tx, value)
     if cls is torch.Tensor:
         return value
-    if isinstance(value, TensorValue) and not issubclass(value.type(), cls):
-        return in_subclass(tx, value, cls)
-    if type(value) in (TupleValue, ListValue):
-        items = [_converted(tx, i, cls) for i in value.items]  # type: ignore[attr-defined]
-        return TupleValue(items, value.cls) if isinstance(value, TupleValue) else ListValue(items)
+    if isinstance(value, TensorVariable) and not issubclass(value.python_type(), cls):
+        return as_subclass_variable(tx, value, cls)
+    if type(value) in (TupleVariable, ListVariable):
+        items = [_wrap_in_subclass(tx, i, cls) for i in value.items]  # type: ignore[attr-defined]
+        return TupleVariable(items, value.cls) if isinstance(value, TupleVariable) else ListVariable(items)
     return value
 
 
-def in_subclass(tx: Tracer, value: TensorValue, cls: type) -> Value:
+def as_subclass_variable(tx: Tracer, value: TensorVariable, cls: type) -> Variable:
     """``value.as_subclass(cls)``."""
-    if not isinstance(value, SubclassValue) and cls is torch.Tensor:
-        return emit(tx, "call_function", torch.ops.aten.alias.default, [value])
+    if not isinstance(value, TensorWithTFOverrideVariable) and cls is torch.Tensor:
+        return emit_node(tx, "call_function", torch.ops.aten.alias.default, [value])
     if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {cls.__name__}")
     if cls is torch.Tensor:
-        return TensorValue(value.node(tx), value.fake)
-    return SubclassValue(cls, value.node(tx), value.fake)
+        return TensorVariable(value.node(tx), value.fake)
+    return TensorWithTFOverrideVariable(cls, value.node(tx), value.fake)
 
 
-def _is_made_of_one(cls: type) -> bool:
+def _uses_tensor_new(cls: type) -> bool:
     """Whether a class makes its instances of another tensor, over the same memory, as ``torch.Tensor`` does."""
     own = find_in_class(cls, "__new__")
     return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, torch._C.TensorBase)
 
 
-def constructed(tx: Tracer, cls: type, args: Args, kwargs: Words) -> Value | None:
+def construct_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable | None:
     """``cls(tensor)`` for a subclass with ``torch.Tensor``'s own ``__new__``, or one in Python; None for all others."""
     if cls is torch.Tensor:
         return None
     if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
-        from engine.trace.values.compiler_api import made_wrapper
+        from engine.trace.values.compiler_api import construct_wrapper_subclass
 
-        return made_wrapper(tx, cls, args, kwargs)
+        return construct_wrapper_subclass(tx, cls, args, kwargs)
     new = find_in_class(cls, "__new__")
-    made: Value
-    if _is_made_of_one(cls) and args and isinstance(of := force(tx, args[0]), TensorValue):
-        made = _made_of_one(tx, cls, of)
+    made: Variable
+    if _uses_tensor_new(cls) and args and isinstance(of := realize(tx, args[0]), TensorVariable):
+        made = _alias_as_subclass(tx, cls, of)
     elif new is not None and isinstance(raw := getattr(new[1], "__func__", new[1]), types.FunctionType):
-        origin = Attr(class_origin(new[0]), "__new__")
-        made = force(tx, tx.wrap(raw, origin).call(tx, [tx.wrap(cls, class_origin(cls)), *args], kwargs))
+        origin = AttrSource(class_source(new[0]), "__new__")
+        made = realize(tx, tx.wrap(raw, origin).call(tx, [tx.wrap(cls, class_source(cls)), *args], kwargs))
     else:
         return None
     init = find_in_class(cls, "__init__")
-    if init is not None and isinstance(init[1], types.FunctionType) and issubclass(made.type(), cls):
-        tx.wrap(init[1], Attr(class_origin(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    if init is not None and isinstance(init[1], types.FunctionType) and issubclass(made.python_type(), cls):
+        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
     return made
 
 
-def _made_of_one(tx: Tracer, cls: type, of: TensorValue) -> Value:
-    with _switched_off(tx):
-        alias = force(tx, emit(tx, "call_function", torch.ops.aten.alias.default, [of]))
-        assert isinstance(alias, TensorValue)
-        return in_subclass(tx, alias, cls)
+def _alias_as_subclass(tx: Tracer, cls: type, of: TensorVariable) -> Variable:
+    with _torch_function_disabled(tx):
+        alias = realize(tx, emit_node(tx, "call_function", torch.ops.aten.alias.default, [of]))
+        assert isinstance(alias, TensorVariable)
+        return as_subclass_variable(tx, alias, cls)
 
 
-def _new(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """``super().__new__(cls, tensor)`` in a subclass."""
-    cls, *given = (force(tx, a) for a in args)
-    is_subclass = isinstance(cls, ClassValue) and issubclass(cls.held, torch.Tensor) and cls.held is not torch.Tensor
-    if kwargs or not is_subclass or len(given) != 1 or not isinstance(given[0], TensorValue):
+    cls, *given = (realize(tx, a) for a in args)
+    is_subclass = (
+        isinstance(cls, ClassVariable)
+        and issubclass(cls.real_object, torch.Tensor)
+        and cls.real_object is not torch.Tensor
+    )
+    if kwargs or not is_subclass or len(given) != 1 or not isinstance(given[0], TensorVariable):
         raise Unsupported("unknown-call", "TensorBase.__new__ is called")
-    assert isinstance(cls, ClassValue)
-    return _made_of_one(tx, cls.held, given[0])
+    assert isinstance(cls, ClassVariable)
+    return _alias_as_subclass(tx, cls.real_object, given[0])
 
 
-BY_NAME["TensorBase", "__new__"] = _new
+RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
 
 
-@special(torch.Tensor._make_subclass)
-def _make_subclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch.Tensor._make_subclass)
+def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """A detached alias in another class."""
     given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
-    cls, data = force(tx, given["cls"]), force(tx, given["data"])
-    wanted = force(tx, given.get("require_grad", Const(value=False)))
+    cls, data = realize(tx, given["cls"]), realize(tx, given["data"])
+    wanted = realize(tx, given.get("require_grad", ConstantVariable(value=False)))
     if (
-        not isinstance(cls, ClassValue)
-        or not isinstance(data, TensorValue)
+        not isinstance(cls, ClassVariable)
+        or not isinstance(data, TensorVariable)
         or set(given) - {"cls", "data", "require_grad"}
     ):
         raise Unsupported("unknown-call", "TensorBase._make_subclass is called")
-    with _switched_off(tx):
-        plain = force(tx, emit(tx, "call_method", "detach", [data]))
-    assert isinstance(plain, TensorValue)
-    if wanted.truth(tx):
-        plain = force(tx, TensorValue(plain.node(tx), plain.fake).call_method(tx, "requires_grad_", [], {}))
-        assert isinstance(plain, TensorValue)
-    return in_subclass(tx, TensorValue(plain.node(tx), plain.fake), cls.held)
+    with _torch_function_disabled(tx):
+        plain = realize(tx, emit_node(tx, "call_method", "detach", [data]))
+    assert isinstance(plain, TensorVariable)
+    if wanted.is_truthy(tx):
+        plain = realize(tx, TensorVariable(plain.node(tx), plain.fake).call_method(tx, "requires_grad_", [], {}))
+        assert isinstance(plain, TensorVariable)
+    return as_subclass_variable(tx, TensorVariable(plain.node(tx), plain.fake), cls.real_object)
 
 
-@special(torch.Tensor.as_subclass)
-def _as_subclass(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    of, cls = force(tx, args[0]), force(tx, args[1] if len(args) > 1 else kwargs["cls"])
-    if not isinstance(of, TensorValue) or not isinstance(cls, ClassValue):
+@register_rule(torch.Tensor.as_subclass)
+def _as_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of, cls = realize(tx, args[0]), realize(tx, args[1] if len(args) > 1 else kwargs["cls"])
+    if not isinstance(of, TensorVariable) or not isinstance(cls, ClassVariable):
         raise Unsupported("unknown-call", "as_subclass is called")
-    return in_subclass(tx, of, cls.held)
+    return as_subclass_variable(tx, of, cls.real_object)
 
 
-@special(
+@register_rule(
     torch.overrides.has_torch_function,
     torch.overrides.has_torch_function_unary,
     torch.overrides.has_torch_function_variadic,
 )
-def _has_torch_function(tx: Tracer, args: Args, kwargs: Words) -> Value:
+def _has_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if tx.function_modes:
-        return Const(value=True)
-    return Const(not is_off(tx) and any(has_protocol(v) for v in _inside(tx, args)))
+        return ConstantVariable(value=True)
+    return ConstantVariable(
+        not is_torch_function_disabled(tx) and any(has_torch_function(v) for v in _flatten_arguments(tx, args))
+    )
 
 
-@special(torch.overrides.handle_torch_function)
-def _handle(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch.overrides.handle_torch_function)
+def _handle_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function, relevant, *rest = args
-    special_args = [v for v in _inside(tx, list(sequence_items(tx, relevant))) if has_protocol(v)]
-    return ask(tx, force(tx, function).real(), special_args, rest, kwargs)
+    special_args = [v for v in _flatten_arguments(tx, list(sequence_items(tx, relevant))) if has_torch_function(v)]
+    return call_torch_function_handlers(tx, realize(tx, function).as_python_object(), special_args, rest, kwargs)
 
 
 # Modes.
 
 
-@special(torch._C._push_on_torch_function_stack)
-def _push(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    tx.changes += 1
-    tx.function_modes.append(force(tx, args[0]))
+@register_rule(torch._C._push_on_torch_function_stack)
+def _push_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    tx.mutation_count += 1
+    tx.function_modes.append(realize(tx, args[0]))
     return NONE
 
 
-@special(torch._C._pop_torch_function_stack)
-def _pop(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch._C._pop_torch_function_stack)
+def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not tx.function_modes:
         raise Unsupported("unknown-call", "a torch-function mode that was entered outside is left")
-    tx.changes += 1
+    tx.mutation_count += 1
     return tx.function_modes.pop()
 
 
-@special(torch.device.__enter__)
-def _enter_device(tx: Tracer, args: Args, kwargs: Words) -> Value:
+@register_rule(torch.device.__enter__)
+def _enter_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """``with torch.device("meta")``: a mode that says where factories make their tensors."""
-    context = tx.fixed(torch.utils._device.DeviceContext).call(tx, [args[0]], {})
-    tx.changes += 1
-    tx.function_modes.append(force(tx, context))
+    context = tx.wrap_static(torch.utils._device.DeviceContext).call(tx, [args[0]], {})
+    tx.mutation_count += 1
+    tx.function_modes.append(realize(tx, context))
     return args[0]
 
 
-@special(torch.device.__exit__)
-def _leave_device(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    _pop(tx, [], {})
+@register_rule(torch.device.__exit__)
+def _leave_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    _pop_mode(tx, [], {})
     return NONE
 
 
-_OFF: Any = torch._C.DisableTorchFunctionSubclass
+_DISABLE_SUBCLASS: Any = torch._C.DisableTorchFunctionSubclass
 
 
-class ProtocolOff(Value):
+class DisableTorchFunctionSubclassVariable(Variable):
     """``torch._C.DisableTorchFunctionSubclass()``."""
 
     is_mutable = True
 
-    def type(self) -> type:
-        return _OFF  # type: ignore[no-any-return]
+    def python_type(self) -> type:
+        return _DISABLE_SUBCLASS  # type: ignore[no-any-return]
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        from engine.trace.values.methods import MethodOf
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        from engine.trace.values.methods import BuiltinMethodVariable
 
-        return MethodOf(self, name) if name in ("__enter__", "__exit__") else super().get_attr(tx, name)
+        return BuiltinMethodVariable(self, name) if name in ("__enter__", "__exit__") else super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in ("__enter__", "__exit__"):
             return super().call_method(tx, name, args, kwargs)
-        tx.changes += 1
-        tx.protocol_off += 1 if name == "__enter__" else -1
+        tx.mutation_count += 1
+        tx.torch_function_disabled_depth += 1 if name == "__enter__" else -1
         return NONE
 
 
-class AllOff(ProtocolOff):
+class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
     """``torch._C.DisableTorchFunction()``: modes are not asked either."""
 
-    def type(self) -> type:
+    def python_type(self) -> type:
         cls: Any = torch._C.DisableTorchFunction
         return cls  # type: ignore[no-any-return]
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Words) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__enter__":
-            tx.modes_put_by.append(tx.function_modes)
+            tx.suspended_function_modes.append(tx.function_modes)
             tx.function_modes = []
         elif name == "__exit__":
-            tx.function_modes = tx.modes_put_by.pop()
+            tx.function_modes = tx.suspended_function_modes.pop()
         return super().call_method(tx, name, args, kwargs)
 
 
-@special(torch._C.DisableTorchFunction)
-def _all_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return AllOff()
+@register_rule(torch._C.DisableTorchFunction)
+def _disable_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return DisableTorchFunctionVariable()
 
 
-@special(torch._C._is_torch_function_all_disabled)
-def _is_all_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    entry = tx.entry_state["torch_function_enabled"]
-    guard_state(tx, "torch_function_enabled", entry)
-    return Const(entry is None or bool(tx.modes_put_by))
+@register_rule(torch._C._is_torch_function_all_disabled)
+def _is_all_disabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    entry = tx.entry_global_state["torch_function_enabled"]
+    guard_global_state(tx, "torch_function_enabled", entry)
+    return ConstantVariable(entry is None or bool(tx.suspended_function_modes))
 
 
-@special(torch._C._get_function_stack_at)
-def _mode_at(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    index = int(force(tx, args[0]).python(tx))
-    if len(tx.modes_outside) != len(tx.entry_state["torch_function_modes"]) or not 0 <= index < len(tx.function_modes):
+@register_rule(torch._C._get_function_stack_at)
+def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    index = int(realize(tx, args[0]).as_python_constant(tx))
+    if len(tx.entry_function_modes) != len(tx.entry_global_state["torch_function_modes"]) or not 0 <= index < len(
+        tx.function_modes
+    ):
         raise Unsupported("unknown-call", "torch._C._get_function_stack_at is called")
     return tx.function_modes[index]
 
 
-@special(torch._C._is_torch_function_enabled)
-def _is_enabled(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    guard_state(tx, "torch_function_enabled", tx.entry_state["torch_function_enabled"])
-    return Const(bool(tx.entry_state["torch_function_enabled"]) and not tx.protocol_off)
+@register_rule(torch._C._is_torch_function_enabled)
+def _is_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, "torch_function_enabled", tx.entry_global_state["torch_function_enabled"])
+    return ConstantVariable(
+        bool(tx.entry_global_state["torch_function_enabled"]) and not tx.torch_function_disabled_depth
+    )
 
 
-@special(torch._C._len_torch_function_stack)
-def _number_of_modes(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    guard_state(tx, "torch_function_modes", tx.entry_state["torch_function_modes"])
-    modes = sum(map(len, tx.modes_put_by), len(tx.function_modes))
-    return Const(len(tx.entry_state["torch_function_modes"]) - len(tx.modes_outside) + modes)
+@register_rule(torch._C._len_torch_function_stack)
+def _number_of_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, "torch_function_modes", tx.entry_global_state["torch_function_modes"])
+    modes = sum(map(len, tx.suspended_function_modes), len(tx.function_modes))
+    return ConstantVariable(len(tx.entry_global_state["torch_function_modes"]) - len(tx.entry_function_modes) + modes)
 
 
-@special(torch._C._len_torch_dispatch_stack)
-def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    guard_state(tx, "dispatch_modes", tx.entry_state["dispatch_modes"])
-    return Const(len(tx.entry_state["dispatch_modes"]))
+@register_rule(torch._C._len_torch_dispatch_stack)
+def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, "dispatch_modes", tx.entry_global_state["dispatch_modes"])
+    return ConstantVariable(len(tx.entry_global_state["dispatch_modes"]))
 
 
-@special(_OFF)
-def _protocol_off(tx: Tracer, args: Args, kwargs: Words) -> Value:
-    return ProtocolOff()
+@register_rule(_DISABLE_SUBCLASS)
+def _disable_torch_function_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return DisableTorchFunctionSubclassVariable()

@@ -9,95 +9,98 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._pytree import SUPPORTED_NODES
 
 from engine.trace.signals import Unsupported
-from engine.trace.values.base import Const, NotConstant, Value, force
-from engine.trace.values.mappings import DictValue
-from engine.trace.values.sequences import ListValue, TupleValue
-from engine.trace.values.symbolic import SymValue
-from engine.trace.values.tensor import TensorValue
+from engine.trace.values.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.values.mappings import DictVariable
+from engine.trace.values.sequences import ListVariable, TupleVariable
+from engine.trace.values.symbolic import SymNodeVariable
+from engine.trace.values.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.state import Tracer
 
 
 @dataclass(frozen=True)
-class Tree:
+class TreeSpec:
     """How leaves are packed. ``cls`` is the container's type; None for a leaf, or for a constant, which ``constant`` holds."""
 
     cls: type | None = None
     keys: tuple[Any, ...] = ()
-    parts: tuple[Tree, ...] = ()
+    children: tuple[TreeSpec, ...] = ()
     constant: Any = None
     is_leaf: bool = False
-    make: Callable[[Any, Any], Any] | None = None
+    unflatten_fn: Callable[[Any, Any], Any] | None = None
     """For an object of a class that is registered as such a container: makes one of its parts and ``constant``."""
 
-    def leaves(self) -> int:
+    def num_leaves(self) -> int:
         """How many leaves there are."""
-        return 1 if self.is_leaf else sum(p.leaves() for p in self.parts)
+        return 1 if self.is_leaf else sum(p.num_leaves() for p in self.children)
 
     def constants(self) -> Iterator[Any]:
         """What is packed beside leaves."""
         if self.cls is None and not self.is_leaf:
             yield self.constant
-        for part in self.parts:
+        for part in self.children:
             yield from part.constants()
 
 
-LEAF = Tree(is_leaf=True)
+LEAF = TreeSpec(is_leaf=True)
 
 
-def flatten(tx: Tracer, value: Value, leaves: list[Value]) -> Tree:
+def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> TreeSpec:
     """Collect the tensors and symbols inside ``value``.
 
     Raises:
         Unsupported: it holds what is neither a container, a graph's value nor a constant.
     """
-    value = force(tx, value)
-    if isinstance(value, (TensorValue, SymValue)):
+    value = realize(tx, value)
+    if isinstance(value, (TensorVariable, SymNodeVariable)):
         leaves.append(value)
         return LEAF
-    if isinstance(value, (TupleValue, ListValue)):
-        return Tree(value.cls, parts=tuple(flatten(tx, i, leaves) for i in value.items))
-    if isinstance(value, DictValue):
-        keys = tuple(force(tx, k).python(tx) for k in list(value.keys()))
-        return Tree(value.cls, keys, tuple(flatten(tx, v, leaves) for v in value.values()))
+    if isinstance(value, (TupleVariable, ListVariable)):
+        return TreeSpec(value.cls, children=tuple(flatten_variable(tx, i, leaves) for i in value.items))
+    if isinstance(value, DictVariable):
+        keys = tuple(realize(tx, k).as_python_constant(tx) for k in list(value.keys()))
+        return TreeSpec(value.cls, keys, tuple(flatten_variable(tx, v, leaves) for v in value.values()))
     try:
-        return Tree(constant=value.python(tx))
-    except NotConstant:
+        return TreeSpec(constant=value.as_python_constant(tx))
+    except NotPythonConstant:
         raise Unsupported(
-            "unsupported-argument", f"a {value.type().__name__} as argument or result of a higher-order operation"
+            "unsupported-argument",
+            f"a {value.python_type().__name__} as argument or result of a higher-order operation",
         ) from None
 
 
-def unflatten(tx: Tracer, tree: Tree, leaves: Iterator[Value]) -> Value:
+def unflatten_variable(tx: Tracer, tree: TreeSpec, leaves: Iterator[Variable]) -> Variable:
     """Pack leaves again, in fresh containers."""
     if tree.is_leaf:
         return next(leaves)
     if tree.cls is None:
-        return Const(tree.constant) if tree.constant is None else tx.from_python(tree.constant)
-    parts = [unflatten(tx, p, leaves) for p in tree.parts]
-    if tree.make is not None:
-        return force(tx, tx.fixed(tree.make).call(tx, [ListValue(parts), tx.from_python(tree.constant)], {}))
+        return ConstantVariable(tree.constant) if tree.constant is None else tx.from_python(tree.constant)
+    parts = [unflatten_variable(tx, p, leaves) for p in tree.children]
+    if tree.unflatten_fn is not None:
+        return realize(
+            tx, tx.wrap_static(tree.unflatten_fn).call(tx, [ListVariable(parts), tx.from_python(tree.constant)], {})
+        )
     if issubclass(tree.cls, tuple):
-        return TupleValue(parts, tree.cls)
+        return TupleVariable(parts, tree.cls)
     if issubclass(tree.cls, list) or (not tree.keys and not issubclass(tree.cls, dict)):
-        return ListValue(parts, None, tree.cls)
+        return ListVariable(parts, None, tree.cls)
     keys = [tx.from_python(k) for k in tree.keys]
-    return DictValue({k.key(tx): (k, v) for k, v in zip(keys, parts, strict=True)}, None, tree.cls)
+    return DictVariable({k.hash_key(tx): (k, v) for k, v in zip(keys, parts, strict=True)}, None, tree.cls)
 
 
 # The same over plain Python objects, when the graph runs.
 
 
-def pack(tree: Tree, leaves: Iterator[Any]) -> Any:
+def unflatten_python(tree: TreeSpec, leaves: Iterator[Any]) -> Any:
     """The Python object that ``tree`` describes, around these leaves."""
     if tree.is_leaf:
         return next(leaves)
     if tree.cls is None:
         return tree.constant
-    parts = [pack(p, leaves) for p in tree.parts]
-    if tree.make is not None:
-        return tree.make(parts, tree.constant)
+    parts = [unflatten_python(p, leaves) for p in tree.children]
+    if tree.unflatten_fn is not None:
+        return tree.unflatten_fn(parts, tree.constant)
     if issubclass(tree.cls, dict):
         made: Any = tree.cls()
         made.update(zip(tree.keys, parts, strict=True))
@@ -108,30 +111,30 @@ def pack(tree: Tree, leaves: Iterator[Any]) -> Any:
     return sequence(parts)
 
 
-def unpack(packed: Any, leaves: list[Any]) -> Tree:
+def flatten_python(packed: Any, leaves: list[Any]) -> TreeSpec:
     """Collect what is in a Python container and is not a constant; how it was packed."""
     if isinstance(packed, (tuple, list)):
-        return Tree(type(packed), parts=tuple(unpack(p, leaves) for p in packed))
+        return TreeSpec(type(packed), children=tuple(flatten_python(p, leaves) for p in packed))
     if isinstance(packed, dict):
-        return Tree(type(packed), tuple(packed), tuple(unpack(p, leaves) for p in packed.values()))
+        return TreeSpec(type(packed), tuple(packed), tuple(flatten_python(p, leaves) for p in packed.values()))
     if packed is None or isinstance(packed, (bool, int, float, str)):
-        return Tree(constant=packed)
+        return TreeSpec(constant=packed)
     node = SUPPORTED_NODES.get(type(packed))
     if node is not None:
         parts, context = node.flatten_fn(packed)
-        inside = tuple(unpack(p, leaves) for p in parts)
-        return Tree(type(packed), parts=inside, constant=context, make=node.unflatten_fn)
+        inside = tuple(flatten_python(p, leaves) for p in parts)
+        return TreeSpec(type(packed), children=inside, constant=context, unflatten_fn=node.unflatten_fn)
     leaves.append(packed)
     return LEAF
 
 
-def leaves_of(tree: Tree, packed: Any, leaves: list[Any]) -> None:
+def collect_leaves(tree: TreeSpec, packed: Any, leaves: list[Any]) -> None:
     """Collect the leaves of what is packed as ``tree`` says: a number may be one, where it was a symbol when it was unpacked."""
     if tree.is_leaf:
         leaves.append(packed)
     elif tree.cls is not None:
         items = packed.values() if isinstance(packed, dict) else packed
-        if tree.make is not None:
+        if tree.unflatten_fn is not None:
             items, _ = SUPPORTED_NODES[tree.cls].flatten_fn(packed)
-        for part, item in zip(tree.parts, items, strict=True):
-            leaves_of(part, item, leaves)
+        for part, item in zip(tree.children, items, strict=True):
+            collect_leaves(part, item, leaves)

@@ -22,7 +22,7 @@ MAX_ELEMENTS = 64
 NAMES = "abcdefgh"
 
 
-def two(t: torch.Tensor) -> torch.Tensor:
+def two_tensor(t: torch.Tensor) -> torch.Tensor:
     """A tensor subclass around ``t`` and the double of it, which needs a gradient where ``t`` does."""
     made: torch.Tensor = TwoTensor(t.detach(), t.detach() * 2)
     return made.requires_grad_() if t.requires_grad else made
@@ -55,7 +55,7 @@ class Case:
 
 
 @dataclass
-class _Scene:
+class _ProgramScope:
     """What is alive while a program is being written: every value is real, so that each step is known to be possible."""
 
     rng: random.Random
@@ -97,7 +97,7 @@ class _Scene:
 
 
 def _namespace() -> dict[str, Any]:
-    return {"torch": torch, "F": torch.nn.functional, "two": two, **alias_wider.NAMES}
+    return {"torch": torch, "F": torch.nn.functional, "two": two_tensor, **alias_wider.NAMES}
 
 
 def _grows(line: str, values: dict[str, Any]) -> bool:
@@ -160,12 +160,12 @@ def _plain_root(r: random.Random) -> str:
             return r.choice(["torch.randn((1, 4), generator=g).expand(3, 4)", "torch.randn((), generator=g).expand(4)"])
 
 
-def _inputs(r: random.Random, kind: Kind, *, is_wider: bool) -> _Scene:
+def _inputs(r: random.Random, kind: Kind, *, is_wider: bool) -> _ProgramScope:
     """One to four arguments over one to three memories, in every pattern of sharing."""
-    scene = _Scene(r)
+    scene = _ProgramScope(r)
     scene.values = {}
     space = {"g": torch.Generator().manual_seed(1)}
-    made = _Scene(r, {"g": space["g"]})  # type: ignore[dict-item]
+    made = _ProgramScope(r, {"g": space["g"]})  # type: ignore[dict-item]
     roots = r.choices([1, 2, 3], [5, 4, 2])[0]
     for n in range(roots):
         text = _root(r, kind)
@@ -190,10 +190,10 @@ def _inputs(r: random.Random, kind: Kind, *, is_wider: bool) -> _Scene:
     return scene
 
 
-def _define(scene: _Scene, line: str) -> bool:
+def _define(scene: _ProgramScope, line: str) -> bool:
     scope = dict(scene.values)
     try:
-        exec(line, {"torch": torch, "two": two}, scope)
+        exec(line, {"torch": torch, "two": two_tensor}, scope)
     except Exception:
         return False
     new = line.split(" = ", 1)[0]
@@ -204,7 +204,7 @@ def _define(scene: _Scene, line: str) -> bool:
     return True
 
 
-def _view(r: random.Random, s: _Scene, x: str) -> str:
+def _view(r: random.Random, s: _ProgramScope, x: str) -> str:
     """An expression for another view of what ``x`` sees (which may turn out to be impossible)."""
     t = s.values[x]
     n = t.dim()
@@ -225,7 +225,7 @@ def _view(r: random.Random, s: _Scene, x: str) -> str:
     return r.choices([f for f, _ in forms], [w for _, w in forms])[0]
 
 
-def _pure(r: random.Random, s: _Scene, x: str) -> str:
+def _pure(r: random.Random, s: _ProgramScope, x: str) -> str:
     y = s.pick()
     forms = [
         f"{x} + 1", f"{x} * 2", f"{x} * {y}", f"{x} + {y}", f"{x}.sin()", f"{x}.clone()", f"{x}.exp()", f"{x}.relu()",
@@ -238,7 +238,7 @@ def _pure(r: random.Random, s: _Scene, x: str) -> str:
     return r.choice(forms)
 
 
-def _written(r: random.Random, s: _Scene, x: str) -> str:
+def _written(r: random.Random, s: _ProgramScope, x: str) -> str:
     y = s.pick()
     forms = [
         f"{x}.add_(1)", f"{x}.mul_(2)", f"{x}.mul_({y})", f"{x}.add_({y})", f"{x}.copy_({y})", f"{x}.zero_()", f"{x}.fill_(2)",
@@ -259,10 +259,10 @@ def _written(r: random.Random, s: _Scene, x: str) -> str:
     return r.choice(rare) if r.random() < 0.04 else r.choice(forms)
 
 
-_ISLANDS = ("with torch.no_grad():", "with torch.enable_grad():", "with torch.set_grad_enabled(False):")
+_GRAD_MODE_BLOCKS = ("with torch.no_grad():", "with torch.enable_grad():", "with torch.set_grad_enabled(False):")
 
 
-def _statement(r: random.Random, s: _Scene) -> str:
+def _statement(r: random.Random, s: _ProgramScope) -> str:
     """One statement over what is alive; views of arguments and writes to them come up most."""
     arguments = [n for n in s.tensors() if n in NAMES]
     x = s.pick(arguments) if arguments and r.random() < 0.5 else s.pick()
@@ -283,19 +283,19 @@ def _statement(r: random.Random, s: _Scene) -> str:
             return f"{s.fresh()} = {_pure(r, s, x)}"
 
 
-def _program(r: random.Random, scene: _Scene) -> None:
+def _program(r: random.Random, scene: _ProgramScope) -> None:
     wanted = r.choices([1, 2, 3, 4, 6, 8], [2, 4, 5, 5, 4, 2])[0]
     done = tries = 0
     while done < wanted and tries < 40 and not scene.raised:
         tries += 1
         if r.random() < 0.12:
-            done += _island(r, scene)
+            done += _add_grad_mode_block(r, scene)
             continue
         done += scene.attempt(_statement(r, scene))
 
 
-def _island(r: random.Random, scene: _Scene) -> int:
-    head = r.choice(_ISLANDS)
+def _add_grad_mode_block(r: random.Random, scene: _ProgramScope) -> int:
+    head = r.choice(_GRAD_MODE_BLOCKS)
     grad = "enable_grad" in head
     scene.lines.append(head)
     done = 0
@@ -312,7 +312,7 @@ def _island(r: random.Random, scene: _Scene) -> int:
     return done
 
 
-def _returned(r: random.Random, scene: _Scene) -> str:
+def _returned(r: random.Random, scene: _ProgramScope) -> str:
     names = scene.tensors()
     arguments = [n for n in names if n in NAMES]
     made = [n for n in names if n not in NAMES]
@@ -326,9 +326,9 @@ def _returned(r: random.Random, scene: _Scene) -> str:
     return f"({''.join(f'{i}, ' for i in items)})"
 
 
-def _can_be(scene: _Scene, expression: str) -> bool:
+def _can_be(scene: _ProgramScope, expression: str) -> bool:
     try:
-        value = eval(expression, {"torch": torch, "two": two}, dict(scene.values))
+        value = eval(expression, {"torch": torch, "two": two_tensor}, dict(scene.values))
     except Exception:
         return False
     return not isinstance(value, torch.Tensor) or value.numel() <= MAX_ELEMENTS
@@ -354,10 +354,10 @@ def _growing(line: str) -> str:
 
 def _generate(seed: int, kind: Kind, r: random.Random, *, is_wider: bool) -> Case:
     inputs = _inputs(r, kind, is_wider=is_wider)
-    space: dict[str, Any] = {"torch": torch, "two": two}
+    space: dict[str, Any] = {"torch": torch, "two": two_tensor}
     exec("\n".join(inputs.lines), space)
     args, _ = space["make"]()
-    scene = _Scene(r, {n: a for n, a in zip(NAMES, args, strict=False)}, is_wider=is_wider)
+    scene = _ProgramScope(r, {n: a for n, a in zip(NAMES, args, strict=False)}, is_wider=is_wider)
     parameters = ", ".join(scene.values)
     mode = r.choices(["", "@torch.no_grad()", "@torch.inference_mode()"], [14, 3, 0])[0]
     with torch.no_grad() if mode else torch.enable_grad():

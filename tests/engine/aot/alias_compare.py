@@ -14,18 +14,18 @@ from torch.utils import _pytree as pytree
 
 import engine
 from tests.engine.aot.alias_cases import Case
-from tests.engine.aot.alias_wider import LAID_OUT, go_backward, go_further
+from tests.engine.aot.alias_wider import STRIDED_TANGENTS, go_backward, go_further
 
 Run = Callable[..., Any]
 _OVERWRITTEN = "modified by an inplace operation"
-_NEXT = ("derivative for set_ is not implemented", "backward through the graph a second time")
+_SECOND_BACKWARD_ERRORS = ("derivative for set_ is not implemented", "backward through the graph a second time")
 _STRIDES = "Tensor must have a last dimension with stride 1"
-_ONCE_MORE = "cannot differentiate the gradient of this compiled graph once more"
+_DOUBLE_BACKWARD_ERROR = "cannot differentiate the gradient of this compiled graph once more"
 _RESHAPED = "returned an invalid gradient"
 
 
 @dataclass
-class Seen:
+class Observation:
     """What one call left behind: the exceptions of each phase, and a table of facts for every tensor and every pair of tensors."""
 
     errors: dict[str, str] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Seen:
     """Tensors whose memory the call made larger before it raised: nobody says what lies there."""
 
 
-def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False, larger: int = 0) -> Seen:
+def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False, larger: int = 0) -> Observation:
     """Make the inputs, by ``larger`` larger, call, look, do what the caller does, look again, and go backward."""
-    seen = Seen()
+    seen = Observation()
     torch.manual_seed(5)
     torch._C._set_grad_enabled(True)
     with torch.enable_grad():
@@ -56,7 +56,7 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False,
     seen.facts["grad mode"] = torch.is_grad_enabled()
     if "call" in seen.errors:
         seen.unfilled = {name for name, t in named if t.untyped_storage().nbytes() > sizes[name]}
-    _look(seen, "after the call", named)
+    _observe_tensors(seen, "after the call", named)
     outputs = [v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)]
     _phase(
         seen,
@@ -64,25 +64,27 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False,
         space["after"],
         (args, result, lambda _: _nth(outputs or args, 0), lambda _: _nth(outputs or args, -1)),
     )
-    _look(seen, "after the caller", named)
+    _observe_tensors(seen, "after the caller", named)
     seen.is_overwritten = any(_is_overwritten(seen, name) for name, t in named if t.requires_grad)
-    seen.is_trained = any(_is_moved_on(seen, name) for name, t in named if isinstance(t, torch.nn.Parameter))
+    seen.is_trained = any(_version_changed(seen, name) for name, t in named if isinstance(t, torch.nn.Parameter))
     _phase(seen, "backward", _backward, (named, leaves, case.backward))
-    _look(seen, "after the backward", named)
+    _observe_tensors(seen, "after the backward", named)
     for n, leaf in enumerate(leaves):
         _tensor(seen, f"gradient of leaf {n}", leaf.grad)
-        if case.backward in LAID_OUT:  # it may lie in the tangent, which compiled code lays out in its own memory
+        if (
+            case.backward in STRIDED_TANGENTS
+        ):  # it may lie in the tangent, which compiled code lays out in its own memory
             seen.facts.pop(f"size of the storage of gradient of leaf {n}", None)
     return seen
 
 
-def _is_moved_on(seen: Seen, name: str) -> bool:
+def _version_changed(seen: Observation, name: str) -> bool:
     return bool(seen.facts[f"version of {name} after the call"] != seen.facts[f"version of {name} after the caller"])
 
 
-def _is_overwritten(seen: Seen, name: str) -> bool:
+def _is_overwritten(seen: Observation, name: str) -> bool:
     before, after = f"{name} after the call", f"{name} after the caller"
-    if _is_moved_on(seen, name):
+    if _version_changed(seen, name):
         return False
     parts = [k.removeprefix(before) for k in seen.values if k == before or k.startswith(f"{before} part")]
     pairs = [(seen.values[before + p], seen.values[after + p]) for p in parts]
@@ -105,7 +107,7 @@ def _own(t: torch.Tensor) -> torch.Tensor:
     return new.requires_grad_(t.requires_grad)
 
 
-def _phase(seen: Seen, name: str, run: Run, args: tuple[Any, ...]) -> Any:
+def _phase(seen: Observation, name: str, run: Run, args: tuple[Any, ...]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -136,7 +138,7 @@ def _named(kind: str, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
     return [(f"{kind} {n}", v) for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
 
 
-def _look(seen: Seen, when: str, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+def _observe_tensors(seen: Observation, when: str, named: Sequence[tuple[str, torch.Tensor]]) -> None:
     for name, t in named:
         _tensor(seen, f"{name} {when}", t)
     for n, (name, t) in enumerate(named):
@@ -148,7 +150,7 @@ def _look(seen: Seen, when: str, named: Sequence[tuple[str, torch.Tensor]]) -> N
             seen.facts[f"memory of {pair}"] = shared
 
 
-def _tensor(seen: Seen, where: str, t: torch.Tensor | None) -> None:
+def _tensor(seen: Observation, where: str, t: torch.Tensor | None) -> None:
     if t is None:
         seen.facts[where] = None
         return
@@ -188,7 +190,7 @@ def _backward(named: Sequence[tuple[str, torch.Tensor]], leaves: Sequence[torch.
             go_further(leaves)
 
 
-def differences(eager: Seen, ours: Seen) -> Iterator[str]:
+def differences(eager: Observation, ours: Observation) -> Iterator[str]:
     """Each difference as one line.
 
     How often gradients are added up shows in their version counters, and is the compiler's affair, as is whether they are conjugated lazily. So is what a backward reads: where
@@ -200,8 +202,10 @@ def differences(eager: Seen, ours: Seen) -> Iterator[str]:
     raised = eager.errors.get("backward", "")
     # That a leaf was given other sizes shows only while something made before that is alive.
     is_overwritten = _OVERWRITTEN in raised or _RESHAPED in raised or eager.is_overwritten
-    goes_on = is_overwritten and (not ours.errors.get("backward") or any(e in ours.errors["backward"] for e in _NEXT))
-    is_refused = _ONCE_MORE in ours.errors.get("backward", "")  # whatever eager may find fault with then
+    goes_on = is_overwritten and (
+        not ours.errors.get("backward") or any(e in ours.errors["backward"] for e in _SECOND_BACKWARD_ERRORS)
+    )
+    is_refused = _DOUBLE_BACKWARD_ERROR in ours.errors.get("backward", "")  # whatever eager may find fault with then
     goes_on, is_overwritten = goes_on or is_refused, is_overwritten or is_refused
     goes_on = goes_on or (_STRIDES in raised and not ours.errors.get("backward"))
     goes_on = goes_on or (ours.is_trained and _OVERWRITTEN in ours.errors.get("backward", ""))
@@ -257,9 +261,9 @@ def check(case: Case, backend: str, *, dynamic: bool | None = None) -> list[str]
         eager = observe(case, plain, plain["program"], apart=apart, larger=larger)
         ours = observe(case, compiled, run, apart=apart, larger=larger)
         told = list(differences(eager, ours))
-        if told and _spoils_a_checkpoint(case, told):
+        if told and _breaks_checkpoint(case, told):
             whole = case.functions("whole")
-            whole["program"].__globals__["remembered"] = _kept
+            whole["program"].__globals__["cached_call"] = _kept
             seen = observe(case, whole, whole["program"], apart=apart, larger=larger)
             told = list(differences(seen, ours))
         found += [f"call {number}{' apart' if apart else ''}: {d}" for d in told]
@@ -267,13 +271,13 @@ def check(case: Case, backend: str, *, dynamic: bool | None = None) -> list[str]
     return found
 
 
-def _spoils_a_checkpoint(case: Case, told: Sequence[str]) -> bool:
+def _breaks_checkpoint(case: Case, told: Sequence[str]) -> bool:
     """Whether only gradients differ where the program writes, behind autograd's back, to what a checkpoint may read again.
 
     What eager's checkpoint then computes again is something else. Compiled code has no checkpoint where it runs as traced: it must be
     what eager is without one.
     """
-    return "remembered(" in case.text and ".data" in case.text and all("values of gradient of" in d for d in told)
+    return "cached_call(" in case.text and ".data" in case.text and all("values of gradient of" in d for d in told)
 
 
 def _kept(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -62,7 +62,7 @@ class Sorted(torch.autograd.Function):
         return torch.zeros_like(gradient).scatter(-1, places, gradient)
 
 
-class Either(torch.autograd.Function):
+class UndefinedGradients(torch.autograd.Function):
     """Two results, whose gradients are None where nothing flows back from them."""
 
     @staticmethod
@@ -81,7 +81,7 @@ class Either(torch.autograd.Function):
         return first * x.cos() if second is None else first * x.cos() + second * 3
 
 
-class Seen(torch.autograd.Function):
+class ViewInForward(torch.autograd.Function):
     """A view by hand."""
 
     @staticmethod
@@ -109,18 +109,18 @@ class Passed(torch.autograd.Function):
         return -gradient
 
 
-def again(x: Tensor) -> Tensor:
+def checkpointed(x: Tensor) -> Tensor:
     """What a checkpoint holds."""
     return (x * 2).sin() * x
 
 
 def nested(x: Tensor) -> Tensor:
     """A checkpoint inside of one."""
-    kept: Tensor = checkpoint(again, x.cos(), use_reentrant=False)
+    kept: Tensor = checkpoint(checkpointed, x.cos(), use_reentrant=False)
     return kept * 2
 
 
-def remembered(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def cached_call(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """``function(x)`` under a checkpoint."""
     result: Tensor = checkpoint(function, x, use_reentrant=False)
     return result
@@ -133,7 +133,19 @@ def doubled_gradient(x: Tensor) -> Tensor:
 
 
 NAMES: dict[str, Any] = {
-    f.__name__: f for f in (Scaled, Doubled, Sorted, Either, Seen, Passed, again, nested, remembered, doubled_gradient)
+    f.__name__: f
+    for f in (
+        Scaled,
+        Doubled,
+        Sorted,
+        UndefinedGradients,
+        ViewInForward,
+        Passed,
+        checkpointed,
+        nested,
+        cached_call,
+        doubled_gradient,
+    )
 }
 """What programs find in their namespace."""
 
@@ -148,9 +160,9 @@ def statement(r: random.Random, fresh: Callable[[], str], x: str, y: str, t: Ten
 def _functions(fresh: Callable[[], str], x: str, y: str, t: Tensor) -> list[str]:
     return [
         f"{fresh()} = Scaled.apply({x}, {y})", f"{fresh()} = Scaled.apply({x}, {x})", f"{fresh()} = Doubled.apply({x})", f"Doubled.apply({x})",
-        f"{fresh()}, {fresh()} = Sorted.apply({x})", f"{fresh()}, {fresh()} = Either.apply({x})", f"{fresh()} = Either.apply({x})[0]",
-        f"{fresh()} = Seen.apply({x})", f"{fresh()} = Passed.apply({x})", f"{fresh()} = Scaled.apply({x}.view(-1), {y}.sum())",
-        f"{fresh()} = Doubled.apply({x}.clone())", f"{fresh()} = Scaled.apply({x}.detach(), {y})", f"{fresh()} = Seen.apply({x}[0])",
+        f"{fresh()}, {fresh()} = Sorted.apply({x})", f"{fresh()}, {fresh()} = UndefinedGradients.apply({x})", f"{fresh()} = UndefinedGradients.apply({x})[0]",
+        f"{fresh()} = ViewInForward.apply({x})", f"{fresh()} = Passed.apply({x})", f"{fresh()} = Scaled.apply({x}.view(-1), {y}.sum())",
+        f"{fresh()} = Doubled.apply({x}.clone())", f"{fresh()} = Scaled.apply({x}.detach(), {y})", f"{fresh()} = ViewInForward.apply({x}[0])",
     ]  # fmt: skip
 
 
@@ -202,9 +214,9 @@ def _regions(fresh: Callable[[], str], x: str, y: str, t: Tensor) -> list[str]:
     off = 'with torch.autocast("cpu", enabled=False):'
     return [
         f"{low} {fresh()} = {x} @ {x}.t()", f"{low} {fresh()} = ({x} * 2).float() @ {y}", f"{off} {fresh()} = {x} * 2", f"{low} {x}.mul_(2)",
-        f"{fresh()} = remembered(again, {x})", f"{fresh()} = remembered(nested, {x})", f"{fresh()} = remembered(again, {x} * 2)", f"{fresh()} = nested({x})",
+        f"{fresh()} = cached_call(checkpointed, {x})", f"{fresh()} = cached_call(nested, {x})", f"{fresh()} = cached_call(checkpointed, {x} * 2)", f"{fresh()} = nested({x})",
         f"with torch.no_grad(): {fresh()} = {x}.view(-1)", f"with torch.no_grad(): {x}[1:].mul_(2)", f"with torch.no_grad(): {fresh()} = {x}[1:].view_as({x}[1:])",
-        f"with torch.no_grad(): {fresh()} = remembered(again, {x})", f"with torch.enable_grad(): {fresh()} = {x}[0]",
+        f"with torch.no_grad(): {fresh()} = cached_call(checkpointed, {x})", f"with torch.enable_grad(): {fresh()} = {x}[0]",
         f"with torch.inference_mode(): {fresh()} = {x} * 2", f"with torch.inference_mode(): {x}.add_(1)",
     ]  # fmt: skip
 
@@ -223,10 +235,10 @@ BACKWARDS = ("once", "once", "twice", "one by one", "strided", "expanded", "hook
 """How a caller goes backward."""
 
 
-LAID_OUT = ("strided", "expanded")
+STRIDED_TANGENTS = ("strided", "expanded")
 """Those whose tangents are not laid out in rows."""
 
-APART = "one after the other, letting go"
+ONE_AT_A_TIME = "one after the other, letting go"
 """Another way: each time, what gradients have flown through is freed."""
 
 
@@ -235,13 +247,13 @@ def go_backward(outputs: Sequence[Tensor], how: str) -> None:
     if how == "hooked":  # through one result only: that one is made from another does not show in compiled code
         outputs = outputs[-1:]
         outputs[0].register_hook(lambda gradient: gradient * 3)
-    if how in LAID_OUT:
+    if how in STRIDED_TANGENTS:
         torch.autograd.backward(outputs, [_tangent(t, how) for t in outputs])
         return
     parts = [_weighed(t, n + 1) for n, t in enumerate(outputs)]
-    if how in ("one by one", APART):
+    if how in ("one by one", ONE_AT_A_TIME):
         for n, part in enumerate(parts):
-            part.backward(retain_graph=how != APART and n < len(parts) - 1)
+            part.backward(retain_graph=how != ONE_AT_A_TIME and n < len(parts) - 1)
         return
     total = sum(parts[1:], start=parts[0])
     if how == "higher":

@@ -30,7 +30,7 @@ def _clone(t: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.
     return new.requires_grad_(t.requires_grad)
 
 
-def assert_same(fn: Callable[..., Any], run: Callable[..., Any], args: Sequence[Any], seed: int = 0) -> None:
+def assert_matches_eager(fn: Callable[..., Any], run: Callable[..., Any], args: Sequence[Any], seed: int = 0) -> None:
     """Call both on equal inputs with the same seed; nothing that can be seen may differ."""
     eager_args, our_args = clones(args), clones(args)
     torch.manual_seed(seed)

@@ -205,7 +205,7 @@ def test_cases_cover_what_they_claim() -> None:
     texts = [generate(seed, is_wider=True).text for seed in range(400)]
     wanted = (
         ".apply(",
-        "remembered(nested",
+        "cached_call(nested",
         "autocast",
         "register_hook",
         ".conj()",

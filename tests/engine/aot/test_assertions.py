@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import engine
-from engine.errors import BrokenAssumption
+from engine.errors import DebugAssertionError
 from tests.engine.aot.tracing import compiled
 
 
@@ -38,7 +38,7 @@ def test_lies_are_told(monkeypatch: pytest.MonkeyPatch, lie: Any, fault: str) ->
     monkeypatch.setattr(engine.config, "debug_assertions", True)
     run = compiled(program, _given())[0].run
     assert torch.equal(run(*_given())[0], program(*_given())[0])
-    with pytest.raises(BrokenAssumption, match=fault):
+    with pytest.raises(DebugAssertionError, match=fault):
         run(*lie(*_given()))
 
 

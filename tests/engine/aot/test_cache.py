@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import engine
-from engine.ir.store import NotStored, Store, folder_of_user
+from engine.ir.store import DiskStore, DiskStoreError, user_cache_dir
 from engine.records.base import to_json
 
 NAME = "a" * 64
@@ -280,57 +280,57 @@ def test_switched_off_it_does_nothing(folder: pathlib.Path, monkeypatch: pytest.
 
 def test_a_text_comes_back(tmp_path: pathlib.Path) -> None:
     """What was put is had again, also by another Store over the same folder; another name has nothing."""
-    Store(tmp_path / "s").put(NAME, "text ä")
-    assert Store(tmp_path / "s").get(NAME) == "text ä"
-    assert Store(tmp_path / "s").get("b" * 64) is None
+    DiskStore(tmp_path / "s").put(NAME, "text ä")
+    assert DiskStore(tmp_path / "s").get(NAME) == "text ä"
+    assert DiskStore(tmp_path / "s").get("b" * 64) is None
 
 
 def test_an_entry_under_another_name_is_refused(tmp_path: pathlib.Path) -> None:
     """The keyed hash covers the name."""
-    store = Store(tmp_path / "s")
+    store = DiskStore(tmp_path / "s")
     store.put(NAME, "text")
     (store.folder / NAME).rename(store.folder / ("b" * 64))
-    with pytest.raises(NotStored):
+    with pytest.raises(DiskStoreError):
         store.get("b" * 64)
 
 
 def test_links_and_what_others_may_write_are_refused(tmp_path: pathlib.Path) -> None:
     """A link in place of a file, a file that others may write, a key that others may read."""
-    store = Store(tmp_path / "s")
+    store = DiskStore(tmp_path / "s")
     store.put(NAME, "text")
     path = store.folder / NAME
     path.chmod(0o666)
-    with pytest.raises(NotStored):
+    with pytest.raises(DiskStoreError):
         store.get(NAME)
     path.chmod(0o600)
     (store.folder / "key").chmod(0o644)
-    with pytest.raises(NotStored, match="key"):
+    with pytest.raises(DiskStoreError, match="key"):
         store.get(NAME)
     (store.folder / "key").chmod(0o600)
     assert store.get(NAME) == "text"
     moved = path.rename(tmp_path / "elsewhere")
     path.symlink_to(moved)
-    with pytest.raises(NotStored):
+    with pytest.raises(DiskStoreError):
         store.get(NAME)
 
 
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: pathlib.Path) -> None:
     """Nothing is read from it, nothing put into it."""
-    store = Store(tmp_path / "s")
+    store = DiskStore(tmp_path / "s")
     store.put(NAME, "text")
     store.folder.chmod(0o777)
     assert store.get(NAME) is None
-    with pytest.raises(NotStored, match="others may write"):
+    with pytest.raises(DiskStoreError, match="others may write"):
         store.put(NAME, "text")
 
 
 def test_the_oldest_go_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full folder loses what was not used for the longest time."""
-    store = Store(tmp_path / "s")
+    store = DiskStore(tmp_path / "s")
     for n, name in enumerate("abc"):
         store.put(name * 64, "x" * 100)
         os.utime(store.folder / (name * 64), (n, n))
-    monkeypatch.setattr("engine.ir.store.HELD", 600)
+    monkeypatch.setattr("engine.ir.store.MAX_STORE_BYTES", 600)
     store.put("d" * 64, "x" * 100)
     assert store.get("a" * 64) is None
     assert store.get("d" * 64) == "x" * 100
@@ -339,12 +339,12 @@ def test_the_oldest_go_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
 def test_a_path_that_is_not_absolute_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the XDG specification asks, a relative ``XDG_CACHE_HOME`` counts for nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert folder_of_user() == pathlib.Path.home() / ".cache" / "compile-explorer"
+    assert user_cache_dir() == pathlib.Path.home() / ".cache" / "compile-explorer"
 
 
 def test_a_full_disk_is_not_filled_further(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be written whole leaves nothing behind, and what is there is read."""
-    store = Store(tmp_path / "s")
+    store = DiskStore(tmp_path / "s")
     store.put(NAME, "text")
 
     class Full:
@@ -361,7 +361,7 @@ def test_a_full_disk_is_not_filled_further(tmp_path: pathlib.Path, monkeypatch: 
             os.write(self.handle, data[:3])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(NotStored, match="No space left on device"):
+    with monkeypatch.context() as patch, pytest.raises(DiskStoreError, match="No space left on device"):
         patch.setattr(os, "fdopen", Full)
         store.put("b" * 64, "other")
     assert {f.name for f in store.folder.iterdir()} == {"key", NAME}
@@ -370,7 +370,7 @@ def test_a_full_disk_is_not_filled_further(tmp_path: pathlib.Path, monkeypatch: 
 
 def test_a_folder_that_is_read_only_is_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a text was used last cannot be noted there, which is no reason to do without it."""
-    store = Store(tmp_path / "s")
+    store = DiskStore(tmp_path / "s")
     store.put(NAME, "text")
 
     def refuse(path: Any) -> None:
@@ -383,8 +383,8 @@ def test_a_folder_that_is_read_only_is_read(tmp_path: pathlib.Path, monkeypatch:
 _HAMMER = """
 import pathlib, random, sys
 from engine.ir import store as stores
-stores.HELD = 20000
-store, draw = stores.Store(pathlib.Path(sys.argv[1])), random.Random(int(sys.argv[2]))
+stores.MAX_STORE_BYTES = 20000
+store, draw = stores.DiskStore(pathlib.Path(sys.argv[1])), random.Random(int(sys.argv[2]))
 for _ in range(600):
     name = format(draw.randrange(16), "x") * 64
     if draw.random() < 0.5:

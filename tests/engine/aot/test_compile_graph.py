@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 import engine
-from engine.aot.driver import Settings, compile_graph
-from engine.graph.rules import FUNCTIONAL, check
-from engine.runtime.reference import reference
-from tests.engine.aot.compare import assert_same
+from engine.aot.driver import AotSettings, compile_graph
+from engine.graph.rules import FUNCTIONAL_RULES, verify_graph
+from engine.runtime.reference import aten_executor
+from tests.engine.aot.compare import assert_matches_eager
 from tests.engine.aot.tracing import compiled
 
 X, W, B = torch.randn(3, 4), torch.randn(4, 4), torch.randn(4)
@@ -31,7 +31,7 @@ def test_run_is_the_lowered_callable_where_nothing_is_to_be_done() -> None:
         return inputs
 
     graph, inputs = traced(lambda x: (x.sin(), x.cos()), (X,))
-    result = compile_graph(graph, inputs, compilation="0/0", settings=Settings(lambda graph: lowered, reference))
+    result = compile_graph(graph, inputs, compilation="0/0", settings=AotSettings(lambda graph: lowered, aten_executor))
     assert result.run is lowered
     assert not any(w.actions for w in result.record.wrappers)
 
@@ -96,7 +96,7 @@ def test_layout_changed_in_place() -> None:
     result, _ = compiled(fn, (X.clone(),))
     assert result.record.mode == "inference"
     assert result.record.values[0].facts == ("data mutated", "layout mutated")
-    assert_same(fn, result.run, (X,))
+    assert_matches_eager(fn, result.run, (X,))
 
 
 def test_inputs_over_one_storage_are_passed_as_one_when_written() -> None:
@@ -115,7 +115,7 @@ def test_inputs_over_one_storage_are_passed_as_one_when_written() -> None:
     assert guard.test(args[0], (args[1],))
     assert not guard.test(both[:8], (both[3:],))
     assert not guard.test(both[:8], (both[4:].clone(),))
-    assert_same(writes, result.run, args)
+    assert_matches_eager(writes, result.run, args)
     reads, _ = compiled(lambda x, y: (x + y,), args)
     assert (reads.record.mode, reads.guards) == ("inference", ())
 
@@ -143,7 +143,7 @@ def test_synthetic_bases(whole: Any, one: Any, other: Any) -> None:
 
     result, _ = compiled(fn, args)
     assert result.record.mode == "inference"
-    assert_same(fn, result.run, args)
+    assert_matches_eager(fn, result.run, args)
 
 
 def test_as_strided_guards_where_its_input_starts() -> None:
@@ -183,7 +183,7 @@ def test_views_of_inputs_follow_the_offset_of_the_call() -> None:
         return x[1:], x.t()
 
     result, _ = compiled(fn, (torch.randn(3, 4),))
-    assert_same(fn, result.run, (torch.randn(6, 4)[2:5],))
+    assert_matches_eager(fn, result.run, (torch.randn(6, 4)[2:5],))
 
 
 def test_symbolic_sizes_serve_other_sizes() -> None:
@@ -195,11 +195,11 @@ def test_symbolic_sizes_serve_other_sizes() -> None:
         return h, x.view(-1), x[0], h.t(), h
 
     result, (graph,) = compiled(fn, (torch.randn(3, 4), torch.randn(5, 4)), dynamic=True)
-    check(graph.module, FUNCTIONAL, "test")
+    verify_graph(graph.module, FUNCTIONAL_RULES, "test")
     assert result.record.mode == "inference"
     assert any("s" in s for n in result.graphs[1].nodes if n.op == "call_function" for s in n.shape or ())
     for rows, inner, columns in ((3, 4, 5), (7, 6, 2), (2, 9, 4)):
-        assert_same(fn, result.run, (torch.randn(rows, inner), torch.randn(columns, inner)))
+        assert_matches_eager(fn, result.run, (torch.randn(rows, inner), torch.randn(columns, inner)))
 
 
 def test_relations_that_no_guard_checks_are_not_assumed() -> None:
@@ -213,7 +213,7 @@ def test_relations_that_no_guard_checks_are_not_assumed() -> None:
     result, _ = compiled(fn, (torch.randn(3, 4),), dynamic=True)
     assert result.record.mode == "inference" or "which the guards do not check" in result.record.note
     for rows in (3, 2, 9):
-        assert_same(fn, result.run, (torch.randn(rows, 4),))
+        assert_matches_eager(fn, result.run, (torch.randn(rows, 4),))
 
 
 def test_training_has_a_forward_and_a_backward_compiled_when_needed() -> None:
@@ -237,7 +237,7 @@ def test_parameters_under_no_grad_are_inference() -> None:
     with torch.no_grad():
         result, _ = compiled(lambda x, w: (x @ w, w.t(), w), (X, w))
         assert result.record.mode == "inference"
-        assert_same(lambda x, w: (x @ w, w.t(), w), result.run, (X, w))
+        assert_matches_eager(lambda x, w: (x @ w, w.t(), w), result.run, (X, w))
 
 
 def test_inference_mode() -> None:
@@ -266,7 +266,7 @@ def test_a_view_under_another_width() -> None:
     z = torch.randn(3, dtype=torch.complex64)
     result, _ = compiled(fn, (z,))
     assert result.record.mode == "inference"
-    assert_same(fn, result.run, (z,))
+    assert_matches_eager(fn, result.run, (z,))
 
 
 def test_grad_switched_on_inside_is_training() -> None:
@@ -291,7 +291,7 @@ def test_autocast_around_a_call_casts_once() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result, _ = compiled(fn, (X, W))
         assert [a.argument for w in result.record.wrappers for a in w.actions] == ["cpu"]
-        assert_same(fn, result.run, (X, W))
+        assert_matches_eager(fn, result.run, (X, W))
         assert torch.is_autocast_enabled("cpu")
 
 
@@ -314,7 +314,7 @@ def test_attention_stays_one_operator() -> None:
         result, _ = compiled(fn, args)
         assert "engine.attention" in targets(result)
         assert not [t for t in targets(result) if "_for_cpu" in t]
-        assert_same(fn, result.run, args)
+        assert_matches_eager(fn, result.run, args)
 
 
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
@@ -337,7 +337,7 @@ def test_recurrent_layers_stay_one_operator(kind: type[torch.nn.RNNBase]) -> Non
         args = (torch.randn(2, 5, 4), state, *(w.detach() for w in weights))
         result, _ = compiled(namespace["call"], args)
         assert [t for t in targets(result) if t.startswith("engine.")] == [f"engine.{names[kind]}"]
-        assert_same(namespace["call"], result.run, args)
+        assert_matches_eager(namespace["call"], result.run, args)
 
 
 def test_dead_random_operators_still_draw() -> None:
@@ -350,7 +350,7 @@ def test_dead_random_operators_still_draw() -> None:
 
     result, _ = compiled(fn, (X,))
     assert "aten.mul.Tensor" not in targets(result)
-    assert_same(fn, result.run, (X,))
+    assert_matches_eager(fn, result.run, (X,))
 
 
 def test_failures_of_lower_are_the_callers() -> None:
@@ -362,7 +362,7 @@ def test_failures_of_lower_are_the_callers() -> None:
 
     graph, inputs = traced(lambda x: (x + 1,), (X,))
     with pytest.raises(ZeroDivisionError):
-        compile_graph(graph, inputs, compilation="0/0", settings=Settings(lower, reference))
+        compile_graph(graph, inputs, compilation="0/0", settings=AotSettings(lower, aten_executor))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])

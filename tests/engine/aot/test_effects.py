@@ -11,8 +11,8 @@ import torch.fx
 import torch.nn.functional as F
 
 import engine
-from engine.aot.wrappers.effects import check_order, effects_of
-from engine.graph.rules import IllegalGraph
+from engine.aot.wrappers.effects import check_effect_order, effectful_ops
+from engine.graph.rules import GraphVerificationError
 
 LOG: list[str] = []
 
@@ -171,7 +171,7 @@ def test_a_half_out_of_order_is_refused(forward: tuple[str, ...], backward: tupl
         return module
 
     whole = with_effects("a", "b", "c")
-    assert effects_of(whole) == ("a", "b", "c")
-    check_order(whole, (with_effects("a", "b"), with_effects("c")), "graph")
-    with pytest.raises(IllegalGraph, match="effects"):
-        check_order(whole, (with_effects(*forward), with_effects(*backward)), "graph")
+    assert effectful_ops(whole) == ("a", "b", "c")
+    check_effect_order(whole, (with_effects("a", "b"), with_effects("c")), "graph")
+    with pytest.raises(GraphVerificationError, match="effects"):
+        check_effect_order(whole, (with_effects(*forward), with_effects(*backward)), "graph")

@@ -7,7 +7,7 @@ import random
 import networkx as nx
 import pytest
 
-from engine.aot.mincut import INFINITE, Network
+from engine.aot.mincut import INFINITE, FlowNetwork
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -18,7 +18,7 @@ def test_capacities_are_those_of_another_implementation(seed: int) -> None:
     edges = [
         (a, b, chance.randint(0, 9)) for a in range(count) for b in range(count) if a != b and chance.random() < 0.35
     ]
-    network = Network()
+    network = FlowNetwork()
     for _ in range(count):
         network.node()
     reference = nx.DiGraph()
@@ -26,7 +26,7 @@ def test_capacities_are_those_of_another_implementation(seed: int) -> None:
     for a, b, capacity in edges:
         network.edge(a, b, capacity)
         reference.add_edge(a, b, capacity=capacity)
-    value, beyond = network.cut(0, count - 1)
+    value, beyond = network.min_cut(0, count - 1)
     assert value == nx.maximum_flow_value(reference, 0, count - 1)
     assert 0 not in beyond
     assert count - 1 in beyond
@@ -35,7 +35,7 @@ def test_capacities_are_those_of_another_implementation(seed: int) -> None:
 
 def test_no_cut() -> None:
     """A path that must not be cut is told by its capacity."""
-    network = Network()
+    network = FlowNetwork()
     a, b = network.node(), network.node()
     network.edge(a, b, INFINITE)
-    assert network.cut(a, b)[0] >= INFINITE
+    assert network.min_cut(a, b)[0] >= INFINITE

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import engine
 import engine.pipeline
-from engine.aot.driver import Settings
+from engine.aot.driver import AotSettings
 
 Op = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -106,7 +106,7 @@ def _run(fn: Callable[..., Any], seed: int, tensors: int, parameters: int, writt
 @pytest.mark.parametrize("first", range(0, 40, 8))
 def test_random_graphs(first: int, way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where eager's backward runs, so does ours, with its gradients."""
-    monkeypatch.setattr(engine.pipeline, "Settings", functools.partial(Settings, method=way))
+    monkeypatch.setattr(engine.pipeline, "AotSettings", functools.partial(AotSettings, partition_method=way))
     for seed in range(first, first + 8):
         fn, tensors, parameters = _program(seed)
         engine.reset()
@@ -117,7 +117,7 @@ def test_random_graphs(first: int, way: Any, monkeypatch: pytest.MonkeyPatch) ->
                 found = _run(compiled, seed, tensors, parameters, written)
             for aot in [c.aot for c in session.compilations if c.aot is not None and c.aot.partition is not None]:
                 assert aot.partition.method == way  # type: ignore[union-attr]
-                assert aot.partition.saved_bytes <= aot.partition.default_bytes, seed  # type: ignore[union-attr]
+                assert aot.partition.saved_bytes <= aot.partition.bytes_without_recompute, seed  # type: ignore[union-attr]
             if not isinstance(expected, str):
                 assert not isinstance(found, str), (seed, written, found)
                 for e, f in zip(expected, found, strict=True):

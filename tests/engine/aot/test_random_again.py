@@ -76,7 +76,7 @@ def test_a_mask_takes_a_byte_an_element() -> None:
     x = torch.randn(128, 128).requires_grad_()
     partition = _partition(drops, x)
     assert partition.saved_bytes == x.numel()
-    assert partition.kept_bytes == x.nbytes
+    assert partition.saved_input_bytes == x.nbytes
 
 
 def test_a_state_takes_the_place_of_larger_masks_only() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import engine
 import engine.pipeline
-from engine.aot.driver import Settings
+from engine.aot.driver import AotSettings
 from engine.records.aot import PartitionRecord
 
 N = 32
@@ -51,7 +51,7 @@ def test_inputs_that_eager_saves_are_started_from(name: str) -> None:
     fn = FROM_INPUTS[name]
     partition = _partition(fn, *(_leaf() for _ in range(fn.__code__.co_argcount)))
     assert partition.saved_bytes == 0
-    assert partition.kept_bytes == BYTES * fn.__code__.co_argcount
+    assert partition.saved_input_bytes == BYTES * fn.__code__.co_argcount
 
 
 def test_inputs_that_eager_does_not_save_are_the_callers() -> None:
@@ -109,10 +109,10 @@ def test_views_that_are_saved_count_once() -> None:
     """A product's backward reads a tensor and its transpose: without a cut both are saved, and lie in one memory."""
     engine.reset()
     with engine.record() as session, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.pipeline, "Settings", functools.partial(Settings, method="default"))
+        patch.setattr(engine.pipeline, "AotSettings", functools.partial(AotSettings, partition_method="default"))
         x = _leaf()
         engine.compile(lambda x: (y := x + 1) @ y.t(), backend="aot_eager")(x).sum().backward()
     (aot,) = [c.aot for c in session.compilations if c.aot is not None]
     assert aot.partition is not None
-    assert aot.partition.saved_bytes == aot.partition.default_bytes == BYTES
+    assert aot.partition.saved_bytes == aot.partition.bytes_without_recompute == BYTES
     assert sum(v.bytes for v in aot.partition.values if v.action == "saved") == BYTES

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import engine
 from tests.engine.aot.alias_cases import generate
 from tests.engine.aot.alias_compare import check
-from tests.engine.aot.alias_wider import APART
+from tests.engine.aot.alias_wider import ONE_AT_A_TIME
 from tests.engine.aot.compare import message
 
 ARGUMENTS = 6, 5
@@ -215,7 +215,7 @@ def test_a_result_that_is_kept_lets_go_of_its_call() -> None:
 @pytest.mark.parametrize("is_wider", [False, True])
 def test_generated_programs(first: int, is_wider: bool) -> None:
     """Results of generated programs one after the other; where arguments have a history of their own, it is run through with nothing."""
-    cases = [replace(generate(n, is_wider=is_wider), backward=APART) for n in range(first, first + 50)]
+    cases = [replace(generate(n, is_wider=is_wider), backward=ONE_AT_A_TIME) for n in range(first, first + 50)]
     told = {c.seed: check(c, "aot_eager") for c in cases if ".requires_grad_() *" not in c.inputs}
     assert not {seed: lines for seed, lines in told.items() if lines}
     assert len(told) > 25

@@ -423,7 +423,7 @@ def test_the_partition_is_told() -> None:
     assert {"saved", "recomputed"} == {v.action for v in rows.values()}
     assert all(v.reason for v in rows.values())
     assert any("computed again" not in v.reason and v.bytes for v in rows.values())
-    assert record.aot.partition.saved_bytes <= record.aot.partition.default_bytes
+    assert record.aot.partition.saved_bytes <= record.aot.partition.bytes_without_recompute
     backward = next(g for g in record.graphs if g.stage == "backward")
     computed = [n for n in backward.nodes if n.op == "call_function"]
     assert computed
@@ -441,8 +441,8 @@ def test_kernels_of_a_backward_are_verified() -> None:
     (record,) = session.compilations
     kernels = [k for k in record.kernels if k.id.startswith("b")]
     assert kernels
-    assert record.backward is not None
-    outcomes = afterwards.verify(session)
+    assert record.backward_lowering is not None
+    outcomes = afterwards.verify_session_kernels(session)
     afterwards.cancel(session)
     assert {outcomes[f"{record.id} {k.id}"].outcome for k in kernels} <= {"equal", "close"}
 

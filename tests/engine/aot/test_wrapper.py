@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.wrappers.wrapper import Call, Change, Run, peel
+from engine.aot.wrappers.wrapper import PreCompileResult, Run, TracedCall, apply_pre_compile
 from engine.records.aot import WrapperAction
 
 
@@ -19,28 +19,28 @@ class _Noted:
     NAME: str
     log: list[str]
 
-    def pre_compile(self, call: Call) -> Change | None:
+    def pre_compile(self, call: TracedCall) -> PreCompileResult | None:
         self.log.append(f"{self.NAME} before")
         if len(call.inputs) < 2:
             return None
         action = WrapperAction("input", "taken away", "a test")
-        return Change(replace(call, inputs=call.inputs[:-1]), (action,), len(call.inputs))
+        return PreCompileResult(replace(call, inputs=call.inputs[:-1]), (action,), len(call.inputs))
 
-    def post_compile(self, change: Change, run: Run) -> Run:
-        self.log.append(f"{self.NAME} after {change.plan}")
-        return lambda *args: run(*args[: change.plan - 1])
+    def post_compile(self, change: PreCompileResult, run: Run) -> Run:
+        self.log.append(f"{self.NAME} after {change.runtime_metadata}")
+        return lambda *args: run(*args[: change.runtime_metadata - 1])
 
 
-def _call(inputs: int) -> Call:
+def _call(inputs: int) -> TracedCall:
     given: Any = tuple(range(inputs))
-    return Call(torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph()), given)
+    return TracedCall(torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph()), given)
 
 
 def test_first_halves_run_outermost_first_and_second_halves_innermost_first() -> None:
     """Each wrapper sees what the one outside left, and is closed around the one inside."""
     log: list[str] = []
-    onion = peel((_Noted("outer", log), _Noted("inner", log)), _call(3))
-    run = onion.close(lambda *args: args)
+    onion = apply_pre_compile((_Noted("outer", log), _Noted("inner", log)), _call(3))
+    run = onion.apply_post_compile(lambda *args: args)
     assert log == ["outer before", "inner before", "inner after 2", "outer after 3"]
     assert run("a", "b", "c") == ("a",)
     assert [(r.name, len(r.actions)) for r in onion.records()] == [("outer", 1), ("inner", 1)]
@@ -49,10 +49,10 @@ def test_first_halves_run_outermost_first_and_second_halves_innermost_first() ->
 def test_a_wrapper_with_nothing_to_do_adds_nothing() -> None:
     """The callable is the very one that was given, and the record has no action."""
     log: list[str] = []
-    onion = peel((_Noted("only", log),), _call(1))
+    onion = apply_pre_compile((_Noted("only", log),), _call(1))
 
     def run(*args: Any) -> Any:
         return args
 
-    assert onion.close(run) is run
+    assert onion.apply_post_compile(run) is run
     assert [r.actions for r in onion.records()] == [()]

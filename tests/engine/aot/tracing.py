@@ -14,19 +14,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
 
-from engine.aot.driver import AotResult, Settings, compile_graph
+from engine.aot.driver import AotResult, AotSettings, compile_graph
 from engine.ir.aot import AotGraph
-from engine.ir.context import recording
+from engine.ir.context import set_current_session
 from engine.ir.frame import GraphInput
-from engine.ir.graph import NodeOrigin, set_origin
-from engine.ir.origin import Local
+from engine.ir.graph import NodeProvenance, set_provenance
+from engine.ir.origin import LocalSource
 from engine.records.bytecode import Span
 from engine.records.session import Session
-from engine.runtime.reference import reference
-from engine.trace.graph_builder import over_fakes
+from engine.runtime.reference import aten_executor
+from engine.trace.graph_builder import call_on_fakes
 
 
-class NotTraced(Exception):
+class UnsupportedInTrace(Exception):
     """The little tracer here does not follow this."""
 
 
@@ -40,7 +40,7 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = over_fakes(func, args, kwargs, by_python=True)
+        result = call_on_fakes(func, args, kwargs, by_python=True)
         if getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
             return result
         given = pytree.tree_map(self.argument, (tuple(args), dict(kwargs)))
@@ -52,11 +52,11 @@ class _Recorder(TorchFunctionMode):
         if isinstance(value, torch.Tensor):
             return self.nodes[id(value)]
         if isinstance(value, torch.SymInt):
-            raise NotTraced
+            raise UnsupportedInTrace
         return value
 
     def follow(self, node: torch.fx.Node, result: Any, line: int) -> None:
-        set_origin(node, NodeOrigin(span=Span("cell", line), module="block"))
+        set_provenance(node, NodeProvenance(span=Span("cell", line), module="block"))
         node.meta["example_value"] = result
         self.kept.append(result)
         if isinstance(result, torch.Tensor):
@@ -80,10 +80,10 @@ def traced(
         if isinstance(real, torch.Tensor):
             sizes = [DimDynamic.DYNAMIC if dynamic and s > 1 else DimDynamic.STATIC for s in real.shape]
             context = StatelessSymbolicContext(dynamic_sizes=sizes)
-            fake = mode.from_tensor(real, source=Local(name), symbolic_context=context)
+            fake = mode.from_tensor(real, source=LocalSource(name), symbolic_context=context)
             nodes[id(fake)] = node
         node.meta["example_value"] = fake
-        inputs.append(GraphInput(node.name, Local(name), fake, real))
+        inputs.append(GraphInput(node.name, LocalSource(name), fake, real))
     recorder = _Recorder(graph, nodes)
     grad = torch.is_grad_enabled()
     try:
@@ -101,9 +101,9 @@ def compiled(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool = False)
 
     def lower(graph: AotGraph) -> Callable[..., Any]:
         lowered.append(graph)
-        return reference(graph)
+        return aten_executor(graph)
 
     graph, inputs = traced(fn, args, dynamic)
-    with recording(Session()):
-        result = compile_graph(graph, inputs, compilation="0/0", settings=Settings(lower, reference))
+    with set_current_session(Session()):
+        result = compile_graph(graph, inputs, compilation="0/0", settings=AotSettings(lower, aten_executor))
     return result, lowered

@@ -14,7 +14,7 @@ import engine
 from tests.engine.autograd.programs import Log, grads, leaf, program, variant
 
 
-class Acting(torch.autograd.Function):
+class RunsAction(torch.autograd.Function):
     """x * 2, whose backward calls what the forward was given."""
 
     @staticmethod
@@ -60,7 +60,7 @@ def _changes(log: Log, actor: tuple[str, str], target: tuple[str, str], removes:
 
     x, w = leaf(3), leaf(3)
     a = x * w
-    b = Acting.apply(a, act if actor[0] == "function" else lambda _: None)  # type: ignore[no-untyped-call]
+    b = RunsAction.apply(a, act if actor[0] == "function" else lambda _: None)  # type: ignore[no-untyped-call]
     c = b.sin()
     d = c * c
     tensors = {"x": x, "w": w, "a": a, "b": b, "c": c, "d": d}
@@ -73,16 +73,23 @@ def _changes(log: Log, actor: tuple[str, str], target: tuple[str, str], removes:
     return x.grad, w.grad
 
 
-_ACTORS = (("tensor", "d"), ("before", "c"), ("after", "d"), ("function", "b"), ("accumulated", "x"), ("tensor", "x"))
-_TARGETS = (
+_ACTING_HOOKS = (
+    ("tensor", "d"),
+    ("before", "c"),
+    ("after", "d"),
+    ("function", "b"),
+    ("accumulated", "x"),
+    ("tensor", "x"),
+)
+_TARGET_HOOKS = (
     *(("tensor", name) for name in "xwabcd"),
     *(("before", name) for name in "abd"),
     *(("after", name) for name in "xbd"),
     ("accumulated", "x"),
     ("accumulated", "w"),
 )
-for _a, _actor in enumerate(_ACTORS):
-    for _t, _target in enumerate(_TARGETS):
+for _a, _actor in enumerate(_ACTING_HOOKS):
+    for _t, _target in enumerate(_TARGET_HOOKS):
         _removes = (_a + _t) % 3 == 0
         _verb = "removes" if _removes else "adds"
         variant(
@@ -93,7 +100,7 @@ for _a, _actor in enumerate(_ACTORS):
 @program
 def hooks_know_their_node(log: Log) -> Any:
     x = leaf(3)
-    y = Acting.apply(x * 2, lambda ctx: log.append(torch._C._current_autograd_node() is ctx))  # type: ignore[attr-defined, no-untyped-call]
+    y = RunsAction.apply(x * 2, lambda ctx: log.append(torch._C._current_autograd_node() is ctx))  # type: ignore[attr-defined, no-untyped-call]
     z = y.exp()
 
     def hook(*_: Any) -> None:
@@ -370,7 +377,7 @@ def a_context_is_kept(log: Log) -> Any:
         log.append(isinstance(ctx, torch.autograd.graph.Node))
 
     x = leaf(3)
-    y: torch.Tensor = Acting.apply(x, keep)  # type: ignore[no-untyped-call]
+    y: torch.Tensor = RunsAction.apply(x, keep)  # type: ignore[no-untyped-call]
     y.sum().backward(retain_graph=True)
     log.append(kept[0].saved_tensors[0].clone())
     y.sum().backward()

@@ -49,7 +49,7 @@ def _written(t: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return made
 
 
-class Maker:
+class ProgramGenerator:
     """Draws one program's steps and hooks while it runs, from a seed of its own."""
 
     def __init__(self, seed: int, log: Log) -> None:
@@ -88,9 +88,9 @@ class Maker:
         self.draw.choice(kinds)()
 
 
-def generated(seed: int, log: Log) -> Any:
+def random_program(seed: int, log: Log) -> Any:
     """Run the program of this seed."""
-    maker = Maker(seed, log)
+    maker = ProgramGenerator(seed, log)
     for _ in range(maker.draw.randint(3, 9)):
         maker.step()
     loss = sum((v * v).mean() for v in maker.draw.sample(maker.values, 3))

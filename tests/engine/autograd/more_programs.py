@@ -14,13 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from tests.engine.autograd.programs import Cube, Log, grads, leaf, mlp, program, variant
 
 
-def function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+def make_autograd_function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
     """A Python function of these two."""
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("Made", (torch.autograd.Function,), methods)
 
 
-def queue(callback: Callable[[], Any]) -> None:
+def queue_callback(callback: Callable[[], Any]) -> None:
     """Call this at the end of the backward that runs."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
@@ -35,7 +35,7 @@ def callbacks_that_queue_callbacks(log: Log) -> Any:
     z = y * 3
 
     def queued(name: str) -> Callable[[Any], None]:
-        return lambda _: queue(lambda: (log.append(name), queue(lambda: log.append(f"inner {name}"))))
+        return lambda _: queue_callback(lambda: (log.append(name), queue_callback(lambda: log.append(f"inner {name}"))))
 
     z.register_hook(queued("z"))
     y.register_hook(queued("y"))
@@ -55,8 +55,8 @@ def a_callback_raises(log: Log) -> Any:
         raise ValueError("callback")
 
     def hook(_: Any) -> None:
-        queue(fail)
-        queue(lambda: log.append("never"))
+        queue_callback(fail)
+        queue_callback(lambda: log.append("never"))
 
     y.register_hook(hook)
     y.sum().backward()
@@ -64,7 +64,7 @@ def a_callback_raises(log: Log) -> Any:
 
 @program
 def a_callback_outside(log: Log) -> Any:
-    queue(lambda: None)
+    queue_callback(lambda: None)
 
 
 @program
@@ -72,10 +72,10 @@ def callbacks_of_a_nested_backward(log: Log) -> Any:
     x, w = leaf(3), leaf(3)
 
     def hook(_: Any) -> None:
-        queue(lambda: log.append("outer"))
+        queue_callback(lambda: log.append("outer"))
         with torch.enable_grad():
             v = w * 2
-        v.register_hook(lambda g: queue(lambda: log.append("inner")))
+        v.register_hook(lambda g: queue_callback(lambda: log.append("inner")))
         v.sum().backward()
         log.append("after the nested one")
 
@@ -278,7 +278,7 @@ def python_writes_to_a_view(log: Log) -> Any:
 
     x = leaf(4)
     y = x * 1
-    function(forward, lambda ctx, g: g * 2).apply(y[:2])
+    make_autograd_function(forward, lambda ctx, g: g * 2).apply(y[:2])
     y.sum().backward()
     return x.grad
 
@@ -290,7 +290,7 @@ def python_with_results_that_are_no_tensors(log: Log) -> Any:
         return g * 2
 
     x = leaf(3)
-    found = function(lambda ctx, t: (t * 2, "text", 7), backward).apply(x)
+    found = make_autograd_function(lambda ctx, t: (t * 2, "text", 7), backward).apply(x)
     found[0].sum().backward()
     return x.grad, found[1:]
 
@@ -301,7 +301,7 @@ def python_keeps_tensors_as_attributes(log: Log) -> Any:
         ctx.twice, ctx.held = t * 2, {"a": [t.detach()]}
         return t * 2
 
-    made = function(forward, lambda ctx, g: g * ctx.twice + ctx.held["a"][0])
+    made = make_autograd_function(forward, lambda ctx, g: g * ctx.twice + ctx.held["a"][0])
     for k in (1.0, 2.0):
         x = leaf(3)
         made.apply(x * k).sum().backward()
@@ -317,14 +317,14 @@ def python_runs_a_backward_of_its_own(log: Log) -> Any:
         return ctx.y.detach()
 
     x = leaf(3)
-    function(forward, lambda ctx, g: torch.autograd.grad(ctx.y, ctx.t, g)[0]).apply(x).sum().backward()
+    make_autograd_function(forward, lambda ctx, g: torch.autograd.grad(ctx.y, ctx.t, g)[0]).apply(x).sum().backward()
     return x.grad
 
 
 @program
 def python_gives_one_tensor_twice(log: Log) -> Any:
     x, y = leaf(3), leaf(3)
-    function(lambda ctx, a, b: a + b, lambda ctx, g: (g, g)).apply(x, y).sum().backward()
+    make_autograd_function(lambda ctx, a, b: a + b, lambda ctx, g: (g, g)).apply(x, y).sum().backward()
     x.grad.mul_(5)
     return x.grad, y.grad
 
@@ -336,7 +336,7 @@ def python_gives_what_it_saved(log: Log) -> Any:
         return t * w
 
     x, w = leaf(3), torch.ones(3)
-    function(forward, lambda ctx, g: (ctx.saved_tensors[0], None)).apply(x, w).sum().backward()
+    make_autograd_function(forward, lambda ctx, g: (ctx.saved_tensors[0], None)).apply(x, w).sum().backward()
     x.grad.mul_(4)
     return x.grad, w
 
@@ -344,7 +344,7 @@ def python_gives_what_it_saved(log: Log) -> Any:
 @program
 def python_gives_an_expanded_tensor(log: Log) -> Any:
     x = leaf(3, 4)
-    function(lambda ctx, t: t * 2, lambda ctx, g: torch.ones(1).expand(3, 4)).apply(x).sum().backward()
+    make_autograd_function(lambda ctx, t: t * 2, lambda ctx, g: torch.ones(1).expand(3, 4)).apply(x).sum().backward()
     x.grad.add_(1)
     return x.grad
 
@@ -353,7 +353,7 @@ def python_gives_an_expanded_tensor(log: Log) -> Any:
 def python_writes_to_its_gradient(log: Log) -> Any:
     x = leaf(3)
     y = x * 2
-    (function(lambda ctx, t: t * 1, lambda ctx, g: g.mul_(3)).apply(y) + y).sum().backward()
+    (make_autograd_function(lambda ctx, t: t * 1, lambda ctx, g: g.mul_(3)).apply(y) + y).sum().backward()
     return x.grad
 
 
@@ -364,7 +364,7 @@ def python_sees_the_modes(log: Log) -> Any:
         return g
 
     x = leaf(3)
-    made = function(lambda ctx, t: t * 1, backward)
+    made = make_autograd_function(lambda ctx, t: t * 1, backward)
     made.apply(x).sum().backward()
     torch.autograd.grad(made.apply(x).sum(), x, create_graph=True)
 

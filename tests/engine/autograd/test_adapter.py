@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.autograd import adapter
-from engine.autograd.order import Node, eager_order, pop_heap, push_heap
+from engine.autograd.order import AutogradNode, eager_execution_order, pop_heap, push_heap
 
 
 class Told:
@@ -34,7 +34,7 @@ class Told:
         """Keep it."""
         self.failed.append(error)
 
-    def add(self, old: Any, new: Any) -> Any:
+    def add_gradients(self, old: Any, new: Any) -> Any:
         """Something breaks."""
         raise KeyError("broken")
 
@@ -42,16 +42,16 @@ class Told:
 def test_both_ways_to_accumulate_come_to_the_same() -> None:
     """Older versions pass (variable, grad, ...) and want no answer; in 2.13 the variable's grad comes before, and it wants one."""
     told = Told()
-    protocol = adapter.Protocol213(told)  # type: ignore[arg-type]
+    protocol = adapter.AutogradCompilerAdapter(told)  # type: ignore[arg-type]
     assert protocol.accumulate_grad("variable", "grad") is None
     assert protocol.accumulate_grad("variable", "grad", False) is None
     assert protocol.accumulate_grad("variable", "old", "grad", False) == "variable"
-    assert told.heard == [("accumulate", "variable", "grad", old) for old in (None, None, "old")]
+    assert told.heard == [("accumulate_grad", "variable", "grad", old) for old in (None, None, "old")]
 
 
 def test_both_ways_to_begin_come_to_the_same() -> None:
     """Newer versions say what kind of call it is, and want an id first."""
-    protocol = adapter.Protocol213(Told())  # type: ignore[arg-type]
+    protocol = adapter.AutogradCompilerAdapter(Told())  # type: ignore[arg-type]
     assert protocol.begin_capture([1], (2,), [3], []) == ([1], (2,), [3])
     assert protocol.begin_capture([1], (2,), [3], [], True, False) == ("engine", [1], (2,), [3])
 
@@ -59,7 +59,7 @@ def test_both_ways_to_begin_come_to_the_same() -> None:
 def test_no_method_raises() -> None:
     """What goes wrong while torch walks is kept for the end, and torch gets something to go on with."""
     told = Told()
-    protocol = adapter.Protocol213(told)  # type: ignore[arg-type]
+    protocol = adapter.AutogradCompilerAdapter(told)  # type: ignore[arg-type]
     assert protocol.accumulate("old", "new") == "old"
     assert [str(e) for e in told.failed] == ["'broken'"]
 
@@ -84,13 +84,13 @@ def test_later_operations_run_first_and_leaves_at_once() -> None:
     """Eager's order: by sequence number from the latest, leaves as soon as they are ready."""
     most = 2**64 - 1
     nodes = [
-        Node("root", most, ((1, 0), (2, 0))),
-        Node("early", 1, ((3, 0),)),
-        Node("late", 2, ((4, 0), (3, 0))),
-        Node("leaf of both", most, ()),
-        Node("leaf of late", most, ()),
+        AutogradNode("root", most, ((1, 0), (2, 0))),
+        AutogradNode("early", 1, ((3, 0),)),
+        AutogradNode("late", 2, ((4, 0), (3, 0))),
+        AutogradNode("leaf of both", most, ()),
+        AutogradNode("leaf of late", most, ()),
     ]
-    assert eager_order(nodes) == (0, 2, 4, 1, 3)
+    assert eager_execution_order(nodes) == (0, 2, 4, 1, 3)
 
 
 @pytest.mark.parametrize("name", ["validate_outputs", "MulBackward0"])

@@ -6,9 +6,9 @@ import pytest
 
 import engine
 from tests.differential import Comparison, observe, prepare
-from tests.programs import names
+from tests.programs import program_names
 
-NAMES = names()
+NAMES = program_names()
 STEMS = sorted({name.partition(".")[0] for name in NAMES})
 REASONS = (
     "it runs inside of a functional transform (torch.func)",

@@ -12,7 +12,7 @@ import torch
 
 import engine
 from tests.engine.autograd import changing_hooks, more_programs  # noqa: F401  they add themselves
-from tests.engine.autograd.generated import generated
+from tests.engine.autograd.generated import random_program
 from tests.engine.autograd.programs import PROGRAMS
 
 BACKENDS = ("eager", "aot_eager")
@@ -63,7 +63,7 @@ def test_programs(name: str, backend: str) -> None:
 )
 def test_generated(seed: int, backend: str) -> None:
     """So does each of many programs made at random."""
-    expected = outcome(lambda log: generated(seed, log), None)
+    expected = outcome(lambda log: random_program(seed, log), None)
     for which in ("captured", "hit"):
-        found = outcome(lambda log: generated(seed, log), backend)
+        found = outcome(lambda log: random_program(seed, log), backend)
         assert is_same(found, expected), f"{which}: {found}\nin eager: {expected}"

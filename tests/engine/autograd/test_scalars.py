@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.autograd.program import DEVICE, KIND, named
-from engine.autograd.scalars import move_scalars
+from engine.autograd.program import INPUT_DEVICE, STEP_KIND, named_target
+from engine.autograd.scalars import move_cpu_scalars
 
 
 def captured(*devices: str, reader: str = "function") -> torch.fx.GraphModule:
@@ -13,9 +13,9 @@ def captured(*devices: str, reader: str = "function") -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     given = [graph.placeholder(f"inputs_{n}") for n in range(len(devices))]
     for node, device in zip(given, devices, strict=True):
-        node.meta = {DEVICE: torch.device(device), KIND: "input", "val": torch.empty((), device="meta")}
-    total = graph.call_function(named("total", lambda values: sum(values)), (given,))
-    total.meta[KIND] = reader
+        node.meta = {INPUT_DEVICE: torch.device(device), STEP_KIND: "input", "val": torch.empty((), device="meta")}
+    total = graph.call_function(named_target("total", lambda values: sum(values)), (given,))
+    total.meta[STEP_KIND] = reader
     graph.output((total,))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
@@ -23,14 +23,14 @@ def captured(*devices: str, reader: str = "function") -> torch.fx.GraphModule:
 def test_a_number_beside_an_accelerator_moves() -> None:
     """The CPU's number is moved once, and what reads it reads the moved one."""
     module = captured("cuda:0", "cpu")
-    assert move_scalars(module) == ("inputs_1, a number on the CPU, is moved to cuda:0",)
+    assert move_cpu_scalars(module) == ("inputs_1, a number on the CPU, is moved to cuda:0",)
     module.graph.lint()
-    total = next(n for n in module.graph.nodes if n.meta.get(KIND) == "function")
+    total = next(n for n in module.graph.nodes if n.meta.get(STEP_KIND) == "function")
     assert [n.name for n in total.all_input_nodes] == ["inputs_0", "to_device"]
 
 
 def test_what_users_see_stays_where_it_is() -> None:
     """Without an accelerator, with two, or where a hook reads the number, nothing moves."""
-    assert not move_scalars(captured("cpu", "cpu"))
-    assert not move_scalars(captured("cuda:0", "cuda:1", "cpu"))
-    assert not move_scalars(captured("cuda:0", "cpu", reader="tensor_pre_hook"))
+    assert not move_cpu_scalars(captured("cpu", "cpu"))
+    assert not move_cpu_scalars(captured("cuda:0", "cuda:1", "cpu"))
+    assert not move_cpu_scalars(captured("cuda:0", "cpu", reader="tensor_pre_hook"))

@@ -31,7 +31,7 @@ def test_inputs_that_shared_memory_once(first: str, backend: str) -> None:
     for node in module.graph.nodes:
         node.meta["example_value"] = node.meta.get("val")
     record = CompilationRecord("alone/0", "alone", "a test")
-    run = pipeline_for(Options(backend=backend)).compile_alone(module, inputs(first), record)
+    run = pipeline_for(Options(backend=backend)).compile_standalone_graph(module, inputs(first), record)
     for kind in (first, "same", "view", "apart"):
         given, wanted = inputs(kind), inputs(kind)
         (found,), (expected,) = run(*given), _adds(*wanted)

@@ -18,13 +18,21 @@ from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar
 
 from engine.bytecode import route
-from engine.bytecode.apart import take_apart
+from engine.bytecode.apart import editable_instructions
 from engine.bytecode.assemble import Emitter
-from engine.bytecode.decode import Decoded, decode, exception_table
+from engine.bytecode.decode import DecodedCode, decode, exception_table
 from engine.bytecode.liveness import live_before
-from engine.bytecode.opcodes import FAMILIES, UNSUPPORTED, VERSION, after_loop, family, real_opcodes, reason
-from engine.bytecode.resume import HANDLED, NULL, VALUE, Point, free_names, resume_code
-from engine.bytecode.spans import instructions
+from engine.bytecode.opcodes import (
+    FAMILIES,
+    UNSUPPORTED,
+    VERSION,
+    index_after_loop,
+    opcode_family,
+    real_opcodes,
+    unsupported_reason,
+)
+from engine.bytecode.resume import HANDLED_EXCEPTION, NULL, VALUE, ResumePoint, resume_code, shared_cell_names
+from engine.bytecode.spans import instruction_records
 
 HERE = pathlib.Path(__file__).parent
 Kinds = tuple[str | int, ...]
@@ -33,9 +41,9 @@ Kinds = tuple[str | int, ...]
 def opcodes() -> Iterator[str]:
     """Every opcode is traced by a family or left to Python with a reason; none is in two places."""
     for name in real_opcodes():
-        if (family(name) is not None) == (name in UNSUPPORTED):
+        if (opcode_family(name) is not None) == (name in UNSUPPORTED):
             yield f"{name} is {'in a family and unsupported' if name in UNSUPPORTED else 'not placed'}"
-        elif name in UNSUPPORTED and not reason(name):
+        elif name in UNSUPPORTED and not unsupported_reason(name):
             yield f"{name} has no reason"
     for name in {n for names in FAMILIES.values() for n in names}:
         if sum(name in names for names in FAMILIES.values()) > 1:
@@ -59,18 +67,18 @@ def taken_apart(code: types.CodeType) -> Iterator[str]:
     table = [(e.start, e.end, e.target, e.depth, e.lasti) for e in dis._parse_exception_table(code)]  # type: ignore[attr-defined]
     if list(exception_table(code)) != table:
         yield f"{code.co_qualname}: another exception table than dis"
-    known = set(code.co_varnames) | set(free_names(code))
+    known = set(code.co_varnames) | set(shared_cell_names(code))
     if not all(live <= known for live in live_before(decoded)):
         yield f"{code.co_qualname}: something is live that is no variable"
     if any(op.opname == "RESUME" for op in decoded.ops) and len(
-        {n for _, n in take_apart(code)} - {len(decoded.ops)}
+        {n for _, n in editable_instructions(code)} - {len(decoded.ops)}
     ) != len(decoded.ops):
         yield f"{code.co_qualname}: taken apart into other instructions"
-    if len(instructions(code)) != len(decoded.ops):
+    if len(instruction_records(code)) != len(decoded.ops):
         yield f"{code.co_qualname}: not every instruction has a span"
 
 
-def stacks(decoded: Decoded) -> dict[int, Kinds]:
+def stacks(decoded: DecodedCode) -> dict[int, Kinds]:
     """What lies on the stack before each reachable instruction: kinds as a Point has them."""
     found: dict[int, Kinds] = {}
     todo: list[tuple[int, Kinds]] = [(0, ())]
@@ -80,10 +88,10 @@ def stacks(decoded: Decoded) -> dict[int, Kinds]:
             found[n] = stack
             op, handler = decoded.ops[n], decoded.handlers[n]
             if handler is not None:
-                marker = (n,) if handler.push_index else ()
+                marker = (n,) if handler.pushes_lasti else ()
                 todo.append((handler.target, (*stack[: handler.depth], *marker, VALUE)))
             if op.opname == "FOR_ITER":
-                todo.append((after_loop(op.target), stack[:-1]))
+                todo.append((index_after_loop(op.target), stack[:-1]))
             elif op.target >= 0:
                 todo.append((op.target, after(op, stack, jump=True)))
             if op.opname in route._ENDS or op.opname in route._ALWAYS_JUMP:
@@ -96,14 +104,14 @@ def stacks(decoded: Decoded) -> dict[int, Kinds]:
 def after(op: Any, stack: Kinds, *, jump: bool) -> Kinds:
     """The stack after an instruction, by ``route``'s rules, with what is handled marked."""
     if op.opname == "PUSH_EXC_INFO":
-        return (*stack[:-1], HANDLED, VALUE)
+        return (*stack[:-1], HANDLED_EXCEPTION, VALUE)
     if op.opname in ("SWAP", "COPY"):
         low = len(stack) - op.arg
         return (
             (*stack, stack[low]) if op.opname == "COPY" else (*stack[:low], stack[-1], *stack[low + 1 : -1], stack[low])
         )
     nulls = tuple(kind == NULL for kind in stack)
-    made = route._after(op, nulls, jump=jump)
+    made = route._stack_after(op, nulls, jump=jump)
     if op.opname == "LOAD_FAST_AND_CLEAR":
         return (*stack, "maybe")
     if route._loads_method(op.opname, op.arg & 1):
@@ -144,33 +152,35 @@ class Stop:
         stack = {n: frame.f_locals[f"__s{n}"] for n in range(len(self.kinds)) if f"__s{n}" in frame.f_locals}
         code = self.function.__code__
         live = live_before(decode(code))[self.index]
-        names = tuple(sorted(n for n in live if n in frame.f_locals and n not in free_names(code) and n.isidentifier()))
+        names = tuple(
+            sorted(n for n in live if n in frame.f_locals and n not in shared_cell_names(code) and n.isidentifier())
+        )
         kinds = tuple((VALUE if n in stack else NULL) if k == "maybe" else k for n, k in enumerate(self.kinds))
         now = frame.f_locals.get("__handled", (None, None))[1]
         values = [
-            handled(stack, kinds, n, now) if k == HANDLED else stack[n]
+            handled_exception(stack, kinds, n, now) if k == HANDLED_EXCEPTION else stack[n]
             for n, k in enumerate(kinds)
-            if k in (VALUE, HANDLED)
+            if k in (VALUE, HANDLED_EXCEPTION)
         ]
-        made = resume_code(code, Point(self.index, kinds, names))
+        made = resume_code(code, ResumePoint(self.index, kinds, names))
         self.resumes += 1
         return types.FunctionType(made, self.function.__globals__, code.co_name, None, cells)(
             *values, *(frame.f_locals[n] for n in names)
         )
 
 
-def handled(stack: dict[int, Any], kinds: Kinds, place: int, now: Any) -> Any:
+def handled_exception(stack: dict[int, Any], kinds: Kinds, place: int, now: Any) -> Any:
     """The exception that is being handled above a place on the stack; ``now`` is the innermost."""
-    above = [n for n in range(place + 1, len(kinds)) if kinds[n] == HANDLED]
+    above = [n for n in range(place + 1, len(kinds)) if kinds[n] == HANDLED_EXCEPTION]
     return stack[above[0]] if above else now
 
 
-def cut(function: types.FunctionType, index: int, kinds: Kinds) -> tuple[types.FunctionType, Stop] | None:
+def stop_at(function: types.FunctionType, index: int, kinds: Kinds) -> tuple[types.FunctionType, Stop] | None:
     """The function that stops before instruction ``index`` and lets a resume function do the rest."""
     code = function.__code__
     stop, there = Stop(function, index, kinds), Label()
     result = Bytecode()
-    for item, n in take_apart(code):
+    for item, n in editable_instructions(code):
         if n == index and isinstance(item, Instr):
             result.append(Instr("JUMP_FORWARD", there, location=item.location))
             index = -1
@@ -179,7 +189,7 @@ def cut(function: types.FunctionType, index: int, kinds: Kinds) -> tuple[types.F
     out.label(there)
     for n in reversed(range(len(kinds))):
         out.store(f"__s{n}")
-    outermost = next((n for n, kind in enumerate(kinds) if kind == HANDLED), None)
+    outermost = next((n for n, kind in enumerate(kinds) if kind == HANDLED_EXCEPTION), None)
     if outermost is not None:
         out.callable_const(sys.exc_info)
         out.call(0)
@@ -187,11 +197,11 @@ def cut(function: types.FunctionType, index: int, kinds: Kinds) -> tuple[types.F
         out.load(f"__s{outermost}")
         out.emit("POP_EXCEPT")
     out.callable_const(stop)
-    for name in free_names(code):
+    for name in shared_cell_names(code):
         out.closure(CellVar(name) if name in code.co_cellvars else FreeVar(name))
-    out.emit("BUILD_TUPLE", len(free_names(code)))
+    out.emit("BUILD_TUPLE", len(shared_cell_names(code)))
     out.call(1)
-    out.returns()
+    out.return_value()
     result.extend(out.code)
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     result.argnames = list(code.co_varnames[:count])
@@ -212,10 +222,10 @@ def cut(function: types.FunctionType, index: int, kinds: Kinds) -> tuple[types.F
         CompilerFlags(code.co_flags),
     )
     made = result.to_code(stacksize=code.co_stacksize + 3 * len(kinds) + 8, compute_exception_stack_depths=False)
-    return renewed(function, made), stop
+    return with_code(function, made), stop
 
 
-def renewed(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+def with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
     """The function with other code."""
     made = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -242,7 +252,7 @@ def corpus(printed: list[str]) -> dict[str, types.FunctionType]:
     return {n: f for n, f in found.items() if isinstance(f, types.FunctionType) and n.startswith("case_")}
 
 
-def stopped_everywhere(name: str, function: types.FunctionType, printed: list[str], met: set[str]) -> Iterator[str]:
+def check_every_stop(name: str, function: types.FunctionType, printed: list[str], met: set[str]) -> Iterator[str]:
     """A function cut at each of its instructions does what it does uncut."""
     expected = outcome(function, printed)
     decoded = decode(function.__code__)
@@ -258,7 +268,7 @@ def stopped_everywhere(name: str, function: types.FunctionType, printed: list[st
             or op.opname in ("END_FOR", "MAKE_CELL")
         ):
             continue
-        made = cut(function, index, kinds)
+        made = stop_at(function, index, kinds)
         assert made is not None
         cut_function, stop = made
         actual = outcome(cut_function, printed)
@@ -277,7 +287,7 @@ def main() -> list[str]:
     for function in functions.values():
         for code in codes(function.__code__):
             wrong += taken_apart(code)
-        routed = renewed(function, route.route_calls(function.__code__, lambda obj: obj))
+        routed = with_code(function, route.intercept_calls(function.__code__, lambda obj: obj))
         if outcome(function, printed) != outcome(routed, printed):
             wrong.append(f"{function.__name__}: the routed copy behaves otherwise")
     for module in (json, inspect, dis):
@@ -286,7 +296,7 @@ def main() -> list[str]:
                 for code in codes(value.__code__):
                     wrong += taken_apart(code)
     for name, function in functions.items():
-        wrong += stopped_everywhere(name, function, printed, met)
+        wrong += check_every_stop(name, function, printed, met)
     if "torch" in sys.modules:
         wrong.append("torch was imported")
     if len(met) < 60:

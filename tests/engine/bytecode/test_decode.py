@@ -6,7 +6,7 @@ import dis
 
 from engine.bytecode.decode import decode, exception_table
 from engine.bytecode.liveness import live_before
-from engine.bytecode.opcodes import UNSUPPORTED, family, real_opcodes, reason
+from engine.bytecode.opcodes import UNSUPPORTED, opcode_family, real_opcodes, unsupported_reason
 
 
 def with_loop(items: list[int]) -> int:
@@ -22,8 +22,8 @@ def with_loop(items: list[int]) -> int:
 def test_every_opcode_of_this_version_is_placed() -> None:
     """An opcode is in a family or is left to Python with a reason, never both, never neither."""
     for name in real_opcodes():
-        assert (family(name) is not None) != (name in UNSUPPORTED), name
-        assert family(name) is not None or reason(name)
+        assert (opcode_family(name) is not None) != (name in UNSUPPORTED), name
+        assert opcode_family(name) is not None or unsupported_reason(name)
 
 
 def test_jumps_point_at_instructions() -> None:

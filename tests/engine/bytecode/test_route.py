@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from engine.bytecode.decode import decode
-from engine.bytecode.resume import VALUE, Point, resume_code
-from engine.bytecode.route import route_calls
+from engine.bytecode.resume import VALUE, ResumePoint, resume_code
+from engine.bytecode.route import intercept_calls
 
 
 def helper(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ def fails() -> None:
 def routed(fn: Callable[..., Any], callee: Callable[[Any], Any]) -> Callable[..., Any]:
     """The function with routed code."""
     made = types.FunctionType(
-        route_calls(fn.__code__, callee), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
+        intercept_calls(fn.__code__, callee), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
     )
     made.__kwdefaults__ = fn.__kwdefaults__
     return made
@@ -120,6 +120,6 @@ def test_handlers_of_a_function_that_starts_in_its_middle() -> None:
     """A routed resume function clears the stack as far as its own code says before a handler runs."""
     code = drawn.__code__
     index = next(op.index for op in decode(code).ops if op.opname == "STORE_FAST" and op.argval == "item")
-    rest = resume_code(code, Point(index, (VALUE,), ("source", "pair", "seen")))
-    routed = types.FunctionType(route_calls(rest, lambda fn: fn), globals())
+    rest = resume_code(code, ResumePoint(index, (VALUE,), ("source", "pair", "seen")))
+    routed = types.FunctionType(intercept_calls(rest, lambda fn: fn), globals())
     assert routed(0, iter([1, 2]), lambda *parts: parts, []) == ([0, 1, 2], 3)

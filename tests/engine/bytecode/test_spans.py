@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 
 from engine.bytecode.decode import decode
-from engine.bytecode.spans import instructions, span_of
+from engine.bytecode.spans import instruction_records, span_of
 from engine.records.bytecode import Span
 
 TEXT = "def f(x, y):\n    größe = x * 'äöü'; return größe + y.value\n"
@@ -32,6 +32,6 @@ def test_columns_count_characters() -> None:
 def test_every_instruction_becomes_a_record() -> None:
     """Records hold offset, name and span, without caches."""
     code = compiled()["f"].__code__  # type: ignore[attr-defined]
-    found = instructions(code)
+    found = instruction_records(code)
     assert [i.opname for i in found] == [op.opname for op in decode(code).ops]
     assert all(isinstance(i.span, Span) for i in found)

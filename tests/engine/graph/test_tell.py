@@ -10,11 +10,11 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
-from engine.graph.passes.drop_dead import drop_dead
-from engine.graph.rules import FUNCTIONAL, WELL_FORMED, IllegalGraph, check
+from engine.graph.passes.drop_dead import eliminate_dead_code
+from engine.graph.rules import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
 from engine.graph.tell import graph_record
-from engine.graph.text import line_of
-from engine.ir.graph import NodeOrigin, set_origin
+from engine.graph.text import format_node
+from engine.ir.graph import NodeProvenance, set_provenance
 from engine.records.bytecode import Span
 
 aten = torch.ops.aten
@@ -28,7 +28,7 @@ def line(target: Any, *args: Any, op: str = "call_function", **kwargs: Any) -> s
     if op == "call_method":
         given = [nodes["x"], *args]
     node = graph.create_node(op, target, tuple(given), kwargs, name="out")
-    return line_of(node)
+    return format_node(node)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_record_tells_layout_and_origin() -> None:
     y = graph.call_function(aten.relu.default, (x,))
     y.meta["val"] = x.meta["val"]
     span = Span("cell", 3)
-    set_origin(y, NodeOrigin(("fx:0/0:relu",), span, (span,), "mlp.act"))
+    set_provenance(y, NodeProvenance(("fx:0/0:relu",), span, (span,), "mlp.act"))
     graph.output((y,))
     record = graph_record(torch.fx.GraphModule(torch.nn.Module(), graph), "aten", "0/0", "title")
     node = record.nodes[1]
@@ -84,9 +84,9 @@ def test_rules_find_what_is_illegal() -> None:
     written = graph.call_function(aten.add_.Tensor, (x, 1))
     graph.output((written,))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    check(module, WELL_FORMED, "test")
-    with pytest.raises(IllegalGraph, match=r"add__tensor .* writes to one of its arguments"):
-        check(module, FUNCTIONAL, "test")
+    verify_graph(module, WELL_FORMED_RULES, "test")
+    with pytest.raises(GraphVerificationError, match=r"add__tensor .* writes to one of its arguments"):
+        verify_graph(module, FUNCTIONAL_RULES, "test")
 
 
 def test_dead_operators_go_and_random_ones_stay() -> None:
@@ -98,5 +98,5 @@ def test_dead_operators_go_and_random_ones_stay() -> None:
     graph.call_function(aten.bernoulli.p, (x, 0.5))
     graph.output((x,))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    assert drop_dead(module) == 2
+    assert eliminate_dead_code(module) == 2
     assert [n.target for n in module.graph.nodes if n.op == "call_function"] == [aten.bernoulli.p]

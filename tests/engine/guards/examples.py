@@ -8,12 +8,12 @@ import torch
 
 from engine.guards.compile import compile_check
 from engine.ir.guard import Guard
-from engine.ir.origin import Local, Origin, Scope
+from engine.ir.origin import FrameScope, LocalSource, Source
 from engine.ir.state_guard import current_global_state_guards
 from engine.ir.tensor_guard import TensorMatch, dispatch_keys_of
 
 
-def match(origin: Origin, tensor: torch.Tensor, symbols: tuple[int, ...] = ()) -> TensorMatch:
+def tensor_match(origin: Source, tensor: torch.Tensor, symbols: tuple[int, ...] = ()) -> TensorMatch:
     """What tracing takes from a tensor; ``symbols`` are dimensions that are not static."""
     return TensorMatch(
         origin,
@@ -31,14 +31,14 @@ def match(origin: Origin, tensor: torch.Tensor, symbols: tuple[int, ...] = ()) -
 def two_tensors() -> tuple[Guard, ...]:
     """Guards of a function of two small tensors, as the tracer makes them."""
     x = torch.zeros(4, 16)
-    return (*current_global_state_guards(), match(Local("x"), x), match(Local("y"), x))
+    return (*current_global_state_guards(), tensor_match(LocalSource("x"), x), tensor_match(LocalSource("y"), x))
 
 
-def admits(guard: Guard, **values: Any) -> bool:
+def guard_passes(guard: Guard, **values: Any) -> bool:
     """Whether a check with this one guard admits these arguments."""
     return compile_check((guard,), tuple(values)).check((), *values.values())
 
 
-def scope_of(**values: Any) -> Scope:
+def frame_scope(**values: Any) -> FrameScope:
     """A scope with these arguments."""
-    return Scope(values)
+    return FrameScope(values)

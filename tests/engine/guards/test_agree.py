@@ -16,15 +16,24 @@ import torch
 from hypothesis import given, settings
 
 from engine.guards.compile import compile_check
-from engine.guards.explain import explain, holds
-from engine.guards.reasons import rejection
+from engine.guards.explain import all_hold, explain
+from engine.guards.reasons import first_guard_failure
 from engine.ir.guard import Guard
-from engine.ir.origin import Attr, CellOf, Closure, Item, Local, Origin, Scope, TypeOf
-from engine.ir.outcome_guard import ComesTo, Given, Step
-from engine.ir.relation_guard import Distinct, NoOverlap, SameObject, ShapeRelation, SharesMemory
+from engine.ir.origin import (
+    AttrSource,
+    CellContentsSource,
+    ClosureSource,
+    FrameScope,
+    GetItemSource,
+    LocalSource,
+    Source,
+    TypeSource,
+)
+from engine.ir.outcome_guard import ComputedCondition, ConditionOp, ValueRef
+from engine.ir.relation_guard import DisjointStorage, DistinctObjects, SameObject, SharedStorage, SymbolicShapeGuard
 from engine.ir.state_guard import current_global_state_guards
-from engine.ir.value_guard import CodeIs, DictKeys, Equals, HasAttribute, IsObject, LengthIs, TypeIs
-from tests.engine.guards.examples import match
+from engine.ir.value_guard import CodeMatch, DictKeysMatch, EqualsMatch, HasAttrGuard, IdMatch, LengthMatch, TypeMatch
+from tests.engine.guards.examples import tensor_match
 
 
 class Colour(enum.Enum):
@@ -136,20 +145,20 @@ values = st.one_of(
     st.floats(),
     st.text("ab", max_size=2),
 )
-roots: st.SearchStrategy[Origin] = st.sampled_from((Local("x"), Local("type"), Closure("n", 0)))
-origins: st.SearchStrategy[Origin] = st.recursive(
+roots: st.SearchStrategy[Source] = st.sampled_from((LocalSource("x"), LocalSource("type"), ClosureSource("n", 0)))
+origins: st.SearchStrategy[Source] = st.recursive(
     roots,
     lambda inner: st.one_of(
-        inner.map(lambda o: Attr(o, "a")),
-        inner.map(lambda o: Attr(o, "b")),
-        inner.map(lambda o: Item(o, 0)),
-        inner.map(lambda o: Item(o, "b")),
-        inner.map(lambda o: CellOf(o, 0, "n")),
-        inner.map(TypeOf),
+        inner.map(lambda o: AttrSource(o, "a")),
+        inner.map(lambda o: AttrSource(o, "b")),
+        inner.map(lambda o: GetItemSource(o, 0)),
+        inner.map(lambda o: GetItemSource(o, "b")),
+        inner.map(lambda o: CellContentsSource(o, 0, "n")),
+        inner.map(TypeSource),
     ),
     max_leaves=3,
 )
-MORE = (Step(operator.gt, (Given(0), Given(1))),)
+MORE = (ConditionOp(operator.gt, (ValueRef(0), ValueRef(1))),)
 S0, S1 = sympy.Symbol("s0", integer=True), sympy.Symbol("s1", integer=True)
 RELATIONS = (
     sympy.Eq(S0, S1),
@@ -160,28 +169,28 @@ RELATIONS = (
 )
 
 
-def guard_on(origin: Origin, value: Any, other: Origin) -> st.SearchStrategy[Guard]:
+def guard_on(origin: Source, value: Any, other: Source) -> st.SearchStrategy[Guard]:
     """A guard that may hold for ``value`` at ``origin``."""
     choices: list[st.SearchStrategy[Guard]] = [
-        st.just(TypeIs(origin, type(value))),
-        st.just(IsObject(origin, value)),
-        st.just(LengthIs(origin, 2)),
-        st.sampled_from((DictKeys(origin, ("a", "b")), DictKeys(origin, ()), DictKeys(origin, (1,)))),
-        st.booleans().map(lambda present: HasAttribute(origin, "a", present)),
-        st.just(CodeIs(origin, ADDER.__code__)),
+        st.just(TypeMatch(origin, type(value))),
+        st.just(IdMatch(origin, value)),
+        st.just(LengthMatch(origin, 2)),
+        st.sampled_from((DictKeysMatch(origin, ("a", "b")), DictKeysMatch(origin, ()), DictKeysMatch(origin, (1,)))),
+        st.booleans().map(lambda present: HasAttrGuard(origin, "a", present)),
+        st.just(CodeMatch(origin, ADDER.__code__)),
         st.booleans().map(lambda same: SameObject(origin, other, same)),
-        st.just(NoOverlap(origin, (other,))),
-        st.just(NoOverlap(origin, (other,), 2)),
-        st.just(Distinct(origin, (other,))),
-        st.just(SharesMemory(origin, (other,), (0, 0))),
-        st.booleans().map(lambda truth: ComesTo(origin, (other,), MORE, truth)),
-        st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, -1)))),
-        st.sampled_from(RELATIONS).map(lambda r: ShapeRelation(origin, r, ((S0, origin, 0), (S1, other, 1)))),
+        st.just(DisjointStorage(origin, (other,))),
+        st.just(DisjointStorage(origin, (other,), 2)),
+        st.just(DistinctObjects(origin, (other,))),
+        st.just(SharedStorage(origin, (other,), (0, 0))),
+        st.booleans().map(lambda truth: ComputedCondition(origin, (other,), MORE, truth)),
+        st.sampled_from(RELATIONS).map(lambda r: SymbolicShapeGuard(origin, r, ((S0, origin, 0), (S1, other, -1)))),
+        st.sampled_from(RELATIONS).map(lambda r: SymbolicShapeGuard(origin, r, ((S0, origin, 0), (S1, other, 1)))),
     ]
     if any(value is c for c in CONSTANTS) or type(value) in (int, float, str):
-        choices.append(st.just(Equals(origin, value)))
+        choices.append(st.just(EqualsMatch(origin, value)))
     if isinstance(value, torch.Tensor):
-        choices.append(st.sampled_from(((), (0,), (0, 1))).map(lambda s: match(origin, value, s)))
+        choices.append(st.sampled_from(((), (0,), (0, 1))).map(lambda s: tensor_match(origin, value, s)))
     return st.one_of(choices)
 
 
@@ -241,19 +250,19 @@ def agree(guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], wit
     plain = compile_check(guards, ("x", "type"), helpers=False)
 
     def compare() -> None:
-        expected = holds(plain.guards, scope)
+        expected = all_hold(plain.guards, scope)
         assert plain.check(cells, x, y) is expected
         # Twice: the quick check learns from the first call that it admits.
         assert quick.check(cells, x, y) is expected
         assert quick.check(cells, x, y) is expected
         verdicts = [r.verdict for r in explain(plain.guards, scope)]
         assert all(v == "pass" for v in verdicts) is expected
-        assert (rejection("0/0", plain.guards, scope) is None) is expected
+        assert (first_guard_failure("0/0", plain.guards, scope) is None) is expected
         assert verdicts.count("fail") == (0 if expected else 1)
 
     for x, y, n, state in calls:
         cells = (adder(n).__closure__ or ())[:1]
-        scope = Scope({"x": x, "type": y}, {"n": cells[0]})
+        scope = FrameScope({"x": x, "type": y}, {"n": cells[0]})
         run_in(state, compare)
 
 
@@ -265,7 +274,7 @@ def agree(guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], wit
 def test_quick_tensor_checks_agree_once_they_have_learned(traced: list[Any], calls: list[tuple[Any, Any, str]]) -> None:
     """However often and under whatever state the quick check learned, it admits exactly what the guards admit."""
     x, y = traced[0](), traced[1]()
-    guards = (*current_global_state_guards(), match(Local("x"), x), match(Local("y"), y))
+    guards = (*current_global_state_guards(), tensor_match(LocalSource("x"), x), tensor_match(LocalSource("y"), y))
     quick, plain = compile_check(guards, ("x", "y")), compile_check(guards, ("x", "y"), helpers=False)
     assert quick.check((), x, y)
 
@@ -273,7 +282,7 @@ def test_quick_tensor_checks_agree_once_they_have_learned(traced: list[Any], cal
         assert (
             quick.check((), first, second)
             is plain.check((), first, second)
-            is holds(plain.guards, Scope({"x": first, "y": second}))
+            is all_hold(plain.guards, FrameScope({"x": first, "y": second}))
         )
 
     for make_first, make_second, state in calls:

@@ -10,20 +10,29 @@ import torch
 from engine.guards.compile import compile_check
 from engine.guards.explain import explain
 from engine.guards.tell import guards_record
-from engine.guards.tensors import HAS_HELPERS
+from engine.guards.tensors import HAS_C_HELPERS
 from engine.ir.guard import Guard
-from engine.ir.origin import Attr, Closure, Global, Item, Local, Member, Namespace, Origin
+from engine.ir.origin import (
+    AttrSource,
+    ClosureSource,
+    GetItemSource,
+    GlobalsNamespace,
+    GlobalSource,
+    LocalSource,
+    ModuleMemberSource,
+    Source,
+)
 from engine.ir.state_guard import current_global_state_guards
-from engine.ir.value_guard import DictKeys, Equals, LengthIs, TypeIs
-from tests.engine.guards.examples import match, scope_of, two_tensors
+from engine.ir.value_guard import DictKeysMatch, EqualsMatch, LengthMatch, TypeMatch
+from tests.engine.guards.examples import frame_scope, tensor_match, two_tensors
 
-X = Local("x")
+X = LocalSource("x")
 
 
 def test_shared_prefixes_are_read_once() -> None:
     """A value that several guards read through is read into a local."""
-    base = Attr(X, "a")
-    text = compile_check((Equals(Attr(base, "b"), 1), Equals(Attr(base, "c"), 2)), ("x",)).text
+    base = AttrSource(X, "a")
+    text = compile_check((EqualsMatch(AttrSource(base, "b"), 1), EqualsMatch(AttrSource(base, "c"), 2)), ("x",)).text
     assert text.count("x.a") == 1
 
 
@@ -32,14 +41,14 @@ def test_shared_prefixes_are_read_once() -> None:
 )
 def test_parameter_names_hide_nothing(name: str) -> None:
     """A parameter may be called like anything that the generated text uses."""
-    origin = Local(name)
+    origin = LocalSource(name)
     guards = (
         *current_global_state_guards(),
-        TypeIs(origin, list),
-        LengthIs(origin, 2),
-        Equals(Item(origin, 0), 1),
-        match(Item(origin, 1), torch.zeros(2)),
-        Equals(Closure("n", 0), 3),
+        TypeMatch(origin, list),
+        LengthMatch(origin, 2),
+        EqualsMatch(GetItemSource(origin, 0), 1),
+        tensor_match(GetItemSource(origin, 1), torch.zeros(2)),
+        EqualsMatch(ClosureSource("n", 0), 3),
     )
     n = 3
     cells = (lambda: n).__closure__
@@ -54,7 +63,7 @@ def test_parameter_names_hide_nothing(name: str) -> None:
 def test_globals_are_read_from_their_own_module() -> None:
     """A global is looked up when the check runs."""
     space = {"n": 1}
-    check = compile_check((Equals(Global(Namespace(space, "m"), "n"), 1),), ("x",)).check
+    check = compile_check((EqualsMatch(GlobalSource(GlobalsNamespace(space, "m"), "n"), 1),), ("x",)).check
     assert check((), 0)
     space["n"] = 2
     assert not check((), 0)
@@ -70,7 +79,7 @@ def test_an_empty_cell_is_a_refusal() -> None:
             n = 1
         return lambda: n
 
-    check = compile_check((Equals(Closure("n", 0), 1),), ()).check
+    check = compile_check((EqualsMatch(ClosureSource("n", 0), 1),), ()).check
     assert check(make().__closure__) is False
 
 
@@ -86,7 +95,7 @@ def test_the_text_is_the_program() -> None:
     assert "(x, y)" in check.text
 
 
-@pytest.mark.skipif(not HAS_HELPERS, reason="this torch has no C helpers")
+@pytest.mark.skipif(not HAS_C_HELPERS, reason="this torch has no C helpers")
 def test_one_tensor_in_two_places_is_admitted() -> None:
     """The C helper refuses a tensor that comes twice; the check does not, as no guard forbids it."""
     check = compile_check(two_tensors(), ("x", "y")).check
@@ -115,22 +124,25 @@ def test_inference_tensors_and_mode() -> None:
     plain = torch.zeros(4, 16)
     with torch.inference_mode():
         made = torch.zeros(4, 16)
-        check = compile_check((*current_global_state_guards(), match(X, plain)), ("x",)).check
+        check = compile_check((*current_global_state_guards(), tensor_match(X, plain)), ("x",)).check
         for _ in range(3):
             assert check((), plain)
             assert not check((), made)
     assert not check((), plain)
 
 
-def module_guards(module: torch.nn.Module, origin: Origin) -> list[Guard]:
+def module_guards(module: torch.nn.Module, origin: Source) -> list[Guard]:
     """Guards as tracing a whole module makes them."""
-    guards: list[Guard] = [TypeIs(origin, type(module)), Equals(Attr(origin, "training"), module.training)]
+    guards: list[Guard] = [
+        TypeMatch(origin, type(module)),
+        EqualsMatch(AttrSource(origin, "training"), module.training),
+    ]
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            guards.append(match(Member(origin, "_parameters", name), parameter))
+            guards.append(tensor_match(ModuleMemberSource(origin, "_parameters", name), parameter))
     for name, child in module._modules.items():
         if child is not None:
-            guards += module_guards(child, Member(origin, "_modules", name))
+            guards += module_guards(child, ModuleMemberSource(origin, "_modules", name))
     return guards
 
 
@@ -149,18 +161,18 @@ def test_a_module_with_many_parameters() -> None:
 
 def test_ten_thousand_guards_are_explained() -> None:
     """Each of 10,000 guards gets its verdict."""
-    guards = tuple(Equals(Item(Item(X, i // 100), i % 100), i) for i in range(10_000))
+    guards = tuple(EqualsMatch(GetItemSource(GetItemSource(X, i // 100), i % 100), i) for i in range(10_000))
     check = compile_check(guards, ("x",))
     values = [[100 * i + j for j in range(100)] for i in range(100)]
-    assert [r.verdict for r in explain(check.guards, scope_of(x=values))] == ["pass"] * 10_000
+    assert [r.verdict for r in explain(check.guards, frame_scope(x=values))] == ["pass"] * 10_000
     values[50][0] = -1
-    verdicts = [r.verdict for r in explain(check.guards, scope_of(x=values))]
+    verdicts = [r.verdict for r in explain(check.guards, frame_scope(x=values))]
     assert (verdicts.count("fail"), verdicts.count("pass"), verdicts[-1]) == (1, 5000, "would pass")
 
 
 def test_records_of_guards() -> None:
     """Each guard is told with its origin, path, condition and reason; ids are places in executed order."""
-    guards = (TypeIs(X, dict), DictKeys(X, ("a",)), Equals(Item(X, "a"), 2))
+    guards = (TypeMatch(X, dict), DictKeysMatch(X, ("a",)), EqualsMatch(GetItemSource(X, "a"), 2))
     check = compile_check(guards, ("x",))
     told = guards_record(check.guards, check.text)
     assert [g.id for g in told.guards] == ["g0", "g1", "g2"]
@@ -187,7 +199,13 @@ def test_past_a_failed_guard_no_user_code_runs() -> None:
         a = 1
 
     guards = compile_check(
-        (TypeIs(X, Quiet), Equals(Attr(X, "a"), 1), Equals(Item(X, 0), 1), Equals(Attr(X, "b"), 1)), ("x",)
+        (
+            TypeMatch(X, Quiet),
+            EqualsMatch(AttrSource(X, "a"), 1),
+            EqualsMatch(GetItemSource(X, 0), 1),
+            EqualsMatch(AttrSource(X, "b"), 1),
+        ),
+        ("x",),
     ).guards
-    verdicts = [r.verdict for r in explain(guards, scope_of(x=Loud()))]
+    verdicts = [r.verdict for r in explain(guards, frame_scope(x=Loud()))]
     assert verdicts == ["fail", "not reached", "not reached", "would fail"]

@@ -12,7 +12,7 @@ import torch
 
 import engine
 from engine.errors import BadArgument
-from engine.records.trace import SymbolRecord
+from engine.records.trace import TracedSymbolRecord
 
 
 @pytest.fixture(autouse=True)
@@ -22,16 +22,16 @@ def _fresh() -> Iterator[None]:
     engine.reset()
 
 
-def compiles(session: engine.Session) -> int:
+def count_compiles(session: engine.Session) -> int:
     """How often anything was compiled."""
     return len(session.compilations)
 
 
-def story(session: engine.Session) -> dict[str, SymbolRecord]:
+def symbol_records(session: engine.Session) -> dict[str, TracedSymbolRecord]:
     """The last compilation's symbols by the first place where each is read."""
     trace = session.compilations[-1].trace
     assert trace is not None
-    return {s.places[0]: s for s in trace.symbols}
+    return {s.sources[0]: s for s in trace.symbols}
 
 
 def attention(x: Any, w: Any) -> Any:
@@ -52,7 +52,7 @@ def test_a_sweep_over_batch_sizes_compiles_at_most_twice() -> None:
         for batch in range(2, 52):
             x = torch.randn(batch, 5, 8)
             torch.testing.assert_close(compiled(x, w), attention(x, w))
-    assert compiles(session) <= 2
+    assert count_compiles(session) <= 2
 
 
 def test_a_sweep_over_batch_and_sequence_compiles_at_most_three_times() -> None:
@@ -64,7 +64,7 @@ def test_a_sweep_over_batch_and_sequence_compiles_at_most_three_times() -> None:
             for length in (4, 5, 9, 17, 33):
                 x = torch.randn(batch, length, 8)
                 torch.testing.assert_close(compiled(x, w), attention(x, w))
-    assert compiles(session) <= 3
+    assert count_compiles(session) <= 3
 
 
 class Counter(torch.nn.Module):
@@ -86,9 +86,9 @@ def test_an_attribute_that_is_counted_up_becomes_a_symbol_at_once() -> None:
     with engine.record() as session:
         for count in range(1, 8):
             assert compiled(torch.ones(2)).tolist() == [count] * 2
-    assert compiles(session) == 2
+    assert count_compiles(session) == 2
     assert module.calls == 7
-    assert "changed between calls" in story(session)["self.calls"].why
+    assert "changed between calls" in symbol_records(session)["self.calls"].why
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
@@ -103,7 +103,7 @@ def test_a_float_that_changes_becomes_a_symbol(backend: str) -> None:
     with engine.record() as session:
         for rate in (0.1, 0.05, 0.025, 1e-9, 3.0):
             torch.testing.assert_close(compiled(x, rate), step(x, rate), rtol=0, atol=0)
-    assert compiles(session) == 2
+    assert count_compiles(session) == 2
     for rate in (float("nan"), float("inf"), 0.0, -0.0, 2):
         torch.testing.assert_close(compiled(x, rate), step(x, rate), rtol=0, atol=0, equal_nan=True)
 
@@ -136,13 +136,13 @@ def test_the_story_of_a_symbol_names_the_lines() -> None:
     engine.mark_dynamic(x, 1)
     with engine.record() as session:
         engine.compile(f, backend="eager")(x)
-    rows, columns = story(session)["x.shape[0]"], story(session)["x.shape[1]"]
-    assert (rows.why, rows.low, rows.high, rows.became) == ("marked dynamic", 4, 64, "")
-    assert [(r.text.split()[1:], r.span.line - first) for r in rows.relations if r.span] == [([">", "3"], 1)]
-    assert columns.became == "7"
-    assert columns.settled is not None
-    assert columns.settled.span is not None
-    assert columns.settled.span.line == first + 3
+    rows, columns = symbol_records(session)["x.shape[0]"], symbol_records(session)["x.shape[1]"]
+    assert (rows.why, rows.low, rows.high, rows.specialized_to) == ("marked dynamic", 4, 64, "")
+    assert [(r.text.split()[1:], r.span.line - first) for r in rows.assumptions if r.span] == [([">", "3"], 1)]
+    assert columns.specialized_to == "7"
+    assert columns.specialized_by is not None
+    assert columns.specialized_by.span is not None
+    assert columns.specialized_by.span.line == first + 3
 
 
 def test_a_marked_size_that_was_settled_is_still_guarded() -> None:
@@ -168,10 +168,10 @@ def test_bounds_are_guarded() -> None:
     with engine.record() as session:
         for size in (5, 3, 8):
             assert compiled(torch.ones(size, 2) if size != 5 else x).tolist() == [size * size] * 2
-        assert compiles(session) == 1
+        assert count_compiles(session) == 1
         for size in (2, 9):
             assert compiled(torch.ones(size, 2)).tolist() == [size * size] * 2
-    assert compiles(session) > 1
+    assert count_compiles(session) > 1
 
 
 @pytest.mark.parametrize(
@@ -202,14 +202,14 @@ def test_dynamic_true_and_false() -> None:
         with engine.record() as session:
             for size in (2, 3, 4, 5):
                 compiled(torch.randn(size, 3))
-        assert compiles(session) == expected
+        assert count_compiles(session) == expected
     compiled = engine.compile(f, backend="eager", dynamic=True)
     x = torch.randn(6, 3)
     engine.mark_static(x, 1)
     with engine.record() as session:
         engine.reset()
         compiled(x)
-    assert set(story(session)) == {"x.shape[0]"}
+    assert set(symbol_records(session)) == {"x.shape[0]"}
 
 
 def test_only_passed_numbers_are_offered_as_symbols() -> None:
@@ -224,7 +224,7 @@ def test_only_passed_numbers_are_offered_as_symbols() -> None:
     compiled(torch.ones(2), 2, module)
 
     def offered(n: int) -> bool:
-        (rejection,) = engine.explain_call(compiled, torch.ones(2), n, module).rejections
+        (rejection,) = engine.explain_call(compiled, torch.ones(2), n, module).guard_failures
         return any("dynamic=True" in fix.code for fix in rejection.fixes)
 
     assert offered(3)
@@ -238,7 +238,7 @@ def test_sizes_zero_and_one_are_compiled_apart() -> None:
     with engine.record() as session:
         for size in (2, 3, 1, 0, 1, 2, 0):
             assert compiled(torch.zeros(size, 2)).shape == ((size, 2) if size != 1 else (1, 2))
-    assert compiles(session) == 4
+    assert count_compiles(session) == 4
 
 
 def test_a_saved_session_tells_the_same_story(tmp_path: Any) -> None:
@@ -250,8 +250,8 @@ def test_a_saved_session_tells_the_same_story(tmp_path: Any) -> None:
     loaded = engine.Session.load(session.save(tmp_path / "session.json"))
     assert loaded.to_dict() == session.to_dict()
     assert [c.guards for c in loaded.compilations] == [c.guards for c in session.compilations]
-    assert [c.rejections for c in loaded.calls] == [c.rejections for c in session.calls]
-    assert story(loaded) == story(session)
+    assert [c.guard_failures for c in loaded.calls] == [c.guard_failures for c in session.calls]
+    assert symbol_records(loaded) == symbol_records(session)
 
 
 def test_tracing_memory_is_freed_with_the_entry() -> None:

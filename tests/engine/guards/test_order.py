@@ -4,62 +4,62 @@ from __future__ import annotations
 
 import torch
 
-from engine.guards.order import ordered
+from engine.guards.order import order_guards
 from engine.ir.guard import Cause
-from engine.ir.origin import Attr, Item, Local
+from engine.ir.origin import AttrSource, GetItemSource, LocalSource
 from engine.ir.relation_guard import SameObject
 from engine.ir.state_guard import current_global_state_guards
-from engine.ir.value_guard import DictKeys, Equals, LengthIs, TypeIs
-from tests.engine.guards.examples import match, two_tensors
+from engine.ir.value_guard import DictKeysMatch, EqualsMatch, LengthMatch, TypeMatch
+from tests.engine.guards.examples import tensor_match, two_tensors
 
-X, Y = Local("x"), Local("y")
+X, Y = LocalSource("x"), LocalSource("y")
 
 
 def test_a_value_is_checked_before_what_is_read_through_it() -> None:
     """However the guards came, a prefix's guards stand before those of deeper origins."""
-    deep = Item(Attr(Item(X, 0), "a"), "k")
-    guards = [TypeIs(o, dict) for o in reversed(deep.chain())] + [LengthIs(X, 1)]
-    places = {g.origin: i for i, g in reversed(list(enumerate(ordered(guards))))}
-    last_of_x = max(i for i, g in enumerate(ordered(guards)) if g.origin == X)
+    deep = GetItemSource(AttrSource(GetItemSource(X, 0), "a"), "k")
+    guards = [TypeMatch(o, dict) for o in reversed(deep.chain())] + [LengthMatch(X, 1)]
+    places = {g.source: i for i, g in reversed(list(enumerate(order_guards(guards))))}
+    last_of_x = max(i for i, g in enumerate(order_guards(guards)) if g.source == X)
     assert [places[o] for o in deep.chain()] == sorted(places[o] for o in deep.chain())
-    assert last_of_x < places[Item(X, 0)]
+    assert last_of_x < places[GetItemSource(X, 0)]
 
 
 def test_relations_come_after_the_guards_of_all_they_read() -> None:
     """A guard on two values waits for both."""
-    found = ordered((SameObject(X, Y, False), match(Y, torch.zeros(2)), match(X, torch.zeros(2))))
+    found = order_guards((SameObject(X, Y, False), tensor_match(Y, torch.zeros(2)), tensor_match(X, torch.zeros(2))))
     assert isinstance(found[-1], SameObject)
 
 
 def test_global_state_first_then_arguments() -> None:
     """What is cheapest and decides most comes first: global state, then arguments, then what is reached through them."""
-    found = ordered((*two_tensors(), match(Attr(X, "a"), torch.zeros(3))))
-    names = [g.origin.expr for g in found]
+    found = order_guards((*two_tensors(), tensor_match(AttrSource(X, "a"), torch.zeros(3))))
+    names = [g.source.expr for g in found]
     assert names.index("L['x']") > names.index("torch")
     assert max(i for i, n in enumerate(names) if n == "L['y']") < names.index("L['x'].a")
 
 
 def test_the_first_of_equal_guards_is_kept() -> None:
     """Of two guards that differ only in their cause the one that came first stays."""
-    first, again = Equals(X, 1, cause=Cause(why="first")), Equals(X, 1, cause=Cause(why="again"))
-    assert [g.cause.why for g in ordered((first, again))] == ["first"]
+    first, again = EqualsMatch(X, 1, cause=Cause(reason="first")), EqualsMatch(X, 1, cause=Cause(reason="again"))
+    assert [g.cause.reason for g in order_guards((first, again))] == ["first"]
 
 
 def test_equal_guards_of_different_types_are_both_kept() -> None:
     """1 and True, 0.0 and -0.0 are different guards."""
-    assert len(ordered((Equals(X, 1), Equals(X, True)))) == 2
-    assert len(ordered((Equals(X, 0.0), Equals(X, -0.0)))) == 2
+    assert len(order_guards((EqualsMatch(X, 1), EqualsMatch(X, True)))) == 2
+    assert len(order_guards((EqualsMatch(X, 0.0), EqualsMatch(X, -0.0)))) == 2
 
 
 def test_implied_guards_are_dropped() -> None:
     """A value's equality settles its type, a dict's keys its length, an empty mode stack the default device."""
-    found = ordered((TypeIs(X, int), Equals(X, 1), LengthIs(Y, 2), DictKeys(Y, ("a", "b"))))
-    assert {type(g) for g in found} == {Equals, DictKeys}
-    assert ordered((TypeIs(X, float), Equals(X, 1)))[0] == TypeIs(X, float)
-    assert "default_device" not in {getattr(g, "state", "") for g in ordered(current_global_state_guards())}
+    found = order_guards((TypeMatch(X, int), EqualsMatch(X, 1), LengthMatch(Y, 2), DictKeysMatch(Y, ("a", "b"))))
+    assert {type(g) for g in found} == {EqualsMatch, DictKeysMatch}
+    assert order_guards((TypeMatch(X, float), EqualsMatch(X, 1)))[0] == TypeMatch(X, float)
+    assert "default_device" not in {getattr(g, "state", "") for g in order_guards(current_global_state_guards())}
 
 
 def test_ten_thousand_guards_are_ordered_quickly() -> None:
     """Ordering is not quadratic in the number of guards."""
-    guards = [Equals(Item(Attr(Item(X, i // 100), "a"), i), i) for i in range(10_000)]
-    assert len(ordered(guards)) == 10_000
+    guards = [EqualsMatch(GetItemSource(AttrSource(GetItemSource(X, i // 100), "a"), i), i) for i in range(10_000)]
+    assert len(order_guards(guards)) == 10_000

@@ -47,7 +47,7 @@ def test_what_if(compiled: Any, case: str) -> None:
     told = engine.explain_call(compiled, spec, W)
     assert (told.hit is None) is (kind is not None)
     if kind is not None:
-        assert told.rejections[0].kind == kind
+        assert told.guard_failures[0].kind == kind
     if spec.device.type != "cuda":
         real = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, requires_grad=spec.requires_grad)
         real = torch.nn.Parameter(real) if spec.is_parameter else real
@@ -64,7 +64,7 @@ def test_nothing_is_allocated(compiled: Any) -> None:
 def test_a_description_of_a_tensor() -> None:
     """``of`` takes over everything that guards look at."""
     x = torch.randn(4, 3, dtype=torch.float64).t().requires_grad_()
-    spec = TensorSpec.of(x)
+    spec = TensorSpec.from_tensor(x)
     assert (spec.shape, spec.dtype, spec.stride(), spec.requires_grad) == (x.shape, x.dtype, x.stride(), True)
     assert (spec.dim(), spec.size(0), spec.stride(1), spec.layout) == (2, 3, 3, torch.strided)
 
@@ -87,4 +87,4 @@ def test_whole_numbers_that_require_gradients_are_described() -> None:
     """Nobody can ask for them, but a write makes them."""
     whole = torch.ones(2, dtype=torch.int64)
     whole[1:] = torch.ones(2, requires_grad=True)[0] * 3
-    assert TensorSpec.of(whole).requires_grad
+    assert TensorSpec.from_tensor(whole).requires_grad

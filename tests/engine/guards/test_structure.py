@@ -16,13 +16,13 @@ from torch import nn
 
 import engine
 from engine.guards.compile import CompiledCheck, compile_check
-from engine.guards.structure import Structure
-from engine.guards.tensors import HAS_VERSIONS
-from engine.ir.frame import CompiledFrame
-from engine.runtime.dispatch import dispatch_of
+from engine.guards.structure import SubtreeVersionGuard
+from engine.guards.tensors import HAS_DICT_VERSIONS
+from engine.ir.frame import CacheEntry
+from engine.runtime.dispatch import dispatcher_state_of
 from engine.runtime.modules import compiled_forward
 
-pytestmark = pytest.mark.skipif(not HAS_VERSIONS, reason="this torch does not tell versions of dictionaries")
+pytestmark = pytest.mark.skipif(not HAS_DICT_VERSIONS, reason="this torch does not tell versions of dictionaries")
 
 
 class Part(nn.Module):
@@ -66,24 +66,24 @@ class Model(nn.Module):
 X = torch.randn(2, 4)
 
 
-def traced(model: nn.Module) -> tuple[CompiledFrame, CompiledCheck]:
+def traced(model: nn.Module) -> tuple[CacheEntry, CompiledCheck]:
     """The entry of a compiled model, its check settled, and the check that asks one by one."""
     engine.reset()
     compiled = engine.compile(model, backend="eager")
     for _ in range(3):
         compiled(X)
-    state = dispatch_of(compiled_forward(compiled).__func__)
+    state = dispatcher_state_of(compiled_forward(compiled).__func__)
     assert state is not None
     (entry,) = state.entries
     return entry, compile_check(entry.guards, ("self", "x"), helpers=False)
 
 
-def structures(entry: CompiledFrame) -> list[Structure]:
+def subtree_guards(entry: CacheEntry) -> list[SubtreeVersionGuard]:
     """What the entry's check asks at once."""
-    return [v for v in entry.check.__globals__.values() if isinstance(v, Structure)]
+    return [v for v in entry.check.__globals__.values() if isinstance(v, SubtreeVersionGuard)]
 
 
-class Same(nn.Linear):
+class SubclassedLinear(nn.Linear):
     """Another class that does the same."""
 
 
@@ -127,7 +127,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "a submodule replaced": lambda m: m.parts.__setitem__(1, Part()),
     "a submodule of another kind": lambda m: setattr(m.parts[0], "drop", nn.Identity()),
     "the submodule back": lambda m: setattr(m.parts[0], "drop", nn.Dropout(0.5)),
-    "another class": lambda m: setattr(m.head, "__class__", Same),
+    "another class": lambda m: setattr(m.head, "__class__", SubclassedLinear),
     "the class back": lambda m: setattr(m.head, "__class__", nn.Linear),
     "a hook": lambda m: m.parts[1].norm.register_forward_hook(_hook),
     "a pre-hook": lambda m: m.head.register_forward_pre_hook(lambda module, args: None),
@@ -156,7 +156,7 @@ def _class_as_it_was() -> Any:
     _no_property(Model())
 
 
-def agree(entry: CompiledFrame, plain: CompiledCheck, model: nn.Module, after: str) -> bool:
+def agree(entry: CacheEntry, plain: CompiledCheck, model: nn.Module, after: str) -> bool:
     """What both checks say, which must be the same, asked twice since the quick one learns."""
     expected = plain.check((), model, X)
     for _ in range(2):
@@ -169,8 +169,8 @@ def test_each_change_is_seen(change: str) -> None:
     """After any one change the quick check says what checking guard by guard says."""
     model: Any = Model()
     entry, plain = traced(model)
-    assert structures(entry)
-    assert all(s(None if s.root is None else model) for s in structures(entry))
+    assert subtree_guards(entry)
+    assert all(s(None if s.root is None else model) for s in subtree_guards(entry))
     CHANGES[change](model)
     agree(entry, plain, model, change)
 
@@ -193,7 +193,7 @@ def test_what_is_written_to_at_every_call_does_not_make_it_slow_for_ever() -> No
     """A counter in the module's own dictionary: after a few calls its other entries are compared instead of its version."""
     model: Any = Model()
     entry, plain = traced(model)
-    (below,) = (s for s in structures(entry) if s.root is not None)
+    (below,) = (s for s in subtree_guards(entry) if s.root is not None)
     for count in range(8):
         model.parts[0].calls = count
         assert agree(entry, plain, model, "a count")
@@ -209,7 +209,7 @@ def test_several_models_of_one_class() -> None:
     other: Any = Model()
     entry, plain = traced(model)
     assert agree(entry, plain, other, "another model")
-    (below,) = (s for s in structures(entry) if s.root is not None)
+    (below,) = (s for s in subtree_guards(entry) if s.root is not None)
     assert below(model)
     assert below(other)
     other.parts[0].flag = True

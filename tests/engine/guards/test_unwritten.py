@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engine.guards import unwritten as asked
-from engine.guards.tensors import HAS_VERSIONS, dict_version, follow_attributes
+from engine.guards.tensors import HAS_DICT_VERSIONS, dict_version, track_attribute_writes
 
-pytestmark = pytest.mark.skipif(not HAS_VERSIONS, reason="this torch does not tell versions of dictionaries")
+pytestmark = pytest.mark.skipif(not HAS_DICT_VERSIONS, reason="this torch does not tell versions of dictionaries")
 
 
 class First:
@@ -21,7 +21,7 @@ class Second(First):
     """Another, with the same layout."""
 
 
-def made() -> tuple[list[dict[str, int]], list[First], Any]:
+def sample_dicts_and_objects() -> tuple[list[dict[str, int]], list[First], Any]:
     """More of each than one node has below it, and a function."""
     return [{"a": i} for i in range(70)], [First() for _ in range(70)], lambda: 1
 
@@ -37,11 +37,11 @@ CHANGES: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", [asked.in_c, asked.in_python])
+@pytest.mark.parametrize("way", [asked.make_c_check, asked.make_python_check])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(way: Any, change: str) -> None:
     """The answer is yes as long as nothing changed, and no from the first change on."""
-    dicts, objects, function = made()
+    dicts, objects, function = sample_dicts_and_objects()
     function.mark = dicts
     names = ("__code__", "__defaults__", "mark")
     attributes = [(function, n, getattr(function, n)) for n in names]
@@ -57,7 +57,7 @@ def test_a_change_is_seen(way: Any, change: str) -> None:
 def test_a_new_base_is_seen() -> None:
     """A class whose bases are replaced is another class to those who look attributes up."""
     made_one = type("MadeOne", (First,), {})
-    for way in (asked.in_c, asked.in_python):
+    for way in (asked.make_c_check, asked.make_python_check):
         made_one.__bases__ = (First,)
         ask = way([], [], [(made_one, "__mro__", made_one.__mro__)])
         assert ask()
@@ -73,7 +73,7 @@ def test_attributes_move_versions(change: Callable[[Any], None]) -> None:
     owner = First()
     owner.a = 1  # type: ignore[attr-defined]
     space = owner.__dict__
-    follow_attributes(owner, space)
+    track_attribute_writes(owner, space)
     assert owner.__dict__ is space
     before = dict_version(space)
     change(owner)
@@ -82,8 +82,8 @@ def test_attributes_move_versions(change: Callable[[Any], None]) -> None:
 
 def test_nothing_to_ask() -> None:
     """With nothing to look at the answer is yes."""
-    assert asked.in_c([], [], [])()
-    assert asked.in_python([], [], [])()
+    assert asked.make_c_check([], [], [])()
+    assert asked.make_python_check([], [], [])()
 
 
 def test_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +92,9 @@ def test_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Any:
         raise AttributeError
 
-    monkeypatch.setattr(asked, "guard_tree", none)
+    monkeypatch.setattr(asked, "new_guard_tree", none)
     table = {"a": 1}
-    ask = asked.unwritten([table], [], [])
+    ask = asked.make_unchanged_check([table], [], [])
     assert ask()
     table["a"] = 2
     assert not ask()

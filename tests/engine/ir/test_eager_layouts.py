@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from engine.ir.fake import fake_mode
+from engine.ir.fake import make_fake_mode
 
 LAYOUTS = [
     ((2, 1, 4), (4, 8, 1)),
@@ -45,7 +45,7 @@ OPERATORS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 def test_fake_results_lie_as_eagers(shape: tuple[int, ...], strides: tuple[int, ...], is_static: bool) -> None:
     """By each operator, also where sizes are symbols."""
     real = torch.zeros(200).as_strided(shape, strides)
-    mode = fake_mode(ShapeEnv())
+    mode = make_fake_mode(ShapeEnv())
     fake = mode.from_tensor(real, static_shapes=is_static)
     for n, operator in enumerate(OPERATORS):
         with mode:

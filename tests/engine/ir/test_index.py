@@ -11,26 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.ir.index import (
-    Index,
-    Var,
+    IndexExpr,
+    LoopVar,
     constant,
     contiguous_strides,
     flatten,
+    index_text,
     is_bijection,
     is_nonnegative,
-    text_of,
     unflatten,
-    upper,
+    upper_bound,
     variable,
 )
 
 SIZES = (2, 3, 4, 6)
-VARIABLES = tuple(Var(f"v{k}", n) for k, n in enumerate(SIZES))
+VARIABLES = tuple(LoopVar(f"v{k}", n) for k, n in enumerate(SIZES))
 
 
-def value(index: Index, point: dict[str, int]) -> int:
+def value(index: IndexExpr, point: dict[str, int]) -> int:
     """The expression's value as Python's integers give it."""
-    text = text_of(index, str)
+    text = index_text(index, str)
     return int(eval(text, {}, point))
 
 
@@ -42,7 +42,7 @@ def points() -> list[dict[str, int]]:
 
 
 @st.composite
-def expressions(draw: st.DrawFn, depth: int = 3) -> tuple[Index, str]:
+def expressions(draw: st.DrawFn, depth: int = 3) -> tuple[IndexExpr, str]:
     """An index and the same thing as plain Python text, never negative."""
     kind = draw(st.sampled_from(["var", "const", "add", "mul", "div", "mod"] if depth else ["var", "const"]))
     if kind == "var":
@@ -63,7 +63,7 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> tuple[Index, str]:
 
 @settings(max_examples=300, deadline=None)
 @given(expressions())
-def test_values_are_pythons(expression: tuple[Index, str]) -> None:
+def test_values_are_pythons(expression: tuple[IndexExpr, str]) -> None:
     """Whatever is simplified, every value stays what plain integer arithmetic gives."""
     index, text = expression
     for point in points():
@@ -72,10 +72,10 @@ def test_values_are_pythons(expression: tuple[Index, str]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(expressions())
-def test_upper_bounds_hold(expression: tuple[Index, str]) -> None:
+def test_upper_bounds_hold(expression: tuple[IndexExpr, str]) -> None:
     """No value exceeds the upper bound that is claimed."""
     index, _ = expression
-    top = upper(index)
+    top = upper_bound(index)
     assert top is None or all(value(index, p) <= top for p in points())
 
 
@@ -83,7 +83,7 @@ def test_upper_bounds_hold(expression: tuple[Index, str]) -> None:
 @given(st.permutations(list(range(4))), st.integers(0, 3), st.integers(1, 6))
 def test_bijections_visit_each_element_once(order: list[int], split: int, by: int) -> None:
     """What is called a bijection really visits every element exactly once."""
-    parts: list[Index] = []
+    parts: list[IndexExpr] = []
     shape: list[int] = []
     for k in order:
         var = variable(VARIABLES[k])
@@ -107,7 +107,7 @@ def test_permutation_is_a_bijection_and_a_broadcast_is_not() -> None:
 
 def test_reshape_there_and_back_is_the_variable_again() -> None:
     """Splitting a flat position into coordinates and flattening them gives the position itself."""
-    flat = Var("x", 4 * 6 * 8)
+    flat = LoopVar("x", 4 * 6 * 8)
     parts = unflatten(variable(flat), (4, 6, 8))
     assert flatten(parts, contiguous_strides((4, 6, 8))) == variable(flat)
 
@@ -115,14 +115,14 @@ def test_reshape_there_and_back_is_the_variable_again() -> None:
 def test_symbolic_reshape_there_and_back() -> None:
     """The same holds for sizes that are symbols."""
     s = sympy.Symbol("s0", integer=True, positive=True)
-    flat = Var("x", 4 * s * 32)
+    flat = LoopVar("x", 4 * s * 32)
     parts = unflatten(variable(flat), (4, s, 32))
     assert flatten(parts, contiguous_strides((4, s, 32))) == variable(flat)
 
 
 def test_size_of_one_is_always_at_zero() -> None:
     """A variable of size 1 does not appear."""
-    assert variable(Var("x", 1)).is_constant
+    assert variable(LoopVar("x", 1)).is_constant
 
 
 def test_symbols_are_at_least_one() -> None:
@@ -134,6 +134,6 @@ def test_symbols_are_at_least_one() -> None:
 
 def test_negative_remainders_are_not_split_off() -> None:
     """A reversed variable stays whole inside a division, since targets round towards zero."""
-    x = Var("x", 9)
-    text = text_of((variable(x) * -1 + 8).div(3), str)
+    x = LoopVar("x", 9)
+    text = index_text((variable(x) * -1 + 8).div(3), str)
     assert re.fullmatch(r"\(\(-x \+ 8\) // 3\)", text)

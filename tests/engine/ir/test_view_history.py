@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.ir.view_history import is_leaf, is_stale, unasked
+from engine.ir.view_history import has_stale_grad_fn, is_leaf_without_regeneration, preserve_stale_grad_fn
 
 
 def _view(*, is_written: bool) -> torch.Tensor:
@@ -20,27 +20,32 @@ def test_a_view_is_out_of_date_once_its_base_is_written_to() -> None:
     """It stays so however often it is looked at, and is up to date once its history was asked for."""
     view = _view(is_written=True)
     version = view._version
-    assert [is_stale(view), is_leaf(view), is_stale(view)] == [True, False, True]
-    with unasked(view):
+    assert [has_stale_grad_fn(view), is_leaf_without_regeneration(view), has_stale_grad_fn(view)] == [True, False, True]
+    with preserve_stale_grad_fn(view):
         assert type(view.grad_fn).__name__ == "AsStridedBackward0"
-        assert not is_stale(view)
-    assert is_stale(view)
+        assert not has_stale_grad_fn(view)
+    assert has_stale_grad_fn(view)
     assert view._version == version
     _ = view.grad_fn
-    assert not is_stale(view)
+    assert not has_stale_grad_fn(view)
 
 
 def test_what_is_up_to_date_stays_as_it_is() -> None:
     """Neither the history of a fresh view, nor that of a leaf, nor that of a view of what needs no gradient is touched."""
     view = _view(is_written=False)
     history = view.grad_fn
-    with unasked(view):
-        assert not is_stale(view)
+    with preserve_stale_grad_fn(view):
+        assert not has_stale_grad_fn(view)
     assert view.grad_fn is history
     leaf = torch.ones(3, requires_grad=True)
     row = torch.ones(2, 3)[0]
     row.requires_grad_()
-    assert [is_stale(leaf), is_leaf(leaf), is_stale(row), is_leaf(row)] == [False, True, False, True]
+    assert [
+        has_stale_grad_fn(leaf),
+        is_leaf_without_regeneration(leaf),
+        has_stale_grad_fn(row),
+        is_leaf_without_regeneration(row),
+    ] == [False, True, False, True]
 
 
 def test_histories_that_may_not_be_made_anew_stay_forbidden() -> None:
@@ -49,7 +54,7 @@ def test_histories_that_may_not_be_made_anew_stay_forbidden() -> None:
     with torch.no_grad():
         view = base[0]
     base.mul_(2)
-    with unasked(view):
+    with preserve_stale_grad_fn(view):
         pass
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no_grad mode"):
@@ -61,7 +66,7 @@ def test_a_view_looked_at_sees_the_next_write() -> None:
     base = torch.ones(4, requires_grad=True) * 1.5
     view = base[:]
     base.swapaxes_(0, -1)
-    with unasked(view):
+    with preserve_stale_grad_fn(view):
         pass
     base[:1].mul_(2)
     assert view.grad_fn is not None

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.ir.kernel import KernelSource
+from engine.ir.kernel import GeneratedKernel
 from engine.kernels.targets import TARGETS, compile_kernel
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 F = torch.nn.functional
@@ -37,14 +37,14 @@ SAMPLE: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] 
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, tuple[KernelSource, ...]]:
+def kernels() -> dict[str, tuple[GeneratedKernel, ...]]:
     """The kernels of every program of the sample: the text is the same for all targets."""
-    return {name: lower(trace(*given), "cuda:90", emit).kernels for name, given in SAMPLE.items()}
+    return {name: lower(trace_to_aten(*given), "cuda:90", print_triton).kernels for name, given in SAMPLE.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_lowered_kernels_reach_machine_code(target: str, kernels: dict[str, tuple[KernelSource, ...]]) -> None:
+def test_lowered_kernels_reach_machine_code(target: str, kernels: dict[str, tuple[GeneratedKernel, ...]]) -> None:
     """Every listing is there and holds instructions, and no kernel needs more than the target has."""
     last = ("amdgcn",) if target.startswith("hip") else ("ptx", "sass")
     for name, made in kernels.items():
@@ -52,14 +52,14 @@ def test_lowered_kernels_reach_machine_code(target: str, kernels: dict[str, tupl
         for kernel in made:
             record = compile_kernel(kernel, target)
             assert not record.error, f"{name}: {record.error}"
-            assert not record.configuration, name
+            assert not record.smaller_blocks_note, name
             assert tuple(x.stage for x in record.listings) == ("ttir", "ttgir", "llir", *last), name
             assert all(listing.instructions for listing in record.listings), name
             assert record.resources is not None
             assert record.resources.registers, name
 
 
-def test_the_sample_is_what_it_says(kernels: dict[str, tuple[KernelSource, ...]]) -> None:
+def test_the_sample_covers_every_kernel_kind(kernels: dict[str, tuple[GeneratedKernel, ...]]) -> None:
     """Atomics, scans, checks, loops and tiles are among the kernels."""
     texts = {name: "".join(k.text for k in made) for name, made in kernels.items()}
     assert "tl.atomic_add" in texts["atomic"]

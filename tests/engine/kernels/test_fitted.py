@@ -11,16 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from engine.ir.binary import DoesNotFit, build, fitted, jitted, unit_of
-from engine.ir.kernel import KernelSource
+from engine.ir.binary import (
+    OutOfTargetResources,
+    compile_unit_of,
+    compile_with_fallback_configs,
+    jit_function,
+    run_triton_compiler,
+)
+from engine.ir.kernel import GeneratedKernel
 from engine.kernels import resources
 from engine.kernels.targets import compile_kernel
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.interpreted import Pointer, Trial
-from engine.runtime.pool import Pool
+from engine.runtime.interpreted import BufferArgument, KernelTrial
+from engine.runtime.pool import WorkerPool
 from tests.engine.kernels import written
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
@@ -37,9 +43,9 @@ KERNELS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]]
 }
 
 
-def kernel_of(name: str) -> KernelSource:
+def kernel_of(name: str) -> GeneratedKernel:
     """The last kernel of a small program."""
-    return lower(trace(*KERNELS[name]), "cuda:90", emit).kernels[-1]
+    return lower(trace_to_aten(*KERNELS[name]), "cuda:90", print_triton).kernels[-1]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -47,56 +53,61 @@ def test_every_smaller_configuration_computes_the_same(name: str) -> None:
     """Smaller blocks on a larger grid write what the planned ones do: what lies beyond the tensors is masked, nothing is added twice."""
     function, given = KERNELS[name]
     source, wanted = kernel_of(name), function(*given)
-    assert source.smaller
+    assert source.fallback_configs
     values = {f"arg{n}_1": value for n, value in enumerate(given)}
     start = given[0] if name == "atomic" else None
-    pool = Pool(1, {"TRITON_INTERPRET": "1"})
-    way = source.smaller[:3][-1]
+    pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
+    way = source.fallback_configs[:3][-1]
     sizes = dict(way.constants)
     arguments = tuple(
         sizes.get(a.name, a.value) if a.kind != "pointer" else _pointer(a, values.get(a.buffer, start), wanted)
         for a in source.args
     )
-    grid = tuple(int(side) * k for side, k in zip((*source.grid, 1)[:2], way.spread, strict=True))
-    trial = Trial(source.name, way.text or source.text, arguments, (*grid, 1))  # type: ignore[arg-type]
-    (found,) = pool.call("engine.runtime.interpreted:run_trial", (trial,)).written.values()
+    grid = tuple(int(side) * k for side, k in zip((*source.grid, 1)[:2], way.grid_scale, strict=True))
+    trial = KernelTrial(source.name, way.text or source.text, arguments, (*grid, 1))  # type: ignore[arg-type]
+    (found,) = pool.call("engine.runtime.interpreted:run_and_compare", (trial,)).written.values()
     torch.testing.assert_close(found.view_as(wanted), wanted, rtol=1e-4, atol=1e-3)
 
 
-def _pointer(argument: Any, value: torch.Tensor | None, wanted: torch.Tensor) -> Pointer:
+def _pointer(argument: Any, value: torch.Tensor | None, wanted: torch.Tensor) -> BufferArgument:
     like = wanted if value is None else value
     facts = (like.dtype, tuple(like.shape), like.contiguous().stride())
-    return Pointer(argument.name, argument.buffer, *facts, value, written=argument.written)
+    return BufferArgument(argument.name, argument.buffer, *facts, value, written=argument.is_written)
 
 
-def test_blocks_are_cut_until_they_fit_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_shrink_until_they_fit_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target that gives a block less shared memory than a tile takes gets smaller tiles; the record says so."""
     source = kernel_of("tile")
     usual = compile_kernel(source, "cuda:90")
-    assert usual.configuration == ""
+    assert usual.smaller_blocks_note == ""
     assert usual.resources is not None
     taken = usual.resources.shared_bytes or 0
-    facts = resources.FACTS["cuda:90"]
-    monkeypatch.setitem(resources.FACTS, "cuda:90", replace(facts, block_shared=taken // 2))
+    facts = resources.DEVICE_LIMITS["cuda:90"]
+    monkeypatch.setitem(resources.DEVICE_LIMITS, "cuda:90", replace(facts, max_shared_per_block=taken // 2))
     record = compile_kernel(source, "cuda:90")
     assert not record.error
     assert record.resources is not None
     assert (record.resources.shared_bytes or 0) <= taken // 2
     assert {listing.stage for listing in record.listings} >= {"ttgir", "ptx", "sass"}
-    assert record.configuration.startswith("It runs with ROWS=")
-    assert f"{taken:,} bytes of shared memory a block are needed, and there are {taken // 2:,}." in record.configuration
+    assert record.smaller_blocks_note.startswith("It runs with ROWS=")
+    assert (
+        f"{taken:,} bytes of shared memory a block are needed, and there are {taken // 2:,}."
+        in record.smaller_blocks_note
+    )
 
 
-def test_a_row_too_long_for_a_target_is_read_part_by_part_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_too_long_for_a_target_is_looped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another text does the same in a loop; its listings are linked to the lines of the kernel that is shown."""
     source = kernel_of("whole rows")
     taken = compile_kernel(source, "cuda:90").resources
     assert taken is not None
-    facts = resources.FACTS["cuda:90"]
-    monkeypatch.setitem(resources.FACTS, "cuda:90", replace(facts, block_shared=(taken.shared_bytes or 0) - 1))
+    facts = resources.DEVICE_LIMITS["cuda:90"]
+    monkeypatch.setitem(
+        resources.DEVICE_LIMITS, "cuda:90", replace(facts, max_shared_per_block=(taken.shared_bytes or 0) - 1)
+    )
     record = compile_kernel(source, "cuda:90")
     assert not record.error
-    assert ", its rows read part by part in place of COLS=8192" in record.configuration
+    assert ", its rows read part by part in place of COLS=8192" in record.smaller_blocks_note
     shown = source.text.splitlines()
     ptx = next(listing for listing in record.listings if listing.stage == "ptx")
     lines = ptx.text.splitlines()
@@ -106,9 +117,11 @@ def test_a_row_too_long_for_a_target_is_read_part_by_part_and_it_is_told(monkeyp
     assert ptx.linked >= 0.95 * (ptx.linked + ptx.labelled)
 
 
-def test_a_kernel_that_fits_in_no_configuration_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_never_fits_names_the_missing_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing smaller is left: the error is the first, of the planned configuration."""
-    monkeypatch.setitem(resources.FACTS, "cuda:90", replace(resources.FACTS["cuda:90"], block_shared=-1))
+    monkeypatch.setitem(
+        resources.DEVICE_LIMITS, "cuda:90", replace(resources.DEVICE_LIMITS["cuda:90"], max_shared_per_block=-1)
+    )
     record = compile_kernel(written.softmax(cols=1000), "cuda:90")
     assert not record.listings
     assert "bytes of shared memory a block are needed" in record.error
@@ -123,17 +136,17 @@ def test_other_failures_are_not_tried_again() -> None:
         raise ValueError("no such operation")
 
     with pytest.raises(ValueError, match="no such operation"):
-        fitted(unit_of(kernel_of("pointwise")), make, lambda _: 0)
+        compile_with_fallback_configs(compile_unit_of(kernel_of("pointwise")), make, lambda _: 0)
     assert len(tried) == 1
 
 
 def test_what_spills_in_every_configuration_is_built_as_planned() -> None:
     """Registers that find no room make a kernel slow, not wrong."""
-    unit = unit_of(kernel_of("pointwise"))
-    found = fitted(unit, lambda made: made, lambda _: 1000)
-    assert found.made == unit
-    found = fitted(unit, lambda made: made, lambda made: 1000 if made == unit else 0)
-    assert found.made != unit
+    unit = compile_unit_of(kernel_of("pointwise"))
+    found = compile_with_fallback_configs(unit, lambda made: made, lambda _: 1000)
+    assert found.compiled == unit
+    found = compile_with_fallback_configs(unit, lambda made: made, lambda made: 1000 if made == unit else 0)
+    assert found.compiled != unit
     assert "1000 registers a thread found no room" in found.reason
 
 
@@ -144,10 +157,12 @@ def test_only_a_shortage_leads_to_smaller_blocks() -> None:
     def make(unit: Any) -> Any:
         sizes.append(dict(unit.constants)["BLOCK"])
         if sizes[-1] > 256:
-            raise DoesNotFit("bytes", 2, 1)
+            raise OutOfTargetResources("bytes", 2, 1)
         return unit
 
-    assert fitted(unit_of(kernel_of("pointwise")), make, lambda _: None).way.spread == (4, 1)
+    assert compile_with_fallback_configs(
+        compile_unit_of(kernel_of("pointwise")), make, lambda _: None
+    ).config.grid_scale == (4, 1)
     assert sizes == [1024, 512, 256]
 
 
@@ -158,7 +173,7 @@ def test_kernels_of_one_name_are_read_in_two_threads_at_once() -> None:
     def read(letter: str) -> None:
         for number in range(150):
             text = written.SOFTMAX.replace("value - ", f"value - 0x{number}{letter} - ")
-            if f"0x{number}{letter}" not in jitted("softmax", text).src:
+            if f"0x{number}{letter}" not in jit_function("softmax", text).src:
                 wrong.append(f"{letter}{number}")
 
     threads = [threading.Thread(target=read, args=(letter,)) for letter in "ABC"]
@@ -178,7 +193,7 @@ def test_kernels_compile_in_two_threads_at_once() -> None:
     _run([threading.Thread(target=make, args=(t, 771 + k)) for k, t in enumerate(("cuda:80", "hip:gfx942"))])
     assert found == {"cuda:80": ["", ""], "hip:gfx942": ["", ""]}
     assert sys.stdout is out
-    assert build(unit_of(written.gelu(771)), ("cuda", 80, 32)).asm["cubin"]
+    assert run_triton_compiler(compile_unit_of(written.gelu(771)), ("cuda", 80, 32)).asm["cubin"]
 
 
 def _run(threads: list[threading.Thread]) -> None:

@@ -9,20 +9,20 @@ import subprocess
 
 import pytest
 
-from engine.ir.binary import build, unit_of
+from engine.ir.binary import compile_unit_of, run_triton_compiler
 from engine.kernels import locations
-from engine.kernels.locations import Frame
-from engine.kernels.provenance import NO_LOCATION, link, listing
-from engine.kernels.sass import code_of, disassemble
-from engine.kernels.targets import compile_kernel, shown
+from engine.kernels.locations import InlineFrame
+from engine.kernels.provenance import NO_LOCATION_LABEL, link_instruction, link_listing
+from engine.kernels.sass import disassemble, read_cubin
+from engine.kernels.targets import clean_listing, compile_kernel
 from engine.records.kernels import Listing, TargetRecord
 from tests.engine.kernels import written
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-KERNELS = {make.__name__: make for make in written.ALL}
+KERNELS = {make.__name__: make for make in written.ALL_KERNELS}
 
 
-def one(record: TargetRecord, stage: str) -> Listing:
+def listing_of(record: TargetRecord, stage: str) -> Listing:
     """One listing of a record."""
     return next(found for found in record.listings if found.stage == stage)
 
@@ -37,10 +37,10 @@ def line_of(text: str, part: str) -> int:
 @pytest.mark.parametrize("stage", ["ptx", "sass"])
 def test_nearly_all_machine_code_is_linked_or_labelled(name: str, stage: str) -> None:
     """At least 95 in 100 instructions reach a Triton line or have a label that says more than "unknown"; padding is not counted."""
-    found = one(compile_kernel(KERNELS[name](), "cuda:90"), stage)
+    found = listing_of(compile_kernel(KERNELS[name](), "cuda:90"), stage)
     code = [k for k in found.links if k.label != "generated: padding"]
     assert len(code) > 15
-    assert sum(1 for k in code if k.triton_line or k.label not in ("", NO_LOCATION)) >= 0.95 * len(code)
+    assert sum(1 for k in code if k.triton_line or k.label not in ("", NO_LOCATION_LABEL)) >= 0.95 * len(code)
     assert sum(1 for k in code if k.triton_line) >= 0.9 * len(code)
 
 
@@ -48,7 +48,7 @@ def test_nearly_all_machine_code_is_linked_or_labelled(name: str, stage: str) ->
 @pytest.mark.parametrize("stage", ["ttir", "ttgir", "llir", "ptx", "sass"])
 def test_counts_agree_with_the_links(stage: str) -> None:
     """Each instruction has one link, in order; linked and labelled are counted apart."""
-    found = one(compile_kernel(written.softmax(), "cuda:90"), stage)
+    found = listing_of(compile_kernel(written.softmax(), "cuda:90"), stage)
     lines = [k.line for k in found.links]
     assert lines == sorted(set(lines))
     assert found.instructions == len(found.links) == found.linked + found.labelled
@@ -61,7 +61,7 @@ def test_counts_agree_with_the_links(stage: str) -> None:
 def test_what_was_inlined_from_the_library_leads_to_the_call(target: str, stage: str) -> None:
     """The maxima of tl.max are instructions of standard.py: they link to the line that calls tl.max, through the functions between."""
     source = written.softmax()
-    found = one(compile_kernel(source, target), stage)
+    found = listing_of(compile_kernel(source, target), stage)
     lines = found.text.splitlines()
     call = line_of(source.text, "tl.max(")
     maxima = [k for k in found.links if re.search(r"\bmax\.f32|v_max3?_f32", lines[k.line - 1]) and k.triton_line]
@@ -78,7 +78,7 @@ def test_loads_and_stores_link_to_their_own_lines(name: str) -> None:
     record = compile_kernel(source, "cuda:90")
     text = source.text.splitlines()
     for stage, pattern in (("ptx", r"(ld|st)\.global"), ("sass", r"\b(LDG|STG)\b")):
-        found = one(record, stage)
+        found = listing_of(record, stage)
         lines = found.text.splitlines()
         accesses = [k for k in found.links if re.search(pattern, lines[k.line - 1])]
         assert accesses
@@ -93,8 +93,8 @@ def test_sass_joins_the_ptx_lines_that_the_disassembler_itself_names(name: str) 
     """nvdisasm, given the whole cubin, annotates the same PTX line before each instruction as is read from the line table here."""
     from triton import knobs
 
-    kernel = build(unit_of(KERNELS[name]()), ("cuda", 90, 32))
-    own = dict(code_of(kernel.asm["cubin"]).ptx_lines)
+    kernel = run_triton_compiler(compile_unit_of(KERNELS[name]()), ("cuda", 90, 32))
+    own = dict(read_cubin(kernel.asm["cubin"]).ptx_lines)
     theirs: dict[int, int] = {}
     for line in _nvdisasm(str(knobs.nvidia.nvdisasm.path), kernel.asm["cubin"]).splitlines():
         if note := re.search(r'File "\.nv_debug_ptx_txt", line (\d+)', line):
@@ -118,9 +118,9 @@ def _nvdisasm(path: str, cubin: bytes) -> str:
 def test_disassembling_many_kernels_at_once_gives_each_its_own_code() -> None:
     """One run of the disassembler for all, and the same listings as one by one; branches stay inside their kernel."""
     makers = (written.gelu, written.softmax, written.embedding)
-    kernels = [build(unit_of(make()), ("cuda", 90, 32)) for make in makers]
-    units = [unit_of(make()) for make in makers]
-    ptx = [listing("ptx", shown(k.asm["ptx"]), u) for k, u in zip(kernels, units, strict=True)]
+    kernels = [run_triton_compiler(compile_unit_of(make()), ("cuda", 90, 32)) for make in makers]
+    units = [compile_unit_of(make()) for make in makers]
+    ptx = [link_listing("ptx", clean_listing(k.asm["ptx"]), u) for k, u in zip(kernels, units, strict=True)]
     cubins = [k.asm["cubin"] for k in kernels]
     together = disassemble(cubins, 90, ptx)
     apart = tuple(disassemble([c], 90, [p])[0] for c, p in zip(cubins, ptx, strict=True))
@@ -135,7 +135,7 @@ def test_disassembling_many_kernels_at_once_gives_each_its_own_code() -> None:
 def test_sass_lines_name_the_ptx_line_they_were_assembled_from() -> None:
     """A store of SASS names a PTX line that stores."""
     record = compile_kernel(written.gelu(), "cuda:90")
-    sass, ptx = one(record, "sass"), one(record, "ptx").text.splitlines()
+    sass, ptx = listing_of(record, "sass"), listing_of(record, "ptx").text.splitlines()
     stores = [k for k in sass.links if "STG" in sass.text.splitlines()[k.line - 1]]
     assert stores
     assert all("st.global" in ptx[k.ptx_line - 1] for k in stores)
@@ -144,7 +144,7 @@ def test_sass_lines_name_the_ptx_line_they_were_assembled_from() -> None:
 def test_a_damaged_cubin_is_refused() -> None:
     """Bytes that are no ELF file give a reason, not garbage."""
     with pytest.raises(ValueError, match="not an ELF file"):
-        code_of(b"nothing of the kind")
+        read_cubin(b"nothing of the kind")
 
 
 TTGIR = """#loc = loc("softmax.py":6:0)
@@ -172,14 +172,14 @@ module attributes {"ttg.num-warps" = 4 : i32} {
 
 def test_mlir_locations_are_followed_through_calls_names_and_fusions() -> None:
     """callsite, named, fused, aliased, unknown and missing locations; a region's operation has the location behind it."""
-    places = list(locations.mlir(TTGIR))
-    call = (Frame("standard.py", 191), Frame("softmax.py", 11))
+    places = list(locations.mlir_locations(TTGIR))
+    call = (InlineFrame("standard.py", 191), InlineFrame("softmax.py", 11))
     assert [(p.line, p.chain) for p in places] == [
         (11, ()),
         (12, call),
         (14, call),
         (15, call),
-        (17, (Frame("softmax.py", 12),)),
+        (17, (InlineFrame("softmax.py", 12),)),
         (18, ()),
     ]
 
@@ -198,15 +198,17 @@ def test_llvm_locations_are_followed_to_where_they_were_inlined() -> None:
 !12 = !DILocation(line: 9, column: 7, scope: !6, inlinedAt: !13)
 !13 = distinct !DILocation(line: 5, column: 2, scope: !4)
 """
-    places = list(locations.llvm(text))
-    assert [p.chain for p in places] == [(Frame("standard.py", 9), Frame("k.py", 5)), ()]
+    places = list(locations.llvm_locations(text))
+    assert [p.chain for p in places] == [(InlineFrame("standard.py", 9), InlineFrame("k.py", 5)), ()]
 
 
 def test_a_helper_of_the_kernels_own_text_links_to_the_line_that_calls_it() -> None:
     """The outermost frame within the text is the line (it has the loop ops), the helper is part of the chain."""
-    unit = unit_of(written.source("k", "def helper():\n    pass\n\ndef k():\n    helper()\n", (), (1,)))
-    place = locations.Place(1, "add.f32", (Frame("standard.py", 0), Frame("k.py", 2), Frame("k.py", 5)))
-    found = link(place, unit)
+    unit = compile_unit_of(written.source("k", "def helper():\n    pass\n\ndef k():\n    helper()\n", (), (1,)))
+    place = locations.InstructionLocation(
+        1, "add.f32", (InlineFrame("standard.py", 0), InlineFrame("k.py", 2), InlineFrame("k.py", 5))
+    )
+    found = link_instruction(place, unit)
     assert found.triton_line == 5
     assert found.library == ("k.py:2 helper",)
 
@@ -233,6 +235,6 @@ $L__BB0:
 }
 \t.file\t1 "k.py"
 """
-    places = list(locations.ptx(text))
+    places = list(locations.ptx_locations(text))
     assert [(p.line, p.text.split()[0]) for p in places] == [(9, "call.uni"), (16, "@%p1"), (17, "ret;")]
-    assert {p.chain for p in places} == {(Frame("k.py", 3),)}
+    assert {p.chain for p in places} == {(InlineFrame("k.py", 3),)}

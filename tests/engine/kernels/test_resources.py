@@ -40,7 +40,7 @@ def test_occupancy_of_an_unknown_target_is_unknown() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_compiled_kernel_tells_what_it_takes(target: str) -> None:
+def test_a_compiled_kernel_reports_its_resources(target: str) -> None:
     """Registers, no spills, shared memory for the reduction across warps, and the warps it was compiled for."""
     told = compile_kernel(written.softmax(cols=1000), target).resources
     assert told is not None

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import UnknownTarget
-from engine.ir.binary import build, unit_of
+from engine.ir.binary import compile_unit_of, run_triton_compiler
 from engine.kernels import targets
-from engine.kernels.targets import TARGETS, compile_kernel, default_target, parse_target, shown
+from engine.kernels.targets import TARGETS, clean_listing, compile_kernel, default_target, parse_target
 from engine.kernels.tell import kernel_record
-from engine.records.base import from_plain, to_plain
+from engine.records.base import from_jsonable, to_jsonable
 from engine.records.kernels import KernelRecord, TargetRecord
 from tests.engine.kernels import written
 
@@ -78,8 +78,8 @@ def test_no_listing_holds_a_path_of_this_machine(target: str) -> None:
 @needs_triton
 def test_shown_ptx_has_no_debug_tables_but_all_its_code() -> None:
     """What is cut off is the DWARF bytes behind the code; the lines before keep their numbers."""
-    kernel = build(unit_of(written.softmax()), ("cuda", 90, 32))
-    whole, cut = kernel.asm["ptx"].splitlines(), shown(kernel.asm["ptx"]).splitlines()
+    kernel = run_triton_compiler(compile_unit_of(written.softmax()), ("cuda", 90, 32))
+    whole, cut = kernel.asm["ptx"].splitlines(), clean_listing(kernel.asm["ptx"]).splitlines()
     assert len(cut) < len(whole)
     assert ".section" not in "\n".join(cut)
     end = whole.index("}")
@@ -90,18 +90,20 @@ def test_shown_ptx_has_no_debug_tables_but_all_its_code() -> None:
 def test_aligned_pointers_are_loaded_four_words_at_a_time() -> None:
     """The compiler is told of the alignment that a launch has, and makes use of it."""
     aligned = written.softmax(cols=128)
-    assert "ld.global.v4" in shown(build(unit_of(replace(aligned, num_warps=1)), ("cuda", 90, 32)).asm["ptx"])
-    odd = unit_of(replace(aligned, num_warps=1), frozenset({"x"}))
-    assert "ld.global.v4" not in shown(build(odd, ("cuda", 90, 32)).asm["ptx"])
+    assert "ld.global.v4" in clean_listing(
+        run_triton_compiler(compile_unit_of(replace(aligned, num_warps=1)), ("cuda", 90, 32)).asm["ptx"]
+    )
+    odd = compile_unit_of(replace(aligned, num_warps=1), frozenset({"x"}))
+    assert "ld.global.v4" not in clean_listing(run_triton_compiler(odd, ("cuda", 90, 32)).asm["ptx"])
 
 
 def test_sizes_are_marked_as_multiples_of_16_only_where_they_are() -> None:
     """A static size tells; a symbol does not."""
     import sympy
 
-    assert "count" in unit_of(written.gelu(1024)).aligned
-    assert "count" not in unit_of(written.gelu(1000)).aligned
-    assert "count" not in unit_of(written.gelu(sympy.Symbol("s0") * 16)).aligned
+    assert "count" in compile_unit_of(written.gelu(1024)).aligned
+    assert "count" not in compile_unit_of(written.gelu(1000)).aligned
+    assert "count" not in compile_unit_of(written.gelu(sympy.Symbol("s0") * 16)).aligned
 
 
 @needs_triton
@@ -141,7 +143,7 @@ def test_listings_survive_a_disk_cache_that_holds_binaries_only(
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_STORE_BINARY_ONLY", "1")
-    assert "ptx" not in build(unit_of(written.embedding()), ("cuda", 90, 32)).asm
+    assert "ptx" not in run_triton_compiler(compile_unit_of(written.embedding()), ("cuda", 90, 32)).asm
     record = compile_kernel(written.embedding(), "cuda:90")
     assert {"ttir", "ttgir", "llir", "ptx", "sass"} == {listing.stage for listing in record.listings}
     assert knobs.compilation.store_binary_only
@@ -152,7 +154,7 @@ def test_a_kernel_record_survives_json() -> None:
     """Everything told about a kernel and its targets can be saved and read."""
     source = written.layernorm()
     record = kernel_record(source, (compile_kernel(source, "cuda:90"),))
-    assert from_plain(KernelRecord, to_plain(record), "kernel") == record
-    assert record.launch is not None
-    assert record.launch["cols"] == "100"
+    assert from_jsonable(KernelRecord, to_jsonable(record), "kernel") == record
+    assert record.launch_args is not None
+    assert record.launch_args["cols"] == "100"
     assert record.grid == "(4)"

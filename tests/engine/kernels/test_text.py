@@ -11,36 +11,36 @@ import pytest
 import torch
 from torch import nn
 
-from engine.ir.kernel import KernelSource
+from engine.ir.kernel import GeneratedKernel
 from engine.kernels.targets import compile_kernel
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
 from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 F = nn.functional
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-SOME = [
+SAMPLE_CASES = [
     "masked_softmax_layer_norm",
     "rotary",
     "cross_entropy",
-    "whole_numbers",
+    "integer_arithmetic",
     "arithmetic",
-    "joined",
-    "long_odd_rows",
-    "double",
+    "cat_and_pad",
+    "long_ragged_rows",
+    "float64_constants",
 ]
 
 
-def kernels_of(function: Callable[..., Any], *args: torch.Tensor) -> tuple[KernelSource, ...]:
+def kernels_of(function: Callable[..., Any], *args: torch.Tensor) -> tuple[GeneratedKernel, ...]:
     """The kernels of a function."""
-    return lower(trace(function, args), "cuda:90", emit).kernels
+    return lower(trace_to_aten(function, args), "cuda:90", print_triton).kernels
 
 
 @needs_triton
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", SAMPLE_CASES)
 def test_compiles(name: str, target: str) -> None:
     """Kernels of all kinds compile for NVIDIA and AMD devices without having one."""
     case = CASES[name]

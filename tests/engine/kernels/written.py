@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.ir.kernel import KernelArg, KernelSource, Size
+from engine.ir.kernel import GeneratedKernel, KernelArg, Size
 
 HEAD = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\n\n"
 
@@ -52,7 +52,7 @@ def embedding(index, table, out, count, width: tl.constexpr, BLOCK: tl.constexpr
 
 def pointer(name: str, type_: str = "*fp32", *, written: bool = False, buffer: str = "") -> KernelArg:
     """A pointer parameter on the buffer of the same name."""
-    return KernelArg(name, "pointer", type_, buffer=buffer or name, written=written)
+    return KernelArg(name, "pointer", type_, buffer=buffer or name, is_written=written)
 
 
 def size(name: str, value: Size, type_: str = "i32") -> KernelArg:
@@ -67,21 +67,21 @@ def constexpr(name: str, value: int) -> KernelArg:
 
 def source(
     name: str, text: str, args: tuple[KernelArg, ...], grid: tuple[Size, ...], kernel: str = "k0", num_warps: int = 4
-) -> KernelSource:
+) -> GeneratedKernel:
     """A kernel without loop ops."""
-    return KernelSource(
+    return GeneratedKernel(
         kernel, name, text, args, grid, tuple(() for _ in text.splitlines()), (), (), num_warps=num_warps
     )
 
 
-def softmax(rows: int = 4, cols: int = 100, kernel: str = "k0") -> KernelSource:
+def softmax(rows: int = 4, cols: int = 100, kernel: str = "k0") -> GeneratedKernel:
     """Softmax over the rows of ``x``."""
     block = 1 << (cols - 1).bit_length()
     args = (pointer("x"), pointer("out", written=True), constexpr("cols", cols), constexpr("BLOCK", block))
     return source("softmax", SOFTMAX, args, (rows,), kernel)
 
 
-def layernorm(rows: int = 4, cols: int = 100, kernel: str = "k0") -> KernelSource:
+def layernorm(rows: int = 4, cols: int = 100, kernel: str = "k0") -> GeneratedKernel:
     """Layer norm over the rows of ``x``."""
     block = 1 << (cols - 1).bit_length()
     args = (
@@ -93,7 +93,7 @@ def layernorm(rows: int = 4, cols: int = 100, kernel: str = "k0") -> KernelSourc
     return source("layernorm", LAYERNORM, args, (rows,), kernel)
 
 
-def gelu(count: Size = 1000, kernel: str = "k0", *, x: str = "x", out: str = "out") -> KernelSource:
+def gelu(count: Size = 1000, kernel: str = "k0", *, x: str = "x", out: str = "out") -> GeneratedKernel:
     """Exact GELU of ``count`` elements."""
     grid = ((count + 255) // 256,)
     args = (
@@ -105,7 +105,7 @@ def gelu(count: Size = 1000, kernel: str = "k0", *, x: str = "x", out: str = "ou
     return source("gelu", GELU, args, grid, kernel)
 
 
-def embedding(rows: int = 10, width: int = 48, kernel: str = "k0") -> KernelSource:
+def embedding(rows: int = 10, width: int = 48, kernel: str = "k0") -> GeneratedKernel:
     """Rows of ``table`` at ``index``."""
     args = (
         pointer("index", "*i64"),
@@ -118,4 +118,4 @@ def embedding(rows: int = 10, width: int = 48, kernel: str = "k0") -> KernelSour
     return source("embedding", EMBEDDING, args, (-(-rows * width // 128),), kernel)
 
 
-ALL = (softmax, layernorm, gelu, embedding)
+ALL_KERNELS = (softmax, layernorm, gelu, embedding)

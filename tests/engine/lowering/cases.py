@@ -12,7 +12,7 @@ from torch import nn
 
 F = nn.functional
 
-Make = Callable[[], torch.Tensor]
+MakeTensor = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class Case:
     """A function, what makes its arguments, and whether sizes may also be symbols."""
 
     function: Callable[..., Any]
-    makes: tuple[Make, ...]
+    make_args: tuple[MakeTensor, ...]
     can_be_dynamic: bool = True
 
     def args(self) -> tuple[torch.Tensor, ...]:
         """The same arguments each time."""
         torch.manual_seed(1)
-        return tuple(make() for make in self.makes)
+        return tuple(make() for make in self.make_args)
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(*makes: Make, dynamic: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def case(*makes: MakeTensor, dynamic: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add a function to the cases under its own name."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,17 +42,17 @@ def case(*makes: Make, dynamic: bool = True) -> Callable[[Callable[..., Any]], C
     return add
 
 
-def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Make:
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> MakeTensor:
     """Normally distributed numbers."""
     return lambda: torch.randn(shape).to(dtype)
 
 
-def whole(*shape: int, below: int = 8, dtype: torch.dtype = torch.int64) -> Make:
+def integers(*shape: int, below: int = 8, dtype: torch.dtype = torch.int64) -> MakeTensor:
     """Whole numbers from 0 on."""
     return lambda: torch.randint(0, below, shape).to(dtype)
 
 
-def coins(*shape: int) -> Make:
+def random_bools(*shape: int) -> MakeTensor:
     """Random truth values."""
     return lambda: torch.rand(shape) > 0.5
 
@@ -60,7 +60,7 @@ def coins(*shape: int) -> Make:
 BF16, F16, F64 = torch.bfloat16, torch.float16, torch.float64
 
 
-@case(normal(4, 128), normal(128), normal(128), coins(4, 128))
+@case(normal(4, 128), normal(128), normal(128), random_bools(4, 128))
 def masked_softmax_layer_norm(x: Any, w: Any, b: Any, mask: Any) -> Any:
     """The tour's first cell."""
     y = torch.softmax((x * 0.125).masked_fill(mask, -1e9), -1)
@@ -88,7 +88,7 @@ def reductions(x: Any) -> Any:
     )
 
 
-@case(whole(2, 9, below=20), normal(20, 16), normal(9, 16))
+@case(integers(2, 9, below=20), normal(20, 16), normal(9, 16))
 def embeddings(tokens: Any, table: Any, positions: Any) -> Any:
     """Indirect reads, negative ones too."""
     return table[tokens] + positions, F.embedding(tokens, table) + positions, table[tokens - 20]
@@ -117,7 +117,7 @@ def rms_norm(x: Any, w: Any) -> Any:
     return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
 
 
-@case(normal(12, 40), whole(12, below=40))
+@case(normal(12, 40), integers(12, below=40))
 def cross_entropy(x: Any, target: Any) -> Any:
     """All reductions, label smoothing."""
     return (
@@ -152,8 +152,8 @@ def broadcasting(x: Any, row: Any, column: Any, scalar: Any) -> Any:
     return x + row * column - scalar, x / (row + 3), (row * 2)[None] * x + column.exp()
 
 
-@case(whole(3, 5, below=9), whole(3, 5, below=4, dtype=torch.int32), coins(3, 5))
-def whole_numbers(a: Any, b: Any, m: Any) -> Any:
+@case(integers(3, 5, below=9), integers(3, 5, below=4, dtype=torch.int32), random_bools(3, 5))
+def integer_arithmetic(a: Any, b: Any, m: Any) -> Any:
     """Promotion, rounding of quotients, bits, truth values."""
     return (
         (a + b, a * 2, a / 2, a // 3, a % 3, -a // 3, (-a) % 3, a & b, a | b, ~b, m & (a > 2), a.float().sqrt()),
@@ -184,13 +184,13 @@ def arithmetic(a: Any, b: Any) -> Any:
 
 
 @case(normal(4, 6, dtype=F16), normal(4, 6, dtype=BF16))
-def sixteen_bits(a: Any, b: Any) -> Any:
+def half_precision(a: Any, b: Any) -> Any:
     """Promotion between 16-bit types, and casts."""
     return a + 1, a * b, b.exp(), a.sum(-1), b.mean(), a.float() + b, a.to(BF16), torch.softmax(a, -1), (a * 3).to(F16)
 
 
 @case(normal(4, 6), normal(2, 6), normal(4, 3))
-def joined(a: Any, b: Any, c: Any) -> Any:
+def cat_and_pad(a: Any, b: Any, c: Any) -> Any:
     """Concatenation and padding."""
     return (
         (torch.cat([a, b]), torch.cat([a * 2, c], 1).sum(1), torch.stack([a, a + 1], 1), torch.cat([b, b.sin(), b])),
@@ -208,7 +208,7 @@ def views(x: Any) -> Any:
     )
 
 
-@case(normal(5, 4), whole(5, 4, below=5), whole(3, below=5))
+@case(normal(5, 4), integers(5, 4, below=5), integers(3, below=5))
 def gathers(x: Any, places: Any, rows: Any) -> Any:
     """Indirect reads of every kind."""
     return (
@@ -218,13 +218,13 @@ def gathers(x: Any, places: Any, rows: Any) -> Any:
 
 
 @case(normal(4, 9))
-def running(x: Any) -> Any:
+def cumsum_and_triangles(x: Any) -> Any:
     """Running sums and triangles."""
     return x.cumsum(1), x.cumsum(0), (x * 2).cumsum(-1) + 1, x.tril(), x.triu(1), x.cumsum(-1).sum(-1)
 
 
 @case(normal(3, 4))
-def made_from_nothing(x: Any) -> Any:
+def tensor_factories(x: Any) -> Any:
     """Tensors without a source."""
     return (
         (torch.arange(4) + x, torch.ones(3, 4) * x, torch.zeros_like(x) + x, torch.full((3, 4), 2.5) * x),
@@ -240,13 +240,13 @@ def scalars(x: Any) -> Any:
 
 
 @case(normal(0, 4))
-def no_elements(x: Any) -> Any:
+def empty_tensors(x: Any) -> Any:
     """Nothing to launch."""
     return x + 1, x.sum(1), x.sum(), torch.cat([x, x]), x.mean(1)
 
 
 @case(lambda: torch.randn(6, 8).t(), lambda: torch.randn(16, 12)[::2, ::2], lambda: torch.randn(1, 6).expand(8, 6))
-def other_layouts(a: Any, b: Any, c: Any) -> Any:
+def strided_inputs(a: Any, b: Any, c: Any) -> Any:
     """Transposed, strided and overlapping inputs."""
     return a + b, a * 2, b.sum(0), c + a, torch.softmax(a, -1), c.contiguous(), (b + c).t()
 
@@ -258,19 +258,19 @@ def long_rows(x: Any) -> Any:
 
 
 @case(normal(20, 17_001), dynamic=False)
-def long_odd_rows(x: Any) -> Any:
+def long_ragged_rows(x: Any) -> Any:
     """The same with a ragged end, more than one row, and what goes with a row."""
     return torch.log_softmax(x * 2, -1), x.prod(-1), x.amin(-1, True) + x, (x.sum(-1) / 1000).exp()
 
 
 @case(normal(300, 70))
-def sums_of_columns(x: Any) -> Any:
+def column_reductions(x: Any) -> Any:
     """Reductions across memory."""
     return x.sum(0), x.mean(0), (x * 2).amax(0), x.var(0)
 
 
 @case(normal(40_001), dynamic=False)
-def sums_of_everything(x: Any) -> Any:
+def full_reductions(x: Any) -> Any:
     """Few results from many elements: two steps."""
     return x.sum(), x.mean(), x.var(), x.max(), x / x.norm(), x.argmax(), (x > 3).any()
 
@@ -291,13 +291,13 @@ def attention(x: Any, w: Any, b: Any, out: Any) -> Any:
     return y.transpose(1, 2).reshape(2, 4, 16) @ out + x, weights @ v
 
 
-def _odd() -> torch.Tensor:
+def _nan_and_inf() -> torch.Tensor:
     nan, inf = math.nan, math.inf
     return torch.tensor([[1.0, nan, 3.0], [-inf, -inf, -inf], [inf, 1.0, nan], [0.0, -0.0, inf]])
 
 
-@case(_odd)
-def not_a_number(x: Any) -> Any:
+@case(_nan_and_inf)
+def nan_and_inf(x: Any) -> Any:
     """NaN and infinities where eager has them."""
     return (
         (x.amax(1), x.argmax(1), x.softmax(1), x.max(), torch.relu(x), x.clamp(0, 2), torch.maximum(x, x.flip(1))),
@@ -306,7 +306,7 @@ def not_a_number(x: Any) -> Any:
 
 
 @case(normal(4, 5, dtype=F64))
-def double(x: Any) -> Any:
+def float64_constants(x: Any) -> Any:
     """Constants keep their double precision."""
     return (
         (x * 0.1, x.exp(), x.tanh(), x.softmax(-1), x.mean(), torch.where(x > 0, 0.1, 0.7) * x, x.abs().sqrt()),
@@ -324,9 +324,9 @@ def images(x: Any) -> Any:
 
 
 @case(
-    whole(5, below=255, dtype=torch.uint8),
-    whole(5, below=100, dtype=torch.int8),
-    whole(5, below=100, dtype=torch.int16),
+    integers(5, below=255, dtype=torch.uint8),
+    integers(5, below=100, dtype=torch.int8),
+    integers(5, below=100, dtype=torch.int16),
 )
 def small_integers(a: Any, b: Any, c: Any) -> Any:
     """Arithmetic that wraps around in few bits."""
@@ -344,7 +344,7 @@ def losses(a: Any, b: Any) -> Any:
 
 
 @case(normal(4, 3), normal(4, 3))
-def written_slices(a: Any, b: Any) -> Any:
+def functionalized_slice_writes(a: Any, b: Any) -> Any:
     """Mutation made functional."""
     a = a.clone()
     a[1:3] = b[1:3] * 2
@@ -414,8 +414,8 @@ def rows_and_elements_compared(x: Any, limit: Any) -> Any:
     )
 
 
-@case(normal(4, 30), whole(4, 8, below=30), normal(4, 8), whole(5, below=4), normal(5, 30))
-def added_anywhere(x: Any, places: Any, source: Any, rows: Any, more: Any) -> Any:
+@case(normal(4, 30), integers(4, 8, below=30), normal(4, 8), integers(5, below=4), normal(5, 30))
+def scatter_add_and_index_add(x: Any, places: Any, source: Any, rows: Any, more: Any) -> Any:
     """Sums into places that are read from memory, several into one."""
     return (
         (torch.zeros_like(x).scatter_add(1, places, source) * 3, x.scatter_add(1, places, source * 2), x + 1),
@@ -426,7 +426,7 @@ def added_anywhere(x: Any, places: Any, source: Any, rows: Any, more: Any) -> An
 
 
 @case(normal(4, 30), normal(3, 5), normal(3), dynamic=False)
-def written_anywhere(x: Any, source: Any, scale: Any) -> Any:
+def scatter_and_index_put(x: Any, source: Any, scale: Any) -> Any:
     """Writes to places that are read from memory, each at most once."""
     places = torch.tensor([[3, 1, 0, 29, 7], [0, 1, 2, 3, 4], [5, 8, 7, 6, -1]]) % 30
     rows = torch.tensor([2, 0, 1])
@@ -439,8 +439,8 @@ def written_anywhere(x: Any, source: Any, scale: Any) -> Any:
     )
 
 
-@case(normal(2, 9, 16), whole(2, 9, below=7), normal(2, 9, 16, dtype=BF16))
-def gradients_of_tables(grad: Any, tokens: Any, narrow: Any) -> Any:
+@case(normal(2, 9, 16), integers(2, 9, below=7), normal(2, 9, 16, dtype=BF16))
+def embedding_backward(grad: Any, tokens: Any, narrow: Any) -> Any:
     """Embedding backwards, also where several programs add to one row, and in 16 bits."""
     backward = torch.ops.aten.embedding_dense_backward
     return (
@@ -451,7 +451,7 @@ def gradients_of_tables(grad: Any, tokens: Any, narrow: Any) -> Any:
 
 
 @case(normal(8), normal(3, 1), lambda: torch.zeros(8, 4, dtype=torch.int64))
-def added_to_one_place(x: Any, y: Any, zeros: Any) -> Any:
+def atomic_adds_to_one_element(x: Any, y: Any, zeros: Any) -> Any:
     """Every element must be added once, whichever loops its place and value follow."""
     one = torch.zeros(1)
     return (
@@ -464,8 +464,8 @@ def added_to_one_place(x: Any, y: Any, zeros: Any) -> Any:
     )
 
 
-@case(normal(4, 9), whole(3, 6, below=3))
-def running_products(x: Any, n: Any) -> Any:
+@case(normal(4, 9), integers(3, 6, below=3))
+def cumprod(x: Any, n: Any) -> Any:
     """Products of all before, with what reads them."""
     return x.cumprod(1), x.cumprod(0) + 1, n.cumprod(-1), x.cumprod(-1).sum(-1), (x > 0).cumprod(1)
 
@@ -492,7 +492,7 @@ def pools(x: Any, row: Any) -> Any:
 
 
 @case(normal(2, 3, 5, 4), normal(2, 3, 9, 8), normal(2, 3, 4, 4), dynamic=False)
-def gradients_of_pools(grad: Any, x: Any, small: Any) -> Any:
+def pool_backward(grad: Any, x: Any, small: Any) -> Any:
     """Back through windows that overlap, and through those that do not."""
     aten, sides = torch.ops.aten, ([3, 3], [2, 2], [1, 1])
     _, where = aten.max_pool2d_with_indices(x, *sides)
@@ -511,8 +511,8 @@ def gradients_of_pools(grad: Any, x: Any, small: Any) -> Any:
     )
 
 
-@case(_odd, normal(2, 9, 8, dtype=BF16), whole(1, 6, 6, below=9), dynamic=False)
-def largest_of_windows(odd: Any, x: Any, n: Any) -> Any:
+@case(_nan_and_inf, normal(2, 9, 8, dtype=BF16), integers(1, 6, 6, below=9), dynamic=False)
+def max_pool_edge_values(odd: Any, x: Any, n: Any) -> Any:
     """NaN wins, infinities count, the first of equals is named, and padding is never the answer."""
     odd = torch.cat([odd, torch.full((4, 5), float("-inf"))], 1)[None]
     return (
@@ -522,27 +522,27 @@ def largest_of_windows(odd: Any, x: Any, n: Any) -> Any:
     )
 
 
-def _long_odd() -> torch.Tensor:
+def _long_rows_with_nan() -> torch.Tensor:
     x = torch.randn(6, 17_001) * 30
     x[0], x[1, 5], x[2, 9_000], x[3, :17_000] = -math.inf, math.nan, math.inf, -math.inf
     x[4, 3:] = -math.inf
     return x
 
 
-@case(_long_odd, dynamic=False)
-def exponentials_of_long_rows(x: Any) -> Any:
+@case(_long_rows_with_nan, dynamic=False)
+def online_softmax_rows(x: Any) -> Any:
     """Sums of exponentials kept up in one run over a row, where NaN, infinities or nothing but -inf are in it."""
     sums = (x - x.amax(-1, keepdim=True)).exp().sum(-1)
     return x.softmax(-1), x.log_softmax(-1), x.logsumexp(-1), sums, F.cross_entropy(x[3:], torch.tensor([17_000, 1, 7]))
 
 
 @case(normal(20_000, 40), dynamic=False)
-def exponentials_of_long_columns(x: Any) -> Any:
+def online_softmax_columns(x: Any) -> Any:
     """The same across memory."""
     return (x * 2).softmax(0), x.log_softmax(0)
 
 
-@case(whole(5, 6, below=40, dtype=torch.int32), whole(5, 6, below=40, dtype=torch.int32))
+@case(integers(5, 6, below=40, dtype=torch.int32), integers(5, 6, below=40, dtype=torch.int32))
 def shifted_bits(a: torch.Tensor, b: torch.Tensor) -> Any:
     return a << (b - 4), (a - 20) >> (b - 4), a.to(torch.uint8) >> 3, (a.long() - 9) << 2
 
@@ -561,15 +561,15 @@ def signs_and_neighbours(a: torch.Tensor, b: torch.Tensor) -> Any:
     )
 
 
-@case(normal(6, 31), whole(3, 20, below=5))
-def running_extremes(a: torch.Tensor, b: torch.Tensor) -> Any:
+@case(normal(6, 31), integers(3, 20, below=5))
+def cummax_and_cummin(a: torch.Tensor, b: torch.Tensor) -> Any:
     holes = torch.where(a > 1.5, torch.nan, a)
     truths = torch.cummax(b > 3, 1), torch.cummin(b > 1, 0)
     return torch.cummax(a, 1), torch.cummin(holes, 0), torch.cummax(b, 1), torch.logcumsumexp(a, 1), *truths
 
 
-@case(normal(7), normal(3, 40), whole(6, below=40), normal(3, 9))
-def sorted_places(edges: torch.Tensor, a: torch.Tensor, whole: torch.Tensor, rows: torch.Tensor) -> Any:
+@case(normal(7), normal(3, 40), integers(6, below=40), normal(3, 9))
+def searchsorted(edges: torch.Tensor, a: torch.Tensor, whole: torch.Tensor, rows: torch.Tensor) -> Any:
     edges, lines = edges.sort().values, rows.sort(1).values
     holes = torch.where(a > 1, torch.nan, a)
     return (
@@ -582,14 +582,14 @@ def sorted_places(edges: torch.Tensor, a: torch.Tensor, whole: torch.Tensor, row
 
 
 @case(normal(6, 9))
-def bessel_and_friends(a: torch.Tensor) -> Any:
+def special_bessel(a: torch.Tensor) -> Any:
     s = torch.special
     near = torch.i0(a), s.i1(a), s.erfcx(a)
     return *near, s.bessel_j0(a), s.bessel_j1(a), s.bessel_y0(a.abs() + 0.1), s.bessel_y1(a.abs() + 0.1)
 
 
-@case(normal(7, 5), whole(9, 5, below=7), normal(9, 5))
-def sums_and_means_by_place(a: torch.Tensor, at: torch.Tensor, source: torch.Tensor) -> Any:
+@case(normal(7, 5), integers(9, 5, below=7), normal(9, 5))
+def scatter_reduce_sum_mean(a: torch.Tensor, at: torch.Tensor, source: torch.Tensor) -> Any:
     return [
         a.scatter_reduce(0, at, source, reduce=kind, include_self=included)
         for kind in ("sum", "mean")
@@ -598,13 +598,13 @@ def sums_and_means_by_place(a: torch.Tensor, at: torch.Tensor, source: torch.Ten
 
 
 @case(normal(4, 12), dynamic=False)
-def strides_of_ones_own(a: torch.Tensor) -> Any:
+def as_strided(a: torch.Tensor) -> Any:
     windows = (a + 2).as_strided((5, 4), (3, 2), 1)
     return windows * 2, (a + 1).as_strided((3, 3), (0, 13)), torch.as_strided_copy(a, (2, 2), (1, 12))
 
 
 @case(normal(130, 200), normal(200, 130), normal(2, 40, 20, 33))
-def read_across(a: torch.Tensor, b: torch.Tensor, images: torch.Tensor) -> Any:
+def transposed_reads(a: torch.Tensor, b: torch.Tensor, images: torch.Tensor) -> Any:
     turned = a.T.contiguous() * 2 + b
     last = images.contiguous(memory_format=torch.channels_last) + 1
     return turned, last, a.sum(1), images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16)
@@ -617,20 +617,20 @@ def variance_of_long_rows(a: torch.Tensor, images: torch.Tensor) -> Any:
     return torch.var_mean(shifted, 1), torch.nn.functional.layer_norm(a, (20_011,)), normed
 
 
-@case(normal(40, 300), whole(40, below=300))
-def loss_of_long_rows(a: torch.Tensor, at: torch.Tensor) -> Any:
+@case(normal(40, 300), integers(40, below=300))
+def cross_entropy_long_rows(a: torch.Tensor, at: torch.Tensor) -> Any:
     at = torch.where(at < 20, -100, at)
     return torch.nn.functional.cross_entropy(a, at), torch.nn.functional.cross_entropy(a[:, :200], at % 200)
 
 
 @case(normal(64, 1030, dtype=BF16), normal(1030, 8, dtype=BF16), dynamic=False)
-def rows_with_room(a: torch.Tensor, b: torch.Tensor) -> Any:
+def padded_rows(a: torch.Tensor, b: torch.Tensor) -> Any:
     scaled = a * 2
     deep = (a.view(2, 32, 1030) * 3).view(64, 1030)
     return scaled @ b, scaled.t() @ a[:, :8], deep @ b
 
 
-def complexes(*shape: int) -> Make:
+def complex_normal(*shape: int) -> MakeTensor:
     """Normally distributed complex numbers."""
     return lambda: torch.randn(shape, dtype=torch.complex64)
 
@@ -643,7 +643,7 @@ def rotary_by_complex_numbers(x: Any, angle: Any) -> Any:
     return torch.view_as_real(pairs * turn.view(1, 6, 1, 4)).flatten(3)
 
 
-@case(complexes(4, 5), complexes(5), normal(4, 1), complexes(4, 5))
+@case(complex_normal(4, 5), complex_normal(5), normal(4, 1), complex_normal(4, 5))
 def complex_arithmetic(x: Any, y: Any, r: Any, z: Any) -> Any:
     """Products, quotients, conjugates, and what is real again."""
     return (
@@ -663,14 +663,14 @@ def complex_arithmetic(x: Any, y: Any, r: Any, z: Any) -> Any:
     )
 
 
-@case(complexes(2, 3), normal(1), normal(1, 1), normal(0, 3), normal(0, 5), normal(0, 4))
-def ends_of_ranges(x: Any, one: Any, source: Any, left: Any, middle: Any, right: Any) -> Any:
+@case(complex_normal(2, 3), normal(1), normal(1, 1), normal(0, 3), normal(0, 5), normal(0, 4))
+def complex_pad_mask_empty_sum(x: Any, one: Any, source: Any, left: Any, middle: Any, right: Any) -> Any:
     """Complex numbers padded by a real one, a mask of one element, and sums over no rows."""
     summed = torch.ops.aten._trilinear(left, middle, right, [1, 3], [2, 3], [1, 2], [0])
     return F.pad(x, (1, 2), value=1.0), F.pad(x, (1, 2)), one.masked_scatter(one != 9, source), summed
 
 
-@case(complexes(4, 5), complexes(5), complexes())
+@case(complex_normal(4, 5), complex_normal(5), complex_normal())
 def complex_functions(x: Any, y: Any, z: Any) -> Any:
     """Roots, sines, truth, and sums of a single number."""
     edges = torch.cat([y, y.real * (0 + 0j), -y.real + 0j, y * 1e20])
@@ -681,21 +681,21 @@ def complex_functions(x: Any, y: Any, z: Any) -> Any:
     )
 
 
-@case(whole(7, below=5), whole(7, below=40), dynamic=False)
-def powers_of_whole_numbers(n: Any, exponent: Any) -> Any:
+@case(integers(7, below=5), integers(7, below=40), dynamic=False)
+def integer_powers(n: Any, exponent: Any) -> Any:
     """They wrap around, and below zero only 1 and -1 have any but 0."""
     base, power = n - 2, (exponent - 6)[:, None]
     small = (base.to(torch.int8), power.to(torch.int8))
     return base**power, small[0] ** small[1], base.int() ** power.int(), 3 ** exponent.int()
 
 
-@case(normal(3, 0), whole(0, 4), dynamic=False)
-def of_nothing(x: Any, n: Any) -> Any:
+@case(normal(3, 0), integers(0, 4), dynamic=False)
+def empty_reductions(x: Any, n: Any) -> Any:
     """Sums and products over no elements."""
     return x.sum(1), x.prod(1), x.sum() + 1, n.sum(0), n.prod(0), n.sum(0, dtype=torch.bfloat16)
 
 
-@case(complexes(4, 6), complexes(4, 6), whole(3, below=4))
+@case(complex_normal(4, 6), complex_normal(4, 6), integers(3, below=4))
 def complex_shapes(x: Any, y: Any, rows: Any) -> Any:
     """Rearranged like any other tensor."""
     return (
@@ -711,14 +711,21 @@ def complex_shapes(x: Any, y: Any, rows: Any) -> Any:
     )
 
 
-@case(normal(3, 16), complexes(9), dynamic=False)
-def filtered_by_its_spectrum(x: Any, weight: Any) -> Any:
+@case(normal(3, 16), complex_normal(9), dynamic=False)
+def fft_filter(x: Any, weight: Any) -> Any:
     """Library transforms with kernels of complex numbers between them."""
     return torch.fft.irfft(torch.fft.rfft(x * 2) * weight, n=16) + x, torch.fft.fft(x).real * 2
 
 
-@case(normal(5, 4), whole(6, below=5), normal(6, 4), whole(6, 3, below=5), whole(5, 4, below=50), whole(6, 4, below=9))
-def collected(a: Any, rows: Any, source: Any, places: Any, n: Any, m: Any) -> Any:
+@case(
+    normal(5, 4),
+    integers(6, below=5),
+    normal(6, 4),
+    integers(6, 3, below=5),
+    integers(5, 4, below=50),
+    integers(6, 4, below=9),
+)
+def scatter_and_index_reduce(a: Any, rows: Any, source: Any, places: Any, n: Any, m: Any) -> Any:
     """Extremes, products and means of what an index names, with and without what was there."""
     b = source[:, :3]
     return (
@@ -737,8 +744,8 @@ def collected(a: Any, rows: Any, source: Any, places: Any, n: Any, m: Any) -> An
     )
 
 
-@case(normal(4, 6), coins(4, 6), normal(24), normal(4))
-def copied_where(a: Any, mask: Any, source: Any, diagonal: Any) -> Any:
+@case(normal(4, 6), random_bools(4, 6), normal(24), normal(4))
+def masked_and_diagonal_scatter(a: Any, mask: Any, source: Any, diagonal: Any) -> Any:
     """Elements that a mask or a diagonal takes from elsewhere."""
     return (
         (a.masked_scatter(mask, source), torch.diagonal_scatter(a, diagonal, 1), a.take(mask.long())),
@@ -746,8 +753,8 @@ def copied_where(a: Any, mask: Any, source: Any, diagonal: Any) -> Any:
     )
 
 
-@case(normal(40), whole(30, below=7), normal(3, 4), normal(3, 5))
-def counted_and_multiplied(x: Any, n: Any, a: Any, b: Any) -> Any:
+@case(normal(40), integers(30, below=7), normal(3, 4), normal(3, 5))
+def histc_and_trilinear(x: Any, n: Any, a: Any, b: Any) -> Any:
     """Histograms, and products of three."""
     weight = torch.ones(2, 4, 5) + torch.arange(5)
     return x.histc(8), x.histc(5, -1, 1), n.float().histc(7, 0, 6), F.bilinear(a, b, weight)
@@ -760,7 +767,7 @@ def special_functions(x: Any) -> Any:
 
 
 @case(normal(2, 3, 7, 9), normal(1, 2, 5, 6, 7), dynamic=False)
-def windows_of_all_sizes(x: Any, y: Any) -> Any:
+def adaptive_and_dilated_pools(x: Any, y: Any) -> Any:
     """Windows as large as they must be, and windows with gaps."""
     return (
         (
@@ -772,14 +779,14 @@ def windows_of_all_sizes(x: Any, y: Any) -> Any:
     )
 
 
-def _holes() -> torch.Tensor:
+def _with_nan() -> torch.Tensor:
     x = torch.randn(4, 6)
     x[0, 1], x[2] = math.nan, -math.inf
     return x
 
 
-@case(_holes, whole(4, 6, below=4))
-def not_a_number_collected(x: Any, places: Any) -> Any:
+@case(_with_nan, integers(4, 6, below=4))
+def nan_in_scatter_reduce(x: Any, places: Any) -> Any:
     """NaN stays NaN where values are put together, and where windows hold one."""
     start = torch.zeros(4, 6)
     return (
@@ -789,12 +796,12 @@ def not_a_number_collected(x: Any, places: Any) -> Any:
 
 
 @case(lambda: torch.tensor([0.0, -0.0, 2.0]))
-def signs_of_nothing(x: Any) -> Any:
+def signed_zeros(x: Any) -> Any:
     """Zeros keep their sign, as what is divided by them shows."""
     return 1 / -x, torch.atan2(-x, x - 1), (-x).signbit(), 1 / (x * -3), torch.copysign(x + 1, -x)
 
 
-@case(normal(6, 11), whole(6, below=11), normal(6), normal(11), dynamic=False)
+@case(normal(6, 11), integers(6, below=11), normal(6), normal(11), dynamic=False)
 def cross_entropy_backward(x: Any, target: Any, each: Any, weight: Any) -> Any:
     """Gradients of every reduction, with ignored samples and weights; a class that is ignored is one like the others."""
     ignored = torch.where(target == 3, -100, target)
@@ -809,8 +816,8 @@ def cross_entropy_backward(x: Any, target: Any, each: Any, weight: Any) -> Any:
     )
 
 
-@case(normal(3, 9000, dtype=BF16), whole(3, below=9000), dynamic=False)
-def loss_of_rows_read_once(x: Any, target: Any) -> Any:
+@case(normal(3, 9000, dtype=BF16), integers(3, below=9000), dynamic=False)
+def one_pass_cross_entropy(x: Any, target: Any) -> Any:
     """One run over each row, its largest number kept as one: also where a row's first block, or all of it, is minus infinity."""
     begins_low = torch.cat([torch.full_like(x[:, :5000], -torch.inf), x], -1)
     return (
@@ -821,13 +828,13 @@ def loss_of_rows_read_once(x: Any, target: Any) -> Any:
 
 
 @case(normal(2, 17000, dtype=BF16), dynamic=False)
-def rows_read_twice(x: Any) -> Any:
+def two_pass_softmax(x: Any) -> Any:
     """Rows too long to hold, of which results depend on all of them."""
     return torch.log_softmax(x, -1), torch.softmax(x.float(), -1) * 2
 
 
 @case(normal(300, dtype=BF16), normal(300, dtype=F16))
-def curves_of_half(x: Any, y: Any) -> Any:
+def half_precision_activations(x: Any, y: Any) -> Any:
     """What is read in 16 bits, also where the curve is flat or nearly a line."""
     wide = torch.cat([y * 6, y * 1e-3, y.new_tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])])
     return (
@@ -840,20 +847,20 @@ def curves_of_half(x: Any, y: Any) -> Any:
     )
 
 
-def _angles() -> torch.Tensor:
+def _extreme_angles() -> torch.Tensor:
     ends = torch.tensor([0.0, -0.0, 30000.0, -9000.0, 60000.0, torch.inf, -torch.inf, torch.nan])
     return torch.cat([torch.randn(300) * 50, torch.randn(300) * 1e-3, torch.arange(-160, 160) * math.pi, ends]).to(F16)
 
 
-@case(_angles, normal(40, 130, dtype=F16))
-def waves_of_half(x: Any, y: Any) -> Any:
+@case(_extreme_angles, normal(40, 130, dtype=F16))
+def half_precision_sin_sigmoid(x: Any, y: Any) -> Any:
     """Sines and sigmoids of small, large and endless arguments, alone, by rows and of one number a row."""
     one = y.amax(-1, keepdim=True)
     return torch.sin(x), torch.sin(x[:920]), torch.sigmoid(x), torch.sin(y) * torch.sin(one), torch.sigmoid(one)
 
 
 @case(normal(256, 256), normal(256, 256), dynamic=False)
-def kernels_in_a_row(x: Any, w: Any) -> Any:
+def buffer_reuse_chain(x: Any, w: Any) -> Any:
     """Kernels that take over each other's memory, in place and one after the other."""
     z = F.gelu(x @ w + 1)
     for k in range(3):
@@ -862,8 +869,8 @@ def kernels_in_a_row(x: Any, w: Any) -> Any:
     return y * 2 + x, (z.t() * 3) @ w
 
 
-@case(whole(4, 5, below=200, dtype=torch.uint8), whole(4, 5, below=100, dtype=torch.int8))
-def numbers_that_do_not_fit(a: Any, b: Any) -> Any:
+@case(integers(4, 5, below=200, dtype=torch.uint8), integers(4, 5, below=100, dtype=torch.int8))
+def out_of_range_constants(a: Any, b: Any) -> Any:
     """Constants that few bits do not hold are ATen's to wrap around."""
     return (
         (a > -1, a == -1, a.clamp(-100, 250), a % -3, a // -2, ~a, a - 200, a.masked_fill(a > 3, 255)),
@@ -872,7 +879,7 @@ def numbers_that_do_not_fit(a: Any, b: Any) -> Any:
 
 
 @case(normal(2, 3, 7, 9), normal(2, 3, 9), normal(1, 2, 4, 5, 6, dtype=BF16), normal(2, 3, 6, 8), dynamic=False)
-def gradients_of_interpolation(planes: Any, rows: Any, boxes: Any, doubled: Any) -> Any:
+def upsample_backward(planes: Any, rows: Any, boxes: Any, doubled: Any) -> Any:
     """Each element of the smaller picture gathers from all that were made from it, corners aligned or not."""
     aten = torch.ops.aten
     return (
@@ -887,7 +894,7 @@ def gradients_of_interpolation(planes: Any, rows: Any, boxes: Any, doubled: Any)
 
 
 @case(normal(2, 3, 8, 12), dynamic=False)
-def smoothed_pictures(x: Any) -> Any:
+def antialiased_upsample(x: Any) -> Any:
     """Interpolation whose kernel grows where the picture shrinks."""
     return [
         F.interpolate(x, size=size, mode=mode, antialias=True, align_corners=align)
@@ -897,7 +904,7 @@ def smoothed_pictures(x: Any) -> Any:
 
 
 @case(normal(2, 3, 7, 8), normal(2, 3, 4, 5), normal(1, 2, 5, 6, 4), dynamic=False)
-def gradients_of_windows(grad: Any, small: Any, boxes: Any) -> Any:
+def pad_and_adaptive_pool_backward(grad: Any, small: Any, boxes: Any) -> Any:
     """Back through copies at the edges, adaptive averages, and the largest of windows in planes and boxes."""
     aten = torch.ops.aten
     best, where = F.adaptive_max_pool2d(small, (2, 3), return_indices=True)
@@ -911,7 +918,7 @@ def gradients_of_windows(grad: Any, small: Any, boxes: Any) -> Any:
 
 
 @case(normal(2, 4, 5), normal(2, 4, 3), normal(2, 5, 3))
-def distances(grad: Any, a: Any, b: Any) -> Any:
+def cdist_and_weight_norm_backward(grad: Any, a: Any, b: Any) -> Any:
     """Gradients of distances, also between equal points, and of weights that are scaled to a length."""
     b = torch.cat((a[:, 1:2], b[:, 1:]), 1)
     aten, norms = torch.ops.aten, a.norm(dim=(1, 2), keepdim=True)
@@ -923,46 +930,48 @@ def distances(grad: Any, a: Any, b: Any) -> Any:
 
 
 @case(normal(5, 3), dynamic=False)
-def distances_of_pairs(a: Any) -> Any:
+def pdist(a: Any) -> Any:
     """Of all pairs of rows."""
     return F.pdist(a), F.pdist(a, 1.0)
 
 
 @case(normal(1), normal(3, 1))
-def running_results_of_one(x: Any, rows: Any) -> Any:
+def scans_of_one_element(x: Any, rows: Any) -> Any:
     """There is nothing to run along."""
     return x.cummin(0), x.cumsum(0), x.logcumsumexp(0), x.cumprod(0), rows.cummax(1), rows.cumsum(1)
 
 
-@case(normal(17, 4), whole(4, 4, below=9))
+@case(normal(17, 4), integers(4, 4, below=9))
 def diagonals_beside_their_tensor(x: Any, n: Any) -> Any:
     """A symbolic size has several names where a diagonal is as long as a row."""
     return torch.fmax(x[:4], n.diagonal()), n.diagonal() + x[:4]
 
 
 @case(normal(1, 2100), lambda: torch.rand(3, 50) > 0.2)
-def running_results_block_by_block(x: Any, mask: Any) -> Any:
+def looped_scans(x: Any, mask: Any) -> Any:
     """A block of a long row runs on from the one before; what reads a running result may need all of it first."""
     running = (x * 1e-3).cumsum(-1)
     positions = (mask.long().cumsum(-1) - 1).masked_fill(~mask, 1)
     return running / running.abs().amax(-1, keepdim=True), (x * 1e-3 + 1).cumprod(-1), x.cummax(-1), positions
 
 
-@case(whole(1, 16_400, below=3), dynamic=False)
-def running_sums_of_long_rows(n: Any) -> Any:
+@case(integers(1, 16_400, below=3), dynamic=False)
+def integer_cumsum_long_rows(n: Any) -> Any:
     """Whole numbers, of types wide and narrow."""
     return n.cumsum(-1), (n > 1).cumsum(-1), n.to(torch.int8).cumsum(-1, dtype=torch.int8), n.cumprod(-1)
 
 
-@case(whole(6, 5, below=200), whole(6, 5, below=60, dtype=torch.int32), whole(40, below=100, dtype=torch.uint8))
-def divisors_and_multiples(a: Any, b: Any, c: Any) -> Any:
+@case(
+    integers(6, 5, below=200), integers(6, 5, below=60, dtype=torch.int32), integers(40, below=100, dtype=torch.uint8)
+)
+def gcd_and_lcm(a: Any, b: Any, c: Any) -> Any:
     """Signs and zeros included."""
     a, b = a - 100, b - 30
     return torch.gcd(a, b), torch.lcm(a, b), torch.gcd(b, b + 6), torch.gcd(c, c // 3), torch.lcm(b, b - b)
 
 
 @case(normal(3, 4), normal(5), normal(3, 4), normal(5), dynamic=False)
-def lists_of_tensors(a: Any, b: Any, c: Any, d: Any) -> Any:
+def foreach_ops(a: Any, b: Any, c: Any, d: Any) -> Any:
     """What optimizers and the clipping of gradients do to all parameters at once."""
     x, y, z = [a, b], [c, d], [c.abs() + 1, d.abs() + 1]
     return (
@@ -973,7 +982,7 @@ def lists_of_tensors(a: Any, b: Any, c: Any, d: Any) -> Any:
     )
 
 
-@case(normal(), lambda: torch.tensor(0), normal(), whole(6, below=9), whole(6, 3, below=90, dtype=torch.int8))
+@case(normal(), lambda: torch.tensor(0), normal(), integers(6, below=9), integers(6, 3, below=90, dtype=torch.int8))
 def scalars_by_index(x: Any, at: Any, s: Any, rows: Any, n: Any) -> Any:
     """A scalar has one place, and few bits wrap around where sums are collected."""
     start = (n - 45).repeat(2, 1)[:9]
@@ -989,7 +998,7 @@ def scalars_by_index(x: Any, at: Any, s: Any, rows: Any, n: Any) -> Any:
 
 
 @case(normal(5), lambda: torch.tensor(2), lambda: torch.tensor(-100), normal(5), normal(3, 0), dynamic=False)
-def losses_of_single_samples(x: Any, at: Any, ignored: Any, weight: Any, none: Any) -> Any:
+def nll_loss_single_sample(x: Any, at: Any, ignored: Any, weight: Any, none: Any) -> Any:
     """One sample's loss is the loss, and what is put together from nothing is no number."""
     weight = weight.abs()
     return (
@@ -1020,14 +1029,14 @@ def pieces_of_symbolic_sizes(x: Any, y: Any) -> Any:
 
 
 @case(normal(40), normal(40))
-def kept_by_a_mask(x: Any, y: Any) -> Any:
+def masked_select_unbacked_size(x: Any, y: Any) -> Any:
     """Sizes that are known once ATen has counted; what is computed before and after is kernels."""
     kept = (x * 2)[y + 1 > 0]
     return (kept.exp() * 3).sum(), kept + 1, torch.cat([kept, x]) * 2
 
 
-@case(normal(40), whole(5))
-def numbers_from_tensors(x: Any, n: Any) -> Any:
+@case(normal(40), integers(5))
+def item_values(x: Any, n: Any) -> Any:
     """Numbers as factors, as sizes and as results; one computed by a kernel, whose readers wait for it."""
     most = (n.sum() + 1).item()
     first = (x * x).sum().item()
@@ -1035,14 +1044,14 @@ def numbers_from_tensors(x: Any, n: Any) -> Any:
 
 
 @case(normal(40))
-def nothing_kept(x: Any) -> Any:
+def unbacked_size_zero(x: Any) -> Any:
     """A size that turns out to be zero."""
     kept = x[x > 1000]
     return kept * 2 + 1, (kept * 3).sum()
 
 
-@case(normal(6, 4), whole(1, below=4))
-def places_from_tensors(x: Any, n: Any) -> Any:
+@case(normal(6, 4), integers(1, below=4))
+def item_indices(x: Any, n: Any) -> Any:
     """Positions that are counted from the end, or slices that end beyond it."""
     k = n.item() - 5
     y = x.clone()
@@ -1050,8 +1059,8 @@ def places_from_tensors(x: Any, n: Any) -> Any:
     return x.select(0, k) * 2, y + 1, x.narrow(0, 1, k + 6) + 1, torch.full((k + 9,), k + 0) + 1
 
 
-@case(normal(6, 8), normal(3, 5, dtype=F64), whole(4, 3), normal(4, 6, dtype=BF16))
-def fractions_of_sizes(x: Any, d: Any, n: Any, b: Any) -> Any:
+@case(normal(6, 8), normal(3, 5, dtype=F64), integers(4, 3), normal(4, 6, dtype=BF16))
+def float_expressions_of_sizes(x: Any, d: Any, n: Any, b: Any) -> Any:
     """Numbers that need not be whole, computed from sizes as Python does."""
     return (
         (
@@ -1066,7 +1075,7 @@ def fractions_of_sizes(x: Any, d: Any, n: Any, b: Any) -> Any:
 
 
 @case(normal(2, 3, 4, 5), normal(2, 6, 7, 2), normal(2, 3, 6, 7), normal(1, 2, 3, 4, 3), normal(1, 2, 3, 2, 3))
-def grids(a: Any, grid: Any, grad: Any, a3: Any, grid3: Any) -> Any:
+def grid_sample(a: Any, grid: Any, grad: Any, a3: Any, grid3: Any) -> Any:
     """Pictures read where grids say, and gradients for both."""
     read = (torch.ops.aten.grid_sampler_2d(a, grid, mode, mode, mode == 1) for mode in range(3))
     back = (
@@ -1077,8 +1086,8 @@ def grids(a: Any, grid: Any, grad: Any, a3: Any, grid3: Any) -> Any:
     return tuple(read), tuple(back), tuple(deep)
 
 
-@case(normal(10, 4), whole(8, below=10), lambda: torch.tensor([0, 2, 2, 6]), normal(8), normal(4, 4), dynamic=False)
-def bags(table: Any, at: Any, offsets: Any, each: Any, grad: Any) -> Any:
+@case(normal(10, 4), integers(8, below=10), lambda: torch.tensor([0, 2, 2, 6]), normal(8), normal(4, 4), dynamic=False)
+def embedding_bag(table: Any, at: Any, offsets: Any, each: Any, grad: Any) -> Any:
     """Sums and means of looked-up rows, an empty bag among them, and their gradients."""
     owner, sizes = torch.tensor([0, 0, 2, 2, 2, 2, 3, 3]), torch.tensor([2, 0, 4, 2])
     backward = torch.ops.aten._embedding_bag_dense_backward
@@ -1097,10 +1106,10 @@ def bags(table: Any, at: Any, offsets: Any, each: Any, grad: Any) -> Any:
     normal(5, 6),
     normal(5, 6, dtype=F16),
     lambda: torch.rand(6) / 9 + 0.05,
-    whole(6, below=99, dtype=torch.int32),
+    integers(6, below=99, dtype=torch.int32),
     dynamic=False,
 )
-def quantised(x: Any, h: Any, steps: Any, zeros: Any) -> Any:
+def fake_quantize(x: Any, h: Any, steps: Any, zeros: Any) -> Any:
     """Rounded to whole steps and back."""
     x, h = x * 9, h * 9
     return (
@@ -1111,15 +1120,17 @@ def quantised(x: Any, h: Any, steps: Any, zeros: Any) -> Any:
     )
 
 
-def edges(*more: float) -> Make:
+def edge_values(*more: float) -> MakeTensor:
     """Numbers of all sizes, and some to take care with."""
     return lambda: torch.cat([torch.randn(30) * 20, torch.tensor(more)])
 
 
 @case(
-    edges(0.0, -0.0, 30.0, -31.0, 1e5, -1e20), edges(0.0, -0.0, math.inf, math.nan, 1e-42, 3e38), normal(20, dtype=F64)
+    edge_values(0.0, -0.0, 30.0, -31.0, 1e5, -1e20),
+    edge_values(0.0, -0.0, math.inf, math.nan, 1e-42, 3e38),
+    normal(20, dtype=F64),
 )
-def functions_by_series(x: Any, f: Any, d: Any) -> Any:
+def series_functions(x: Any, f: Any, d: Any) -> Any:
     """Scaled Bessel functions, quantiles, fractions and exponents."""
     p = torch.cat([torch.sigmoid(x), torch.tensor([0.0, 1.0, 0.5, -1.0, 1e-38])])
     return (
@@ -1157,7 +1168,7 @@ def orthogonal_polynomials(x: Any, n: Any) -> Any:
 
 
 @case(lambda: torch.randn(16, 64, 64) + 100, lambda: torch.randn(4096, 24) * 3 - 7, dynamic=False)
-def variances_of_few_rows(x: Any, y: Any) -> Any:
+def split_variance(x: Any, y: Any) -> Any:
     """Cut in parts, each around its own mean, far from zero."""
     return (
         (x.var().float(), torch.var_mean(x), torch.var_mean(x, (0, 2), correction=0, keepdim=True)),
@@ -1166,7 +1177,7 @@ def variances_of_few_rows(x: Any, y: Any) -> Any:
 
 
 @case(lambda: torch.randn(6, 8)[::2, ::2], lambda: torch.randn(4)[::2], dynamic=False)
-def copies_that_keep_gaps(x: Any, y: Any) -> Any:
+def clone_keeps_gaps(x: Any, y: Any) -> Any:
     """What eager writes into a copy of a tensor with gaps has these gaps too."""
     return (
         torch.select_scatter(x, x[0] * 2, 0, 1),
@@ -1176,7 +1187,7 @@ def copies_that_keep_gaps(x: Any, y: Any) -> Any:
 
 
 @case(lambda: torch.randn(4, 2)[:, :1], lambda: torch.randn(2, 5)[:1])
-def strides_over_one_element(x: Any, y: Any) -> Any:
+def symbolic_stride_of_size_one(x: Any, y: Any) -> Any:
     """They are symbols that nothing tells, and do not matter."""
     z = y.transpose(0, 1)
     return z * z, (x + 1).squeeze(), z.round(), x.mT @ x
@@ -1184,12 +1195,12 @@ def strides_over_one_element(x: Any, y: Any) -> Any:
 
 @case(
     normal(3, 4),
-    whole(9),
+    integers(9),
     lambda: torch.arange(16, dtype=torch.uint8),
     lambda: torch.tensor([2, 0, 4, 6]),
     normal(4, 0),
 )
-def small_things(x: Any, n: Any, u: Any, counts: Any, none: Any) -> Any:
+def misc_edge_cases(x: Any, n: Any, u: Any, counts: Any, none: Any) -> Any:
     """Scalars, high powers of whole numbers, counted repeats, rolls through rows, and tests of nothing."""
     return (
         (
@@ -1207,7 +1218,7 @@ def small_things(x: Any, n: Any, u: Any, counts: Any, none: Any) -> Any:
 
 
 @case(normal(5, 3, 4), normal(3, 5, 4), normal(5, 3, 4), normal(6, dtype=F16), normal(6, dtype=F16))
-def between(x: Any, y: Any, w: Any, h: Any, g: Any) -> Any:
+def lerp(x: Any, y: Any, w: Any, h: Any, g: Any) -> Any:
     """Interpolation from the nearer end, of tensors in different orders."""
     z = y.transpose(0, 1)
     return (
@@ -1224,7 +1235,7 @@ def between(x: Any, y: Any, w: Any, h: Any, g: Any) -> Any:
     lambda: torch.cat([torch.rand(40) * 3, torch.tensor([0.0, -1.0, 1.0, 50.0, math.inf, math.nan])]),
     lambda: torch.cat([torch.linspace(-20, 9, 43), torch.tensor([math.inf, -math.inf, math.nan])]),
 )
-def second_kinds(x: Any, y: Any) -> Any:
+def bessel_k_and_airy(x: Any, y: Any) -> Any:
     """Bessel functions of the second kind, and Airy's."""
     special = torch.special
     return (
@@ -1247,35 +1258,35 @@ def incomplete_gammas(a: Any, x: Any) -> Any:
 
 
 @case(normal(5, 1, 3), normal(1, 6, 3))
-def nearest(x: Any, y: Any) -> Any:
+def nearest_pair_distance(x: Any, y: Any) -> Any:
     """Distances of all pairs, of which each row keeps the least."""
     far = (x - y).square().sum(-1)
     return far.amin(1), far.sqrt().exp().sum(0), ((x - y).abs().sum(-1) < 1).sum()
 
 
 @case(lambda: (torch.rand(1, 3, 7) > 0.5).as_strided((1, 3, 7), (7, 0, 0)))
-def one_element_a_row(x: Any) -> Any:
+def rows_of_one_element(x: Any) -> Any:
     """Sums over rows that hold one element each, stored beside what they are sums of."""
     y = torch.cat([x, x])
     return y, y.sum(2)
 
 
 @case(normal(5), normal(4, 6), dynamic=False)
-def read_fractions(x: Any, y: Any) -> Any:
+def float_items(x: Any, y: Any) -> Any:
     """Numbers that are read from tensors are handed to the kernels that compute with them."""
     most = x.max().item()
     return y * most + 1, y.half() * most, y / most - most, y.double() * (most * 2), x.sum().item() * y.sum()
 
 
-@case(lambda: torch.randn(2, 3, 4)[:1, :1, :1], lambda: torch.randn(6, 8)[::2, ::3], whole(3, below=1))
-def steps_that_no_size_tells(x: Any, y: Any, n: Any) -> Any:
+@case(lambda: torch.randn(2, 3, 4)[:1, :1, :1], lambda: torch.randn(6, 8)[::2, ::3], integers(3, below=1))
+def unbacked_strides(x: Any, y: Any, n: Any) -> Any:
     """What ATen makes of tensors with gaps lies as it likes, and is read where it lies."""
     sorted_rows = torch.sort(y, 1)[0]
     return x.index_fill(1, n, 1.0).sigmoid(), y.index_fill(0, n, 2.0) * 2, sorted_rows + 1, y.t().logcumsumexp(0)
 
 
 @case(normal(3, dtype=F16), normal(2, 70, dtype=F16), dynamic=False)
-def unscaled_gradients(x: Any, y: Any) -> Any:
+def gradient_scaler(x: Any, y: Any) -> Any:
     """What a gradient scaler does: gradients times a factor, whether all are finite, and its next scale."""
 
     def step(x: Any, y: Any, by: float, scale: float, steps: int) -> Any:

@@ -19,19 +19,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from engine.ir.aot import AotGraph
-from engine.ir.kernel import Program
-from engine.kernels.triton import emit
+from engine.ir.kernel import LoweredProgram
+from engine.kernels.triton import print_triton
 from engine.lowering import driver
 from engine.records.kernels import VerifyRecord
-from engine.runtime.interpret import verify
-from tests.engine.lowering.tracing import trace
+from engine.runtime.interpret import verify_kernels
+from tests.engine.lowering.tracing import trace_to_aten
 
 TARGET = "cuda:90"
 SAMPLES = 4
 """Sample inputs of each operator."""
 DTYPES = (torch.float32, torch.int64, torch.bool)
 """An operator is sampled with the first of these that it takes."""
-Lower = Callable[..., Program]
+Lower = Callable[..., LoweredProgram]
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Coverage:
     missing: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    different: list[str] = field(default_factory=list)
+    wrong_kernels: list[str] = field(default_factory=list)
     unverified: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -51,7 +51,7 @@ class Coverage:
         """Lowered nodes of those that count."""
         return self.lowered / max(self.counted, 1)
 
-    def add(self, program: Program) -> None:
+    def add(self, program: LoweredProgram) -> None:
         """Count one program."""
         record = program.record
         self.lowered += record.lowered
@@ -63,16 +63,16 @@ class Coverage:
         self.counted += sum(node.op == "call_function" for node in graph.module.graph.nodes)
         self.failed[str(error)] += 1
 
-    def check(self, name: str, program: Program, graph: AotGraph, inputs: tuple[Any, ...]) -> None:
+    def check(self, name: str, program: LoweredProgram, graph: AotGraph, inputs: tuple[Any, ...]) -> None:
         """Verify a program's kernels in the interpreter."""
-        self.judge(name, verify(program, graph, inputs))
+        self.count_outcomes(name, verify_kernels(program, graph, inputs))
 
-    def judge(self, name: str, results: Mapping[str, VerifyRecord]) -> None:
+    def count_outcomes(self, name: str, results: Mapping[str, VerifyRecord]) -> None:
         """Count what came of verifying one program's kernels."""
         for id, record in results.items():
             self.outcomes[record.outcome] += 1
             if record.outcome == "different":
-                self.different.append(f"{name} {id}: {record.note}")
+                self.wrong_kernels.append(f"{name} {id}: {record.note}")
             elif record.outcome == "not verifiable":
                 self.unverified[record.note] += 1
 
@@ -84,7 +84,7 @@ class Coverage:
             lines.append(
                 "  kernels in the interpreter: " + ", ".join(f"{n} {k}" for k, n in self.outcomes.most_common())
             )
-            lines += [f"  different: {text}" for text in self.different]
+            lines += [f"  different: {text}" for text in self.wrong_kernels]
             lines += [f"  {count:>4} {note}" for note, count in self.unverified.most_common()]
         return "\n".join(lines)
 
@@ -105,15 +105,15 @@ def operators(
             continue
         for name, function, args in _samples(operator, samples, dtypes):
             try:
-                graph = trace(function, args)
+                graph = trace_to_aten(function, args)
             except Exception:  # what depends on values of data, or is no function of tensors, has no graph
                 continue
-            _one(found, name, graph, args, is_verified=is_verified)
+            _lower_one(found, name, graph, args, is_verified=is_verified)
 
 
-def _one(found: Coverage, name: str, graph: AotGraph, args: tuple[Any, ...], *, is_verified: bool) -> None:
+def _lower_one(found: Coverage, name: str, graph: AotGraph, args: tuple[Any, ...], *, is_verified: bool) -> None:
     try:
-        program = driver.lower(graph, TARGET, emit)
+        program = driver.lower(graph, TARGET, print_triton)
     except driver.LoweringError as error:
         found.fail(graph, error)
         return
@@ -149,11 +149,11 @@ def _samples(
 
 
 @contextlib.contextmanager
-def _counting(found: Coverage) -> Iterator[None]:
+def _count_lowered_programs(found: Coverage) -> Iterator[None]:
     """Count whatever the compiler lowers meanwhile."""
     original: Lower = driver.lower
 
-    def counted(graph: AotGraph, target: str, printed: Any, **options: Any) -> Program:
+    def counted(graph: AotGraph, target: str, printed: Any, **options: Any) -> LoweredProgram:
         try:
             program = original(graph, target, printed, **options)
         except Exception as error:
@@ -172,18 +172,22 @@ def _counting(found: Coverage) -> Iterator[None]:
 def programs(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool = False) -> None:
     """The programs that every stage is tested with, with gradients where they have some."""
     import engine
-    from tests.programs import names
-    from tests.test_programs import repeat, run
+    from tests.programs import program_names
+    from tests.test_programs import recompiles_on_repeat, run
 
-    for name in names():
+    for name in program_names():
         if only and not name.startswith(only):
             continue
         for grad in (False, True):
-            with _counting(found), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+            with (
+                _count_lowered_programs(found),
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.suppress(Exception),
+            ):
                 ran = run(name, "triton", grad=grad)
-                repeat(ran, grad=grad)
+                recompiles_on_repeat(ran, grad=grad)
                 if is_verified:
-                    found.judge(name, engine.verify(ran.session))
+                    found.count_outcomes(name, engine.verify(ran.session))
 
 
 def transformers(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool = False) -> None:
@@ -198,10 +202,10 @@ def transformers(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bo
             model, inputs = made(name)
             model.train(train)
             engine.reset()
-            with _counting(found), engine.record() as session:
+            with _count_lowered_programs(found), engine.record() as session:
                 results(model, engine.compile(model, target=TARGET), inputs, train=train)
             if is_verified:
-                found.judge(f"{name} {'training' if train else 'inference'}", engine.verify(session))
+                found.count_outcomes(f"{name} {'training' if train else 'inference'}", engine.verify(session))
 
 
 SUBJECTS: dict[str, Callable[..., None]] = {"operators": operators, "programs": programs, "transformers": transformers}

@@ -15,48 +15,52 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.ir.tuning import USUAL, Answer, Chooser, Question, Templates
-from engine.kernels.cuts import cuts
-from engine.kernels.triton import emit
+from engine.ir.tuning import LIBRARY_CHOOSER, AlwaysTemplateChooser, ChoiceRequest, ChoiceResult, TemplateChooser
+from engine.kernels.cuts import candidate_blockings
+from engine.kernels.triton import print_triton
 from engine.lowering import blocks
-from engine.lowering.blocks import Cuts
+from engine.lowering.blocks import CandidateBlockings
 from engine.lowering.driver import lower
-from engine.runtime.launch import in_interpreter
-from engine.runtime.program import executable
-from tests.engine.lowering.attentions import ATTENTIONS
+from engine.runtime.launch import interpreter_launcher
+from engine.runtime.program import program_executor
+from tests.engine.lowering.attentions import ATTENTION_CASES
 from tests.engine.lowering.cases import CASES, Case
-from tests.engine.lowering.products import PRODUCTS
-from tests.engine.lowering.tracing import flat, trace
+from tests.engine.lowering.products import MATMUL_CASES
+from tests.engine.lowering.tracing import trace_to_aten, with_flat_results
 
 TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
-OF_SUMS = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}
+SUM_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}
 """The same for sums of products, whose operands were rounded otherwise, or in another order."""
 
 
 @dataclass
-class EachInTurn:
+class RoundRobinChooser:
     """Takes another of the ways at each question, so that many cases see them all."""
 
-    asked: int = 0
+    request_count: int = 0
 
-    def choose(self, question: Question) -> Answer:
+    def choose(self, question: ChoiceRequest) -> ChoiceResult:
         """The next position."""
-        self.asked += 1
-        return Answer(self.asked % len(question.ways))
+        self.request_count += 1
+        return ChoiceResult(self.request_count % len(question.candidates))
 
 
-def problems(case: Case, *, is_dynamic: bool, chooser: Chooser = USUAL, cuts: Cuts | None = None) -> list[str]:
+def mismatches(
+    case: Case, *, is_dynamic: bool, chooser: TemplateChooser = LIBRARY_CHOOSER, cuts: CandidateBlockings | None = None
+) -> list[str]:
     """What differs from eager, in words."""
     args = case.args()
-    wanted = flat(case.function)(*args)
-    graph = trace(case.function, args, is_dynamic=is_dynamic)
-    program = lower(graph, "cuda:90", emit, chooser=chooser, cuts=cuts)
-    found = executable(program, in_interpreter)(*case.args())
-    limits = TOLERANCES if chooser is USUAL else OF_SUMS
-    return [text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := difference(k, *pair, limits))]
+    wanted = with_flat_results(case.function)(*args)
+    graph = trace_to_aten(case.function, args, is_dynamic=is_dynamic)
+    program = lower(graph, "cuda:90", print_triton, chooser=chooser, candidate_blockings=cuts)
+    found = program_executor(program, interpreter_launcher)(*case.args())
+    limits = TOLERANCES if chooser is LIBRARY_CHOOSER else SUM_TOLERANCES
+    return [
+        text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := describe_mismatch(k, *pair, limits))
+    ]
 
 
-def difference(number: int, found: object, wanted: object, tolerances: Mapping[torch.dtype, float]) -> str:
+def describe_mismatch(number: int, found: object, wanted: object, tolerances: Mapping[torch.dtype, float]) -> str:
     """Why one result is wrong, empty if it is right."""
     if not isinstance(wanted, torch.Tensor):
         return "" if found == wanted else f"result {number}: {found} is not {wanted}"
@@ -75,17 +79,21 @@ def main() -> None:
     outcome: dict[str, list[str]] = {}
     names = [name for name in sys.argv[1:] if not name.startswith("--")]
     by_template, is_cut = "--templates" in sys.argv, "--cuts" in sys.argv
-    chooser: Chooser = Templates() if by_template else EachInTurn() if is_cut else USUAL
+    chooser: TemplateChooser = (
+        AlwaysTemplateChooser() if by_template else RoundRobinChooser() if is_cut else LIBRARY_CHOOSER
+    )
     if is_cut:
-        blocks.LEAST_MOVED = 0
-    for name, case in ({**PRODUCTS, **ATTENTIONS} if by_template else CASES).items():
+        blocks.MIN_TUNED_BYTES = 0
+    for name, case in ({**MATMUL_CASES, **ATTENTION_CASES} if by_template else CASES).items():
         if names and name not in names:
             continue
         for is_dynamic in (False, True):
             if is_dynamic and not case.can_be_dynamic:
                 continue
             try:
-                found = problems(case, is_dynamic=is_dynamic, chooser=chooser, cuts=cuts if is_cut else None)
+                found = mismatches(
+                    case, is_dynamic=is_dynamic, chooser=chooser, cuts=candidate_blockings if is_cut else None
+                )
             except Exception:
                 found = [traceback.format_exc()[-1500:]]
             outcome[f"{name}:{'dynamic' if is_dynamic else 'static'}"] = found

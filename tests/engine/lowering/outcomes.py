@@ -13,8 +13,8 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 
 @functools.cache
-def outcomes(*flags: str) -> dict[str, list[str]]:
-    """By the name of a case, what the process found wrong: for all cases at once. ``flags`` choose other cases (``in_interpreter``)."""
+def run_in_interpreter(*flags: str) -> dict[str, list[str]]:
+    """By the name of a case, what the process found wrong: for all cases at once. ``flags`` choose other cases (``interpreter_launcher``)."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.lowering.in_interpreter", *flags],
         cwd=ROOT,

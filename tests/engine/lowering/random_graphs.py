@@ -14,11 +14,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.launch import in_interpreter
-from engine.runtime.program import executable
-from tests.engine.lowering.tracing import flat, trace
+from engine.runtime.launch import interpreter_launcher
+from engine.runtime.program import program_executor
+from tests.engine.lowering.tracing import trace_to_aten, with_flat_results
 
 Step = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -55,13 +55,13 @@ FLOATS: dict[str, Step] = {
     "largest": lambda x, d: x.amax(d),
     "softmax": lambda x, d: x.softmax(d),
     "variance": lambda x, d: x.var(d, correction=0, keepdim=True) + x,
-    "running": lambda x, d: x.cumsum(d),
+    "cumsum_and_triangles": lambda x, d: x.cumsum(d),
     "running largest": lambda x, d: x.cummax(d).values,
     "written": lambda x, d: torch.select_scatter(x, x.select(d, 0) * 3, d, -1),
     "added": lambda x, d: x.index_add(d, torch.arange(x.shape[d]) // 2, x),
     "changed": lambda x, d: x.clone().mul_(2).add_(x),
 }
-JUMPS: dict[str, Step] = {
+DISCONTINUOUS: dict[str, Step] = {
     "rounded": lambda x, d: x.round().clamp(-3, 3),
     "wholes": lambda x, d: x.clamp(-9, 9).to(torch.int32),
     "place": lambda x, d: x.argmax(d, keepdim=True) - x,
@@ -70,7 +70,7 @@ JUMPS: dict[str, Step] = {
     "positive": lambda x, d: x > 0,
 }
 """Of numbers with more than 16 bits, whose last bits decide less often."""
-WHOLES: dict[str, Step] = {
+INTEGERS: dict[str, Step] = {
     "a third": lambda x, d: x // 3,
     "rest": lambda x, d: x % 4,
     "some bits": lambda x, d: (x & 6) ^ 1,
@@ -80,21 +80,21 @@ WHOLES: dict[str, Step] = {
     "sum": lambda x, d: x + x.sum(d, keepdim=True),
     "largest": lambda x, d: x.amax(d),
     "place": lambda x, d: x.argmin(d),
-    "running": lambda x, d: x.cumsum(d),
+    "cumsum_and_triangles": lambda x, d: x.cumsum(d),
     "many": lambda x, d: x > 2,
     "chosen": lambda x, d: torch.where(x > 1, x, x.flip(d)),
     "added": lambda x, d: x.index_add(d, torch.arange(x.shape[d]) // 2, x),
     "changed": lambda x, d: x.clone().mul_(2).add_(x),
 }
-TRUTHS: dict[str, Step] = {
+BOOLS: dict[str, Step] = {
     "opposite": lambda x, d: ~x,
     "any": lambda x, d: x.any(d),
     "all": lambda x, d: x.all(d, keepdim=True) | x,
     "how many": lambda x, d: x.sum(d),
-    "running": lambda x, d: x.cumsum(d),
+    "cumsum_and_triangles": lambda x, d: x.cumsum(d),
     "numbers": lambda x, d: torch.where(x, 1.5, -2.0),
 }
-NAMES = sorted({*VIEWS, *FLOATS, *JUMPS, *WHOLES, *TRUTHS})
+NAMES = sorted({*VIEWS, *FLOATS, *DISCONTINUOUS, *INTEGERS, *BOOLS})
 TYPES = (
     torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
@@ -119,20 +119,20 @@ def graphs(draw: st.DrawFn) -> Graph:
     return (x.permute(*reversed(range(len(shape)))) if draw(st.booleans()) else x), steps, draw(st.booleans())
 
 
-def steps_for(x: torch.Tensor, *, has_halves: bool) -> dict[str, Step]:
+def available_steps(x: torch.Tensor, *, has_halves: bool) -> dict[str, Step]:
     """What can be done with numbers of this type so that the result is told by them."""
     if x.dtype is torch.bool:
-        return {**VIEWS, **TRUTHS}
+        return {**VIEWS, **BOOLS}
     if not x.is_floating_point():
-        return {**VIEWS, **WHOLES}
-    return {**VIEWS, **FLOATS} if has_halves else {**VIEWS, **FLOATS, **JUMPS}
+        return {**VIEWS, **INTEGERS}
+    return {**VIEWS, **FLOATS} if has_halves else {**VIEWS, **FLOATS, **DISCONTINUOUS}
 
 
-def applied(x: torch.Tensor, steps: list[tuple[str, int]]) -> tuple[torch.Tensor, ...]:
+def apply_steps(x: torch.Tensor, steps: list[tuple[str, int]]) -> tuple[torch.Tensor, ...]:
     """The last two values; a step that would make too much, or is for another type, is left out."""
     values = [x]
     for name, dim in steps:
-        known = steps_for(values[-1], has_halves=any(v.dtype in HALVES for v in values))
+        known = available_steps(values[-1], has_halves=any(v.dtype in HALVES for v in values))
         if name in known and values[-1].dim() and values[-1].numel() < LARGEST and values[-1].dim() < 5:
             values.append(known[name](values[-1], dim % values[-1].dim()))
     return tuple(values[1:][-2:])
@@ -143,10 +143,10 @@ def applied(x: torch.Tensor, steps: list[tuple[str, int]]) -> tuple[torch.Tensor
 def check(case: Graph) -> None:
     """A graph's results are eager's: whole numbers exactly, floats within their rounding."""
     x, steps, is_dynamic = case
-    function: Any = lambda x: applied(x, steps)  # noqa: E731
-    wanted = flat(function)(x)
-    graph = trace(function, (x,), is_dynamic=is_dynamic)
-    found = executable(lower(graph, "cuda:90", emit), in_interpreter)(x)
+    function: Any = lambda x: apply_steps(x, steps)  # noqa: E731
+    wanted = with_flat_results(function)(x)
+    graph = trace_to_aten(function, (x,), is_dynamic=is_dynamic)
+    found = program_executor(lower(graph, "cuda:90", print_triton), interpreter_launcher)(x)
     has_halves = x.dtype in HALVES or {"narrow", "halves"} & {name for name, _ in steps}
     for mine, value in zip(found, wanted, strict=True):
         largest = max(1.0, float(value.double().abs().max())) if value.numel() else 1.0

@@ -14,29 +14,29 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from engine import errors, pipeline
 from engine.api import make_options
 from engine.ir.aot import AotGraph
-from engine.ir.kernel import Program
+from engine.ir.kernel import LoweredProgram
 from engine.kernels.targets import compile_kernel
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
 from engine.records.session import CompilationRecord
-from engine.runtime.interpret import verify
-from engine.runtime.program import executable
-from tests.engine.lowering.tracing import trace
+from engine.runtime.interpret import verify_kernels
+from engine.runtime.program import program_executor
+from tests.engine.lowering.tracing import trace_to_aten
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 F16, F32 = torch.float16, torch.float32
 
 
-def imagined(function: Callable[..., Any], *made: tuple[tuple[int, ...], torch.dtype]) -> Program:
+def lower_fake_inputs(function: Callable[..., Any], *made: tuple[tuple[int, ...], torch.dtype]) -> LoweredProgram:
     """The program for tensors that have no memory."""
     mode = FakeTensorMode()
     with mode:
         fakes = tuple(torch.empty(shape, dtype=dtype) for shape, dtype in made)
         module = make_fx(lambda *args: (function(*args),), tracing_mode="real")(*fakes)
-    return lower(AotGraph(module, fakes, "0/0"), "cuda:90", emit)
+    return lower(AotGraph(module, fakes, "0/0"), "cuda:90", print_triton)
 
 
-HUGE: dict[str, tuple[Any, ...]] = {
+HUGE_TENSORS: dict[str, tuple[Any, ...]] = {
     "elementwise": (lambda x: x * 2 + 1, ((2**31 + 8,), F16)),
     "rows": (lambda x: x.sum(-1), ((70_000, 40_000), F16)),
     "look-up": (lambda x, at: x[at], ((3_000_000, 1_000), F32), ((8,), torch.int64)),
@@ -45,11 +45,11 @@ HUGE: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize("name", HUGE_TENSORS)
 def test_more_than_two_billion_elements_are_indexed_in_64_bits(name: str) -> None:
     """Positions are 64 bits wide as soon as one does not fit in 32, and the kernels compile."""
-    function, *made = HUGE[name]
-    program = imagined(function, *made)
+    function, *made = HUGE_TENSORS[name]
+    program = lower_fake_inputs(function, *made)
     (kernel,) = program.kernels
     assert "tl.program_id(0).to(tl.int64)" in kernel.text
     assert not compile_kernel(kernel, "cuda:90").error
@@ -57,17 +57,17 @@ def test_more_than_two_billion_elements_are_indexed_in_64_bits(name: str) -> Non
 
 def test_positions_that_fit_are_32_bits_wide() -> None:
     """Most kernels pay nothing for those that do not."""
-    assert "int64" not in imagined(lambda x: x * 2, ((2**20, 2**10), F32)).kernels[0].text
+    assert "int64" not in lower_fake_inputs(lambda x: x * 2, ((2**20, 2**10), F32)).kernels[0].text
 
 
 def test_no_grid_is_longer_than_a_device_takes() -> None:
     """The second dimension of a grid ends at 65,535, however long the rows."""
     for shape in ((64, 6_000_000), (6_000_000, 64)):
-        for kernel in imagined(lambda x: x.t().contiguous(), (shape, F16)).kernels:
+        for kernel in lower_fake_inputs(lambda x: x.t().contiguous(), (shape, F16)).kernels:
             assert all(int(size) <= 65_535 for size in kernel.grid[1:])
 
 
-ODD: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
+ODD_LAYOUTS: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
     "no elements": lambda: (torch.randn(0, 4), torch.randn(0, 4)),
     "no elements in rows": lambda: (torch.randn(4, 0), torch.randn(4, 0)),
     "no dimensions": lambda: (torch.randn(()), torch.randn(())),
@@ -79,17 +79,17 @@ ODD: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", ODD_LAYOUTS)
 def test_odd_layouts_are_read_as_they_are(name: str) -> None:
     """Kernels read them by their strides, or there is nothing to launch."""
-    args = ODD[name]()
+    args = ODD_LAYOUTS[name]()
 
     def function(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x * 2 + y, torch.relu(x).sum(), (x + 1).t()
 
-    graph = trace(function, args)
-    program = lower(graph, "cuda:90", emit)
-    assert {r.outcome for r in verify(program, graph, args).values()} <= {"equal", "close"}
+    graph = trace_to_aten(function, args)
+    program = lower(graph, "cuda:90", print_triton)
+    assert {r.outcome for r in verify_kernels(program, graph, args).values()} <= {"equal", "close"}
     assert bool(program.kernels) == bool(args[0].numel()) or name.startswith("no elements")
 
 
@@ -98,7 +98,7 @@ def test_odd_layouts_are_read_as_they_are(name: str) -> None:
 )
 def test_types_without_loops_are_left_to_aten(dtype: torch.dtype, word: str) -> None:
     """The reason names the type."""
-    program = imagined(lambda x: x.clone(), ((8, 8), dtype))
+    program = lower_fake_inputs(lambda x: x.clone(), ((8, 8), dtype))
     (call,) = program.record.externs
     assert word in call.reason
     assert not program.kernels
@@ -110,19 +110,19 @@ def test_a_kernel_that_cannot_be_built_is_named() -> None:
     def refuse(source: Any, misaligned: frozenset[str]) -> Any:
         raise RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448.\nmore")
 
-    program = lower(trace(lambda x: torch.softmax(x, -1), (torch.randn(4, 8),)), "cuda:90", emit)
+    program = lower(trace_to_aten(lambda x: torch.softmax(x, -1), (torch.randn(4, 8),)), "cuda:90", print_triton)
     with pytest.raises(
-        errors.UnbuiltKernel, match=r"softmax_kernel could not be built: RuntimeError: out of resource.*232448\.$"
+        errors.KernelBuildError, match=r"softmax_kernel could not be built: RuntimeError: out of resource.*232448\.$"
     ):
-        executable(program, refuse)
+        program_executor(program, refuse)
 
 
 def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: torch.Tensor) -> tuple[Any, Any]:
     """What the pipeline makes of a function for a GPU whose kernels ``bind`` makes, and what it gathered."""
-    monkeypatch.setattr("engine.runtime.program.executable.__defaults__", (bind,))
-    graph = trace(function, (x,))
-    work = pipeline._Work(
-        "0/0", lambda: None, pipeline._Timings(None, "0/0"), [], CompilationRecord("0/0", "0", "first")
+    monkeypatch.setattr("engine.runtime.program.program_executor.__defaults__", (bind,))
+    graph = trace_to_aten(function, (x,))
+    work = pipeline._CompilationState(
+        "0/0", lambda: None, pipeline._StageTimer(None, "0/0"), [], CompilationRecord("0/0", "0", "first")
     )
     return pipeline.Pipeline(make_options("triton"))._lower(graph, work, on_gpu=True), work
 

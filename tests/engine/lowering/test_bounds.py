@@ -12,11 +12,11 @@ import torch
 
 import engine
 from engine.ir.files import cell_names
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.interpreted import Pointer, Trial
-from engine.runtime.pool import Pool, WorkerFailed
-from tests.engine.lowering.tracing import trace
+from engine.runtime.interpreted import BufferArgument, KernelTrial
+from engine.runtime.pool import WorkerFailed, WorkerPool
+from tests.engine.lowering.tracing import trace_to_aten
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 F = torch.nn.functional
@@ -44,37 +44,43 @@ def look_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", LOOK_UPS)
 def test_every_look_up_is_checked(name: str) -> None:
     """Whatever reads or writes at places that come from data checks them once."""
-    program = lower(trace(LOOK_UPS[name], (TABLE, GOOD.clamp(max=3))), "cuda:90", emit)
+    program = lower(trace_to_aten(LOOK_UPS[name], (TABLE, GOOD.clamp(max=3))), "cuda:90", print_triton)
     assert not program.record.externs
     assert any(CHECK in k.text for k in program.kernels)
 
 
 def test_places_that_are_known_need_no_check() -> None:
     """Positions that loops count are in bounds."""
-    program = lower(trace(lambda t: t[torch.arange(3)] + t[1:4], (TABLE,)), "cuda:90", emit)
+    program = lower(trace_to_aten(lambda t: t[torch.arange(3)] + t[1:4], (TABLE,)), "cuda:90", print_triton)
     assert not any(CHECK in k.text for k in program.kernels)
 
 
 @pytest.mark.parametrize(("at", "fails"), [(GOOD, False), (BAD, True), (torch.tensor([0, -6]), True)])
 def test_a_kernel_stops(at: torch.Tensor, fails: bool) -> None:
     """The interpreter, like a device, goes no further than an index that is out of bounds."""
-    (kernel,) = lower(trace(lambda table, at: table[at], (TABLE, GOOD)), "cuda:90", emit).kernels
+    (kernel,) = lower(trace_to_aten(lambda table, at: table[at], (TABLE, GOOD)), "cuda:90", print_triton).kernels
     values = {"arg0_1": TABLE, "arg1_1": at}
     arguments = tuple(
-        Pointer(
-            a.name, a.buffer, *_facts(values.get(a.buffer, torch.empty(2, 4))), values.get(a.buffer), written=a.written
+        BufferArgument(
+            a.name,
+            a.buffer,
+            *_facts(values.get(a.buffer, torch.empty(2, 4))),
+            values.get(a.buffer),
+            written=a.is_written,
         )
         if a.kind == "pointer"
         else a.value
         for a in kernel.args
     )
-    pool = Pool(1, {"TRITON_INTERPRET": "1"})
-    trial = Trial(kernel.name, kernel.text, arguments, (1, 1, 1))  # type: ignore[arg-type]
+    pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
+    trial = KernelTrial(kernel.name, kernel.text, arguments, (1, 1, 1))  # type: ignore[arg-type]
     if not fails:
-        assert torch.equal(pool.call("engine.runtime.interpreted:run_trial", (trial,)).written["index"], TABLE[at])
+        assert torch.equal(
+            pool.call("engine.runtime.interpreted:run_and_compare", (trial,)).written["index"], TABLE[at]
+        )
         return
     with pytest.raises(WorkerFailed, match="index out of bounds"):
-        pool.call("engine.runtime.interpreted:run_trial", (trial,))
+        pool.call("engine.runtime.interpreted:run_and_compare", (trial,))
 
 
 def _facts(value: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:

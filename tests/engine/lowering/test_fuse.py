@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from engine.ir.kernel import Extern, Launch, Program, Ref
+from engine.ir.kernel import AtenCall, BufferRef, Launch, LoweredProgram
 from engine.kernels.tell import kernel_records
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import LoweringError, lower
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 F = nn.functional
 
 
-def lowered(function: Callable[..., Any], *args: torch.Tensor, is_dynamic: bool = False) -> Program:
+def lowered(function: Callable[..., Any], *args: torch.Tensor, is_dynamic: bool = False) -> LoweredProgram:
     """The program of a function."""
-    return lower(trace(function, args, is_dynamic=is_dynamic), "cuda:90", emit)
+    return lower(trace_to_aten(function, args, is_dynamic=is_dynamic), "cuda:90", print_triton)
 
 
 def test_masked_softmax_is_one_kernel() -> None:
@@ -43,7 +43,7 @@ def test_layer_norm_with_residual_is_one_kernel() -> None:
 
     program = lowered(function, x, x.clone(), w, w.clone())
     (kernel,) = program.kernels
-    assert sum(a.written for a in kernel.args) == 2
+    assert sum(a.is_written for a in kernel.args) == 2
     assert program.record.lowered == program.record.total
 
 
@@ -56,13 +56,13 @@ def test_layer_norm_with_residual_is_one_kernel() -> None:
     ],
     ids=["a sum of it", "a result of its own", "as large as it"],
 )
-def test_what_is_made_of_a_stored_tensor_is_computed_beside_it(function: Callable[..., Any], numbers: int) -> None:
+def test_reader_of_a_stored_tensor_joins_its_kernel(function: Callable[..., Any], numbers: int) -> None:
     """Where the kernel that reads it waits for a call that is given that tensor: it need not be read again, unless that costs less."""
     program = lowered(function, torch.randn(32, 32))
     assert 0 <= sum(k.bytes_moved or 0 for k in program.kernels) // 4 - numbers <= 64
 
 
-def test_short_sums_are_written_out_where_they_are_reduced_again() -> None:
+def test_short_sums_are_unrolled_into_reductions() -> None:
     """The distances of all pairs of points are never in memory, only each point's nearest; where they are wanted themselves they are a sum."""
     x, y = torch.randn(40, 1, 3), torch.randn(1, 50, 3)
     (kernel,) = lowered(lambda x, y: (x - y).square().sum(-1).sqrt().amin(1), x, y).kernels
@@ -84,7 +84,7 @@ def test_pointwise_between_library_calls_is_one_kernel() -> None:
     program = lowered(
         lambda x, w, v: (F.gelu(x @ w) * 2 + 1) @ v, torch.randn(8, 16), torch.randn(16, 32), torch.randn(32, 4)
     )
-    assert [type(s) for s in program.steps] == [Extern, Launch, Extern]
+    assert [type(s) for s in program.steps] == [AtenCall, Launch, AtenCall]
     assert all(e.is_library for e in program.record.externs)
 
 
@@ -93,7 +93,7 @@ def test_views_cost_nothing() -> None:
     program = lowered(
         lambda x: x.view(2, 6, 4, 8).transpose(1, 2) @ x.view(2, 6, 4, 8).permute(0, 2, 3, 1), torch.randn(2, 6, 32)
     )
-    assert sum(isinstance(s, Extern) for s in program.steps) == 1
+    assert sum(isinstance(s, AtenCall) for s in program.steps) == 1
 
 
 def test_costly_values_are_not_computed_twice() -> None:
@@ -134,7 +134,7 @@ def test_a_split_variance_reads_its_input_once() -> None:
     assert sum(k.bytes_moved or 0 for k in program.kernels) < 1.1 * x.nbytes
 
 
-def test_the_reason_of_a_refusal_is_told_once_for_each_kernel() -> None:
+def test_a_refusal_is_recorded_once_per_kernel() -> None:
     """A sum before a product and after it: that the product stands between is told, and nothing about the order of walking."""
 
     def function(x: Any, y: Any, w: Any) -> Any:
@@ -161,7 +161,7 @@ def test_no_cycle_through_a_library_call() -> None:
         return y + y @ w
 
     kinds = [type(s) for s in lowered(function, torch.randn(8, 8), torch.randn(8, 8)).steps]
-    assert kinds == [Launch, Extern, Launch]
+    assert kinds == [Launch, AtenCall, Launch]
 
 
 def test_every_decision_has_a_sentence() -> None:
@@ -188,7 +188,7 @@ def test_outputs_that_are_views_share_memory() -> None:
     """An output that is a view of something in memory is not copied."""
     program = lowered(lambda x: (x * 2).t(), torch.randn(4, 6))
     (output,) = program.outputs
-    assert isinstance(output, Ref)
+    assert isinstance(output, BufferRef)
     assert output.stride == (1, 6)
     assert len(program.kernels) == 1
 
@@ -198,7 +198,7 @@ def test_one_program_serves_all_sizes() -> None:
     program = lowered(lambda x: torch.softmax(x * 2, -1), torch.randn(5, 40), is_dynamic=True)
     (kernel,) = program.kernels
     assert {a.kind for a in kernel.args} == {"pointer", "size", "constexpr"}
-    assert set(program.symbols.values()) == {(0, 0), (0, 1)}
+    assert set(program.symbol_sources.values()) == {(0, 0), (0, 1)}
 
 
 def test_provenance_reaches_the_aten_nodes() -> None:
@@ -227,11 +227,11 @@ def test_a_decomposed_operator_keeps_its_origin() -> None:
 
 def test_a_graph_that_mutates_is_refused() -> None:
     """Lowering takes functional graphs only, and says so."""
-    graph = trace(lambda x: x + 1, (torch.randn(3),))
+    graph = trace_to_aten(lambda x: x + 1, (torch.randn(3),))
     node = next(n for n in graph.module.graph.nodes if n.op == "call_function")
     node.target = torch.ops.aten.add_.Tensor
     with pytest.raises(LoweringError, match="not functional"):
-        lower(graph, "cuda:90", emit)
+        lower(graph, "cuda:90", print_triton)
 
 
 def test_the_program_reads_as_python() -> None:
@@ -275,7 +275,7 @@ def test_numbers_that_compare_equal_are_not_the_same_kernel() -> None:
     assert [k.id for k in program.kernels] == ["k0", "k1"]
 
 
-def test_the_record_of_a_shared_kernel_tells_of_every_launch() -> None:
+def test_the_record_of_a_shared_kernel_lists_every_launch() -> None:
     """One record a distinct kernel: it holds the nodes of all its launches, and each operation names those behind it in any."""
     w = torch.randn(16, 16)
     program = lowered(_blocks, torch.randn(8, 16), w, w.clone(), torch.randn(16), torch.randn(16))
@@ -283,7 +283,7 @@ def test_the_record_of_a_shared_kernel_tells_of_every_launch() -> None:
     assert [len(shared.launches), len(single.launches)] == [3, 1]
     assert set(shared.fused_nodes) == {n for launch in shared.launches for n in launch.nodes}
     assert {o for op in shared.ops for o in op.origins} == set(shared.fused_nodes)
-    assert all(launch.buffers and set(launch.buffers) < set(shared.launch or {}) for launch in shared.launches)
+    assert all(launch.buffers and set(launch.buffers) < set(shared.launch_args or {}) for launch in shared.launches)
 
 
 def test_rows_that_a_library_multiplies_begin_at_whole_lines() -> None:

@@ -16,16 +16,16 @@ import torch.nn.functional as F
 
 import engine
 from engine.ir.aot import AotGraph
-from engine.ir.kernel import Program
-from engine.ir.store import Store
-from engine.kernels.triton import emit
+from engine.ir.kernel import LoweredProgram
+from engine.ir.store import DiskStore
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.lowering.kept import kept
+from engine.lowering.kept import load_or_lower
 from engine.records.base import to_json
 from engine.records.session import CompilationRecord
-from engine.runtime.interpret import verify
+from engine.runtime.interpret import verify_kernels
 from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
@@ -52,24 +52,24 @@ def _compiled(fn: Callable[..., Any], **options: Any) -> CompilationRecord:
     return found
 
 
-def _notes(fn: Callable[..., Any], **options: Any) -> list[str]:
+def _cache_notes(fn: Callable[..., Any], **options: Any) -> list[str]:
     found = _compiled(fn, **options)
-    return [r.cache for r in (found.lowering, found.backward) if r is not None]
+    return [r.cache for r in (found.lowering, found.backward_lowering) if r is not None]
 
 
 def _text(found: CompilationRecord) -> str:
     kernels = [replace(k, targets=()) for k in found.kernels]  # compiled for targets behind the scenes
-    told = "".join(map(to_json, [r for r in (found.lowering, found.backward, *kernels) if r is not None]))
+    told = "".join(map(to_json, [r for r in (found.lowering, found.backward_lowering, *kernels) if r is not None]))
     return told.replace(f":{found.id}:", ":here:").replace("kept on disk", "read from disk")
 
 
-def test_what_is_read_is_what_was_lowered() -> None:
+def test_cached_program_equals_lowered_program() -> None:
     """Kernels, their origins, decisions and passes of forward and backward are told alike, whether lowered or read."""
     made, read = _compiled(trains), _compiled(trains)
     assert made.lowering is not None
-    assert read.backward is not None
+    assert read.backward_lowering is not None
     assert made.lowering.cache == "kept on disk"
-    assert read.backward.cache == "read from disk"
+    assert read.backward_lowering.cache == "read from disk"
     assert made.kernels
     assert made.id != ""
     assert _text(made) == _text(read)
@@ -90,16 +90,16 @@ def test_a_later_compilation_has_ids_of_its_own() -> None:
     assert all(f":{second.id}:" in op.id for k in second.kernels for op in k.ops)
 
 
-def test_programs_come_back(tmp_path: pathlib.Path) -> None:
+def test_programs_round_trip(tmp_path: pathlib.Path) -> None:
     """Of nearly every kind of program what is read equals what was lowered, field by field; of the rest it is said why it is not kept."""
-    store = Store(tmp_path / "programs")
+    store = DiskStore(tmp_path / "programs")
     others = []
     for name, case in CASES.items():
-        graph = trace(case.function, case.args())
-        made = lower(graph, "cuda:90", emit)
+        graph = trace_to_aten(case.function, case.args())
+        made = lower(graph, "cuda:90", print_triton)
 
-        def program(graph: AotGraph = graph, made: Program = made) -> Program:
-            return kept(graph, lambda: made, store, [], fused_random=False, tells=False)
+        def program(graph: AotGraph = graph, made: LoweredProgram = made) -> LoweredProgram:
+            return load_or_lower(graph, lambda: made, store, [], fused_random=False, with_reference=False)
 
         first, second = program(), program()
         if first.record.cache.startswith("not kept on disk: "):
@@ -107,38 +107,41 @@ def test_programs_come_back(tmp_path: pathlib.Path) -> None:
             continue
         assert (first.record.cache, second.record.cache) == ("kept on disk", "read from disk")
         read = replace(second, record=replace(second.record, passes=made.record.passes, cache=""))
-        assert repr(read) == repr(replace(made, reference=None)), name
+        assert repr(read) == repr(replace(made, reference_graph=None)), name
     assert len(others) <= len(CASES) // 20, others
 
 
-@pytest.mark.parametrize("name", ["added_anywhere", "equal_blocks"])
-def test_what_is_read_is_verified(name: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", ["scatter_add_and_index_add", "equal_blocks"])
+def test_cached_program_is_verified(name: str, tmp_path: pathlib.Path) -> None:
     """With what is needed to tell, kernels that were read are compared with ATen as those that were lowered are."""
     case = CASES[name]
-    graph = trace(case.function, case.args())
-    store = Store(tmp_path / "programs")
+    graph = trace_to_aten(case.function, case.args())
+    store = DiskStore(tmp_path / "programs")
     found = [
-        kept(graph, lambda: lower(graph, "cuda:90", emit), store, [], fused_random=False, tells=True) for _ in range(2)
+        load_or_lower(
+            graph, lambda: lower(graph, "cuda:90", print_triton), store, [], fused_random=False, with_reference=True
+        )
+        for _ in range(2)
     ]
     assert found[1].record.cache == "read from disk"
-    outcomes = [{k: r.outcome for k, r in verify(p, graph, case.args()).items()} for p in found]
+    outcomes = [{k: r.outcome for k, r in verify_kernels(p, graph, case.args()).items()} for p in found]
     assert outcomes[0]
     assert outcomes[0] == outcomes[1]
 
 
-def test_what_decides_the_program_is_in_the_key() -> None:
+def test_cache_key_covers_what_decides_the_program() -> None:
     """Another target, another option, other code: each has a program of its own."""
 
     def otherwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(F.softmax(x @ w + torch.tensor(0.25), -1), (4,)).sum()
 
-    assert _notes(trains) == ["kept on disk"] * 2
-    assert _notes(otherwise)[0] == "kept on disk"
-    assert _notes(trains, target="cuda:80") == ["kept on disk"] * 2
-    assert _notes(trains) == ["read from disk"] * 2
+    assert _cache_notes(trains) == ["kept on disk"] * 2
+    assert _cache_notes(otherwise)[0] == "kept on disk"
+    assert _cache_notes(trains, target="cuda:80") == ["kept on disk"] * 2
+    assert _cache_notes(trains) == ["read from disk"] * 2
 
 
-def test_sizes_that_vary_are_read() -> None:
+def test_dynamic_sizes_are_cached() -> None:
     """A program over symbols is read where its symbols, what is known of them, and the sizes at hand are the same."""
     notes = []
     for _ in range(2):
@@ -177,25 +180,25 @@ def test_an_operator_whose_fake_reads_an_object_is_named() -> None:
 def test_switched_off_it_does_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written, and the record is silent."""
     monkeypatch.setattr(engine.config, "disk_cache", False)
-    assert _notes(trains) == ["", ""]
+    assert _cache_notes(trains) == ["", ""]
     assert not (tmp_path / "compile-explorer").exists()
 
 
-class _Bomb:
+class _RaisesOnUnpickle:
     def __reduce__(self) -> Any:
         return (os._exit, (3,))
 
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+CORRUPTIONS: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[: len(data) // 2],
     "tampered": lambda data: data.replace(b"tl.load", b"tl.sore"),
-    "pickled": lambda _: pickle.dumps(_Bomb()),
+    "pickled": lambda _: pickle.dumps(_RaisesOnUnpickle()),
     "empty": lambda _: b"",
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damaged_and_foreign_files_are_not_looked_into(folder: pathlib.Path, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("damage", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+def test_damaged_and_foreign_files_are_not_loaded(folder: pathlib.Path, damage: Callable[[bytes], bytes]) -> None:
     """They are lowered anew and written over, with the reason in the record."""
     made = _text(_compiled(trains))
     files = [p for p in folder.iterdir() if p.name != "key"]
@@ -207,4 +210,4 @@ def test_damaged_and_foreign_files_are_not_looked_into(folder: pathlib.Path, dam
     assert again.lowering is not None
     assert again.lowering.cache == "made anew: a file in the cache was damaged, or written by somebody else"
     assert _text(again).replace(again.lowering.cache, "read from disk") == made
-    assert _notes(trains) == ["read from disk"] * 2
+    assert _cache_notes(trains) == ["read from disk"] * 2

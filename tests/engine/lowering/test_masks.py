@@ -5,37 +5,37 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from engine.graph.composites import operator
-from engine.kernels.triton import emit
+from engine.graph.composites import composite_op
+from engine.kernels.triton import print_triton
 from engine.lowering.decompose import decompose
 from engine.lowering.driver import lower
-from engine.lowering.masks import masks_as_numbers
-from tests.engine.lowering.tracing import trace
+from engine.lowering.masks import bool_to_bias_mask
+from tests.engine.lowering.tracing import trace_to_aten
 
 
-def twice(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def two_attentions(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Two attentions under one mask, and one under its opposite."""
-    attention = operator("attention")
+    attention = composite_op("attention")
     first = attention(x, x, x, mask)
     return attention(first, x, x, mask), attention(x, x, x, mask.logical_not()), attention(x, x, x, None, 0.0, True)
 
 
-def plain(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def two_attentions_eager(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The same in eager."""
     attention = F.scaled_dot_product_attention
     first = attention(x, x, x, mask)
     return attention(first, x, x, mask), attention(x, x, x, mask.logical_not()), attention(x, x, x, is_causal=True)
 
 
-def test_each_mask_once() -> None:
+def test_each_mask_is_converted_once() -> None:
     """Results are eager's, also where a row sees nothing; each mask is stored once, in the attention's type."""
     torch.manual_seed(0)
     x, mask = torch.randn(2, 3, 5, 8), torch.rand(1, 1, 5, 5) > 0.4
     mask[..., 2, :] = False
     mask[..., 3, :] = True
-    graph = trace(twice, (x, mask))
-    for made, wanted in zip(masks_as_numbers(decompose(graph))(x, mask), plain(x, mask), strict=True):
+    graph = trace_to_aten(two_attentions, (x, mask))
+    for made, wanted in zip(bool_to_bias_mask(decompose(graph))(x, mask), two_attentions_eager(x, mask), strict=True):
         torch.testing.assert_close(made, wanted, equal_nan=True)
-    program = lower(graph, "cuda:90", emit)
+    program = lower(graph, "cuda:90", print_triton)
     numbers = [b for name, b in program.buffers.items() if "numbers" in name]
     assert [(b.dtype, b.shape) for b in numbers] == [(torch.float32, (1, 1, 5, 5))] * 2

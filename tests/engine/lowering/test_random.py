@@ -9,18 +9,18 @@ import pytest
 import torch
 
 import engine
-from engine.ir.kernel import Extern
+from engine.ir.kernel import AtenCall
 from engine.ir.philox import random_bits, random_seeds, random_uniform
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.interpret import verify
-from tests.engine.lowering.tracing import trace
+from engine.runtime.interpret import verify_kernels
+from tests.engine.lowering.tracing import trace_to_aten
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 F = torch.nn.functional
 
 
-def drawn(x: Any) -> Any:
+def random_ops(x: Any) -> Any:
     """Every kind of random number that kernels draw."""
     return (
         (F.dropout(torch.relu(x), 0.25), torch.randn_like(x) + 1, torch.rand(4, 3), torch.randint(2, 10, (5,))),
@@ -34,7 +34,7 @@ def drawn(x: Any) -> Any:
     )
 
 
-def test_counted_numbers_are_those_of_philox() -> None:
+def test_in_kernel_numbers_are_philox() -> None:
     """The published answers for a key of nothing and of ones; each seed gives numbers of its own."""
     seeds = torch.tensor([0, -1])
     assert random_bits(seeds, 0, [1]).item() == 0x6627E8D5
@@ -56,16 +56,16 @@ def test_seeds_follow_the_generator() -> None:
 def test_kernels_draw_what_the_operators_do() -> None:
     """Every kernel that draws writes the numbers of the operators, of which only the seeds are left."""
     args = (torch.randn(8, 16),)
-    graph = trace(drawn, args)
-    program = lower(graph, "cuda:90", emit, fused_random=True)
-    assert [s.target for s in program.steps if isinstance(s, Extern)] == [random_seeds]
+    graph = trace_to_aten(random_ops, args)
+    program = lower(graph, "cuda:90", print_triton, fused_random=True)
+    assert [s.target for s in program.steps if isinstance(s, AtenCall)] == [random_seeds]
     assert program.record.lowered == program.record.total - 1
-    assert {r.outcome for r in verify(program, graph, args).values()} <= {"equal", "close"}
+    assert {r.outcome for r in verify_kernels(program, graph, args).values()} <= {"equal", "close"}
 
 
 def test_generators_of_eager_are_the_default() -> None:
     """Unless asked otherwise, random operators are calls of ATen, and the reason says what to do."""
-    program = lower(trace(drawn, (torch.randn(8, 16),)), "cuda:90", emit)
+    program = lower(trace_to_aten(random_ops, (torch.randn(8, 16),)), "cuda:90", print_triton)
     reasons = {e.reason for e in program.record.externs if e.op.startswith("aten.")}
     assert any("options={'fused_random': True}" in reason for reason in reasons)
     assert not any("tl.rand" in k.text for k in program.kernels)
@@ -92,6 +92,8 @@ def test_drawing_kernels_compile(target: str) -> None:
     """For GPUs of both makers."""
     from engine.kernels.targets import compile_kernel
 
-    program = lower(trace(lambda x: F.dropout(x, 0.1), (torch.randn(4096),)), target, emit, fused_random=True)
+    program = lower(
+        trace_to_aten(lambda x: F.dropout(x, 0.1), (torch.randn(4096),)), target, print_triton, fused_random=True
+    )
     (kernel,) = program.kernels
     assert not compile_kernel(kernel, target).error

@@ -6,23 +6,23 @@ from typing import Any
 
 import torch
 
-from engine.ir.kernel import Program
-from engine.kernels.triton import emit
+from engine.ir.kernel import LoweredProgram
+from engine.kernels.triton import print_triton
 from engine.lowering.driver import lower
-from engine.lowering.reuse import AFTERWARDS, IN_PLACE
+from engine.lowering.reuse import IN_PLACE_REASON, LAST_USE_REASON
 from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 F = torch.nn.functional
 SIDE = torch.randn(256, 256)
 
 
-def lowered(function: Any, *args: torch.Tensor) -> Program:
+def lowered(function: Any, *args: torch.Tensor) -> LoweredProgram:
     """The program of a function."""
-    return lower(trace(function, args), "cuda:90", emit)
+    return lower(trace_to_aten(function, args), "cuda:90", print_triton)
 
 
-def reuses(program: Program) -> dict[str, str]:
+def reuses(program: LoweredProgram) -> dict[str, str]:
     """What takes over what."""
     return {r.buffer: r.reused for r in program.record.reuses}
 
@@ -31,7 +31,7 @@ def test_what_follows_a_product_is_computed_in_its_memory() -> None:
     """An elementwise kernel reads each element of a product once, and writes its own there; the record says so and what it saves."""
     program = lowered(lambda x, w: F.gelu(x @ w + 1) @ w, SIDE, SIDE)
     (found,) = program.record.reuses
-    assert (found.reused, found.reason, found.bytes_saved) == ("mm", IN_PLACE, 256 * 256 * 4)
+    assert (found.reused, found.reason, found.bytes_saved) == ("mm", IN_PLACE_REASON, 256 * 256 * 4)
     assert program.buffers[found.buffer].reuses == "mm"
     assert f"{found.buffer} = mm  # the memory is reused" in program.record.wrapper_text
 
@@ -51,15 +51,15 @@ def test_other_elements_than_those_written_are_read_first() -> None:
     assert "mm" not in reuses(program).values()
 
 
-def test_memory_is_handed_on_to_the_next_kernel() -> None:
+def test_memory_is_reused_by_the_next_kernel() -> None:
     """What was read for the last time by one kernel is where the next one writes."""
-    case = CASES["kernels_in_a_row"]
+    case = CASES["buffer_reuse_chain"]
     program = lowered(case.function, *case.args())
-    assert AFTERWARDS in {r.reason for r in program.record.reuses}
+    assert LAST_USE_REASON in {r.reason for r in program.record.reuses}
 
 
 def test_small_or_symbolic_tensors_have_their_own() -> None:
     """There is nothing to save, or no knowing what."""
     assert not reuses(lowered(lambda x, w: F.gelu(x @ w) @ w, SIDE[:8, :8], SIDE[:8, :8]))
-    dynamic = trace(lambda x, w: F.gelu(x @ w) @ w, (SIDE, SIDE), is_dynamic=True)
-    assert not lower(dynamic, "cuda:90", emit).record.reuses
+    dynamic = trace_to_aten(lambda x, w: F.gelu(x @ w) @ w, (SIDE, SIDE), is_dynamic=True)
+    assert not lower(dynamic, "cuda:90", print_triton).record.reuses

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 import engine
-from engine.ir.kernel import Extern, KernelSource, Launch, Program
-from engine.ir.tuning import Answer, Chooser, FewRows, Question, Templates
+from engine.ir.kernel import AtenCall, GeneratedKernel, Launch, LoweredProgram
+from engine.ir.tuning import AlwaysTemplateChooser, ChoiceRequest, ChoiceResult, FewRowsChooser, TemplateChooser
 from engine.kernels.targets import TARGETS, compile_kernel
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering import whole
 from engine.lowering.driver import lower
-from engine.lowering.templates.tilings import tilings
-from engine.runtime.interpret import verify
-from tests.engine.lowering.attentions import ATTENTIONS
-from tests.engine.lowering.outcomes import outcomes
-from tests.engine.lowering.products import PRODUCTS
-from tests.engine.lowering.tracing import trace
+from engine.lowering.templates.tilings import candidate_tilings
+from engine.runtime.interpret import verify_kernels
+from tests.engine.lowering.attentions import ATTENTION_CASES
+from tests.engine.lowering.outcomes import run_in_interpreter
+from tests.engine.lowering.products import MATMUL_CASES
+from tests.engine.lowering.tracing import trace_to_aten
 
 F = torch.nn.functional
 BF16 = torch.bfloat16
@@ -30,18 +30,18 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @needs_triton
-@pytest.mark.parametrize("name", [*PRODUCTS, *ATTENTIONS])
+@pytest.mark.parametrize("name", [*MATMUL_CASES, *ATTENTION_CASES])
 def test_equals_eager(name: str) -> None:
     """Every result of the case agrees with eager, also where sizes are symbols."""
-    found = outcomes("--templates")
+    found = run_in_interpreter("--templates")
     assert found[f"{name}:static"] == []
     assert found.get(f"{name}:dynamic", []) == []
 
 
 def test_sizes_that_are_symbols_have_templates() -> None:
     """A product of any number of rows is one kernel with its activation, whose grid and bounds are computed at each call."""
-    traced = trace(linear, ARGS, is_dynamic=True)
-    made = lower(traced, "cuda:90", emit, chooser=Templates())
+    traced = trace_to_aten(linear, ARGS, is_dynamic=True)
+    made = lower(traced, "cuda:90", print_triton, chooser=AlwaysTemplateChooser())
     (kernel,) = made.kernels
     assert [type(s) for s in made.steps] == [Launch]
     assert "tl.dot(" in kernel.text
@@ -49,9 +49,11 @@ def test_sizes_that_are_symbols_have_templates() -> None:
     assert any(a.kind == "size" for a in kernel.args)
 
 
-def program(function: Callable[..., Any], *args: torch.Tensor, chooser: Chooser | None = None) -> Program:
+def program(
+    function: Callable[..., Any], *args: torch.Tensor, chooser: TemplateChooser | None = None
+) -> LoweredProgram:
     """A function's program, with templates wherever one fits."""
-    return lower(trace(function, args), "cuda:90", emit, chooser=chooser or Templates())
+    return lower(trace_to_aten(function, args), "cuda:90", print_triton, chooser=chooser or AlwaysTemplateChooser())
 
 
 def linear(x: Any, w: Any, b: Any) -> Any:
@@ -73,10 +75,10 @@ def test_every_target_compiles_it(target: str) -> None:
     assert any(word in text for word in ("wgmma", "mma.sync", "tcgen05.mma", "v_mfma"))
 
 
-def attention(name: str, length: int = 256) -> tuple[KernelSource, ...]:
+def attention(name: str, length: int = 256) -> tuple[GeneratedKernel, ...]:
     """The kernels of a case of attention, of the size of a small model's."""
-    case = ATTENTIONS[name]
-    given = [torch.randn(2, 3, length, 64).to(BF16) for _ in case.makes]
+    case = ATTENTION_CASES[name]
+    given = [torch.randn(2, 3, length, 64).to(BF16) for _ in case.make_args]
     return program(case.function, *given).kernels
 
 
@@ -84,7 +86,7 @@ def attention(name: str, length: int = 256) -> tuple[KernelSource, ...]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_compiles_attention(target: str) -> None:
     """One kernel, whose products tensor cores compute; on the targets that this is mostly run on, its backward too."""
-    name = "gradients" if target == "cuda:90" else "causal"
+    name = "attention_backward" if target == "cuda:90" else "causal"
     for kernel in attention(name):
         record = compile_kernel(kernel, target)
         assert not record.error
@@ -95,7 +97,7 @@ def test_every_target_compiles_attention(target: str) -> None:
 
 def test_kernels_of_attention_know_their_node() -> None:
     """Each line that computes belongs to a step of attention, and so to the user's call."""
-    for kernel in attention("gradients"):
+    for kernel in attention("attention_backward"):
         (node,) = {o.rpartition(":")[2] for op in kernel.ops for o in op.origins}
         assert node in ("attention_with_backward", "attention_backward")
         dots = [ops for line, ops in zip(kernel.text.splitlines(), kernel.line_ops, strict=True) if "tl.dot(" in line]
@@ -104,10 +106,10 @@ def test_kernels_of_attention_know_their_node() -> None:
         assert kernel.bytes_moved
 
 
-@pytest.mark.parametrize("name", ["gradients_of_the_mask", "gradients_of_the_mask_causal"])
+@pytest.mark.parametrize("name", ["mask_gradient", "causal_mask_gradient"])
 def test_the_gradient_of_a_mask_is_written_where_scores_are_made_again(name: str) -> None:
     """The kernel of the queries' gradient stores it, for every score; where nobody looks at it, it is not stored."""
-    case = ATTENTIONS[name]
+    case = ATTENTION_CASES[name]
     *_, queries = (k for k in program(case.function, *case.args()).kernels if k.name.startswith("attention"))
     assert "grad_mask_ptr" in queries.text
     unseen = program(lambda *args: case.function(*args)[:3], *case.args())
@@ -119,7 +121,7 @@ def test_equal_layers_share_their_kernels() -> None:
     """Two calls of the same sizes launch one kernel on buffers of their own."""
 
     def twice(q: Any, k: Any, v: Any) -> Any:
-        attend = ATTENTIONS["causal"].function
+        attend = ATTENTION_CASES["causal"].function
         return attend(attend(q, k, v), k, v)
 
     made = program(twice, *(torch.randn(2, 3, 40, 16) for _ in range(3)))
@@ -131,12 +133,12 @@ def test_equal_layers_share_their_kernels() -> None:
 def test_what_no_template_computes_stays() -> None:
     """Dropped weights, and heads too wide for any block."""
     q = torch.randn(1, 2, 8, 300)
-    wide = program(ATTENTIONS["causal"].function, q, q, q)
-    assert [type(s) for s in wide.steps] == [Extern]
+    wide = program(ATTENTION_CASES["causal"].function, q, q, q)
+    assert [type(s) for s in wide.steps] == [AtenCall]
 
 
 @needs_triton
-def test_a_target_with_little_shared_memory_gets_thinner_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_shared_memory_gets_smaller_inner_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tiles, with less on the way at once."""
     from dataclasses import replace
 
@@ -147,14 +149,16 @@ def test_a_target_with_little_shared_memory_gets_thinner_slices(monkeypatch: pyt
     assert taken is not None
     assert taken.shared_bytes
     monkeypatch.setitem(
-        resources.FACTS, "cuda:80", replace(resources.FACTS["cuda:80"], block_shared=taken.shared_bytes - 1)
+        resources.DEVICE_LIMITS,
+        "cuda:80",
+        replace(resources.DEVICE_LIMITS["cuda:80"], max_shared_per_block=taken.shared_bytes - 1),
     )
     record = compile_kernel(kernel, "cuda:80")
     assert not record.error
-    assert record.configuration.startswith("It runs with INNER=")
+    assert record.smaller_blocks_note.startswith("It runs with INNER=")
 
 
-def lines_of(kernel: KernelSource, text: str) -> list[set[str]]:
+def lines_of(kernel: GeneratedKernel, text: str) -> list[set[str]]:
     """The nodes behind each line that holds a text."""
     origins = {op.id: op.origins for op in kernel.ops}
     found = zip(kernel.text.splitlines(), kernel.line_ops, strict=True)
@@ -175,86 +179,86 @@ def test_lines_know_the_nodes_they_come_from() -> None:
 @needs_triton
 def test_a_template_is_verified_like_any_kernel() -> None:
     """The interpreter runs it on ATen's values, and finds no difference."""
-    graph = trace(linear, ARGS)
-    found = verify(lower(graph, "cuda:90", emit, chooser=Templates()), graph, ARGS)
+    graph = trace_to_aten(linear, ARGS)
+    found = verify_kernels(lower(graph, "cuda:90", print_triton, chooser=AlwaysTemplateChooser()), graph, ARGS)
     assert [r.outcome for r in found.values()] == ["close"] or [r.outcome for r in found.values()] == ["equal"]
 
 
 def test_nothing_changes_unless_it_is_asked_for() -> None:
     """Without anyone who measures, the library computes products, and nothing is recorded."""
-    usual = lower(trace(linear, ARGS), "cuda:90", emit)
-    assert [type(s) for s in usual.steps] == [Extern, Launch]
-    assert usual.record.choices == ()
+    usual = lower(trace_to_aten(linear, ARGS), "cuda:90", print_triton)
+    assert [type(s) for s in usual.steps] == [AtenCall, Launch]
+    assert usual.record.autotune_choices == ()
 
 
 @dataclass
-class Picky:
+class SelectingChooser:
     """Takes the ways at these positions, one question after the other, and keeps what it was asked."""
 
     positions: list[int]
-    asked: list[Question] = field(default_factory=list)
+    request_count: list[ChoiceRequest] = field(default_factory=list)
 
-    def choose(self, question: Question) -> Answer:
+    def choose(self, question: ChoiceRequest) -> ChoiceResult:
         """The next position."""
-        self.asked.append(question)
-        return Answer(self.positions[len(self.asked) - 1], reason="It was told to.")
+        self.request_count.append(question)
+        return ChoiceResult(self.positions[len(self.request_count) - 1], reason="It was told to.")
 
 
-def test_ways_compute_the_same_alone() -> None:
+def test_candidates_compute_the_same() -> None:
     """Each way is a program of its own with the same inputs: the call with the kernels around it, and the template instead of both."""
-    picky = Picky([0])
+    picky = SelectingChooser([0])
     made = program(linear, *ARGS, chooser=picky)
-    assert [type(s) for s in made.steps] == [Extern, Launch]
+    assert [type(s) for s in made.steps] == [AtenCall, Launch]
     assert made.record.externs[0].reason == "It was told to."
-    (question,) = picky.asked
-    usual, *others = (way.make() for way in question.ways)
-    assert [type(s) for s in usual.steps] == [Extern, Launch]
+    (question,) = picky.request_count
+    usual, *others = (way.make() for way in question.candidates)
+    assert [type(s) for s in usual.steps] == [AtenCall, Launch]
     assert {len(o.steps) for o in others} == {1}
     assert {frozenset(p.inputs) for p in (usual, *others)} == {frozenset(("arg0_1", "arg1_1", "arg2_1"))}
-    assert made.record.choices[0].taken == "vendor"
+    assert made.record.autotune_choices[0].chosen == "vendor"
 
 
-def test_what_is_cheap_is_computed_on_the_way_or_before() -> None:
+def test_prologues_are_fused_or_computed_before() -> None:
     """An operand that a kernel casts: some ways cast it as tiles are read, the others let the kernel be."""
 
     def cast(x: Any, w: Any) -> Any:
         return x @ w.to(BF16)
 
-    picky = Picky([1])
+    picky = SelectingChooser([1])
     args = (torch.randn(64, 64).to(BF16), torch.randn(64, 64))
     taken = program(cast, *args, chooser=picky)
     assert len(taken.kernels) == 1
-    labels = [way.label for way in picky.asked[0].ways]
-    last = program(cast, *args, chooser=Picky([len(labels) - 1]))
+    labels = [way.label for way in picky.request_count[0].candidates]
+    last = program(cast, *args, chooser=SelectingChooser([len(labels) - 1]))
     assert len(last.kernels) == 2
-    assert {len(way.make().kernels) for way in picky.asked[0].ways} == {1, 2}
+    assert {len(way.make().kernels) for way in picky.request_count[0].candidates} == {1, 2}
 
 
-def test_ways_are_few_and_fit() -> None:
+def test_candidates_are_few_and_fit() -> None:
     """The model leaves a handful, whose slices fit into shared memory, and prefers flat tiles for few rows."""
     for sizes in ((1, 16, 50257, 768), (1, 4096, 4096, 4096), (12, 512, 512, 64), (1, 300, 17, 20)):
-        found = tilings(*sizes, 2)
+        found = candidate_tilings(*sizes, 2)
         assert 1 <= len(found) <= 8
-        assert all(2 * (t.rows + t.cols) * t.inner * t.num_stages <= 200_000 for t in found)
-    assert tilings(1, 16, 50257, 768, 2)[0].rows == 16
-    assert tilings(1, 4096, 4096, 4096, 2)[0].rows >= 64
+        assert all(2 * (t.block_m + t.block_n) * t.block_k * t.num_stages <= 200_000 for t in found)
+    assert candidate_tilings(1, 16, 50257, 768, 2)[0].block_m == 16
+    assert candidate_tilings(1, 4096, 4096, 4096, 2)[0].block_m >= 64
 
 
-def test_few_rows_are_known_to_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_take_the_template_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a measurement: a template for a short sequence and a matrix that a library would want padded, the library for anything else."""
-    monkeypatch.setattr(whole, "GAIN", -1.0)
+    monkeypatch.setattr(whole, "MIN_GAIN_SECONDS", -1.0)
     odd, even = torch.randn(99, 64).to(BF16), torch.randn(104, 64).to(BF16)
-    few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), odd, chooser=FewRows())
+    few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), odd, chooser=FewRowsChooser())
     assert ([k.name for k in few.kernels if "tl.dot(" in k.text], few.record.externs) == ([few.kernels[0].name], ())
-    assert few.record.choices[0].reason.startswith("With at most 32 rows")
+    assert few.record.autotune_choices[0].reason.startswith("With at most 32 rows")
     for x, w in (
         (torch.randn(64, 64).to(BF16), odd),
         (torch.randn(16, 64).to(BF16), even),
         (torch.randn(16, 64), odd.float()),
     ):
-        many = program(lambda x, w: x @ w.t(), x, w, chooser=FewRows())
+        many = program(lambda x, w: x @ w.t(), x, w, chooser=FewRowsChooser())
         assert not any("tl.dot(" in k.text for k in many.kernels)
-        assert many.record.choices == ()
+        assert many.record.autotune_choices == ()
 
 
 def test_an_option_asks_for_templates() -> None:
@@ -269,7 +273,7 @@ def test_an_option_asks_for_templates() -> None:
     assert ["tl.dot" in k.text for k in compiled.kernels] == [True]
     assert compiled.lowering is not None
     assert compiled.lowering.externs == ()
-    assert compiled.lowering.choices[0].reason == "A template was asked for; nothing was measured."
+    assert compiled.lowering.autotune_choices[0].reason == "A template was asked for; nothing was measured."
     with pytest.raises(engine.errors.BadArgument, match="'templates' is one of never, known, measured, always"):
         engine.compile(model, options={"templates": "sometimes"})
 

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.outcomes import outcomes
+from tests.engine.lowering.outcomes import run_in_interpreter
 
 NAMES = [f"{name}:static" for name in CASES] + [
     f"{name}:dynamic" for name, case in CASES.items() if case.can_be_dynamic
@@ -19,4 +19,4 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_eager(name: str) -> None:
     """Every result of the case agrees with eager."""
-    assert outcomes()[name] == []
+    assert run_in_interpreter()[name] == []

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 import engine
-from engine.kernels.triton import emit
+from engine.kernels.triton import print_triton
 from engine.lowering import whole
 from engine.lowering.decompose import decompose
 from engine.lowering.driver import lower
-from tests.engine.lowering.tracing import trace
+from tests.engine.lowering.tracing import trace_to_aten
 
 aten = torch.ops.aten
 BF16 = torch.bfloat16
 
 
-def padded(function: Callable[..., Any], *args: torch.Tensor) -> torch.fx.GraphModule:
+def pad_graph(function: Callable[..., Any], *args: torch.Tensor) -> torch.fx.GraphModule:
     """The function's graph after the pass."""
-    return whole.whole(decompose(trace(function, args)))
+    return whole.pad_matmul(decompose(trace_to_aten(function, args)))
 
 
 def sizes(module: torch.fx.GraphModule) -> list[tuple[int, ...]]:
@@ -31,7 +31,7 @@ def sizes(module: torch.fx.GraphModule) -> list[tuple[int, ...]]:
     return [tuple(x.meta["val"].shape for x in n.args[-2:]) for n in products]
 
 
-def ordinary(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def unpadded(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Products with a transposed weight, a bias, a transposed left side, and an odd inner size."""
     y = x @ w.t()
     return y, torch.addmm(b, x, w.t()), y.t() @ x, y @ w, torch.addmm(x, y, w, beta=0.5, alpha=2)
@@ -45,9 +45,9 @@ ARGS = (
 
 
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+def force_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Padding gains everywhere."""
-    monkeypatch.setattr(whole, "GAIN", -1.0)
+    monkeypatch.setattr(whole, "MIN_GAIN_SECONDS", -1.0)
 
 
 @pytest.mark.usefixtures("always")
@@ -55,9 +55,9 @@ def test_results_are_the_same() -> None:
     """Every product has sizes in whole lines, and the values of the plain one."""
     torch.manual_seed(0)
     args = [make() for make in ARGS]
-    module = padded(ordinary, *args)
+    module = pad_graph(unpadded, *args)
     assert all(size % 8 == 0 for pair in sizes(module) for shape in pair for size in shape)
-    for made, wanted in zip(module(*args), ordinary(*args), strict=True):
+    for made, wanted in zip(module(*args), unpadded(*args), strict=True):
         torch.testing.assert_close(made, wanted, rtol=2e-2, atol=2e-2)
 
 
@@ -65,7 +65,7 @@ def test_results_are_the_same() -> None:
 def test_one_matrix_is_padded_once() -> None:
     """The gradient of a head is padded for both products that read it, in the order in which it lies in memory."""
     args = (torch.randn(24, 19).to(BF16), torch.randn(19, 32).to(BF16), torch.randn(24, 32).to(BF16))
-    module = padded(lambda g, w, x: (g @ w, g.t() @ x), *args)
+    module = pad_graph(lambda g, w, x: (g @ w, g.t() @ x), *args)
     pads = [n.args[1] for n in module.graph.nodes if n.target is aten.constant_pad_nd.default]
     assert sorted(pads) == [[0, 0, 0, 5], [0, 5]]
     assert sizes(module) == [((24, 24), (24, 32)), ((24, 24), (24, 32))]
@@ -75,21 +75,21 @@ def test_one_matrix_is_padded_once() -> None:
 def test_a_caller_sees_eagers_strides() -> None:
     """The padded product does not leave the program."""
     args = (torch.randn(24, 32).to(BF16), torch.randn(19, 32).to(BF16))
-    program = lower(trace(lambda x, w: ((y := x @ w.t()), y.view(2, 12, 19)), args), "cuda:90", emit)
+    program = lower(trace_to_aten(lambda x, w: ((y := x @ w.t()), y.view(2, 12, 19)), args), "cuda:90", print_triton)
     assert {b.stride for b in program.buffers.values() if b.kind == "output"} == {(19, 1), (228, 19, 1)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.usefixtures("always")
-def test_wide_numbers_stay(dtype: torch.dtype) -> None:
+def test_float32_is_not_padded(dtype: torch.dtype) -> None:
     """Only half precision has kernels that want whole lines."""
-    module = padded(lambda x, w: x @ w.t(), torch.randn(24, 32, dtype=dtype), torch.randn(19, 32, dtype=dtype))
+    module = pad_graph(lambda x, w: x @ w.t(), torch.randn(24, 32, dtype=dtype), torch.randn(19, 32, dtype=dtype))
     assert sizes(module) == [((24, 32), (32, 19))]
 
 
 @pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.usefixtures("always")
-def test_saved_rows_lie_apart(packs: bool) -> None:
+def test_saved_rows_have_padded_strides(packs: bool) -> None:
     """What only the backward reads is saved as the product left it, and gradients are eager's, whatever hooks do to what is saved."""
     engine.reset()
     torch.manual_seed(0)
@@ -122,9 +122,9 @@ def _same(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def test_small_products_stay() -> None:
+def test_small_matmuls_are_not_padded() -> None:
     """Where nothing is gained nothing is padded; a vocabulary of odd size is."""
-    small = padded(lambda x, w: x @ w.t(), torch.randn(24, 32).to(BF16), torch.randn(19, 32).to(BF16))
+    small = pad_graph(lambda x, w: x @ w.t(), torch.randn(24, 32).to(BF16), torch.randn(19, 32).to(BF16))
     assert sizes(small) == [((24, 32), (32, 19))]
-    large = padded(lambda x, w: x @ w.t(), torch.empty(4096, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16))
+    large = pad_graph(lambda x, w: x @ w.t(), torch.empty(4096, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16))
     assert sizes(large) == [((4096, 768), (768, 50304))]

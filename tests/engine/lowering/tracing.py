@@ -15,25 +15,25 @@ from torch.utils import _pytree as pytree
 from engine.ir.aot import AotGraph
 
 
-def flat(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+def with_flat_results(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
     """The function with its results as one flat tuple."""
     return lambda *args: tuple(pytree.tree_leaves(function(*args)))
 
 
-def trace(function: Callable[..., Any], args: tuple[Any, ...], *, is_dynamic: bool = False) -> AotGraph:
+def trace_to_aten(function: Callable[..., Any], args: tuple[Any, ...], *, is_dynamic: bool = False) -> AotGraph:
     """The functional ATen graph of a function for these arguments; sizes are symbols where ``is_dynamic``."""
-    called = flat(function)
+    called = with_flat_results(function)
     if is_dynamic:
         first = make_fx(called, tracing_mode="symbolic")(*args)
         module = make_fx(_functional(first), tracing_mode="symbolic")(*args)
-        _without_epilogue(module)
+        _remove_input_writes(module)
         return AotGraph(module, tuple(n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"), "0/0")
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)  # it has symbols for what only the numbers tell
     fakes = tuple(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args)
     with mode, torch.no_grad():
         first = make_fx(called, tracing_mode="real")(*fakes)
         module = make_fx(_functional(first), tracing_mode="real")(*fakes)
-    _without_epilogue(module)
+    _remove_input_writes(module)
     return AotGraph(module, fakes, "0/0")
 
 
@@ -42,7 +42,7 @@ def _functional(module: torch.fx.GraphModule) -> Callable[..., Any]:
     return functional
 
 
-def _without_epilogue(module: torch.fx.GraphModule) -> None:
+def _remove_input_writes(module: torch.fx.GraphModule) -> None:
     """Take away the writes of inputs at the graph's end, which are no work of lowering: AOT returns such values and writes them itself."""
     for node in list(module.graph.nodes):
         if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":

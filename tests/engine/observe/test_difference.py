@@ -11,7 +11,7 @@ import torch
 import engine
 from engine.observe.difference import compare_sessions
 from engine.observe.torch_live import observe_torch
-from engine.records.difference import SessionDifference
+from engine.records.difference import SessionComparison
 from engine.records.session import Session
 
 
@@ -44,10 +44,10 @@ def named(fn: Any) -> Any:
     return fn
 
 
-def changes(found: SessionDifference) -> dict[str, Any]:
+def changes(found: SessionComparison) -> dict[str, Any]:
     """What differs of the only function, by its word."""
     (frame,) = [f for f in found.frames if f.first and f.second]
-    return {c.what: c for c in frame.changes if not c.is_same}
+    return {c.aspect: c for c in frame.aspects if not c.is_same}
 
 
 def test_the_same_run_twice_is_equal() -> None:

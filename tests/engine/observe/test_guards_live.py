@@ -55,17 +55,17 @@ def test_a_call_that_would_be_refused() -> None:
     compiled = torch.compile(scaled, backend="eager", dynamic=False)
     compiled(torch.ones(3), 2)
     told = engine.explain_call(compiled, torch.ones(3, dtype=torch.float64), 5)
-    (rejection,) = told.rejections
-    assert (told.hit, rejection.origin, rejection.entry) == (None, "L['n']", told.entries[0])
+    (rejection,) = told.guard_failures
+    assert (told.hit, rejection.source, rejection.entry) == (None, "L['n']", told.entries[0])
     assert (rejection.expected, rejection.actual) == ("2", "5")
     guards = {g.id: g for g in engine.guards_of(compiled)[0].guards}
     verdicts = [(guards[r.guard], r.verdict) for r in rejection.results]
     failed = [g for g, v in verdicts if v == "fail"]
-    assert [(g.origin, g.kind) for g in failed] == [("L['n']", "EQUALS_MATCH")]
+    assert [(g.source, g.kind) for g in failed] == [("L['n']", "EQUALS_MATCH")]
     assert rejection.guard == failed[0].id
     position = [v for _, v in verdicts].index("fail")
     assert {v for _, v in verdicts[:position]} <= {"pass", "not reached"}
-    after = {(g.origin, v) for g, v in verdicts[position + 1 :]}
+    after = {(g.source, v) for g, v in verdicts[position + 1 :]}
     assert ("L['x']", "would fail") in after
 
 
@@ -77,8 +77,8 @@ def test_a_call_that_would_hit() -> None:
     told = engine.explain_call(compiled, torch.ones(3), 2)
     assert told.hit is not None
     assert {r.verdict for r in told.results[told.hit]} == {"pass"}
-    (other,) = told.rejections
-    assert (other.origin, other.expected) == ("L['n']", "3")
+    (other,) = told.guard_failures
+    assert (other.source, other.expected) == ("L['n']", "3")
     assert len(told.entries) == 2
 
 
@@ -94,8 +94,8 @@ def test_modules(in_place: bool) -> None:
     compiled(torch.ones(2, 3))
     assert engine.explain_call(compiled, torch.ones(2, 3)).hit is not None
     model.times = 4
-    (rejection,) = engine.explain_call(compiled, torch.ones(2, 3)).rejections
-    assert "times" in rejection.origin
+    (rejection,) = engine.explain_call(compiled, torch.ones(2, 3)).guard_failures
+    assert "times" in rejection.source
     assert engine.explain_call(compiled, torch.ones(2, 3), twice=True).hit is None
 
 
@@ -160,8 +160,8 @@ def test_what_if_of_a_recorded_session() -> None:
     assert api.what_if(session, frame, {}).hit == "0/0"
     other = api.what_if(session, frame, {"x": {"dtype": "int64"}})
     assert other.hit is None
-    assert (other.rejections[0].expected, other.rejections[0].actual) == ("Float", "Long")
-    assert api.what_if(session, frame, {"flag": {"value": "False"}}).rejections[0].origin == "L['flag']"
+    assert (other.guard_failures[0].expected, other.guard_failures[0].actual) == ("Float", "Long")
+    assert api.what_if(session, frame, {"flag": {"value": "False"}}).guard_failures[0].source == "L['flag']"
     assert api.what_if(session, frame, {"factor": {"value": "4"}}).hit is None
     torch._dynamo.reset()
     with pytest.raises(ValueError, match="no compiled function to ask"):
@@ -174,11 +174,11 @@ def test_a_recompile_under_observation_can_be_stepped() -> None:
         compiled = torch.compile(scaled, backend="eager", dynamic=False)
         compiled(torch.ones(3), 2)
         compiled(torch.ones(4), 2)
-    (rejection,) = [r for c in session.calls for r in c.rejections]
+    (rejection,) = [r for c in session.calls for r in c.guard_failures]
     guards = session.compilation(rejection.entry).guards
     assert guards is not None
     assert [r.guard for r in rejection.results] == [g.id for g in guards.guards]
-    assert next(g for g in guards.guards if g.id == rejection.guard).origin == "L['x']"
+    assert next(g for g in guards.guards if g.id == rejection.guard).source == "L['x']"
     assert "mark_dynamic(x, 0)" in rejection.fixes[0].code
     assert session.failures == ()
 

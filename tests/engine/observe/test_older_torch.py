@@ -112,5 +112,5 @@ def test_a_compilation_under_2_6(tmp_path: Path) -> None:
         "backend": 0.7,
         "before the last restart": 0.2,
     }
-    assert compilation.restarts == ("'skip function print in file builtins'",)
+    assert compilation.restart_reasons == ("'skip function print in file builtins'",)
     assert not session.notes

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from engine.observe.aot_metadata import read_aot_metadata
-from engine.observe.events import compilation_of, event_of, frame_of
-from engine.observe.graph_text import read_graph, read_nodes, read_type
-from engine.observe.messages import read_break, read_guards, read_recompile_reasons
-from engine.observe.output_code import read_kernels, read_lowering
-from engine.observe.payloads import Held
-from engine.observe.sources import below_shell
+from engine.observe.aot_metadata import parse_aot_metadata
+from engine.observe.events import frame_id_of, parse_compile_id, parse_event
+from engine.observe.graph_text import parse_graph, parse_nodes, parse_tensor_type
+from engine.observe.messages import parse_break, parse_guards, parse_recompile_reasons
+from engine.observe.output_code import parse_kernels, parse_lowering
+from engine.observe.payloads import InMemoryPayload
+from engine.observe.sources import strip_notebook_frames
 from engine.records.bytecode import Span
 
 GRAPH = """\
@@ -55,7 +55,7 @@ def whole(end: str) -> str | None:
 
 def test_graph_over_several_lines() -> None:
     """Inputs spread over lines, symbolic sizes, tuples and a return over lines are read."""
-    graph = read_graph(GRAPH, "aten", "aten", "0/0", "title")
+    graph = parse_graph(GRAPH, "aten", "aten", "0/0", "title")
     nodes = {n.name: n for n in graph.nodes}
     assert list(nodes) == ["arg0_1", "arg1_1", "split", "getitem", "add", "output"]
     assert (nodes["arg0_1"].shape, nodes["arg0_1"].bytes) == (("s77", "4"), None)
@@ -76,14 +76,14 @@ def test_graph_over_several_lines() -> None:
 @pytest.mark.parametrize("text", ["", "garbage", "def forward(self):", "class X:\n    def forward(self, a):\n"])
 def test_unreadable_graph_keeps_its_text(text: str) -> None:
     """A graph in a form that is not known is kept as text, without nodes."""
-    assert (read_graph(text, "fx", "fx", "0/0", "").nodes, read_graph(text, "fx", "fx", "0/0", "").text) == ((), text)
+    assert (parse_graph(text, "fx", "fx", "0/0", "").nodes, parse_graph(text, "fx", "fx", "0/0", "").text) == ((), text)
 
 
 def test_types() -> None:
     """Types of scalars, symbols and unknown dtypes."""
-    assert read_type("f32[][]cpu") == ((), (), "float32", "cpu", 4)
-    assert read_type("Sym(s0)") == (None, None, "", "", None)
-    assert read_type("zz9[3][1]cpu")[2] == ""
+    assert parse_tensor_type("f32[][]cpu") == ((), (), "float32", "cpu", 4)
+    assert parse_tensor_type("Sym(s0)") == (None, None, "", "", None)
+    assert parse_tensor_type("zz9[3][1]cpu")[2] == ""
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_types() -> None:
 )
 def test_recompile_reasons(text: str, origin: str, expected: str, actual: str) -> None:
     """Value, expected and actual are read where the reason says them; each gives a sentence."""
-    (rejection,) = read_recompile_reasons(text, whole)
-    assert (rejection.origin, rejection.expected, rejection.actual) == (origin, expected, actual)
+    (rejection,) = parse_recompile_reasons(text, whole)
+    assert (rejection.source, rejection.expected, rejection.actual) == (origin, expected, actual)
     assert rejection.sentence.endswith(".")
     assert (rejection.span is not None) == ("model.py" in text)
 
 
 def test_several_recompile_reasons() -> None:
     """A JSON list gives one rejection each, in its order."""
-    found = read_recompile_reasons('["0/1: n == 2", "0/0: tensor \'x\' rank mismatch. expected 1, actual 2"]', whole)
+    found = parse_recompile_reasons('["0/1: n == 2", "0/0: tensor \'x\' rank mismatch. expected 1, actual 2"]', whole)
     assert [r.entry for r in found] == ["0/1", "0/0"]
 
 
@@ -126,53 +126,53 @@ TREE_GUARD_MANAGER:
 +- LAMBDA_GUARD: 2 <= L['x'].size()[0]
 Guard latency = 1 us
 """
-    device, kind, value, size = read_guards(tree, whole).guards
-    assert (device.origin, device.span) == ("", None)
-    assert (kind.origin, kind.expected) == ("L['self']", "<class 'M'>")
+    device, kind, value, size = parse_guards(tree, whole).guards
+    assert (device.source, device.span) == ("", None)
+    assert (kind.source, kind.expected) == ("L['self']", "<class 'M'>")
     assert (value.path, value.expected, value.why) == (("L['self']", ".w"), "3", "read by: return self.w * x")
     assert value.span is not None
     assert (value.span.file, value.span.line) == ("/home/user/model.py", 9)
-    assert (size.origin, size.code) == ("", "2 <= L['x'].size()[0]")
+    assert (size.source, size.code) == ("", "2 <= L['x'].size()[0]")
 
 
 def test_break_without_sections() -> None:
     """A report of another form still gives a title."""
-    told = read_break("Graph break: something new")
+    told = parse_break("Graph break: something new")
     assert (told.title, told.span) == ("Graph break: something new", None)
-    assert read_break("").title
+    assert parse_break("").title
 
 
 def test_kernels_and_library_calls() -> None:
     """Kernels are cut out of the output code with their language; library calls are listed."""
-    triton, cpp = read_kernels(OUTPUT_CODE, first=3)
+    triton, cpp = parse_kernels(OUTPUT_CODE, first=3)
     assert [(k.id, k.name, k.language) for k in (triton, cpp)] == [
         ("k3", "triton_poi_fused_add_0", "triton"),
         ("k4", "cpp_fused_mul_1", "cpp"),
     ]
     assert triton.text.startswith("import triton")
     assert "void  kernel" in cpp.text
-    lowering = read_lowering(OUTPUT_CODE, "0/0")
+    lowering = parse_lowering(OUTPUT_CODE, "0/0")
     assert [e.op for e in lowering.externs] == ["extern_kernels.mm", "torch.ops.aten.topk.default"]
     assert "xoffset" not in lowering.wrapper_text
 
 
 def test_events_need_one_kind() -> None:
     """A record with no kind, or with two, is no event; frame and entry make the compilation's id."""
-    assert event_of({"frame_id": 1}, None) is None
-    assert event_of({"a": 1, "b": 2}, None) is None
-    event = event_of(
+    assert parse_event({"frame_id": 1}, None) is None
+    assert parse_event({"a": 1, "b": 2}, None) is None
+    event = parse_event(
         {"artifact": {"name": "x"}, "frame_id": 1, "frame_compile_id": 2, "attempt": 0, "has_payload": "md5"},
-        Held("text"),
+        InMemoryPayload("text"),
     )
     assert event is not None
-    assert (event.compilation, event.frame, event.artifact, event.text) == ("1/2", "1", "x", "text")
+    assert (event.compilation, event.frame, event.artifact_name, event.text) == ("1/2", "1", "x", "text")
 
 
 def test_compiled_autograd_has_ids_of_its_own() -> None:
     """A graph of compiled autograd, and a frame compiled inside it, are told apart from ordinary frames."""
-    assert compilation_of({"compiled_autograd_id": 3}) == "!3/0"
-    assert compilation_of({"compiled_autograd_id": 3, "frame_id": 1, "frame_compile_id": 2}) == "!3/1/2"
-    assert [frame_of(id) for id in ("!3/0", "!3/1/2", "0/1")] == ["!3", "!3/1", "0"]
+    assert parse_compile_id({"compiled_autograd_id": 3}) == "!3/0"
+    assert parse_compile_id({"compiled_autograd_id": 3, "frame_id": 1, "frame_compile_id": 2}) == "!3/1/2"
+    assert [frame_id_of(id) for id in ("!3/0", "!3/1/2", "0/1")] == ["!3", "!3/1", "0"]
 
 
 def test_joint_graph_lists_its_inputs() -> None:
@@ -190,7 +190,7 @@ class inner_f(torch.nn.Module):
         mul: "f32[2][1]cpu" = torch.ops.aten.mul.Tensor(primals_1, tangents_1)
         return pytree.tree_unflatten([mul], self._out_spec)
 """
-    nodes = read_nodes(text, "joint", "0/0")
+    nodes = parse_nodes(text, "joint", "0/0")
     assert [(n.name, n.op) for n in nodes] == [
         ("primals_1", "placeholder"),
         ("tangents_1", "placeholder"),
@@ -207,7 +207,7 @@ def test_aot_metadata_in_words() -> None:
       output_info=[OutputAliasInfo(output_type=<OutputType.alias_of_input: 2>, raw_type=<class 'torch.Tensor'>, base_idx=1,
       dynamic_dims={0, 1}, requires_grad=True), OutputAliasInfo(output_type=<OutputType.non_alias: 1>, base_idx=None)],
       traced_tangents_descs=[], note='a, (b')"""
-    told = read_aot_metadata(text, mode="training")
+    told = parse_aot_metadata(text, mode="training")
     assert told is not None
     assert [v.facts for v in told.values] == [
         ("its data is mutated",),
@@ -220,7 +220,7 @@ def test_aot_metadata_in_words() -> None:
 @pytest.mark.parametrize("text", ["", "))((", "x(", "A(b=[" * 5000, "__import__('os')", "A(input_info=3)"])
 def test_odd_aot_metadata_is_left_out(text: str) -> None:
     """A text in another form gives no record, and no error."""
-    assert read_aot_metadata(text, mode="inference") is None
+    assert parse_aot_metadata(text, mode="inference") is None
 
 
 def test_triton_kernels_name_their_nodes() -> None:
@@ -236,7 +236,7 @@ triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
 import triton
 ''', device_str='cuda')
 """
-    (kernel,) = read_kernels(text, prefix="post:0/0:")
+    (kernel,) = parse_kernels(text, prefix="post:0/0:")
     assert kernel.fused_nodes == ("post:0/0:add",)
 
 
@@ -244,6 +244,6 @@ def test_what_the_notebooks_kernel_did_is_no_part_of_a_stack() -> None:
     """Only what lies below the shell led from the user's code to the break; a stack without a shell stays as it is."""
     shell = (Span("/env/ipykernel_launcher.py", 18), Span("/env/IPython/core/interactiveshell.py", 9))
     own = (Span("/tmp/ipykernel_1/12.py", 4), Span("/home/me/model.py", 2))
-    assert below_shell((*shell, Span("/env/notebook_ext/cell.py", 2), *own)) == own
-    assert below_shell(own) == own
-    assert below_shell(()) == ()
+    assert strip_notebook_frames((*shell, Span("/env/notebook_ext/cell.py", 2), *own)) == own
+    assert strip_notebook_frames(own) == own
+    assert strip_notebook_frames(()) == ()

@@ -17,7 +17,7 @@ from engine.observe import fold
 from engine.observe.torch_live import observe_torch
 from engine.records.session import Session
 from tests.differential import differences
-from tests.programs import names
+from tests.programs import program_names
 
 HERE = Path(__file__)
 REPORTED_ONLY = dict.fromkeys(
@@ -121,13 +121,13 @@ def test_recompile_reason_names_value_expected_and_actual() -> None:
         return x * n
 
     session = observed(scaled, (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(4), 5))
-    first, second = (c for c in session.calls if c.rejections)
-    by_size, by_value = first.rejections[0], second.rejections[0]
-    assert (by_size.entry, by_size.origin, by_size.actual) == (session.compilations[0].id, "L['x']", "4")
+    first, second = (c for c in session.calls if c.guard_failures)
+    by_size, by_value = first.guard_failures[0], second.guard_failures[0]
+    assert (by_size.entry, by_size.source, by_size.actual) == (session.compilations[0].id, "L['x']", "4")
     assert by_size.expected.startswith("3")
     assert [f.code for f in by_size.fixes] == ["torch._dynamo.mark_dynamic(x, 0)", "torch.compile(..., dynamic=True)"]
     assert [f.code for f in by_value.fixes] == ["n = torch.tensor(n)"]
-    assert (by_value.origin, by_value.expected) == ("L['n']", "2")
+    assert (by_value.source, by_value.expected) == ("L['n']", "2")
     assert by_value.span is not None
     assert by_value.span.line == line_of("return x * n")
     assert session.compilations[1].cause.startswith("x was expected to be 3")
@@ -162,7 +162,7 @@ def test_guards_are_listed_with_their_value_and_line() -> None:
     assert guards is not None
     tensor = next(g for g in guards.guards if g.kind == "TENSOR_MATCH")
     assert tensor.span is not None
-    assert (tensor.origin, tensor.path, tensor.span.line) == ("L['x']", ("L['x']",), line_of("# the product"))
+    assert (tensor.source, tensor.path, tensor.span.line) == ("L['x']", ("L['x']",), line_of("# the product"))
     assert "size=[3]" in tensor.expected
     assert len({g.id for g in guards.guards}) == len(guards.guards)
 
@@ -181,8 +181,8 @@ def test_guard_paths_go_through_modules() -> None:
     session = observed(Model(), (torch.ones(1, 3),))
     guards = session.compilations[0].guards
     assert guards is not None
-    weight = next(g for g in guards.guards if g.kind == "TENSOR_MATCH" and "weight" in g.origin)
-    assert "".join(weight.path) == weight.origin
+    weight = next(g for g in guards.guards if g.kind == "TENSOR_MATCH" and "weight" in g.source)
+    assert "".join(weight.path) == weight.source
     assert len(weight.path) > 3
 
 
@@ -235,7 +235,7 @@ def test_frame_left_to_python_is_told() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", program_names())
 def test_programs_agree_with_torch_s_counters(name: str) -> None:
     """For every program, graphs and breaks are as many as torch counts, every break has its line and every graph its nodes."""
     with observe_torch() as session:
@@ -252,7 +252,7 @@ def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
     session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(4), 2), backend="aot_eager")
     loaded = Session.load(session.save(tmp_path / "session.json"))
     assert loaded.to_dict() == session.to_dict()
-    assert (loaded.subject, {c.subject for c in loaded.compilations}) == ("torch", {"torch"})
+    assert (loaded.compiler, {c.compiler for c in loaded.compilations}) == ("torch", {"torch"})
 
 
 def test_failure_of_ours_leaves_the_compile_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_failure_of_ours_leaves_the_compile_alone(monkeypatch: pytest.MonkeyPatc
     def broken(*_: Any, **__: Any) -> Any:
         raise LookupError("made to fail")
 
-    monkeypatch.setattr(fold, "StoredGraph", broken)
+    monkeypatch.setattr(fold, "LazyGraph", broken)
     with observe_torch() as session:
         result = torch.compile(breaks_twice, backend="eager")(torch.ones(3), 2)
     assert torch.equal(result, breaks_twice(torch.ones(3), 2))

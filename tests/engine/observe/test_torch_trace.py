@@ -22,10 +22,10 @@ from torch._logging import _internal as torch_logging
 
 import engine
 from engine.observe import lines as lines_module
-from engine.observe.lines import Damage, lines, raw_records
+from engine.observe.lines import LogDamage, read_log_records, read_raw_records
 from engine.observe.torch_live import observe_torch
 from engine.records.session import Session
-from tests.engine.observe.traces import add_ten, breaks_in_the_middle, traced, written
+from tests.engine.observe.traces import add_ten, breaks_in_the_middle, log_to_file, session_and_log
 
 CLOCK = re.compile(r"^(start|seconds)$")
 
@@ -40,7 +40,7 @@ class Log(bytes):
 @pytest.fixture(scope="module")
 def log() -> Log:
     """The trace of a run with a break, a recompile, symbols and a backward."""
-    return Log(traced()[1])
+    return Log(session_and_log()[1])
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def without_clock(value: Any) -> Any:
 
 def test_file_and_live_give_the_same_records(tmp_path: Path) -> None:
     """The same run, observed and loaded from its trace, gives equal frames, compilations, calls, files and skipped names."""
-    live, data = traced()
+    live, data = session_and_log()
     told, loaded = (without_clock(s.to_dict()) for s in (live, load(tmp_path, data)))
     told["calls"] = [c | {"index": i} for i, c in enumerate(c for c in told["calls"] if c["outcome"] != "hit")]
     for part in ("frames", "compilations", "calls", "files", "skipped", "failures", "subject"):
@@ -84,9 +84,9 @@ def test_what_a_trace_tells(tmp_path: Path, log: bytes) -> None:
     """Break, recompile with its reason, symbol with its story, all graphs of training, guards and times are there."""
     session = load(tmp_path, log)
     breaks = [b for c in session.compilations if c.trace for b in c.trace.breaks]
-    assert any("print" in b.what and b.remedies and b.span is not None for b in breaks)
-    assert any(c.rejections for c in session.calls)
-    symbols = [s for c in session.compilations for s in c.symbols]
+    assert any("print" in b.context and b.hints and b.span is not None for b in breaks)
+    assert any(c.guard_failures for c in session.calls)
+    symbols = [s for c in session.compilations for s in c.observed_symbols]
     assert any("L['x']" in s.source and any(e.span is not None for e in s.events) for s in symbols)
     stages = {g.stage for c in session.compilations for g in c.graphs}
     assert {"fx", "joint", "forward", "backward"} <= stages
@@ -137,7 +137,7 @@ def test_folder_of_ranks(tmp_path: Path, log: bytes) -> None:
     assert len({c.id for c in session.compilations}) == len(session.compilations)
     assert all(any(f.id == c.frame for f in session.frames) for c in session.compilations)
     entries = {c.id for c in session.compilations}
-    assert all(r.entry in entries for call in session.calls for r in call.rejections)
+    assert all(r.entry in entries for call in session.calls for r in call.guard_failures)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,9 @@ def test_unknown_names_are_listed_and_shown(tmp_path: Path, log: bytes) -> None:
     note = next(n for n in session.notes if n.startswith("Not understood"))
     assert "from_the_future (1)" in note
     assert "new_kind (1)" in note
-    texts = {t.name: t.text for c in session.compilations for t in c.texts} | {t.name: t.text for t in session.texts}
+    texts = {t.name: t.text for c in session.compilations for t in c.artifacts} | {
+        t.name: t.text for t in session.artifacts
+    }
     assert texts["from_the_future"] == "its text"
     assert json.loads(texts["new_kind"]) == {"a": 1}
 
@@ -272,7 +274,7 @@ def test_damaged_logs_load(tmp_path_factory: pytest.TempPathFactory, log: bytes,
 
 
 def plain_records(data: bytes) -> list[tuple[bytes, bytes]]:
-    """What ``raw_records`` should give, the obvious way."""
+    """What ``read_raw_records`` should give, the obvious way."""
     found: list[tuple[bytes, list[bytes]]] = []
     for row in data.split(b"\n"):
         if row.startswith(b"\t") and found:
@@ -291,8 +293,8 @@ def test_blocks_do_not_show(rows: list[bytes], block: int) -> None:
     """Records are the same whatever the size of a block, and each payload is where it says."""
     data = b"\n".join(rows) + b"\n"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines_module, "BLOCK", block)
-        found = [r for r in raw_records(io.BytesIO(data)) if r.head or r.payload]
+        patch.setattr(lines_module, "BLOCK_SIZE", block)
+        found = [r for r in read_raw_records(io.BytesIO(data)) if r.head or r.payload]
     expected = plain_records(data)
     heads = [(r.head, r.payload) for r in found]
     if expected and not expected[0][0]:  # a payload without a head
@@ -304,12 +306,12 @@ def test_blocks_do_not_show(rows: list[bytes], block: int) -> None:
 
 def test_endless_record_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is longer than memory should hold is cut, said so, and the next one is read."""
-    monkeypatch.setattr(lines_module, "BLOCK", 100)
-    monkeypatch.setattr(lines_module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(lines_module, "BLOCK_SIZE", 100)
+    monkeypatch.setattr(lines_module, "MAX_RECORD_BYTES", 1000)
     row = b'V0101 00:00:00.000000 7 torch/x.py:1] {"dump_file": {}}\n'
-    damage = Damage()
-    found = list(lines(io.BytesIO(row + b"\tlong\n" * 2000 + row + b"x" * 5000 + b"\n" + row), damage))
-    assert (damage.records, damage.long, len(found)) == (3, 2, 3)
+    damage = LogDamage()
+    found = list(read_log_records(io.BytesIO(row + b"\tlong\n" * 2000 + row + b"x" * 5000 + b"\n" + row), damage))
+    assert (damage.records, damage.truncated, len(found)) == (3, 2, 3)
 
 
 def test_memory_stays_far_below_the_log(tmp_path: Path, log: bytes) -> None:
@@ -328,12 +330,12 @@ def test_memory_stays_far_below_the_log(tmp_path: Path, log: bytes) -> None:
     tracemalloc.stop()
     assert path.stat().st_size > 25_000_000
     assert peak < path.stat().st_size / 1.4
-    assert sum(len(t.text) for t in session.texts) > 15_000_000
+    assert sum(len(t.text) for t in session.artifacts) > 15_000_000
 
 
 def test_handler_of_torch_writes_what_we_read(tmp_path: Path) -> None:
     """A log written by torch's own handler, with its head line of the version, loads without a note."""
-    with written(torch_logging.LazyTraceHandler(str(tmp_path))), observe_torch():
+    with log_to_file(torch_logging.LazyTraceHandler(str(tmp_path))), observe_torch():
         torch.compile(breaks_in_the_middle, backend="eager")(torch.ones(3))
     session = engine.load_torch_trace(tmp_path)
     assert (session.notes, session.failures) == ((), ())

@@ -58,7 +58,7 @@ def run() -> None:
 
 
 @contextlib.contextmanager
-def written(handler: logging.Handler) -> Iterator[None]:
+def log_to_file(handler: logging.Handler) -> Iterator[None]:
     """Torch's trace goes to a handler too, with every string defined anew as in a process of its own."""
     handler.setFormatter(torch_logging.TorchLogsFormatter(trace=True))
     table = dict(structured.INTERN_TABLE)
@@ -74,11 +74,11 @@ def written(handler: logging.Handler) -> Iterator[None]:
 
 
 @functools.cache
-def traced() -> tuple[Session, bytes]:
+def session_and_log() -> tuple[Session, bytes]:
     """One run as it was watched, and the log that it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.log"
-        with written(logging.FileHandler(path)), observe_torch() as session:
+        with log_to_file(logging.FileHandler(path)), observe_torch() as session:
             getattr(torch_logging, "_log_torch_version", lambda: None)()  # torch 2.11 has none
             run()
         return session, path.read_bytes()

@@ -27,7 +27,7 @@ def test_report_of_a_loaded_session(tmp_path: pathlib.Path) -> None:
         engine.compile(talks, backend="eager")(torch.randn(3, 4, dtype=torch.float64), True, {"k": 2}, [5])
     session.save(tmp_path / "session.json")
     loaded = Session.load(tmp_path / "session.json")
-    text = loaded.reproduction(loaded.compilations[0].id)
+    text = loaded.repro_script(loaded.compilations[0].id)
     tree = ast.parse(text)
     assert f"torch {torch.__version__}" in text.splitlines()[0]
     assert f"test_reproduction.py:{talks.__code__.co_firstlineno + 2}" in text

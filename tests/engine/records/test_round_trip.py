@@ -19,7 +19,7 @@ from engine.records import session as session_records
 from engine.records.base import Record, RecordError, to_json
 from engine.records.bytecode import SourceFile, Span
 from engine.records.kernels import VerifyRecord
-from engine.records.runtime import CallRecord, Failure, Skipped
+from engine.records.runtime import CallRecord, SkippedRecord, StageFailure
 from engine.records.session import MAX_CALLS, CompilationRecord, FrameRecord, Session, SessionData
 
 ROOT = Path(__file__).parents[3]
@@ -90,10 +90,10 @@ def filled() -> Session:
     session.versions = {"torch": "2"}
     session.add_file(SourceFile("f.py", "f.py", "x = 1\n<script>alert('é')</script>"))
     session.add_frame(FrameRecord("0", "f", "f.py", 1))
-    session.put(CompilationRecord("0/0", "0", "first call"))
+    session.put_compilation(CompilationRecord("0/0", "0", "first call"))
     session.add_call(CallRecord(0, "0", "compiled", "0/0", Span("f.py", 1)))
-    session.add_skipped(Skipped("g", "it is a generator"))
-    session.add_failure(Failure("lowering", "made to fail", "results come from ATen"))
+    session.add_skipped(SkippedRecord("g", "it is a generator"))
+    session.add_failure(StageFailure("lowering", "made to fail", "results come from ATen"))
     session.add_note("a note")
     return session
 
@@ -103,7 +103,7 @@ def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
     session = filled()
     path = session.save(tmp_path / "a.json")
     loaded = Session.load(path)
-    assert loaded.data() == session.data()
+    assert loaded.to_data() == session.to_data()
     assert loaded.save(tmp_path / "b.json").read_bytes() == path.read_bytes()
 
 

@@ -8,61 +8,61 @@ from typing import Any
 
 import torch
 
-from engine.bytecode.route import route_calls
+from engine.bytecode.route import intercept_calls
 from engine.guards.compile import compile_check
 from engine.guards.explain import explain
-from engine.guards.reasons import rejection
+from engine.guards.reasons import first_guard_failure
 from engine.guards.tell import guards_record
 from engine.ir.context import current_session
-from engine.ir.frame import CompiledFrame, FrameRequest
+from engine.ir.frame import CacheEntry, CompileRequest
 from engine.ir.guard import Guard
-from engine.ir.origin import Closure, Local, Origin, Scope
+from engine.ir.origin import ClosureSource, FrameScope, LocalSource, Source
 from engine.ir.state_guard import current_global_state_guards
-from engine.ir.value_guard import Equals, TypeIs
+from engine.ir.value_guard import EqualsMatch, TypeMatch
 from engine.options import Options
-from engine.records.guards import GuardResult, GuardsRecord, Rejection
+from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
 from engine.records.session import CompilationRecord, Session
 from engine.runtime.call import make_callee
 from engine.runtime.signature import Parameters
-from tests.engine.guards.examples import match
+from tests.engine.guards.examples import tensor_match
 
 
 class FakeCompiler:
-    """Implements ``ir.frame.Compiler``. ``requests`` are the frames it was asked to compile; ``code_of`` makes what runs instead."""
+    """Implements ``ir.frame.Compiler``. ``requests`` are the frames it was asked to compile; ``read_cubin`` makes what runs instead."""
 
     def __init__(self, *, fullgraph: bool = False, code_of: Callable[[CodeType], CodeType] | None = None) -> None:
         self.options = Options(fullgraph=fullgraph)
-        self.requests: list[FrameRequest] = []
-        self.callee = make_callee(self)
-        self.around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+        self.requests: list[CompileRequest] = []
+        self.dispatch_callee = make_callee(self)
+        self.root_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self.code_of = code_of or (lambda code: code)
-        self.before: Callable[[FrameRequest], None] = lambda request: None
+        self.before: Callable[[CompileRequest], None] = lambda request: None
 
     def session(self) -> Session | None:
         """The session that records in this thread."""
         return current_session()
 
-    def compile_frame(self, request: FrameRequest) -> CompiledFrame:
+    def compile_frame(self, request: CompileRequest) -> CacheEntry:
         """Guard the arguments, closure cells included."""
         self.requests.append(request)
         self.before(request)
         check = compile_check(guards_for(request), Parameters.of(request.function.__code__).names)
         session = current_session()
-        id = f"{request.frame}/{request.entry}"
+        id = f"{request.frame_id}/{request.entry_index}"
         if session is not None:
-            session.put(CompilationRecord(id, request.frame, request.cause))
+            session.put_compilation(CompilationRecord(id, request.frame_id, request.miss_reason))
         code = self.code_of(request.function.__code__)
-        return CompiledFrame(id, code, check.guards, check.check, check.text)
+        return CacheEntry(id, code, check.guards, check.check, check.text)
 
-    def explain(self, entry: CompiledFrame, scope: Scope) -> tuple[GuardResult, ...]:
+    def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
         """All guards of an entry evaluated."""
         return explain(entry.guards, scope)
 
-    def rejection(self, entry: CompiledFrame, scope: Scope) -> Rejection | None:
+    def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
         """Why an entry does not serve a call."""
-        return rejection(entry.id, entry.guards, scope)
+        return first_guard_failure(entry.id, entry.guards, scope)
 
-    def guards_record(self, entry: CompiledFrame) -> GuardsRecord:
+    def guards_record(self, entry: CacheEntry) -> GuardsRecord:
         """An entry's guards as records."""
         return guards_record(entry.guards, entry.check_text)
 
@@ -72,29 +72,29 @@ class FakeCompiler:
         return [r.function.__name__ for r in self.requests]
 
 
-class RoutingCompiler(FakeCompiler):
+class InterceptingCompiler(FakeCompiler):
     """Every frame runs as Python with its calls dispatched, as after a graph break."""
 
     def __init__(self) -> None:
-        super().__init__(code_of=lambda code: route_calls(code, self.callee))
+        super().__init__(code_of=lambda code: intercept_calls(code, self.dispatch_callee))
 
 
-def guards_for(request: FrameRequest) -> list[Guard]:
+def guards_for(request: CompileRequest) -> list[Guard]:
     """Guards on all that a frame was given."""
     guards: list[Guard] = list(current_global_state_guards())
     for name, value in request.arguments.items():
-        guards.append(_guard(Local(name), value, request))
+        guards.append(_guard(LocalSource(name), value, request))
     for index, name in enumerate(request.function.__code__.co_freevars):
         assert request.function.__closure__ is not None
         cell = request.function.__closure__[index]
-        guards.append(_guard(Closure(name, index), cell.cell_contents, request))
+        guards.append(_guard(ClosureSource(name, index), cell.cell_contents, request))
     return guards
 
 
-def _guard(origin: Origin, value: Any, request: FrameRequest) -> Guard:
-    dynamic = request.dynamic.get(origin.expr, frozenset())
+def _guard(origin: Source, value: Any, request: CompileRequest) -> Guard:
+    dynamic = request.dynamic_dims.get(origin.expr, frozenset())
     if isinstance(value, torch.Tensor):
-        return match(origin, value, tuple(dynamic))
+        return tensor_match(origin, value, tuple(dynamic))
     if type(value) in (int, float, bool, str) and -1 not in dynamic:
-        return Equals(origin, value)
-    return TypeIs(origin, type(value))
+        return EqualsMatch(origin, value)
+    return TypeMatch(origin, type(value))

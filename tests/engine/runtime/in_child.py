@@ -7,22 +7,22 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from engine.ir.kernel import Extern, Program
-from engine.runtime.launch import in_interpreter
-from engine.runtime.program import Executable
+from engine.ir.kernel import AtenCall, LoweredProgram
+from engine.runtime.launch import interpreter_launcher
+from engine.runtime.program import ProgramExecutor
 
 
-def run(program: Program, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
+def run(program: LoweredProgram, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
     """Outputs of each call, and the text that ran. Targets of externs come by name: ATen's operators cannot be pickled."""
-    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, Extern) else s for s in program.steps)
-    executable = Executable(replace(program, steps=steps), in_interpreter)
+    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, AtenCall) else s for s in program.steps)
+    executable = ProgramExecutor(replace(program, steps=steps), interpreter_launcher)
     return [executable(*inputs) for inputs in calls], executable.text
 
 
-def run_boxed(program: Program, inputs: list[Any]) -> tuple[tuple[Any, ...], str, list[Any]]:
+def run_boxed(program: LoweredProgram, inputs: list[Any]) -> tuple[tuple[Any, ...], str, list[Any]]:
     """Outputs of a call with one list of inputs, the text that ran, and what is left in the list."""
-    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, Extern) else s for s in program.steps)
-    executable = Executable(replace(program, steps=steps), in_interpreter, is_boxed=True)
+    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, AtenCall) else s for s in program.steps)
+    executable = ProgramExecutor(replace(program, steps=steps), interpreter_launcher, is_boxed=True)
     return executable(inputs), executable.text, inputs
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import engine
-from engine.ir.kernel import Program
+from engine.ir.kernel import LoweredProgram
 from engine.lowering import driver
-from engine.runtime.program import executable
-from engine.runtime.rescued import OtherSizes
+from engine.runtime.program import program_executor
+from engine.runtime.rescued import UnexpectedSize
 
 
 def two_masks(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -61,12 +61,12 @@ class Kernels:
         return launch
 
 
-def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Program | None, str]:
+def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[LoweredProgram | None, str]:
     """The program of a function, compiled with sizes that agree; None and why where there is none."""
-    found: list[Program] = []
+    found: list[LoweredProgram] = []
     original = driver.lower
 
-    def kept(*args: Any, **options: Any) -> Program:
+    def kept(*args: Any, **options: Any) -> LoweredProgram:
         found.append(original(*args, **options))
         return found[-1]
 
@@ -89,12 +89,12 @@ def test_kernels_do_not_read_by_wrong_sizes(function: Callable[..., Any], monkey
         assert "Could not guard on data-dependent expression" in note
         return
     kernels = Kernels()
-    run = executable(program, kernels)
+    run = program_executor(program, kernels)
     run(*GOOD)
     last = program.kernels[-1].name
     assert last in kernels.launched
     kernels.launched.clear()
-    with pytest.raises(OtherSizes):
+    with pytest.raises(UnexpectedSize):
         run(*OTHER)
     assert last not in kernels.launched
 

@@ -11,22 +11,24 @@ import pytest
 import sympy
 import torch
 
-from engine.ir.kernel import Buffer, Extern, Program, Ref
-from engine.ir.store import Store
-from engine.ir.tuning import Question, Way
-from engine.runtime.autotune import Tuner
-from engine.runtime.launch import in_interpreter
+from engine.ir.kernel import AtenCall, Buffer, BufferRef, LoweredProgram
+from engine.ir.store import DiskStore
+from engine.ir.tuning import Candidate, ChoiceRequest
+from engine.runtime.autotune import Autotuner
+from engine.runtime.launch import interpreter_launcher
 
 aten = torch.ops.aten
 
 
-def way(name: str, target: Any = aten.mm.default, size: Any = 8) -> Way:
+def way(name: str, target: Any = aten.mm.default, size: Any = 8) -> Candidate:
     """A way to multiply two matrices: one call."""
     kinds = {"a": "input", "b": "input", "out": "intermediate"}
     buffers = {n: Buffer(n, torch.float32, (size, size), (size, 1), kind) for n, kind in kinds.items()}  # type: ignore[arg-type]
-    step = Extern("aten:mm", target, (Ref("a"), Ref("b")), {}, ("out",))
+    step = AtenCall("aten:mm", target, (BufferRef("a"), BufferRef("b")), {}, ("out",))
     symbols = {} if isinstance(size, int) else {str(size): (0, 0)}
-    return Way(name, lambda: Program("cuda:90", ("a", "b"), buffers, (step,), (Ref("out"),), symbols))
+    return Candidate(
+        name, lambda: LoweredProgram("cuda:90", ("a", "b"), buffers, (step,), (BufferRef("out"),), symbols)
+    )
 
 
 def turned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -58,83 +60,83 @@ class Clock:
         return self.seconds[self.seen.index(work)]
 
 
-def tuner(clock: Any, **more: Any) -> Tuner:
+def tuner(clock: Any, **more: Any) -> Autotuner:
     """One that measures by a clock of ours."""
-    return Tuner("a card", clock, in_interpreter, **more)
+    return Autotuner("a card", clock, interpreter_launcher, **more)
 
 
-QUESTION = Question("aten:0/0:mm", (way("vendor"), way("template turned", turned)))
+QUESTION = ChoiceRequest("aten:0/0:mm", (way("vendor"), way("template turned", turned)))
 
 
 def test_the_fastest_is_taken_and_it_is_told() -> None:
     """Times of both, and a sentence that names the card."""
     answer = tuner(Clock(3e-5, 1e-5)).choose(QUESTION)
-    assert (answer.taken, answer.seconds) == (1, (3e-5, 1e-5))
+    assert (answer.chosen, answer.seconds) == (1, (3e-5, 1e-5))
     assert answer.reason == (
         "Measured on a card: the library's call, with the kernels around it, takes 30.0 us, the best template 10.0 us (turned)."
     )
-    assert tuner(Clock(1e-5, 3e-5)).choose(QUESTION).taken == 0
+    assert tuner(Clock(1e-5, 3e-5)).choose(QUESTION).chosen == 0
 
 
 def test_a_hair_is_not_enough() -> None:
     """A template within the noise of a measurement does not push the library aside."""
-    assert tuner(Clock(1e-5, 0.99e-5)).choose(QUESTION).taken == 0
+    assert tuner(Clock(1e-5, 0.99e-5)).choose(QUESTION).chosen == 0
 
 
 @pytest.mark.parametrize("other", [doubled, broken])
 def test_what_is_wrong_or_fails_is_never_taken(other: Any) -> None:
     """However fast it is."""
     ways = (way("vendor"), way("template wrong", other), way("template turned", turned))
-    answer = tuner(Clock(3e-5, 2e-5)).choose(Question("aten:0/0:mm", ways))
-    assert (answer.taken, answer.seconds) == (2, (3e-5, None, 2e-5))
+    answer = tuner(Clock(3e-5, 2e-5)).choose(ChoiceRequest("aten:0/0:mm", ways))
+    assert (answer.chosen, answer.seconds) == (2, (3e-5, None, 2e-5))
 
 
 def test_without_templates_that_run_the_library_stays() -> None:
     """One sentence says so."""
-    answer = tuner(Clock(1e-5)).choose(Question("n", (way("vendor"), way("template", broken))))
-    assert (answer.taken, answer.reason) == (0, "Nothing else could be measured.")
+    answer = tuner(Clock(1e-5)).choose(ChoiceRequest("n", (way("vendor"), way("template", broken))))
+    assert (answer.chosen, answer.reason) == (0, "Nothing else could be measured.")
 
 
 def test_later_processes_read_it_from_disk(tmp_path: pathlib.Path) -> None:
     """The same question is not measured again; another size, card or damaged file is."""
-    store = Store(tmp_path / "tuned")
+    store = DiskStore(tmp_path / "tuned")
     first = tuner(Clock(3e-5, 1e-5), store=store).choose(QUESTION)
     again = tuner(Clock(), store=store).choose(QUESTION)
-    assert again.is_known
-    assert (again.taken, again.seconds) == (first.taken, first.seconds)
+    assert again.from_disk_cache
+    assert (again.chosen, again.seconds) == (first.chosen, first.seconds)
     assert again.reason.startswith("Measured before on a card:")
-    other = Question("n", (way("vendor", size=16), way("template turned", turned, 16)))
-    assert not tuner(Clock(1e-5, 3e-5), store=store).choose(other).is_known
+    other = ChoiceRequest("n", (way("vendor", size=16), way("template turned", turned, 16)))
+    assert not tuner(Clock(1e-5, 3e-5), store=store).choose(other).from_disk_cache
     for file in (tmp_path / "tuned").iterdir():
         if file.name != "key":
             file.write_bytes(b"[1e-9, 1e-9]")
-    assert not tuner(Clock(1e-5, 3e-5), store=store).choose(QUESTION).is_known
+    assert not tuner(Clock(1e-5, 3e-5), store=store).choose(QUESTION).from_disk_cache
 
 
 @pytest.mark.parametrize("kept", ["[]", '["x", 1]', "[NaN, 1.0]", "{}", "[1, 2]", "[true, 1.0]"])
 def test_nonsense_on_disk_is_measured_anew(tmp_path: pathlib.Path, kept: str) -> None:
     """Only a list of as many plain times is believed."""
-    store = Store(tmp_path / "tuned")
+    store = DiskStore(tmp_path / "tuned")
     tuner(Clock(3e-5, 1e-5), store=store).choose(QUESTION)
     (name,) = [f.name for f in (tmp_path / "tuned").iterdir() if f.name != "key"]
     store.put(name, kept)
-    assert not tuner(Clock(1e-5, 3e-5), store=store).choose(QUESTION).is_known
+    assert not tuner(Clock(1e-5, 3e-5), store=store).choose(QUESTION).from_disk_cache
 
 
 def test_measuring_can_be_stopped_and_ends_by_itself() -> None:
     """Told to stop, or out of time, everything else is done the usual way; half a measurement is not kept."""
     stopped = tuner(Clock(3e-5, 1e-5))
     stopped.stop.set()
-    assert stopped.choose(QUESTION).taken == 0
-    late = tuner(Clock(3e-5, 1e-5, 3e-5, 1e-5), limit=0.0)
-    assert [late.choose(QUESTION).taken for _ in range(2)] == [1, 0]
+    assert stopped.choose(QUESTION).chosen == 0
+    late = tuner(Clock(3e-5, 1e-5, 3e-5, 1e-5), max_seconds=0.0)
+    assert [late.choose(QUESTION).chosen for _ in range(2)] == [1, 0]
     assert "stopped" in late.choose(QUESTION).reason
 
 
 def test_progress_is_told() -> None:
     """Before each measurement: which one, of what."""
     told: list[str] = []
-    some = tuner(Clock(*itertools.repeat(1e-5, 4)), told=told.append)
+    some = tuner(Clock(*itertools.repeat(1e-5, 4)), on_progress=told.append)
     some.choose(QUESTION)
     some.choose(QUESTION)
     assert told == [f"tuning {n}: 2 ways to compute aten:0/0:mm" for n in (1, 2)]
@@ -144,11 +146,11 @@ def test_sizes_that_vary_are_measured_as_they_are_at_hand() -> None:
     """The sizes are named; where nothing tells them, what is usual stays."""
     s = sympy.Symbol("s0", integer=True, positive=True)
     ways = (way("vendor", size=s), way("template turned", turned, s))
-    answer = tuner(Clock(3e-5, 1e-5)).choose(Question("n", ways, sizes={"s0": 16, "s1": 3}))
-    assert answer.taken == 1
+    answer = tuner(Clock(3e-5, 1e-5)).choose(ChoiceRequest("n", ways, size_hints={"s0": 16, "s1": 3}))
+    assert answer.chosen == 1
     assert answer.reason.startswith("Measured on a card for s0 = 16: the library's call")
-    answer = tuner(Clock()).choose(Question("n", ways))
-    assert (answer.taken, answer.reason) == (0, "Its sizes vary, and nothing tells which ones to measure with.")
+    answer = tuner(Clock()).choose(ChoiceRequest("n", ways))
+    assert (answer.chosen, answer.reason) == (0, "Its sizes vary, and nothing tells which ones to measure with.")
 
 
 def test_a_full_card_is_no_failure() -> None:
@@ -158,5 +160,5 @@ def test_a_full_card_is_no_failure() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     answer = tuner(full).choose(QUESTION)
-    assert answer.taken == 0
+    assert answer.chosen == 0
     assert "no room" in answer.reason

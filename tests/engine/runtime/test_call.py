@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.ir.marks import disable, original
-from engine.runtime.dispatch import dispatch_of, dispatcher
-from tests.engine.runtime.fake import FakeCompiler, RoutingCompiler
+from engine.ir.marks import disable, unwrap_compiled
+from engine.runtime.dispatch import dispatcher_state_of, make_dispatcher
+from tests.engine.runtime.fake import FakeCompiler, InterceptingCompiler
 
 
 def user(x: Any) -> Any:
@@ -48,20 +48,20 @@ def compiler() -> FakeCompiler:
 
 def test_functions_become_their_dispatchers(compiler: FakeCompiler) -> None:
     """A function is exchanged for one dispatcher, again and again the same."""
-    found = compiler.callee(user)
-    assert dispatch_of(found) is not None
-    assert compiler.callee(user) is found
-    assert compiler.callee(found) is found
+    found = compiler.dispatch_callee(user)
+    assert dispatcher_state_of(found) is not None
+    assert compiler.dispatch_callee(user) is found
+    assert compiler.dispatch_callee(found) is found
     assert found(1) == 2
 
 
 def test_methods_and_partials(compiler: FakeCompiler) -> None:
     """Bound, static and class methods and partials keep what they are bound to."""
     thing = Thing()
-    assert compiler.callee(thing.method)(1) == 2
-    assert compiler.callee(Thing.static)(1) == 2
-    assert compiler.callee(Thing.of_class)(1) == (Thing, 1)
-    assert compiler.callee(functools.partial(user, 1))() == 2
+    assert compiler.dispatch_callee(thing.method)(1) == 2
+    assert compiler.dispatch_callee(Thing.static)(1) == 2
+    assert compiler.dispatch_callee(Thing.of_class)(1) == (Thing, 1)
+    assert compiler.dispatch_callee(functools.partial(user, 1))() == 2
     assert compiler.names == ["method", "static", "of_class", "user"]
 
 
@@ -88,7 +88,7 @@ def total(one: Any, two: Any) -> Any:
 )
 def test_builtins_that_call_a_function(call: Any, expected: Any, names: list[str], compiler: FakeCompiler) -> None:
     """A builtin that calls a function of the user's calls its dispatcher."""
-    assert call(compiler.callee) == expected
+    assert call(compiler.dispatch_callee) == expected
     assert sorted(set(compiler.names)) == names
 
 
@@ -111,7 +111,7 @@ def test_builtins_that_call_a_function(call: Any, expected: Any, names: list[str
 )
 def test_what_is_left_alone(obj: Any, compiler: FakeCompiler) -> None:
     """Builtins, classes, torch's and the standard library's functions are called as they are."""
-    assert compiler.callee(obj) is obj
+    assert compiler.dispatch_callee(obj) is obj
 
 
 def test_disabled_functions_are_left_alone(compiler: FakeCompiler) -> None:
@@ -121,7 +121,7 @@ def test_disabled_functions_are_left_alone(compiler: FakeCompiler) -> None:
     def quiet(x: Any) -> Any:
         return x
 
-    assert compiler.callee(quiet) is quiet
+    assert compiler.dispatch_callee(quiet) is quiet
 
 
 def test_installed_packages_that_are_models_are_compiled(compiler: FakeCompiler) -> None:
@@ -129,12 +129,12 @@ def test_installed_packages_that_are_models_are_compiled(compiler: FakeCompiler)
     source = "def helper(x):\n    return x\n"
     space: dict[str, Any] = {"__name__": "transformers.models.made_up"}
     exec(compile(source, "/usr/lib/python3/site-packages/transformers/models/made_up.py", "exec"), space)
-    assert dispatch_of(compiler.callee(space["helper"])) is not None
+    assert dispatcher_state_of(compiler.dispatch_callee(space["helper"])) is not None
 
 
 def test_modules_with_and_without_hooks() -> None:
     """A module's forward is dispatched, and hooks run, dispatched as well."""
-    compiler = RoutingCompiler()
+    compiler = InterceptingCompiler()
 
     class Net(torch.nn.Module):
         def forward(self, x: Any) -> Any:
@@ -144,23 +144,23 @@ def test_modules_with_and_without_hooks() -> None:
         return output * 10
 
     net = Net()
-    assert compiler.callee(net)(1) == 2
+    assert compiler.dispatch_callee(net)(1) == 2
     assert compiler.names == ["forward"]
     net.register_forward_hook(hook)
-    assert compiler.callee(net)(1) == 20
+    assert compiler.dispatch_callee(net)(1) == 20
     assert compiler.names == ["forward", "hook"]
 
 
 def test_torchs_containers_reach_the_modules_in_them() -> None:
     """A Sequential is dispatched, and the user's module inside it too."""
-    compiler = RoutingCompiler()
+    compiler = InterceptingCompiler()
 
     class Net(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return x + 1
 
     stack = torch.nn.Sequential(Net(), torch.nn.ReLU())
-    assert torch.equal(compiler.callee(stack)(torch.zeros(2)), torch.ones(2))
+    assert torch.equal(compiler.dispatch_callee(stack)(torch.zeros(2)), torch.ones(2))
     assert len(compiler.requests) == 3
 
 
@@ -172,7 +172,7 @@ def test_a_module_with_its_own_call() -> None:
         def __call__(self, x: Any) -> Any:
             return x + 5
 
-    assert compiler.callee(Odd())(1) == 6
+    assert compiler.dispatch_callee(Odd())(1) == 6
     assert compiler.names == ["__call__"]
 
 
@@ -184,28 +184,28 @@ def test_a_librarys_wrapper_does_not_hide_the_user() -> None:
     def inside(x: Any) -> Any:
         return torch.is_grad_enabled()
 
-    assert compiler.callee(inside)(1) is False
+    assert compiler.dispatch_callee(inside)(1) is False
     assert compiler.names == ["inside"]
 
     @contextlib.contextmanager
     def context() -> Iterator[int]:
         yield 3
 
-    with compiler.callee(context)() as three:
+    with compiler.dispatch_callee(context)() as three:
         assert three == 3
 
 
 def test_a_dispatcher_of_another_compiler_stays() -> None:
     """What the user compiled with other options keeps them."""
     other, compiler = FakeCompiler(), FakeCompiler()
-    compiled = dispatcher(user, other)  # type: ignore[arg-type]
-    assert compiler.callee(compiled) is compiled
-    assert original(compiled) is user
+    compiled = make_dispatcher(user, other)  # type: ignore[arg-type]
+    assert compiler.dispatch_callee(compiled) is compiled
+    assert unwrap_compiled(compiled) is user
 
 
 def test_results_are_those_of_the_plain_call() -> None:
     """Exceptions pass through exchanged calls unchanged."""
-    compiler = RoutingCompiler()
+    compiler = InterceptingCompiler()
 
     def fails(x: Any) -> Any:
         raise ValueError(f"no {x}")
@@ -216,6 +216,6 @@ def test_results_are_those_of_the_plain_call() -> None:
         except ValueError as error:
             return str(error)
 
-    assert dispatcher(frame, compiler)(1) == "no 1"  # type: ignore[arg-type]
+    assert make_dispatcher(frame, compiler)(1) == "no 1"  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no 2"):
-        compiler.callee(fails)(2)
+        compiler.dispatch_callee(fails)(2)

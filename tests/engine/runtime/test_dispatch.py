@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from engine.errors import GraphBreak, RecompileLimit
-from engine.ir.context import recording
-from engine.ir.marks import disable, original
+from engine.ir.context import set_current_session
+from engine.ir.marks import disable, unwrap_compiled
 from engine.options import config
 from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from engine.runtime import inspect_cache
-from engine.runtime.dispatch import dispatcher
-from tests.engine.runtime.fake import FakeCompiler, RoutingCompiler
+from engine.runtime.dispatch import make_dispatcher
+from tests.engine.runtime.fake import FakeCompiler, InterceptingCompiler
 
 
 def plain(a: Any, b: Any) -> Any:
@@ -72,7 +72,7 @@ def test_arguments_and_their_errors_are_pythons_own(
 ) -> None:
     """Any call gives what the function gives, on the miss and on the hit, or its own TypeError."""
     args, kwargs = call
-    compiled = dispatcher(function, FakeCompiler())
+    compiled = make_dispatcher(function, FakeCompiler())
     expected = outcome(function, args, kwargs)
     assert outcome(compiled, args, kwargs) == expected
     assert outcome(compiled, args, kwargs) == expected
@@ -90,7 +90,7 @@ def outcome(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def test_everything_that_can_be_asked_of_it(function: Any) -> None:
     """The dispatcher is a function with the original's signature, names, doc, annotations, source and attributes."""
     function.note = "kept"
-    compiled = dispatcher(function, FakeCompiler())
+    compiled = make_dispatcher(function, FakeCompiler())
     assert inspect.isfunction(compiled)
     assert inspect.signature(compiled) == inspect.signature(function)
     assert inspect.getsource(compiled) == inspect.getsource(function)
@@ -107,35 +107,35 @@ def test_everything_that_can_be_asked_of_it(function: Any) -> None:
         "__globals__",
     ):
         assert getattr(compiled, name) is getattr(function, name)
-    assert original(compiled) is function
-    assert dispatcher(compiled, FakeCompiler()).__wrapped__ is function
+    assert unwrap_compiled(compiled) is function
+    assert make_dispatcher(compiled, FakeCompiler()).__wrapped__ is function
 
 
 def test_a_hit_does_not_compile() -> None:
     """The same kind of call is compiled once; another kind once more."""
     compiler = FakeCompiler()
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     x = torch.zeros(2)
     for _ in range(3):
         compiled(x, 1)
     assert len(compiler.requests) == 1
     compiled(x, "a")
-    assert [r.entry for r in compiler.requests] == [0, 1]
-    assert compiler.requests[1].cause == "b is 'a', the compiled code was specialised for 1."
+    assert [r.entry_index for r in compiler.requests] == [0, 1]
+    assert compiler.requests[1].miss_reason == "b is 'a', the compiled code was specialised for 1."
 
 
 def test_most_recently_hit_first() -> None:
     """An entry that was hit is asked first next time."""
     compiler = FakeCompiler()
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     for b in ("a", "b", "c", "a"):
         compiled(1, b)
     assert len(compiler.requests) == 3
-    with recording(Session()) as session:
+    with set_current_session(Session()) as session:
         compiled(1, "b")
         compiled(1, "b")
     assert session is not None
-    assert [[id.partition("/")[2] for id in c.asked] for c in session.calls] == [["0", "2", "1"], ["1"]]
+    assert [[id.partition("/")[2] for id in c.checked_entries] for c in session.calls] == [["0", "2", "1"], ["1"]]
 
 
 def test_methods_bind() -> None:
@@ -144,7 +144,7 @@ def test_methods_bind() -> None:
     class Thing:
         n = 3
 
-        @lambda f: dispatcher(f, FakeCompiler())
+        @lambda f: make_dispatcher(f, FakeCompiler())
         def times(self, x: int) -> int:
             return self.n * x
 
@@ -162,7 +162,7 @@ def test_super_and_class_cells() -> None:
         def f(self) -> str:
             return "derived " + super().f()
 
-    Derived.f = dispatcher(Derived.f, FakeCompiler())  # type: ignore[method-assign]
+    Derived.f = make_dispatcher(Derived.f, FakeCompiler())  # type: ignore[method-assign]
     assert Derived().f() == Derived().f() == "derived base"
 
 
@@ -174,7 +174,7 @@ def test_closures_share_a_cache_but_not_their_cells() -> None:
         def add(x: int) -> int:
             return x + n
 
-        return dispatcher(add, compiler)  # type: ignore[arg-type]
+        return make_dispatcher(add, compiler)  # type: ignore[arg-type]
 
     one, again, two = make(1), make(1), make(2)
     assert [one(1), again(1), two(1), one(1), two(1)] == [2, 2, 3, 2, 3]
@@ -188,7 +188,7 @@ def test_a_cell_that_changes() -> None:
     def add(x: int) -> int:
         return x + n
 
-    compiled = dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
+    compiled = make_dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
     assert compiled(1) == 2
     n = 5
     assert compiled(1) == 6
@@ -197,19 +197,19 @@ def test_a_cell_that_changes() -> None:
 def test_sizes_and_numbers_seen_to_change_become_dynamic() -> None:
     """A size or an int that changed is asked for as a symbol; a sweep then compiles no more."""
     compiler = FakeCompiler()
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     for size in (4, 5, 6, 7):
         compiled(torch.zeros(size, 3), size)
     assert len(compiler.requests) == 2
-    assert compiler.requests[1].dynamic == {"L['a']": frozenset({0}), "L['b']": frozenset({-1})}
+    assert compiler.requests[1].dynamic_dims == {"L['a']": frozenset({0}), "L['b']": frozenset({-1})}
 
 
 def test_the_recompile_limit_leaves_the_function_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the limit other calls run as Python, entries keep serving theirs, and the reason is recorded."""
     monkeypatch.setattr(config, "recompile_limit", 2)
     compiler = FakeCompiler()
-    compiled = dispatcher(plain, compiler)
-    with recording(Session()) as session:
+    compiled = make_dispatcher(plain, compiler)
+    with set_current_session(Session()) as session:
         results = [compiled("x", b) for b in ("a", "b", "c", "d", "a")]
     assert results == [("x", b) for b in ("a", "b", "c", "d", "a")]
     assert compiled("x", "e") == ("x", "e")
@@ -222,7 +222,7 @@ def test_the_recompile_limit_leaves_the_function_to_python(monkeypatch: pytest.M
 def test_the_recompile_limit_under_fullgraph_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under fullgraph the limit is an error with the last reason."""
     monkeypatch.setattr(config, "recompile_limit", 1)
-    compiled = dispatcher(plain, FakeCompiler(fullgraph=True))
+    compiled = make_dispatcher(plain, FakeCompiler(fullgraph=True))
     compiled(1, "a")
     with pytest.raises(RecompileLimit, match="specialised for 'a'"):
         compiled(1, "b")
@@ -239,7 +239,7 @@ def test_frames_below_a_function_left_to_python_are_still_compiled(monkeypatch: 
     def above(a: Any, b: str) -> Any:
         return below(a)
 
-    compiled = dispatcher(above, compiler)  # type: ignore[arg-type]
+    compiled = make_dispatcher(above, compiler)  # type: ignore[arg-type]
     assert [compiled(1, b) for b in "abc"] == [1, 1, 1]
     assert compiler.names == ["above", "below"]
 
@@ -252,7 +252,7 @@ def test_a_graph_break_under_fullgraph_propagates() -> None:
         raise GraphBreak(BreakRecord("print", "print", "print(x)"), "")
 
     compiler.before = refuse
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     for _ in range(2):
         with pytest.raises(GraphBreak):
             compiled(1, 2)
@@ -267,8 +267,8 @@ def test_a_bug_of_ours_never_reaches_the_user() -> None:
         raise ZeroDivisionError("bug")
 
     compiler.before = fail
-    compiled = dispatcher(plain, compiler)
-    with recording(Session()) as session:
+    compiled = make_dispatcher(plain, compiler)
+    with set_current_session(Session()) as session:
         assert [compiled(1, 2) for _ in range(4)] == [(1, 2)] * 4
     assert session is not None
     assert len(compiler.requests) == len(session.failures) == 2
@@ -283,7 +283,7 @@ def test_an_interrupted_compile_leaves_no_trace() -> None:
         raise KeyboardInterrupt
 
     compiler.before = interrupt
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     with pytest.raises(KeyboardInterrupt):
         compiled(1, 2)
     compiler.before = lambda request: None
@@ -298,7 +298,7 @@ def test_compiled_code_called_while_compiling_runs_as_python() -> None:
     def replaced(a: Any, b: Any) -> Any:
         return "compiled"
 
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     assert compiled(1, 2) == "compiled"
     seen = []
     compiler.before = lambda request: seen.append(compiled(1, 2))
@@ -310,7 +310,7 @@ def test_guards_that_refuse_their_own_call_are_reported() -> None:
     """An entry that does not admit the call it was made for is not kept, and that is recorded as our failure."""
     compiler = FakeCompiler()
     compiler.before = lambda request: request.arguments["a"].append(1)  # changes what was guarded
-    compiled = dispatcher(lambda a, b: b, compiler)  # type: ignore[arg-type]
+    compiled = make_dispatcher(lambda a, b: b, compiler)  # type: ignore[arg-type]
     real = compiler.compile_frame
 
     def compile_frame(request: Any) -> Any:
@@ -318,7 +318,7 @@ def test_guards_that_refuse_their_own_call_are_reported() -> None:
         return type(entry)(entry.id, entry.code, entry.guards, lambda *values: False, entry.check_text)
 
     compiler.compile_frame = compile_frame  # type: ignore[method-assign]
-    with recording(Session()) as session:
+    with set_current_session(Session()) as session:
         assert compiled([], 2) == 2
     assert session is not None
     assert "refuse the very call" in session.failures[0].sentence
@@ -333,7 +333,7 @@ def test_a_generator_that_compiled_code_starts_shows_whom_it_delegates_to() -> N
     def outer() -> Any:
         yield from inner()
 
-    made = dispatcher(outer, RoutingCompiler(), role="callee")()
+    made = make_dispatcher(outer, InterceptingCompiler(), role="callee")()
     assert made.send(None) == 2
     assert made.gi_yieldfrom.gi_code.co_name == "inner"
 
@@ -350,9 +350,9 @@ def test_generators_run_as_python_and_say_so() -> None:
             yield double(i)
         return "end"  # type: ignore[return-value]
 
-    compiled: Any = dispatcher(count, compiler)  # type: ignore[arg-type]
+    compiled: Any = make_dispatcher(count, compiler)  # type: ignore[arg-type]
     assert inspect.isgeneratorfunction(compiled)
-    with recording(Session()) as session:
+    with set_current_session(Session()) as session:
         running = compiled(2)
         assert [next(running), next(running)] == [0, 2]
         with pytest.raises(StopIteration) as end:
@@ -374,15 +374,15 @@ def test_coroutines_run_as_python_and_say_so() -> None:
         for i in range(n):
             yield i
 
-    compiled: Any = dispatcher(twice, FakeCompiler())  # type: ignore[arg-type]
-    several: Any = dispatcher(numbers, FakeCompiler())  # type: ignore[arg-type]
+    compiled: Any = make_dispatcher(twice, FakeCompiler())  # type: ignore[arg-type]
+    several: Any = make_dispatcher(numbers, FakeCompiler())  # type: ignore[arg-type]
     assert inspect.iscoroutinefunction(compiled)
     assert inspect.isasyncgenfunction(several)
 
     async def run() -> Any:
         return await compiled(3), [i async for i in several(3)]
 
-    with recording(Session()) as session:
+    with set_current_session(Session()) as session:
         assert asyncio.run(run()) == (6, [0, 1, 2])
     assert session is not None
     assert "asynchronous" in session.skipped[0].reason
@@ -395,13 +395,13 @@ def test_a_disabled_function_is_left_alone() -> None:
     def quiet(x: int) -> int:
         return x
 
-    assert dispatcher(quiet, FakeCompiler()) is quiet  # type: ignore[arg-type]
+    assert make_dispatcher(quiet, FakeCompiler()) is quiet  # type: ignore[arg-type]
 
 
 def test_threads_compile_once_and_agree() -> None:
     """Many threads that call one function at once get right results, and compile each kind of call once."""
     compiler = FakeCompiler()
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     start = threading.Barrier(8)
     wrong: list[Any] = []
 
@@ -428,12 +428,12 @@ def test_threads_compile_once_and_agree() -> None:
 def test_reset_forgets_entries() -> None:
     """After a reset the next call compiles again."""
     compiler = FakeCompiler()
-    compiled = dispatcher(plain, compiler)
+    compiled = make_dispatcher(plain, compiler)
     compiled(1, 2)
     compiled(1, 2)
     inspect_cache.reset()
     assert compiled(1, 2) == (1, 2)
-    assert [r.entry for r in compiler.requests] == [0, 1]
+    assert [r.entry_index for r in compiler.requests] == [0, 1]
 
 
 def test_memory_goes_with_the_function() -> None:
@@ -446,7 +446,7 @@ def test_memory_goes_with_the_function() -> None:
         def read(x: Any) -> Any:
             return (x, held.ndim)
 
-        return dispatcher(read, compiler)  # type: ignore[arg-type]
+        return make_dispatcher(read, compiler)  # type: ignore[arg-type]
 
     compiled = make(big)
     compiled(1)
@@ -466,7 +466,7 @@ def test_cells_are_freed_without_a_collection(role: str) -> None:
         def read(x: Any) -> Any:
             return (x, held)
 
-        return dispatcher(read, compiler, role)  # type: ignore[arg-type]
+        return make_dispatcher(read, compiler, role)  # type: ignore[arg-type]
 
     gc.collect()
     gc.disable()
@@ -487,7 +487,7 @@ def test_routed_frames_dispatch_what_they_call() -> None:
     """A frame that runs as rewritten Python dispatches functions, methods, partials and modules that it calls."""
     import functools
 
-    compiler = RoutingCompiler()
+    compiler = InterceptingCompiler()
 
     def helper(x: Any) -> Any:
         return x + 1
@@ -508,5 +508,5 @@ def test_routed_frames_dispatch_what_they_call() -> None:
     def frame(x: Any) -> Any:
         return functools.partial(helper, inner(thing(thing.method(x))))()
 
-    assert dispatcher(frame, compiler)(torch.zeros(1)).item() == 10  # type: ignore[arg-type]
+    assert make_dispatcher(frame, compiler)(torch.zeros(1)).item() == 10  # type: ignore[arg-type]
     assert sorted(compiler.names) == ["__call__", "forward", "frame", "helper", "method"]

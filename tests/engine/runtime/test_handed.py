@@ -9,8 +9,8 @@ import weakref
 import torch
 
 import engine
-from engine.ir.handed import Handed, runs_of
-from engine.ir.origin import Local, Member
+from engine.ir.handed import PrefetchedParams, parameter_runs
+from engine.ir.origin import LocalSource, ModuleMemberSource
 
 
 class Deep(torch.nn.Module):
@@ -30,19 +30,19 @@ class Deep(torch.nn.Module):
 
 def test_order_is_that_of_the_inputs() -> None:
     """Each stretch comes reversed, as taking it apart pushes it on the stack, however the check reads them."""
-    origins = [Member(Local("self"), "_parameters", f"p{i}") for i in range(20)]
-    inputs = [Local("x"), *origins[:12], Local("y"), *origins[12:]]
-    runs = runs_of(inputs)
+    origins = [ModuleMemberSource(LocalSource("self"), "_parameters", f"p{i}") for i in range(20)]
+    inputs = [LocalSource("x"), *origins[:12], LocalSource("y"), *origins[12:]]
+    runs = parameter_runs(inputs)
     assert runs == (tuple(origins[:12]), tuple(origins[12:]))
-    handed = Handed(runs)
-    give = handed.giver(origins[::-1])
+    handed = PrefetchedParams(runs)
+    give = handed.writer(origins[::-1])
     assert give is not None
     give([f"p{i}" for i in reversed(range(20))])
     first, second = handed() or ((), ())
     assert first == tuple(f"p{i}" for i in reversed(range(12)))
     assert second == tuple(f"p{i}" for i in reversed(range(12, 20)))
     assert handed() is None
-    assert handed.giver(origins[1:]) is None
+    assert handed.writer(origins[1:]) is None
 
 
 def test_replaced_parameters_are_the_ones_used() -> None:

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 import engine
-from engine.afterwards import lowered_of
-from engine.ir.kernel import KernelSource
-from engine.runtime.measured import REPEATS, times_of
+from engine.afterwards import lowered_graphs_of
+from engine.ir.kernel import GeneratedKernel
+from engine.runtime.measured import REPEATS, time_launches
 
 
 def test_each_kernel_has_the_median_of_its_launches() -> None:
     """A kernel's launches are timed one by one; the program goes on as it would."""
     launched: list[str] = []
 
-    def bind(source: KernelSource, misaligned: frozenset[str]) -> Callable[..., None]:
+    def bind(source: GeneratedKernel, misaligned: frozenset[str]) -> Callable[..., None]:
         return lambda *arguments: launched.append(source.name)
 
     ticks = iter(float(i) for i in range(10_000))
@@ -32,8 +32,8 @@ def test_each_kernel_has_the_median_of_its_launches() -> None:
 
     with engine.record() as session:
         engine.compile(f)(torch.randn(4, 8))
-    (lowered,) = lowered_of(session)[session.compilations[0].id]
-    found = times_of(lowered.program, lowered.inputs, bind, clock)
+    (lowered,) = lowered_graphs_of(session)[session.compilations[0].id]
+    found = time_launches(lowered.program, lowered.inputs, bind, clock)
     kernels = {k.id: k.name for k in lowered.program.kernels}
     assert set(found) == set(kernels)
     assert len(launched) == len(kernels) * (REPEATS + 1)
@@ -55,12 +55,14 @@ def test_measured_kernels_survive_a_file(tmp_path: Any) -> None:
     """What was measured is saved with the session."""
     from dataclasses import replace
 
-    from engine.records.kernels import MeasureRecord
+    from engine.records.kernels import KernelTimingRecord
 
     with engine.record() as session:
         engine.compile(lambda x: x + 1)(torch.ones(3))
     (compilation,) = session.compilations
-    told = MeasureRecord("NVIDIA H200", 3e-6, 4e12, 2)
-    session.amend(compilation.id, lambda c: replace(c, kernels=tuple(replace(k, measured=told) for k in c.kernels)))
+    told = KernelTimingRecord("NVIDIA H200", 3e-6, 4e12, 2)
+    session.update_compilation(
+        compilation.id, lambda c: replace(c, kernels=tuple(replace(k, measured=told) for k in c.kernels))
+    )
     path = session.save(tmp_path / "s.json")
     assert engine.Session.load(path).compilations[0].kernels[0].measured == told

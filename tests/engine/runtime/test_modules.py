@@ -16,8 +16,8 @@ import torch
 
 import engine
 from engine.errors import BadArgument
-from engine.ir.marks import original
-from engine.runtime.dispatch import dispatch_of
+from engine.ir.marks import unwrap_compiled
+from engine.runtime.dispatch import dispatcher_state_of
 from engine.runtime.modules import attach, compiled_module, detach
 from tests.engine.runtime.fake import FakeCompiler
 
@@ -73,8 +73,8 @@ def test_it_is_a_module_of_the_same_class() -> None:
     assert inspect.signature(twin) == inspect.signature(net)
     assert len(Net.registered) == before
     assert repr(twin) == repr(net)
-    assert original(twin) is net
-    assert original(twin.forward) == net.forward
+    assert unwrap_compiled(twin) is net
+    assert unwrap_compiled(twin.forward) == net.forward
 
 
 def test_calls_and_forward_are_compiled() -> None:
@@ -237,7 +237,7 @@ def test_twins_of_subclasses_and_state_behind_the_forward() -> None:
     twin = compiled_module(legacy, FakeCompiler())
     assert isinstance(twin, Legacy)
     assert torch.equal(twin(X), legacy.linear(X))
-    assert dispatch_of(twin.forward.__func__) is not None
+    assert dispatcher_state_of(twin.forward.__func__) is not None
 
 
 def test_a_lazy_module_takes_its_sizes_through_the_twin() -> None:
@@ -252,7 +252,7 @@ def test_a_lazy_module_takes_its_sizes_through_the_twin() -> None:
         twin(x)
         assert type(plain) is cls.cls_to_become
         assert isinstance(twin, cls.cls_to_become)
-        assert original(twin) is plain
+        assert unwrap_compiled(twin) is plain
         assert torch.equal(twin.eval()(x), plain(x))
 
 

@@ -12,23 +12,23 @@ import sympy
 import torch
 from torch.nn import functional
 
-from engine.ir.kernel import Buffer, Extern, Launch, Program, Ref
-from engine.runtime.pool import Pool
-from engine.runtime.program import settled
+from engine.ir.kernel import AtenCall, Buffer, BufferRef, Launch, LoweredProgram
+from engine.runtime.pool import WorkerPool
+from engine.runtime.program import with_expected_layout
 from tests.engine.kernels import written
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 
 
 @pytest.fixture(scope="module")
-def child() -> Iterator[Pool]:
+def child() -> Iterator[WorkerPool]:
     """A process in which Triton interprets."""
-    pool = Pool(1, {"TRITON_INTERPRET": "1"})
+    pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
     yield pool
     pool.close()
 
 
-def run(child: Pool, program: Program, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
+def run(child: WorkerPool, program: LoweredProgram, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
     """Outputs of each call, and the program's text."""
     result: tuple[list[tuple[Any, ...]], str] = child.call("tests.engine.runtime.in_child:run", (program, *calls))
     return result
@@ -49,9 +49,9 @@ def buffers(*made: Buffer) -> dict[str, Buffer]:
     return {b.name: b for b in made}
 
 
-def gelu_and_softmax() -> Program:
+def gelu_and_softmax() -> LoweredProgram:
     """gelu(a @ w), then softmax."""
-    return Program(
+    return LoweredProgram(
         "cuda:90",
         ("a", "w"),
         buffers(
@@ -59,15 +59,15 @@ def gelu_and_softmax() -> Program:
             buffer("x", 4, 100), buffer("out", 4, 100, kind="output"),
         ),
         (
-            Extern("aten:mm", "torch.ops.aten.mm.default", (Ref("a"), Ref("w")), {}, ("mm",)),
+            AtenCall("aten:mm", "torch.ops.aten.mm.default", (BufferRef("a"), BufferRef("w")), {}, ("mm",)),
             Launch(written.gelu(400, "k0", x="mm", out="x")),
             Launch(written.softmax(4, 100, "k1")),
         ),
-        (Ref("out"),),
+        (BufferRef("out"),),
     )  # fmt: skip
 
 
-def test_kernels_and_library_calls_run_in_order(child: Pool) -> None:
+def test_kernels_and_library_calls_run_in_order(child: WorkerPool) -> None:
     """An extern between placeholders and kernels, intermediates freed after their last reader."""
     a, w = torch.randn(4, 8), torch.randn(8, 100)
     ((out,),), text = run(child, gelu_and_softmax(), (a, w))
@@ -75,7 +75,7 @@ def test_kernels_and_library_calls_run_in_order(child: Pool) -> None:
     assert text.count("del ") == 3  # the extern's result tuple, mm and x
 
 
-def test_inputs_in_a_box_go_after_their_last_reader(child: Pool) -> None:
+def test_inputs_in_a_box_go_after_their_last_reader(child: WorkerPool) -> None:
     """The list is emptied, and the program lets go of each input as it does of intermediates; one that nothing reads goes at once."""
     program = replace(gelu_and_softmax(), inputs=("a", "idle", "w"))
     program = replace(program, buffers={**program.buffers, "idle": buffer("idle", 2, kind="input")})
@@ -90,16 +90,16 @@ def test_inputs_in_a_box_go_after_their_last_reader(child: Pool) -> None:
     assert [name.partition("_")[2] for name in dropped if name != "r"] == ["idle", "a", "w", "mm", "x"]
 
 
-def test_symbolic_sizes_are_read_from_the_inputs(child: Pool) -> None:
+def test_symbolic_sizes_are_read_from_the_inputs(child: WorkerPool) -> None:
     """One program serves every size, an empty one included, and returns sizes as ints."""
     s0 = sympy.Symbol("s0", integer=True)
-    program = Program(
+    program = LoweredProgram(
         "cuda:90",
         ("s0", "x"),
         buffers(buffer("x", s0, 3, kind="input"), buffer("out", s0, 3, kind="output")),
         (Launch(written.gelu(s0 * 3)),),
-        (Ref("out"), s0 * 2),
-        symbols={"s0": (1, 0)},
+        (BufferRef("out"), s0 * 2),
+        symbol_sources={"s0": (1, 0)},
     )
     calls = [(n, torch.randn(n, 3)) for n in (1, 100, 0, 257)]
     results, _ = run(child, program, *calls)
@@ -108,22 +108,22 @@ def test_symbolic_sizes_are_read_from_the_inputs(child: Pool) -> None:
         assert twice == 2 * n
 
 
-def test_a_symbol_may_come_from_an_int_input(child: Pool) -> None:
+def test_a_symbol_may_come_from_an_int_input(child: WorkerPool) -> None:
     """Dimension -1 stands for the value itself."""
     s1 = sympy.Symbol("s1", integer=True)
-    program = Program("cuda:90", ("n",), {}, (), (s1 + 1, 7, None, "word"), symbols={"s1": (0, -1)})
+    program = LoweredProgram("cuda:90", ("n",), {}, (), (s1 + 1, 7, None, "word"), symbol_sources={"s1": (0, -1)})
     ((outputs,), _) = run(child, program, (41,))
     assert outputs == (42, 7, None, "word")
 
 
-def test_views_are_taken_of_results_and_of_inputs_with_an_offset(child: Pool) -> None:
+def test_views_are_taken_of_results_and_of_inputs_with_an_offset(child: WorkerPool) -> None:
     """A Ref's offset counts from where the tensor begins, also when an input is itself a view."""
-    program = Program(
+    program = LoweredProgram(
         "cuda:90",
         ("x",),
         buffers(buffer("x", 4, 3, kind="input"), buffer("out", 4, 3, kind="output")),
         (Launch(written.gelu(12)),),
-        (Ref("out", (3, 4), (1, 3), 0), Ref("x", (2, 3), (6, 1), 3), Ref("out", (), (), 5)),
+        (BufferRef("out", (3, 4), (1, 3), 0), BufferRef("x", (2, 3), (6, 1), 3), BufferRef("out", (), (), 5)),
     )
     base = torch.randn(20)
     x = base[4:16].view(4, 3)
@@ -133,9 +133,9 @@ def test_views_are_taken_of_results_and_of_inputs_with_an_offset(child: Pool) ->
     torch.testing.assert_close(one, functional.gelu(x)[1, 2])
 
 
-def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(child: Pool) -> None:
+def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(child: WorkerPool) -> None:
     """A transposed result, several results of which some are unused, and arguments nested in lists."""
-    program = Program(
+    program = LoweredProgram(
         "cuda:90",
         ("x",),
         buffers(
@@ -143,12 +143,12 @@ def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(chil
             buffer("second", 2, 4, kind="output"), buffer("both", 12, 4, kind="output"),
         ),
         (
-            Extern("aten:t", "torch.ops.aten.t.default", (Ref("x"),), {}, ("turned",)),
-            Extern("aten:split", "torch.ops.aten.split.Tensor", (Ref("x"), 2), {}, (None, "second", None)),
-            Extern("aten:cat", "torch.ops.aten.cat.default", ([Ref("x"), Ref("x")],), {"dim": 0}, ("both",)),
+            AtenCall("aten:t", "torch.ops.aten.t.default", (BufferRef("x"),), {}, ("turned",)),
+            AtenCall("aten:split", "torch.ops.aten.split.Tensor", (BufferRef("x"), 2), {}, (None, "second", None)),
+            AtenCall("aten:cat", "torch.ops.aten.cat.default", ([BufferRef("x"), BufferRef("x")],), {"dim": 0}, ("both",)),
             Launch(written.gelu(24, x="turned")),
         ),
-        (Ref("out"), Ref("second"), Ref("both")),
+        (BufferRef("out"), BufferRef("second"), BufferRef("both")),
     )  # fmt: skip
     x = torch.randn(6, 4)
     (((out, second, both),), _) = run(child, program, (x,))
@@ -158,9 +158,11 @@ def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(chil
     assert torch.equal(both, torch.cat([x, x]))
 
 
-def test_the_same_buffer_may_be_returned_twice_and_an_input_as_it_is(child: Pool) -> None:
+def test_the_same_buffer_may_be_returned_twice_and_an_input_as_it_is(child: WorkerPool) -> None:
     """Outputs are what the references say, identity included."""
-    program = Program("cuda:90", ("x",), buffers(buffer("x", 2, kind="input")), (), (Ref("x"), Ref("x")))
+    program = LoweredProgram(
+        "cuda:90", ("x",), buffers(buffer("x", 2, kind="input")), (), (BufferRef("x"), BufferRef("x"))
+    )
     (((first, second),), _) = run(child, program, (torch.ones(2),))
     assert torch.equal(first, torch.ones(2))
     assert first.data_ptr() == second.data_ptr()
@@ -169,31 +171,31 @@ def test_the_same_buffer_may_be_returned_twice_and_an_input_as_it_is(child: Pool
 def test_a_result_of_another_shape_is_an_error_and_never_read() -> None:
     """Kernels were compiled for the shape: reading another would be a wrong result."""
     with pytest.raises(RuntimeError, match=r"returned torch.float32 \(3, 2\) where"):
-        settled(torch.zeros(3, 2), (2, 3), (3, 1), torch.float32, "mm")
+        with_expected_layout(torch.zeros(3, 2), (2, 3), (3, 1), torch.float32, "mm")
 
 
 def test_settling_copies_only_what_has_other_strides() -> None:
     """Strides of single elements do not matter; expanded tensors keep their values."""
     same = torch.zeros(1, 4).as_strided((1, 4), (77, 1))
-    assert settled(same, (1, 4), (4, 1), torch.float32, "b") is same
+    assert with_expected_layout(same, (1, 4), (4, 1), torch.float32, "b") is same
     turned = torch.arange(6.0).view(2, 3).t()
-    fresh = settled(turned, (3, 2), (2, 1), torch.float32, "b")
+    fresh = with_expected_layout(turned, (3, 2), (2, 1), torch.float32, "b")
     assert fresh.stride() == (2, 1)
     assert torch.equal(fresh, turned)
     wide = torch.arange(3.0).expand(2, 3)
-    kept = settled(wide.contiguous(), (2, 3), (0, 1), torch.float32, "b")
+    kept = with_expected_layout(wide.contiguous(), (2, 3), (0, 1), torch.float32, "b")
     assert kept.stride() == (0, 1)
     assert torch.equal(kept, wide)
 
 
-def test_names_that_are_not_python_are_no_obstacle(child: Pool) -> None:
+def test_names_that_are_not_python_are_no_obstacle(child: WorkerPool) -> None:
     """Placeholders and buffers are named by the graph."""
-    program = Program(
+    program = LoweredProgram(
         "cuda:90",
         ("L['x'].weight", "class"),
         buffers(buffer("L['x'].weight", 2, kind="input"), buffer("class", 2, kind="input"), buffer("a-b", 2)),
-        (Extern("aten:add", "_operator.add", (Ref("L['x'].weight"), Ref("class")), {}, ("a-b",)),),
-        (Ref("a-b"),),
+        (AtenCall("aten:add", "_operator.add", (BufferRef("L['x'].weight"), BufferRef("class")), {}, ("a-b",)),),
+        (BufferRef("a-b"),),
     )
     (((total,),), _) = run(child, program, (torch.ones(2), torch.ones(2)))
     assert torch.equal(total, torch.full((2,), 2.0))

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from engine.ir.aot import AotGraph
-from engine.runtime.reference import callable_of, reference
+from engine.runtime.reference import aten_callable, aten_executor
 
 aten = torch.ops.aten
 A, B, I = torch.randn(3, 4), torch.randn(3, 4), torch.tensor([2, 0])
@@ -61,7 +61,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[str(op) for op, _, _ in CALLS])
 def test_cheap_callables_are_their_operators(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The Python binding that stands for an operator takes the operator's arguments and gives its results."""
-    cheap = callable_of(op)
+    cheap = aten_callable(op)
     assert cheap is not op
     expected, found = op(*args, **kwargs), cheap(*args, **kwargs)
     pairs = zip(expected, found, strict=True) if isinstance(expected, (tuple, list)) else [(expected, found)]
@@ -90,7 +90,7 @@ def test_values_go_after_their_last_use() -> None:
     middle = graph.call_function(make, (x,))
     read = graph.call_function(aten.relu.default, (middle,))
     graph.output((graph.call_function(last, (read,)),))
-    run = reference(AotGraph(torch.fx.GraphModule(torch.nn.Module(), graph), (A,), "0/0"))
+    run = aten_executor(AotGraph(torch.fx.GraphModule(torch.nn.Module(), graph), (A,), "0/0"))
     (result,) = run(A)
     assert torch.equal(result, (A + 1).relu() * 2)
     assert seen[1] is True

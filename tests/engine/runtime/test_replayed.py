@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.runtime import replayed
-from engine.runtime.replayed import Recording, Replayed
+from engine.runtime.replayed import CudaGraphReplay, GraphRecording
 
 
 class Tape:
@@ -22,11 +22,11 @@ class Tape:
         self.recorded = 0
         self.replayed = 0
 
-    def place(self) -> object | None:
+    def current_stream(self) -> object | None:
         """Always the same stream."""
         return 0
 
-    def record(self, run: Callable[[], tuple[Any, ...]]) -> Recording:
+    def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
         """Outputs of undefined contents, and what fills them."""
         self.recorded += 1
         outputs = run()
@@ -38,14 +38,14 @@ class Tape:
                 if isinstance(into, torch.Tensor) and into.data_ptr() != value.data_ptr():
                     into.copy_(value)
 
-        return Recording(replay, outputs)
+        return GraphRecording(replay, outputs)
 
 
 @pytest.fixture(autouse=True)
 def _few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results are never given away, and more than a kilobyte is heavy."""
-    monkeypatch.setattr(replayed, "GIVEN_AWAY", 0)
-    monkeypatch.setattr(replayed, "LIGHT", 1024)
+    monkeypatch.setattr(replayed, "MAX_COPIED_OUTPUT_BYTES", 0)
+    monkeypatch.setattr(replayed, "CHEAP_COPY_BYTES", 1024)
 
 
 def double(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -57,7 +57,7 @@ def double(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def test_the_third_call_replays() -> None:
     """The first call runs plainly, the second records and replays, later ones replay."""
     tape = Tape()
-    run = Replayed(double, tape)
+    run = CudaGraphReplay(double, tape)
     w = torch.randn(4)
     for _ in range(4):
         x = torch.randn(4)
@@ -68,7 +68,7 @@ def test_the_third_call_replays() -> None:
 def test_what_lies_still_is_read_where_it_lies() -> None:
     """A weight changed in place is seen; it is not among what is copied."""
     tape, told = Tape(), []
-    run = Replayed(double, tape, told=told.append)
+    run = CudaGraphReplay(double, tape, on_status=told.append)
     w, x = torch.randn(4), torch.randn(4)
     for _ in range(5):
         w.add_(1.0)
@@ -79,13 +79,13 @@ def test_what_lies_still_is_read_where_it_lies() -> None:
 def test_results_that_are_held_stay_as_they_are() -> None:
     """Each call finds memory that nobody holds, and in the end runs plainly."""
     tape = Tape()
-    run = Replayed(double, tape)
+    run = CudaGraphReplay(double, tape)
     w = torch.randn(4)
     xs = [torch.randn(4) for _ in range(12)]
     held = [run(x, w) for x in xs]
     for x, made in zip(xs, held, strict=True):
         assert all(a.equal(b) for a, b in zip(made, double(x, w), strict=True))
-    assert tape.recorded == replayed.RECORDINGS
+    assert tape.recorded == replayed.MAX_RECORDINGS_PER_SHAPE
     held.clear()
     before = tape.replayed
     assert run(xs[0], w)[0].equal(xs[0] * 2)
@@ -94,7 +94,7 @@ def test_results_that_are_held_stay_as_they_are() -> None:
 
 def test_a_view_of_a_result_holds_it() -> None:
     """A slice kept from an earlier call does not change with later ones."""
-    run = Replayed(double, Tape())
+    run = CudaGraphReplay(double, Tape())
     w = torch.randn(4)
     run(w, w), run(w, w)
     kept = run(torch.ones(4), w)[0][1:3].view(2, 1)
@@ -105,9 +105,9 @@ def test_a_view_of_a_result_holds_it() -> None:
 
 def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller who keeps each small result never makes anybody record again; what is only saved for a backward is not copied."""
-    monkeypatch.setattr(replayed, "GIVEN_AWAY", 1 << 10)
+    monkeypatch.setattr(replayed, "MAX_COPIED_OUTPUT_BYTES", 1 << 10)
     tape = Tape()
-    run = Replayed(lambda x: ((x * 2).t(), x + 1), tape, results=1)
+    run = CudaGraphReplay(lambda x: ((x * 2).t(), x + 1), tape, visible_outputs=1)
     xs = [torch.randn(3, 4) for _ in range(9)]
     held = [run(x)[0] for x in xs]
     assert all(made.equal((x * 2).t()) and made.stride() == (1, 4) for x, made in zip(xs, held, strict=True))
@@ -120,7 +120,7 @@ def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_inputs_among_the_results_are_the_callers() -> None:
     """An input that is handed on is the same object; a view of it lies in its memory."""
-    run = Replayed(lambda x, n: (x, x[1:].unsqueeze(0), n, x * 2), Tape())
+    run = CudaGraphReplay(lambda x, n: (x, x[1:].unsqueeze(0), n, x * 2), Tape())
     for _ in range(4):
         x = torch.randn(4)
         same, view, number, _ = run(x, 7)
@@ -132,7 +132,7 @@ def test_inputs_among_the_results_are_the_callers() -> None:
 
 def test_one_result_twice_is_one_tensor() -> None:
     """As in a plain run."""
-    run = Replayed(lambda x: (y := x + 1, y), Tape())
+    run = CudaGraphReplay(lambda x: (y := x + 1, y), Tape())
     for _ in range(4):
         first, second = run(torch.randn(3))
         assert first is second
@@ -140,7 +140,7 @@ def test_one_result_twice_is_one_tensor() -> None:
 
 def test_a_box_is_emptied() -> None:
     """Inputs that came as a list are let go, whether the call recorded, replayed or ran plainly."""
-    run = Replayed(lambda values: (values.pop() * 2,), Tape(), is_boxed=True)
+    run = CudaGraphReplay(lambda values: (values.pop() * 2,), Tape(), is_boxed=True)
     for _ in range(4):
         values = [torch.full((2,), 3.0)]
         assert run(values)[0].tolist() == [6.0, 6.0]
@@ -150,7 +150,7 @@ def test_a_box_is_emptied() -> None:
 def test_each_shape_is_recorded_by_itself() -> None:
     """Sizes, strides that come with them and numbers tell calls apart."""
     tape = Tape()
-    run = Replayed(lambda x, n: (x * n,), tape)
+    run = CudaGraphReplay(lambda x, n: (x * n,), tape)
     held = []  # no input lies where an earlier one lay
     for _ in range(3):
         for size, n in ((2, 3), (4, 3), (4, 5)):
@@ -163,7 +163,7 @@ def test_each_shape_is_recorded_by_itself() -> None:
 def test_heavy_inputs_are_waited_for() -> None:
     """What is too heavy to copy is recorded once it lies where it lay before."""
     tape, told = Tape(), []
-    run = Replayed(lambda x: (x.sum(),), tape, told=told.append)
+    run = CudaGraphReplay(lambda x: (x.sum(),), tape, on_status=told.append)
     first, second = torch.randn(1000), torch.randn(1000)
     assert run(first)[0] == first.sum()
     assert run(second)[0] == second.sum()
@@ -176,7 +176,7 @@ def test_heavy_inputs_are_waited_for() -> None:
 
 def test_expanded_inputs_are_copied() -> None:
     """Elements that share memory are written once."""
-    run = Replayed(lambda x: (x * 2,), Tape())
+    run = CudaGraphReplay(lambda x: (x * 2,), Tape())
     for _ in range(4):
         x = torch.randn(3, 1).expand(3, 5)
         assert run(x)[0].equal(x * 2)
@@ -186,23 +186,23 @@ def test_what_cannot_be_recorded_runs_plainly() -> None:
     """The reason is told once, in a sentence."""
 
     class Broken(Tape):
-        def record(self, run: Callable[[], tuple[Any, ...]]) -> Recording:
+        def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     told: list[str] = []
-    run = Replayed(lambda x: (x + 1,), Broken(), told=told.append)
+    run = CudaGraphReplay(lambda x: (x + 1,), Broken(), on_status=told.append)
     for _ in range(4):
         assert run(torch.zeros(2))[0].tolist() == [1.0, 1.0]
     (sentence,) = told
     assert sentence.startswith("Kernels are launched one by one: it cannot be recorded (RuntimeError: operation not")
-    assert sentence == run.refused
+    assert sentence == run.disabled_reason
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_calls_and_holdings(seed: int) -> None:
     """Results held for random spans, inputs moved and weights changed at random: every value is that of a plain run at its call."""
     chance = random.Random(seed)
-    run = Replayed(double, Tape())
+    run = CudaGraphReplay(double, Tape())
     sizes = [torch.randn(n) for n in (4, 500)]
     weights = {x.numel(): torch.randn(x.numel()) for x in sizes}
     held: list[tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]] = []

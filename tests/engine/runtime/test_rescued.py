@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runtime.rescued import EVERY_CALL, THIS_CALL, OtherSizes, full_card, rescued
+from engine.runtime.rescued import EVERY_CALL_NOTE, THIS_CALL_NOTE, UnexpectedSize, describe_oom, with_aten_fallback
 
 
 class Failing:
@@ -43,7 +43,9 @@ def told_by(*errors: BaseException, is_boxed: bool = False) -> tuple[Any, Failin
     """A rescued run that fails so, and what it tells."""
     told: list[tuple[str, str]] = []
     run = Failing(*errors, is_boxed=is_boxed)
-    call = rescued(run, lambda: plain, lambda error, text, done: told.append((text, done)), is_boxed=is_boxed)
+    call = with_aten_fallback(
+        run, lambda: plain, lambda error, text, done: told.append((text, done)), is_boxed=is_boxed
+    )
     return call, run, told
 
 
@@ -54,17 +56,19 @@ def test_a_call_without_room_is_computed_by_aten() -> None:
     assert run.calls == 2
     ((sentence, done),) = told
     assert sentence.startswith("The card has no room left: ")
-    assert done == THIS_CALL
+    assert done == THIS_CALL_NOTE
 
 
 def test_a_call_whose_sizes_do_not_fit_is_computed_by_aten() -> None:
     """And the next one by kernels again."""
     heard: list[tuple[str, str]] = []
-    failing = Failing(OtherSizes("the graph assumes Eq(u0, u1)"))
-    run = rescued(failing, lambda: plain, lambda error, text, done: heard.append((text, done)), is_boxed=False)
+    failing = Failing(UnexpectedSize("the graph assumes Eq(u0, u1)"))
+    run = with_aten_fallback(
+        failing, lambda: plain, lambda error, text, done: heard.append((text, done)), is_boxed=False
+    )
     assert [run(torch.ones(1))[0].item() for _ in range(2)] == [2, 2]
     assert failing.calls == 2
-    assert heard == [("Kernels do not fit this call: the graph assumes Eq(u0, u1).", THIS_CALL)]
+    assert heard == [("Kernels do not fit this call: the graph assumes Eq(u0, u1).", THIS_CALL_NOTE)]
 
 
 def test_a_kernel_that_cannot_start_is_not_tried_again() -> None:
@@ -72,7 +76,7 @@ def test_a_kernel_that_cannot_start_is_not_tried_again() -> None:
     call, run, told = told_by(REFUSED)
     assert [call(3), call(4)] == [(6,), (8,)]
     assert run.calls == 1
-    assert told == [("A kernel could not be started: Triton Error [CUDA]: invalid argument.", EVERY_CALL)]
+    assert told == [("A kernel could not be started: Triton Error [CUDA]: invalid argument.", EVERY_CALL_NOTE)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_where_nothing_has_room_the_error_is_torchs() -> None:
     def full(*inputs: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory, again.")
 
-    call = rescued(Failing(FULL), lambda: full, lambda *a: None, is_boxed=False)
+    call = with_aten_fallback(Failing(FULL), lambda: full, lambda *a: None, is_boxed=False)
     with pytest.raises(torch.OutOfMemoryError) as caught:
         call(3)
     assert caught.value is FULL
@@ -116,11 +120,11 @@ def test_what_a_boxed_program_was_given_is_gone(error: BaseException) -> None:
 
 def test_it_is_told_whose_memory_it_is() -> None:
     """Another process is named as such, and what can be done differs."""
-    ours = full_card(FULL, (10**8, 80 * 10**9), 79 * 10**9)
+    ours = describe_oom(FULL, (10**8, 80 * 10**9), 79 * 10**9)
     assert ours == (
         "The card has no room left: of 80.0 GB this process holds 79.0 GB: use smaller batches, or free what is not needed any more."
     )
-    theirs = full_card(FULL, (10**8, 80 * 10**9), 9 * 10**9)
+    theirs = describe_oom(FULL, (10**8, 80 * 10**9), 9 * 10**9)
     assert theirs == (
         "The card has no room left: of 80.0 GB this process holds 9.0 GB and others hold 70.9 GB: end them, or use another card."
     )

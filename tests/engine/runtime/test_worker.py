@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from engine.ir.kernel import KernelSource
+from engine.ir.kernel import GeneratedKernel
 from engine.records.kernels import TargetRecord
 from engine.runtime import worker
-from engine.runtime.pool import Pool, WorkerFailed
+from engine.runtime.pool import WorkerFailed, WorkerPool
 from tests.engine.kernels import written
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-class Heard:
+class CollectedRecords:
     """Takes what a job tells."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Heard:
         return [record for k, record in self.told if k == kernel][-1]
 
 
-def unseen(source: KernelSource, note: str) -> KernelSource:
+def uncached_kernel(source: GeneratedKernel, note: str) -> GeneratedKernel:
     """The same kernel with another text, so that no cache knows it."""
     return replace(source, text=source.text.replace("):\n    ", f"):\n    note = {zlib.crc32(note.encode())}\n    ", 1))
 
@@ -54,9 +54,11 @@ def stages(record: TargetRecord) -> set[str]:
 
 def test_every_kernel_is_told_with_ptx_first_and_then_with_sass() -> None:
     """Results come in another thread, complete at the end."""
-    heard = Heard()
-    kernels = [unseen(make(kernel=f"k{i}"), f"{os.getpid()}-{i}") for i, make in enumerate(written.ALL)]
-    job = worker.submit(kernels, "cuda:90", heard)
+    heard = CollectedRecords()
+    kernels = [
+        uncached_kernel(make(kernel=f"k{i}"), f"{os.getpid()}-{i}") for i, make in enumerate(written.ALL_KERNELS)
+    ]
+    job = worker.submit_compile_job(kernels, "cuda:90", heard)
     assert job.wait(60)
     assert job.done
     for kernel in kernels:
@@ -70,10 +72,10 @@ def test_every_kernel_is_told_with_ptx_first_and_then_with_sass() -> None:
 
 def test_known_kernels_are_told_again_without_compiling() -> None:
     """The second job for the same text is answered from memory, also under another id."""
-    first, second = Heard(), Heard()
-    kernel = unseen(written.gelu(), f"again {os.getpid()}")
-    assert worker.submit([kernel], "cuda:80", first).wait(60)
-    job = worker.submit([replace(kernel, id="k7"), replace(kernel, id="k8")], "cuda:80", second)
+    first, second = CollectedRecords(), CollectedRecords()
+    kernel = uncached_kernel(written.gelu(), f"again {os.getpid()}")
+    assert worker.submit_compile_job([kernel], "cuda:80", first).wait(60)
+    job = worker.submit_compile_job([replace(kernel, id="k7"), replace(kernel, id="k8")], "cuda:80", second)
     assert job.wait(5)
     assert [k for k, _ in second.told] == ["k7", "k8"]
     assert second.last("k7") is second.last("k8") is first.last("k0")
@@ -81,23 +83,25 @@ def test_known_kernels_are_told_again_without_compiling() -> None:
 
 def test_equal_kernels_of_one_job_compile_once_and_are_all_told() -> None:
     """Twelve equal blocks need one compile."""
-    heard = Heard()
-    kernel = unseen(written.embedding(), f"equal {os.getpid()}")
-    assert worker.submit([replace(kernel, id=f"k{i}") for i in range(12)], "cuda:90", heard).wait(60)
+    heard = CollectedRecords()
+    kernel = uncached_kernel(written.embedding(), f"equal {os.getpid()}")
+    assert worker.submit_compile_job([replace(kernel, id=f"k{i}") for i in range(12)], "cuda:90", heard).wait(60)
     assert len({id(heard.last(f"k{i}")) for i in range(12)}) == 1
 
 
 def test_a_job_without_kernels_is_done_at_once() -> None:
     """Nothing to compile is not a job that never ends."""
-    assert worker.submit([], "cuda:90", Heard()).done
+    assert worker.submit_compile_job([], "cuda:90", CollectedRecords()).done
 
 
 def test_a_kernel_that_cannot_compile_is_told_and_does_not_stop_the_others() -> None:
     """One error record, and results for the rest."""
-    heard = Heard()
-    bad = replace(unseen(written.softmax(), "bad"), text="import triton\n\n@triton.jit\ndef softmax(x): y = nothing\n")
-    good = unseen(written.gelu(kernel="k1"), f"beside bad {os.getpid()}")
-    assert worker.submit([bad, good], "cuda:90", heard).wait(60)
+    heard = CollectedRecords()
+    bad = replace(
+        uncached_kernel(written.softmax(), "bad"), text="import triton\n\n@triton.jit\ndef softmax(x): y = nothing\n"
+    )
+    good = uncached_kernel(written.gelu(kernel="k1"), f"beside bad {os.getpid()}")
+    assert worker.submit_compile_job([bad, good], "cuda:90", heard).wait(60)
     assert "could not compile softmax" in heard.last("k0").error
     assert not heard.last("k1").error
 
@@ -110,23 +114,23 @@ def test_a_callback_that_raises_does_not_stop_the_job() -> None:
         seen.append(kernel)
         raise RuntimeError
 
-    kernels = [unseen(written.gelu(kernel=f"k{i}"), f"raises {os.getpid()} {i}") for i in range(3)]
-    assert worker.submit(kernels, "cuda:90", on_done).wait(60)
+    kernels = [uncached_kernel(written.gelu(kernel=f"k{i}"), f"raises {os.getpid()} {i}") for i in range(3)]
+    assert worker.submit_compile_job(kernels, "cuda:90", on_done).wait(60)
     assert set(seen) == {"k0", "k1", "k2"}
 
 
 def test_a_cancelled_job_ends_at_once_and_tells_nothing_more() -> None:
     """cancel() returns soon, wait() too; a later job for the same kernels still gets them."""
-    heard, later = Heard(), Heard()
-    kernels = [unseen(written.softmax(kernel=f"k{i}"), f"cancel {os.getpid()} {i}") for i in range(30)]
-    job = worker.submit(kernels, "cuda:90", heard)
+    heard, later = CollectedRecords(), CollectedRecords()
+    kernels = [uncached_kernel(written.softmax(kernel=f"k{i}"), f"cancel {os.getpid()} {i}") for i in range(30)]
+    job = worker.submit_compile_job(kernels, "cuda:90", heard)
     start = time.monotonic()
     job.cancel()
     assert job.wait(1)
     assert job.done
     assert time.monotonic() - start < 1
     told = len(heard.told)
-    assert worker.submit(kernels[:3], "cuda:90", later).wait(60)
+    assert worker.submit_compile_job(kernels[:3], "cuda:90", later).wait(60)
     assert len(heard.told) - told <= 1  # a call that was under way
     assert all("sass" in stages(later.last(f"k{i}")) for i in range(3))
 
@@ -134,12 +138,12 @@ def test_a_cancelled_job_ends_at_once_and_tells_nothing_more() -> None:
 @pytest.fixture
 def pool() -> Any:
     """One worker process of its own."""
-    made = Pool(1, {})
+    made = WorkerPool(1, {})
     yield made
     made.close()
 
 
-def test_a_worker_that_dies_is_told_and_replaced(pool: Pool) -> None:
+def test_a_worker_that_dies_is_told_and_replaced(pool: WorkerPool) -> None:
     """The task that took the process down fails with how it ended; the next runs in a new process."""
     before = pool.call("os:getpid", ())
     with pytest.raises(WorkerFailed, match=r"exit status 3"):
@@ -150,14 +154,14 @@ def test_a_worker_that_dies_is_told_and_replaced(pool: Pool) -> None:
     assert after not in (before, os.getpid())
 
 
-def test_a_task_that_takes_too_long_is_stopped(pool: Pool) -> None:
+def test_a_task_that_takes_too_long_is_stopped(pool: WorkerPool) -> None:
     """The limit is per task, and the next task is served."""
     with pytest.raises(WorkerFailed, match=r"longer than 0\.3 s"):
         pool.call("time:sleep", (30,), timeout=0.3)
     assert pool.call("operator:add", (1, 2)) == 3
 
 
-def test_a_task_that_raises_leaves_the_process_alive(pool: Pool) -> None:
+def test_a_task_that_raises_leaves_the_process_alive(pool: WorkerPool) -> None:
     """The reason names the exception; the process is kept."""
     before = pool.call("os:getpid", ())
     with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
@@ -165,14 +169,14 @@ def test_a_task_that_raises_leaves_the_process_alive(pool: Pool) -> None:
     assert pool.call("os:getpid", ()) == before
 
 
-def test_what_a_task_prints_does_not_disturb_the_answers(pool: Pool) -> None:
+def test_what_a_task_prints_does_not_disturb_the_answers(pool: WorkerPool) -> None:
     """Compilers print to standard output, from C as well."""
     pool.call("os:system", ("echo noise",))
     pool.call("builtins:print", ("noise",))
     assert pool.call("operator:add", (1, 2)) == 3
 
 
-def test_closing_removes_the_process_and_its_files(pool: Pool) -> None:
+def test_closing_removes_the_process_and_its_files(pool: WorkerPool) -> None:
     """Neither the process nor its folder for temporary files stays behind, nor what a task left in there."""
     pid = pool.call("os:getpid", ())
     folder = pathlib.Path(pool.call("os:getenv", ("TMPDIR",)))
@@ -193,7 +197,7 @@ def test_workers_run_neither_the_users_main_nor_a_file_that_shadows_the_engine(t
         "with pathlib.Path('runs').open('a') as f: f.write('x')\n"
         "from engine.runtime import worker\n"
         "from tests.engine.kernels import written\n"
-        "job = worker.submit([written.gelu()], 'cuda:90', lambda k, r: print(k, r.error or 'compiled', flush=True))\n"
+        "job = worker.submit_compile_job([written.gelu()], 'cuda:90', lambda k, r: print(k, r.error or 'compiled', flush=True))\n"
         "print(job.wait(60))\n"
     )
     ran = subprocess.run(
@@ -213,10 +217,10 @@ def test_leaving_with_work_under_way_ends_soon_and_leaves_nothing_behind(tmp_pat
         "from dataclasses import replace\n"
         "from engine.runtime import worker, pool\n"
         "from tests.engine.kernels import written\n"
-        "p = pool.Pool(1, {}); print(p.call('os:getpid', ()), flush=True)\n"
-        "p.put('time:sleep', (60,), lambda value, reason: None)\n"
+        "p = pool.WorkerPool(1, {}); print(p.call('os:getpid', ()), flush=True)\n"
+        "p.submit('time:sleep', (60,), lambda value, reason: None)\n"
         "ks = [replace(written.gelu(), text=written.gelu().text + f'# {i}') for i in range(200)]\n"
-        "worker.submit(ks, 'cuda:90', lambda k, r: None)\n"
+        "worker.submit_compile_job(ks, 'cuda:90', lambda k, r: None)\n"
     )
     start = time.monotonic()
     ran = subprocess.run(
@@ -242,7 +246,7 @@ def interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_an_interrupted_call_stops_its_worker(pool: Pool) -> None:
+def test_an_interrupted_call_stops_its_worker(pool: WorkerPool) -> None:
     """Ctrl-C while waiting for an answer: the next task is not held up by the one given up."""
     pool.call("os:getpid", ())
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -257,8 +261,8 @@ def test_an_interrupted_call_stops_its_worker(pool: Pool) -> None:
 def test_without_triton_every_kernel_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker is started; the job ends."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    heard = Heard()
-    assert worker.submit([written.gelu()], "cuda:90", heard).wait(10)
+    heard = CollectedRecords()
+    assert worker.submit_compile_job([written.gelu()], "cuda:90", heard).wait(10)
     assert "PTX and SASS need" in heard.last("k0").error
 
 
@@ -268,7 +272,7 @@ def test_a_worker_leaves_when_its_parent_is_killed(tmp_path: pathlib.Path) -> No
         f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from engine.runtime.pool import Pool\n"
         "p = Pool(1, {}); print(p.call('os:getpid', ()), flush=True)\n"
-        "p.put('time:sleep', (300,), lambda value, reason: None)\n"
+        "p.submit('time:sleep', (300,), lambda value, reason: None)\n"
         "import time; time.sleep(0.5); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from engine.ir.frame import CALLEE, FrameRequest, Slot, TracedFrame
-from engine.ir.origin import Scope
+from engine.ir.frame import CALLEE_SLOT, CompileRequest, ConstSlot, TracedFrame
+from engine.ir.origin import FrameScope
 from engine.options import Options
 from engine.trace.driver import trace_frame
 
@@ -52,7 +52,7 @@ class Traced:
             if traced.code is None:
                 return function(*args, **kwargs)
             assert all(
-                guard.test(guard.origin.resolve(scope_of(request))) for guard in traced.guards if is_plain(guard)
+                guard.test(guard.source.resolve(scope_of(request))) for guard in traced.guards if is_plain(guard)
             )
             return self.link(function, traced)(*args, **kwargs)
 
@@ -61,14 +61,14 @@ class Traced:
     def link(self, function: types.FunctionType, traced: TracedFrame) -> Callable[..., Any]:
         """The traced code as a function."""
         assert traced.code is not None
-        objects: dict[Slot, Any] = {CALLEE: lambda obj: obj, **traced.constants}
+        objects: dict[ConstSlot, Any] = {CALLEE_SLOT: lambda obj: obj, **traced.slot_values}
         if traced.graph is not None:
             objects[traced.graph.slot] = types.MethodType(type(traced.graph.graph).forward, traced.graph.graph)
-        for resume in traced.resumes:
+        for resume in traced.resume_functions:
             objects[resume.slot] = (
                 self.run if resume.makes_closure else self.run(types.FunctionType(resume.code, resume.globals))
             )
-        consts = tuple(objects[c] if isinstance(c, Slot) else c for c in traced.code.co_consts)
+        consts = tuple(objects[c] if isinstance(c, ConstSlot) else c for c in traced.code.co_consts)
         code = traced.code.replace(co_consts=consts)
         made = types.FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -82,23 +82,23 @@ def is_plain(guard: Any) -> bool:
     return type(guard).__name__ in ("TypeIs", "IsObject", "Equals", "LengthIs", "CodeIs")
 
 
-def scope_of(request: FrameRequest) -> Scope:
+def scope_of(request: CompileRequest) -> FrameScope:
     """Where guards' origins read from."""
     cells = dict(zip(request.function.__code__.co_freevars, request.function.__closure__ or (), strict=True))
-    return Scope(request.arguments, cells)
+    return FrameScope(request.arguments, cells)
 
 
-def request_for(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FrameRequest:
+def request_for(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompileRequest:
     """The request that a dispatcher would make for this call."""
     code = function.__code__
     bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     bound.apply_defaults()
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     arguments = {name: bound.arguments[name] for name in code.co_varnames[:count]}
-    return FrameRequest(function, arguments, "0", 0, "first call")
+    return CompileRequest(function, arguments, "0", 0, "first call")
 
 
-def outcome(run: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+def call_outcome(run: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
     """Result or exception, printed text, and the arguments afterwards."""
     printed = io.StringIO()
     torch.manual_seed(0)
@@ -113,7 +113,7 @@ def outcome(run: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
     return seen
 
 
-def same(a: Any, b: Any) -> bool:
+def equal_outcomes(a: Any, b: Any) -> bool:
     """Equal in type, value, layout and structure."""
     if type(a) is not type(b):
         return False
@@ -121,23 +121,23 @@ def same(a: Any, b: Any) -> bool:
         facts = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in (a, b)]
         return facts[0] == facts[1] and torch.equal(a, b)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(equal_outcomes, a, b))
     if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+        return list(a) == list(b) and all(equal_outcomes(a[k], b[k]) for k in a)
     if isinstance(a, torch.nn.Module):
-        return same(a.state_dict(), b.state_dict())
+        return equal_outcomes(a.state_dict(), b.state_dict())
     if hasattr(a, "__dict__") and not callable(a):
-        return same(vars(a), vars(b))
+        return equal_outcomes(vars(a), vars(b))
     return bool(a == b) or callable(a)
 
 
-def compare(function: Any, *args: Any) -> Traced:
+def compare_with_eager(function: Any, *args: Any) -> Traced:
     """Run a function, or a module's forward, plainly and traced; fails where a person could tell them apart."""
     forward: Any = type(function).forward if isinstance(function, torch.nn.Module) else function
     first = (function,) if isinstance(function, torch.nn.Module) else ()
     traced = Traced(forward)
     plain_args, traced_args = copy.deepcopy((*first, *args)), copy.deepcopy((*first, *args))
-    expected, actual = outcome(forward, plain_args), outcome(traced, traced_args)
-    assert same(expected, actual), f"expected {expected}\ngot {actual}"
+    expected, actual = call_outcome(forward, plain_args), call_outcome(traced, traced_args)
+    assert equal_outcomes(expected, actual), f"expected {expected}\ngot {actual}"
     assert "internal" not in traced.breaks, [f.record.breaks for f in traced.frames]
     return traced

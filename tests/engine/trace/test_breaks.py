@@ -19,10 +19,10 @@ from engine import errors, trace
 from engine.ir.marks import disable, graph_break
 from engine.options import Options, config
 from engine.runtime.cache import all_caches
-from engine.trace.breaks import CATALOGUE
+from engine.trace.breaks import BREAK_REASONS
 from engine.trace.driver import trace_frame
-from engine.trace.examples import EXAMPLES
-from tests.engine.trace.harness import Traced, compare, request_for
+from engine.trace.examples import BREAK_EXAMPLES
+from tests.engine.trace.harness import Traced, compare_with_eager, request_for
 
 X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
 
@@ -105,15 +105,15 @@ def aliases(x: Any, items: list[Any]) -> Any:
 )
 def test_resumes(program: Callable[..., Any], kind: str) -> None:
     """The break has its reason, nothing is skipped, and the outcome is Python's."""
-    traced = compare(program, X)
+    traced = compare_with_eager(program, X)
     assert kind in traced.breaks
     assert traced.graphs
-    assert not any(b.skipped for f in traced.frames for b in f.record.breaks)
+    assert not any(b.skips_frame for f in traced.frames for b in f.record.breaks)
 
 
 def test_identity_survives_a_break() -> None:
     """Aliases before a break are aliases after it."""
-    assert compare(aliases, X, [1]).breaks == ["print"]
+    assert compare_with_eager(aliases, X, [1]).breaks == ["print"]
 
 
 def test_long_loops_do_not_nest() -> None:
@@ -139,8 +139,8 @@ def test_the_users_exception_is_the_users() -> None:
     def mismatch(x: Any) -> Any:
         return x @ x
 
-    assert compare(raises, X).breaks == ["raises"]
-    assert compare(mismatch, X).breaks == ["raises"]
+    assert compare_with_eager(raises, X).breaks == ["raises"]
+    assert compare_with_eager(mismatch, X).breaks == ["raises"]
 
 
 def test_disabled_functions_run_as_python() -> None:
@@ -153,7 +153,7 @@ def test_disabled_functions_run_as_python() -> None:
     def calls(x: Any) -> Any:
         return left(x * 2) * 3
 
-    assert compare(calls, X).breaks == ["disabled"]
+    assert compare_with_eager(calls, X).breaks == ["disabled"]
 
 
 def test_generators_are_left_to_python() -> None:
@@ -207,7 +207,7 @@ def test_each_node_and_guard_is_told_by_one_step() -> None:
     assert next(s for s in record.steps if "add" in s.nodes).nodes == ("y", "add")
     guards = [g for s in record.steps for g in s.guards]
     assert len(guards) == len(set(guards)) > 0
-    assert [e for s in record.steps for e in s.effects] == ["L['out']: contents of the list are replaced"]
+    assert [e for s in record.steps for e in s.side_effects] == ["L['out']: contents of the list are replaced"]
 
 
 def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
@@ -231,15 +231,15 @@ def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
 
 def test_reasons_are_whole() -> None:
     """Every entry of the catalogue has a title, an explanation and, unless the fault is ours, an example; no source raises a kind that it lacks."""
-    for kind, reason in CATALOGUE.items():
+    for kind, reason in BREAK_REASONS.items():
         assert kind == kind.lower()
         assert reason.title
-        assert reason.why.endswith(".")
-    assert set(CATALOGUE) - set(EXAMPLES) == {"internal"}
-    assert set(EXAMPLES) <= set(CATALOGUE)
+        assert reason.explanation.endswith(".")
+    assert set(BREAK_REASONS) - set(BREAK_EXAMPLES) == {"internal"}
+    assert set(BREAK_EXAMPLES) <= set(BREAK_REASONS)
     raised = re.compile(r"\b(?:Unsupported|Skip)\(\s*\"([a-z-]+)\"")
     for file in pathlib.Path(trace.__path__[0]).rglob("*.py"):
-        assert set(raised.findall(file.read_text(encoding="utf-8"))) <= set(CATALOGUE), file
+        assert set(raised.findall(file.read_text(encoding="utf-8"))) <= set(BREAK_REASONS), file
 
 
 def kinds_met(text: str) -> set[str]:
@@ -255,13 +255,13 @@ def kinds_met(text: str) -> set[str]:
     return {b.kind for c in session.compilations if c.trace is not None for b in c.trace.breaks}
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", BREAK_EXAMPLES)
 def test_examples_break_before_and_not_after(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each example has its break; what the catalogue shows as the remedy has none."""
     monkeypatch.setattr(config, "inline_depth", 60)
     monkeypatch.setattr(config, "instruction_budget", 20_000)
-    assert kind in kinds_met(EXAMPLES[kind].before)
-    assert kinds_met(EXAMPLES[kind].after) == set()
+    assert kind in kinds_met(BREAK_EXAMPLES[kind].before)
+    assert kinds_met(BREAK_EXAMPLES[kind].after) == set()
 
 
 def test_explain_leaves_every_cache_as_it_was() -> None:
@@ -277,10 +277,10 @@ def test_explain_leaves_every_cache_as_it_was() -> None:
     compiled = engine.compile(calls, backend="eager")
     with contextlib.redirect_stdout(io.StringIO()):
         compiled(X)
-        before = [(id(c), c.entries, c.made, c.version) for c in all_caches()]
+        before = [(id(c), c.entries, c.compiles_since_clear, c.version) for c in all_caches()]
         found = engine.explain(compiled, X[:, :2])
         assert found.breaks
-        known = {id(c): (c.entries, c.made, c.version) for c in all_caches()}
+        known = {id(c): (c.entries, c.compiles_since_clear, c.version) for c in all_caches()}
         assert all(known[key] == tuple(rest) for key, *rest in before)
         with engine.record() as session:
             compiled(X)

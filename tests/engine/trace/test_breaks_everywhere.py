@@ -18,7 +18,7 @@ import torch
 
 import engine
 from tests.engine.trace import bodies
-from tests.engine.trace.harness import same
+from tests.engine.trace.harness import equal_outcomes
 
 SOURCE = inspect.getsource(bodies)
 BREAKS = (
@@ -37,7 +37,7 @@ NAMES = [
 ]
 
 
-def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+def statement_lists(tree: ast.AST) -> Iterator[list[ast.stmt]]:
     """Lists of statements inside functions."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
@@ -53,7 +53,7 @@ def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                         yield found
 
 
-def reached(tree: ast.Module, name: str) -> set[str]:
+def reached_functions(tree: ast.Module, name: str) -> set[str]:
     """Top-level definitions that a function uses, itself included."""
     table = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     seen: set[str] = set()
@@ -67,24 +67,24 @@ def reached(tree: ast.Module, name: str) -> set[str]:
     return seen
 
 
-def places(name: str) -> int:
+def break_places(name: str) -> int:
     """How many places a break can be put at in a function and in those that it calls."""
     return len(_places(ast.parse(SOURCE), name))
 
 
 def _places(tree: ast.Module, name: str) -> list[tuple[list[ast.stmt], int]]:
-    wanted = reached(tree, name) | ({"Layer"} if name == "modules" else set())
+    wanted = reached_functions(tree, name) | ({"Layer"} if name == "modules" else set())
     found: dict[tuple[int, int], tuple[list[ast.stmt], int]] = {}
     for node in tree.body:
         if getattr(node, "name", None) in wanted:
-            for block in blocks(node):
+            for block in statement_lists(node):
                 for n in range(len(block)):
                     if not isinstance(block[n], (ast.Nonlocal, ast.Global)):
                         found[id(block), n] = (block, n)
     return list(found.values())
 
 
-def variant(name: str, place: int, statement: str) -> types.ModuleType:
+def with_break(name: str, place: int, statement: str) -> types.ModuleType:
     """The bodies as a module of their own, with a break put in front of one statement."""
     tree = ast.parse(SOURCE)
     block, n = _places(tree, name)[place]
@@ -106,47 +106,47 @@ def outcome(module: types.ModuleType, run: Any, x: torch.Tensor) -> dict[str, An
     seen: dict[str, Any] = {"x": x}
     with contextlib.redirect_stdout(printed):
         try:
-            seen["result"] = plain(run(x))
+            seen["result"] = comparable(run(x))
         except Exception as error:
             seen["error"] = (type(error).__name__, str(error), repr(error.__cause__), repr(error.__context__))
     seen |= {"printed": printed.getvalue(), "grad": torch.is_grad_enabled(), "random": torch.rand(1)}
     return seen | {"noted": copy.copy(module.NOTED), "counter": module.COUNTER, "calls": module.LAYER.calls}
 
 
-def plain(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     """A result without the classes of its module, which differ between two runs."""
     if isinstance(value, (list, tuple)):
-        return [type(value).__name__, *map(plain, value)]
+        return [type(value).__name__, *map(comparable, value)]
     if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
+        return {k: comparable(v) for k, v in value.items()}
     if hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, type)):
-        return [type(value).__name__, plain(vars(value))]
+        return [type(value).__name__, comparable(vars(value))]
     return value
 
 
 def check(name: str, place: int, statement: str) -> list[str]:
     """Run a variant plainly and compiled, three calls each; the kinds of frames that were left to Python whole."""
     engine.reset()
-    expected_in, actual_in = variant(name, place, statement), variant(name, place, statement)
+    expected_in, actual_in = with_break(name, place, statement), with_break(name, place, statement)
     inputs = [torch.arange(12.0).reshape(3, 4) / 7, -torch.arange(12.0).reshape(3, 4), torch.ones(2, 4)]
     with engine.record() as session:
         run = engine.compile(getattr(actual_in, name), backend="eager")
         for n, x in enumerate(inputs):
             expected = outcome(expected_in, getattr(expected_in, name), x.clone())
             actual = outcome(actual_in, run, x.clone())
-            assert same(expected, actual), (
+            assert equal_outcomes(expected, actual), (
                 f"{name} at {place}, {statement}, call {n}\nexpected {expected}\n     got {actual}"
             )
     told = [b for c in session.compilations if c.trace is not None for b in c.trace.breaks]
     assert not [b for b in told if b.kind == "internal"], told
     assert not session.failures
-    return [f"{b.kind}: {b.what}" for b in told if b.skipped and b.kind != "raises"]
+    return [f"{b.kind}: {b.context}" for b in told if b.skips_frame and b.kind != "raises"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_breaks_at_statements(name: str) -> None:
     """Whatever breaks the graph, and wherever: the calls end as in plain Python. Every fourth place here; the kind of break changes along."""
-    for place in range(len(name) % 4, places(name), 4):
+    for place in range(len(name) % 4, break_places(name), 4):
         check(name, place, BREAKS[(place // 4 + len(name)) % len(BREAKS)])
 
 
@@ -155,5 +155,5 @@ def test_breaks_at_statements(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_break_at_every_statement(name: str, statement: str) -> None:
     """Each kind of break at each statement."""
-    for place in range(places(name)):
+    for place in range(break_places(name)):
         check(name, place, statement)

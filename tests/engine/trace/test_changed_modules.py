@@ -148,4 +148,4 @@ def test_keywords_of_a_call_are_nothing_else() -> None:
     (frame,) = traced.frames
     apart = [g for g in frame.guards if isinstance(g, SameObject)]
     assert apart, "the argument might be the table"
-    assert not any("kwargs" in o.expr for g in apart for o in g.origins)
+    assert not any("kwargs" in o.expr for g in apart for o in g.sources)

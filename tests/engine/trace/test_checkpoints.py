@@ -64,12 +64,12 @@ def test_a_call_that_breaks_inside_is_undone_before_it_is_traced_again() -> None
         result = engine.compile(lambda x: helper(x, names) + 1, backend="eager")(torch.ones(2))
     assert torch.equal(result, torch.full((2,), 4.0))
     assert (COUNT, SEEN, names) == (1, [1], ["b"])
-    attempts = [a for c in session.compilations if c.trace is not None for a in c.trace.attempts]
+    attempts = [a for c in session.compilations if c.trace is not None for a in c.trace.discarded_attempts]
     assert attempts
     assert attempts[0].kind == "asked"
     assert attempts[0].operations > 0
-    assert "grad mode" in attempts[0].switched
-    assert any("list" in text for text in attempts[0].effects)
+    assert "grad mode" in attempts[0].restored_state
+    assert any("list" in text for text in attempts[0].side_effects)
 
 
 def test_what_an_attempt_takes_for_granted_goes_with_it() -> None:

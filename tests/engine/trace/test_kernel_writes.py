@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 import engine
-from engine.trace.values.kernel_writes import written
+from engine.trace.values.kernel_writes import mutated_arguments
 from tests.engine.trace import launches
 
 
@@ -148,25 +148,28 @@ _EVERY = {"x", "y", "out"}
 )
 def test_the_arguments_written_to(kernel: Any, expected: set[str]) -> None:
     """Stores are followed to the arguments that they can reach; what cannot be followed counts as a write to all."""
-    assert written(kernel, {"x": _FLAT, "y": _FLAT, "out": _FLAT, "n": 4, "B": 16}) == expected
+    assert mutated_arguments(kernel, {"x": _FLAT, "y": _FLAT, "out": _FLAT, "n": 4, "B": 16}) == expected
 
 
 def test_an_argument_left_out() -> None:
     """An argument that is None is none that a kernel writes to; a flag that is known decides which code there is."""
     given = {"x": _FLAT, "y": None, "out": _FLAT, "n": 4, "B": 16}
-    assert written(while_it_lasts, given) == {"x", "out"}  # which does not compile without it
-    assert written(exchanged_in_a_loop, {**given, "y": _FLAT, "out": None}) == {"x", "y"}
+    assert mutated_arguments(while_it_lasts, given) == {"x", "out"}  # which does not compile without it
+    assert mutated_arguments(exchanged_in_a_loop, {**given, "y": _FLAT, "out": None}) == {"x", "y"}
 
 
 def test_tuned_kernels() -> None:
     """Each choice counts, and what tuning resets; where hooks or other functions of the user's run, all arguments do."""
     given = {"x": _FLAT, "y": _FLAT, "out": _FLAT, "n": 4}
     choices = [triton.Config({"B": 8}), triton.Config({"B": 16})]
-    assert written(triton.autotune(choices, key=["n"])(while_it_lasts), given) == {"out"}
-    assert written(triton.autotune(choices, key=["n"], reset_to_zero=["x"])(while_it_lasts), given) == {"x", "out"}
+    assert mutated_arguments(triton.autotune(choices, key=["n"])(while_it_lasts), given) == {"out"}
+    assert mutated_arguments(triton.autotune(choices, key=["n"], reset_to_zero=["x"])(while_it_lasts), given) == {
+        "x",
+        "out",
+    }
     hooked = triton.autotune(choices, key=["n"], pre_hook=lambda *_, **__: None)(while_it_lasts)
-    assert written(hooked, given) == _EVERY
-    assert written(triton.heuristics({"B": lambda _: 8})(while_it_lasts), given) == _EVERY
+    assert mutated_arguments(hooked, given) == _EVERY
+    assert mutated_arguments(triton.heuristics({"B": lambda _: 8})(while_it_lasts), given) == _EVERY
 
 
 def test_the_record_tells() -> None:

@@ -16,7 +16,7 @@ from tests.engine.trace import launches
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def test_launches_equal_eager_in_the_interpreter() -> None:
+def test_launches_match_eager_in_interpreter() -> None:
     """With Triton's interpreter on, launches are captured without a break and give eager's results, whatever the grid is made of."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.trace.launches"],

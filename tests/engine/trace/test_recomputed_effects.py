@@ -61,7 +61,7 @@ def test_statistics_and_counts_are_as_eager_leaves_them(backend: str) -> None:
         got = _step(other, engine.compile(other, backend=backend), learns=True)
     _same(got, want)
     assert got[1] == 2
-    reasons = [b.what for c in session.compilations if c.trace is not None for b in c.trace.breaks]
+    reasons = [b.context for c in session.compilations if c.trace is not None for b in c.trace.breaks]
     assert any("checkpointed function" in r for r in reasons)
 
 

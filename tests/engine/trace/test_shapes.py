@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import engine
-from engine.ir.frame import FrameRequest, TracedFrame
-from engine.ir.relation_guard import ShapeRelation
+from engine.ir.frame import CompileRequest, TracedFrame
+from engine.ir.relation_guard import SymbolicShapeGuard
 from engine.ir.tensor_guard import TensorMatch
-from engine.ir.value_guard import Equals
+from engine.ir.value_guard import EqualsMatch
 from engine.options import Options
 from engine.trace.driver import trace_frame
 
 
 def trace(function: Any, dynamic: dict[str, frozenset[int]], options: Options, **arguments: Any) -> TracedFrame:
-    return trace_frame(FrameRequest(function, arguments, "0", 0, "first call", dynamic), options)
+    return trace_frame(CompileRequest(function, arguments, "0", 0, "first call", dynamic), options)
 
 
 def halves(x: Any) -> Any:
@@ -34,7 +34,7 @@ def test_sizes_become_symbols_on_request() -> None:
     assert traced.graph is not None
     match = next(g for g in traced.guards if isinstance(g, TensorMatch))
     assert match.sizes == (None, None)
-    relations = [str(g.relation) for g in traced.guards if isinstance(g, ShapeRelation)]
+    relations = [str(g.relation) for g in traced.guards if isinstance(g, SymbolicShapeGuard)]
     assert any("> 3" in r or ">= 4" in r for r in relations)
 
 
@@ -70,7 +70,7 @@ def test_ints_seen_to_change_become_inputs() -> None:
     traced = trace(scaled, {"L['n']": frozenset({-1})}, Options(), x=torch.randn(3), n=5)
     assert traced.graph is not None
     assert [i.name for i in traced.graph.inputs] == ["x", "n"] or [i.name for i in traced.graph.inputs] == ["n", "x"]
-    assert not any(isinstance(g, Equals) for g in traced.guards)
+    assert not any(isinstance(g, EqualsMatch) for g in traced.guards)
 
 
 def test_marked_dimensions_are_symbols() -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.engine.trace.harness import compare
+from tests.engine.trace.harness import compare_with_eager
 
 X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
 Pair = collections.namedtuple("Pair", "u v")
@@ -239,14 +239,14 @@ PROGRAMS: list[Callable[..., Any]] = [
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_traces_whole(program: Callable[..., Any]) -> None:
     """No break, one frame, results as Python's."""
-    traced = compare(program, X)
+    traced = compare_with_eager(program, X)
     assert traced.breaks == []
     assert len(traced.frames) == 1
 
 
 def test_changes_are_replayed() -> None:
     """Arguments and globals are as Python would leave them, aliases included."""
-    assert compare(changes_arguments, X.clone(), [1, 2], {"a": 1}).breaks == []
+    assert compare_with_eager(changes_arguments, X.clone(), [1, 2], {"a": 1}).breaks == []
 
 
 class Block(nn.Module):
@@ -280,7 +280,7 @@ class Net(nn.Module):
 
 def test_modules_are_looked_into() -> None:
     """Submodules, buffers and attributes of modules are traced into one graph, and changes land in the module."""
-    traced = compare(Net(), X)
+    traced = compare_with_eager(Net(), X)
     assert traced.breaks == []
     graph = traced.frames[0].graph
     assert graph is not None
@@ -290,12 +290,12 @@ def test_modules_are_looked_into() -> None:
 
 def test_nodes_say_where_they_came_from() -> None:
     """Each node has the user's sub-expression and the path of its module."""
-    from engine.ir.graph import origin_of
+    from engine.ir.graph import provenance_of
 
-    traced = compare(Net(), X)
+    traced = compare_with_eager(Net(), X)
     assert traced.frames[0].graph is not None
     linear = next(n for n in traced.frames[0].graph.graph.graph.nodes if getattr(n.target, "__name__", "") == "linear")
-    origin = origin_of(linear)
+    origin = provenance_of(linear)
     assert origin.module == "blocks.0.net.0"
     assert len(origin.stack) > 2
     assert origin.stack[0].file == __file__
@@ -308,8 +308,8 @@ def test_what_is_not_looked_at_is_not_guarded() -> None:
     def passes_on(x: Any, other: Any) -> Any:
         return x + 1, other
 
-    traced = compare(passes_on, X, {"never": "read"})
-    assert all("other" not in g.origin.expr for g in traced.frames[0].guards)
+    traced = compare_with_eager(passes_on, X, {"never": "read"})
+    assert all("other" not in g.source.expr for g in traced.frames[0].guards)
 
 
 def test_one_tensor_in_two_places_is_one_input() -> None:
@@ -326,4 +326,4 @@ def test_one_tensor_in_two_places_is_one_input() -> None:
     frame = traced.frames[0]
     assert frame.graph is not None
     assert len(frame.graph.inputs) == 1
-    assert any(isinstance(g, SameObject) and g.same for g in frame.guards)
+    assert any(isinstance(g, SameObject) and g.expect_same for g in frame.guards)

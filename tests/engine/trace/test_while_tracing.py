@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 import engine
-from engine.ir.marks import TraceView
+from engine.ir.marks import TracerSnapshot
 
-SEEN: list[TraceView] = []
+SEEN: list[TracerSnapshot] = []
 
 
-def look(view: TraceView) -> None:
+def look(view: TracerSnapshot) -> None:
     """Keep what was shown."""
     SEEN.append(view)
 
