@@ -27,7 +27,7 @@ help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Run the tour without a browser and print the path of its report, one self-contained HTML file
-	@$(BIN)/python -m notebook_ext.report notebooks/00_tour.ipynb --output report
+	@$(BIN)/python -m notebook_ext.notebook_report notebooks/00_tour.ipynb --output report
 
 test: lint ## Lint, types and all tests but the slow ring (at most 20 minutes on 2 cores)
 	$(PYTEST) -n $(WORKERS)
@@ -45,7 +45,7 @@ bench: $(STAMP) ## Overheads and compile times beside torch.compile, as ratios
 	$(BIN)/python -m tests.bench
 
 coverage: $(STAMP) ## What share of torch's operators, of the programs and of small transformers becomes kernels, and what does not
-	$(BIN)/python -m tests.engine.lowering.coverage
+	$(BIN)/python -m tests.engine.lowering.op_coverage
 
 lint: $(STAMP) ## Style, types and the front end's own tests
 	$(BIN)/ruff check .
@@ -58,10 +58,10 @@ accept: $(STAMP) ## Rewrite tests/expected from what the tests now see; review t
 	$(PYTEST) -n 0 -q --accept
 
 notebooks: $(STAMP) ## Run all notebooks and keep their outputs; nothing changes unless what they show did
-	@for n in notebooks/[0-9]*.ipynb; do $(BIN)/python -m notebook_ext.report $$n --write --output report || exit 1; done
+	@for n in notebooks/[0-9]*.ipynb; do $(BIN)/python -m notebook_ext.notebook_report $$n --write --output report || exit 1; done
 
 sessions: $(STAMP) ## Record the sessions again that notebooks open where there is no Triton
-	$(BIN)/python -m tests.notebooks.record
+	$(BIN)/python -m tests.notebooks.record_sessions
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) report build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
         UnknownBackend,
         UnknownTarget,
     )
-    from engine.ir.marks import allow_in_graph, disable, graph_break, while_tracing
-    from engine.ir.spec import TensorSpec
-    from engine.observe.torch_live import observe_torch
-    from engine.observe.torch_trace import load_torch_trace
+    from engine.ir.annotations import allow_in_graph, disable, graph_break, while_tracing
+    from engine.ir.introspection.tensor_spec import TensorSpec
+    from engine.observe.load_torch_trace import load_torch_trace
+    from engine.observe.observe_torch import observe_torch
     from engine.options import config
     from engine.records.session import Session
 
@@ -51,10 +51,10 @@ _HOMES = {
     "engine.errors": (
         "BackendError", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),
-    "engine.ir.marks": ("allow_in_graph", "disable", "graph_break", "while_tracing"),
-    "engine.ir.spec": ("TensorSpec",),
-    "engine.observe.torch_live": ("observe_torch",),
-    "engine.observe.torch_trace": ("load_torch_trace",),
+    "engine.ir.annotations": ("allow_in_graph", "disable", "graph_break", "while_tracing"),
+    "engine.ir.introspection.tensor_spec": ("TensorSpec",),
+    "engine.observe.observe_torch": ("observe_torch",),
+    "engine.observe.load_torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
     "engine.records.session": ("Session",),
 }  # fmt: skip

@@ -14,23 +14,24 @@ from typing import Any
 
 import torch
 
-from engine import afterwards, contents, errors, remedies
-from engine.autograd.front import clear_captures
-from engine.backwards import capture_backwards, capture_pipeline_for
-from engine.expectation import check_expectations
-from engine.ir.context import current_session, set_current_session
-from engine.ir.marks import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
+from engine import errors, replay_values, session_jobs, verify_fixes
+from engine.autograd.intercept import clear_captures
+from engine.backward_pipeline import capture_backwards, capture_pipeline_for
+from engine.expectations import check_expectations
+from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
+from engine.ir.current_session import current_session, set_current_session
 from engine.kernels.targets import default_target, parse_target
 from engine.options import MODES, TEMPLATE_CHOICES, Options
 from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import Session
-from engine.runtime import inspect_cache
-from engine.runtime import what_if as ask
-from engine.runtime.dispatch import make_dispatcher, unwrap_compiled
-from engine.runtime.modules import attach as attach_module
-from engine.runtime.modules import compiled_module
-from engine.runtime.modules import detach as detach_module
+from engine.runtime.dispatch import inspect_cache
+from engine.runtime.dispatch import measure_guards as time_guards
+from engine.runtime.dispatch import what_if as ask
+from engine.runtime.dispatch.compiled_modules import attach as attach_module
+from engine.runtime.dispatch.compiled_modules import compiled_module
+from engine.runtime.dispatch.compiled_modules import detach as detach_module
+from engine.runtime.dispatch.dispatcher import make_dispatcher, unwrap_compiled
 
 __all__ = [
     "attach",
@@ -349,7 +350,7 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
     """Guards of each cache entry of a compiled function or module, in look-up order; of stock ``torch.compile``'s as well."""
     if _is_compiled_by_torch(f):
-        from engine.observe.guards_live import torch_guards_of
+        from engine.observe.dynamo_guards import torch_guards_of
 
         return torch_guards_of(f)
     return inspect_cache.guards_of(f)
@@ -366,7 +367,7 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
         TypeError: the arguments do not fit ``f``'s signature.
     """
     if _is_compiled_by_torch(f):
-        from engine.observe.guards_live import explain_torch_call
+        from engine.observe.dynamo_guards import explain_torch_call
 
         return explain_torch_call(f, *args, **kwargs)
     return inspect_cache.explain_call(f, *args, **kwargs)
@@ -376,7 +377,7 @@ def _is_compiled_by_torch(f: Any) -> bool:
     """Whether stock ``torch.compile``, and not this engine, compiled a function or module."""
     if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was, and looking would import it
         return False
-    from engine.observe.guards_live import is_torch_compiled
+    from engine.observe.dynamo_guards import is_torch_compiled
 
     return is_torch_compiled(f) and not inspect_cache.is_compiled(f)
 
@@ -464,12 +465,12 @@ def reset() -> None:
 
 def wait(session: Session, timeout: float | None = None) -> bool:
     """Wait until the session's kernels are compiled for its target; False when ``timeout`` seconds passed first."""
-    return afterwards.wait(session, timeout)
+    return session_jobs.wait(session, timeout)
 
 
 def cancel(session: Session) -> None:
     """Stop compiling the session's kernels; what is finished stays."""
-    afterwards.cancel(session)
+    session_jobs.cancel(session)
 
 
 def compile_for(session: Session, target: str) -> None:
@@ -480,7 +481,7 @@ def compile_for(session: Session, target: str) -> None:
     """
     parse_target(target)
     for compilation in session.compilations:
-        afterwards.compile_for(session, compilation.id, target)
+        session_jobs.compile_for(session, compilation.id, target)
 
 
 def measure_guards(session: Session) -> int:
@@ -488,7 +489,7 @@ def measure_guards(session: Session) -> int:
 
     Returns how many entries were measured.
     """
-    return ask.measure_guards(session)
+    return time_guards.measure_guards(session)
 
 
 def try_fixes(session: Session) -> int:
@@ -496,7 +497,7 @@ def try_fixes(session: Session) -> int:
 
     The session's records then say of each fix that it was verified, that it did not help, or why that cannot be known. Returns how many were verified.
     """
-    return remedies.try_fixes(session, lambda dynamic: Pipeline(Options("eager", dynamic=dynamic)))
+    return verify_fixes.try_fixes(session, lambda dynamic: Pipeline(Options("eager", dynamic=dynamic)))
 
 
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
@@ -530,7 +531,7 @@ def measure_kernels(session: Session) -> int:
     Raises:
         BadArgument: nothing of the session can be run here.
     """
-    return afterwards.time_session_kernels(session)
+    return session_jobs.time_session_kernels(session)
 
 
 def record_tensor_values(session: Session, compilation: str) -> str:
@@ -541,9 +542,9 @@ def record_tensor_values(session: Session, compilation: str) -> str:
     Raises:
         BadArgument: the call cannot be made again; the message says why.
     """
-    return contents.replay_with_probes(session, compilation)
+    return replay_values.replay_with_probes(session, compilation)
 
 
 def verify(session: Session) -> dict[str, Any]:
     """Run the session's kernels in Triton's interpreter and compare each with ATen; results by "compilation kernel"."""
-    return dict(afterwards.verify_session_kernels(session))
+    return dict(session_jobs.verify_session_kernels(session))

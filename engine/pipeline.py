@@ -21,39 +21,28 @@ import torch.fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from engine import afterwards, contents, errors
-from engine.aot.analyse import is_layout_mutated, may_mutate, original_fake
+from engine import errors, replay_values, session_jobs
 from engine.aot.driver import AotSettings, compile_graph
-from engine.autograd.front import without_capture
-from engine.bytecode.route import intercept_calls
-from engine.graph.passes.lift_switches import lift_requires_grad, requires_grad_calls
-from engine.graph.tell import graph_record
-from engine.guards.compile import compile_check
-from engine.guards.cost import measure_guard_costs
+from engine.aot.layout_mutation import is_layout_mutated, original_fake
+from engine.aot.node_properties import may_mutate
+from engine.autograd.intercept import without_capture
+from engine.bytecode.intercept_calls import intercept_calls
+from engine.cache.store import DiskStore, user_cache_dir
+from engine.graph.passes.lift_requires_grad import lift_requires_grad, requires_grad_calls
+from engine.graph.to_records import graph_record
+from engine.guards.codegen import compile_check
 from engine.guards.explain import explain
-from engine.guards.reasons import first_guard_failure
-from engine.guards.tell import guards_record
-from engine.ir.aot import AotGraph
-from engine.ir.context import current_session
-from engine.ir.exact import describe_arguments
-from engine.ir.files import is_library_file, source_file
-from engine.ir.frame import (
-    CALLEE_SLOT,
-    CacheEntry,
-    CompileRequest,
-    ConstSlot,
-    GraphInput,
-    ResumeFunctionSlot,
-    TracedFrame,
-    TracedGraph,
-)
-from engine.ir.global_state import GLOBAL_STATES, without_torch_function_modes
-from engine.ir.graph import provenance_of
-from engine.ir.guard import Guard
-from engine.ir.kernel import LoweredProgram
-from engine.ir.origin import FrameScope, LocalSource
-from engine.ir.store import DiskStore, user_cache_dir
-from engine.ir.tuning import (
+from engine.guards.measure_costs import measure_guard_costs
+from engine.guards.recompile_reasons import first_guard_failure
+from engine.guards.to_records import guards_record
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.compiler_protocol import CacheEntry, CompileRequest
+from engine.ir.current_session import current_session
+from engine.ir.guards.base import Guard
+from engine.ir.introspection.describe_values import describe_arguments
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES, without_torch_function_modes
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.template_choice import (
     LIBRARY_CHOOSER,
     TEMPLATES_ALWAYS,
     TEMPLATES_MEASURED,
@@ -62,6 +51,11 @@ from engine.ir.tuning import (
     FewRowsChooser,
     TemplateChooser,
 )
+from engine.ir.node_metadata import provenance_of
+from engine.ir.sources.base import FrameScope
+from engine.ir.sources.roots import LocalSource
+from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, GraphInput, ResumeFunctionSlot, TracedFrame, TracedGraph
+from engine.ir.user_code_files import is_library_file, source_file
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
@@ -69,13 +63,13 @@ from engine.records.lowering import LoweringRecord
 from engine.records.runtime import StageFailure, Timing
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import TraceRecord
-from engine.runtime.call import make_callee
-from engine.runtime.checked import verify_first_call
-from engine.runtime.dispatch import make_dispatcher
-from engine.runtime.reference import aten_executor
-from engine.runtime.worker import start_workers
+from engine.runtime.aten_executor import aten_executor
+from engine.runtime.dispatch.dispatch_callees import make_callee
+from engine.runtime.dispatch.dispatcher import make_dispatcher
+from engine.runtime.verify.first_call import verify_first_call
+from engine.runtime.workers.compile_jobs import start_workers
 from engine.trace.driver import trace_frame
-from engine.trace.kept import reset_opaque_caches
+from engine.trace.external_caches import reset_opaque_caches
 
 _log = logging.getLogger("engine")
 
@@ -234,8 +228,8 @@ class Pipeline:
             )
         )
         if work.program is not None and work.graph is not None:
-            lowered = afterwards.LoweredGraph(work.program, work.graph, work.inputs)
-            afterwards.add_lowered_graph(session, work.compilation, lowered, target=work.program.target)
+            lowered = session_jobs.LoweredGraph(work.program, work.graph, work.inputs)
+            session_jobs.add_lowered_graph(session, work.compilation, lowered, target=work.program.target)
         work.inputs = ()  # the call's tensors, which a backward that is yet to be compiled must not hold
 
     def _compile(self, request: CompileRequest, work: _CompilationState) -> CacheEntry:
@@ -416,7 +410,7 @@ class Pipeline:
             )
         work.update_record(aot=result.record, graphs=result.graphs)
         if work.session is not None and result.run_with_probe is not None:
-            contents.remember_call(work.session, work.compilation, result.run_with_probe, slot.inputs)
+            replay_values.remember_call(work.session, work.compilation, result.run_with_probe, slot.inputs)
         work.guards = result.guards
         if work.session is not None and work.program is not None:
             work.inputs = tuple(
@@ -458,12 +452,12 @@ class Pipeline:
 
     def _make_executor(self, program: LoweredProgram, graph: AotGraph, work: _CompilationState) -> Run:
         """What launches a program's kernels on the GPU at hand: one by one, or recorded and replayed as one."""
-        from engine.runtime.program import program_executor
+        from engine.runtime.program_executor import program_executor
 
         run = program_executor(program, is_boxed=graph.is_boxed)
         if not self.options.uses_cuda_graphs:
             return self._with_aten_fallback(run, graph)
-        from engine.runtime.replayed import CudaGraphRecorder, CudaGraphReplay
+        from engine.runtime.cuda_graphs import CudaGraphRecorder, CudaGraphReplay
 
         told = functools.partial(_record_launching, work.recording_session, work.compilation, graph.stage)
         is_dynamic = bool(program.symbol_sources)
@@ -489,7 +483,7 @@ class Pipeline:
 
     def _with_aten_fallback(self, run: Run, graph: AotGraph) -> Run:
         """The same, with ATen in reserve for a card that is full or refuses to start a kernel."""
-        from engine.runtime.rescued import with_aten_fallback
+        from engine.runtime.aten_fallback import with_aten_fallback
 
         return with_aten_fallback(
             run, functools.partial(aten_executor, graph), _record_fallback, is_boxed=graph.is_boxed
@@ -524,7 +518,7 @@ class Pipeline:
         from engine.runtime.autotune import make_autotuner
 
         told = (lambda sentence: None) if work.session is None else work.session.set_stage
-        stop = None if work.session is None else afterwards.stop_event_of(work.session)
+        stop = None if work.session is None else session_jobs.stop_event_of(work.session)
         return make_autotuner(DiskStore(user_cache_dir() / "tuned"), told, stop)
 
     def _lower_to_program(
@@ -535,11 +529,11 @@ class Pipeline:
         *,
         on_gpu: bool,
     ) -> LoweredProgram:
-        from engine.kernels.cuts import candidate_blockings
         from engine.kernels.targets import default_target
-        from engine.kernels.triton import print_triton
+        from engine.kernels.triton.block_configs import candidate_blockings
+        from engine.kernels.triton.printer import print_triton
         from engine.lowering.driver import lower
-        from engine.lowering.kept import load_or_lower
+        from engine.lowering.program_cache import load_or_lower
 
         fused_random = bool(self.options.extra.get("fused_random", False))
         target = self.options.target or default_target()
@@ -582,7 +576,7 @@ class Pipeline:
         return program
 
     def _record_program(self, program: LoweredProgram, graph: AotGraph, work: _CompilationState) -> None:
-        from engine.kernels.tell import kernel_records
+        from engine.kernels.to_records import kernel_records
 
         if program is work.program:
             return
@@ -621,7 +615,7 @@ def _record_backward_program(
     run: Run, program: LoweredProgram, graph: AotGraph, session: Session, compilation: str
 ) -> Run:
     """Add a backward's kernels to its compilation's record, and keep the values of its first run, to verify the kernels with."""
-    from engine.kernels.tell import kernel_records
+    from engine.kernels.to_records import kernel_records
 
     def told(record: CompilationRecord) -> CompilationRecord:
         if record.backward_lowering is not None:  # a backward for other tangents
@@ -637,8 +631,8 @@ def _record_backward_program(
         if session is not None:
             kept = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
             if sum(v.nbytes for v in kept if isinstance(v, torch.Tensor)) <= MAX_KEPT_BACKWARD_BYTES:
-                afterwards.add_lowered_graph(
-                    session, compilation, afterwards.LoweredGraph(program, graph, kept), target=program.target
+                session_jobs.add_lowered_graph(
+                    session, compilation, session_jobs.LoweredGraph(program, graph, kept), target=program.target
                 )
         return run(values)
 

@@ -17,7 +17,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         UsageError: a module of the user's hides the ``engine`` package.
     """
     # Looked at first: everything below imports engine, and must not meet a user's module of that name.
-    from notebook_ext.shadow import check_engine_not_shadowed
+    from notebook_ext.module_shadowing import check_engine_not_shadowed
 
     check_engine_not_shadowed()
     from notebook_ext.magics import register

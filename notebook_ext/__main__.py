@@ -20,10 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="keep a notebook's outputs in the notebook itself")
     given = parser.parse_args(arguments)
     if given.path is not None and given.path.suffix != ".ipynb":
-        from notebook_ext.logs import write_trace_report  # here: a log is shown where no notebook package is installed
+        from notebook_ext.trace_report import (
+            write_trace_report,  # here: a log is shown where no notebook package is installed
+        )
 
         return write_trace_report(given.path, given.output)
-    from notebook_ext.report import main as notebook
+    from notebook_ext.notebook_report import main as notebook
 
     options = ["--output", str(given.output)] if given.output else []
     return notebook([*([str(given.path)] if given.path else []), *options, *(["--write"] if given.write else [])])

@@ -12,18 +12,18 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
-from engine.observe.difference import compare_sessions
+from engine.observe.compare_sessions import compare_sessions
 from engine.records.guards import CallExplanation
 from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
-from notebook_ext.compare import TorchComparison
-from notebook_ext.page import OUTPUT_METADATA_KEY
-from notebook_ext.views.compared import result_table_html, result_table_text
-from notebook_ext.views.difference import comparison_html, comparison_text
+from notebook_ext.compare_with_torch import TorchComparison
+from notebook_ext.notebook_html import OUTPUT_METADATA_KEY
+from notebook_ext.views.comparison.result_table import result_table_html, result_table_text
+from notebook_ext.views.comparison.session_comparison import comparison_html, comparison_text
+from notebook_ext.views.format_text import one_line
 from notebook_ext.views.guards import HYPOTHETICAL_CALL
+from notebook_ext.views.static_snapshot.render import snapshot_html, snapshot_text, summary_html
 from notebook_ext.views.summary import MAX_HINTS, summary
-from notebook_ext.views.text import one_line
-from notebook_ext.views.twin import snapshot_html, snapshot_text, summary_html
 
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:18px;margin:4px 0"
 SNAPSHOT_KB = 92

@@ -18,20 +18,20 @@ from IPython.core.magic_arguments import magic_arguments
 
 from engine import api, errors
 from engine.errors import NotATrace
-from engine.observe.torch_trace import is_torch_trace, load_torch_trace
+from engine.observe.load_torch_trace import is_torch_trace, load_torch_trace
 from engine.records.base import RecordError
 from engine.records.session import Session
-from notebook_ext import answers, arguments, cell, display, roots, shadow
-from notebook_ext.cell import Cell
-from notebook_ext.compare import TorchComparison, compare_with_torch
-from notebook_ext.drivers import driver_reason
+from notebook_ext import cell_arguments, compile_roots, display, line_magic_text, module_shadowing, run_cell
+from notebook_ext.call_recorder import CallRecorder
+from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
+from notebook_ext.compilers import CellCompiler, CompileSettings, is_torch_backend
 from notebook_ext.lesson import LessonMagics
 from notebook_ext.progress import CompileProgress
-from notebook_ext.session import LAST_SESSION_NAME, ShellSessions
-from notebook_ext.subjects import CellCompiler, CompileSettings, is_torch_backend
-from notebook_ext.tape import CallRecorder
+from notebook_ext.run_cell import Cell
+from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
 from notebook_ext.tracebacks import passes_through_cell, strip_internal_frames, was_compiling
-from notebook_ext.views.private import privacy_note
+from notebook_ext.training_drivers import driver_reason
+from notebook_ext.views.privacy_note import privacy_note
 
 SAVE_WAIT_SECONDS = 60.0
 """How long a page waits for the kernels that are still being compiled."""
@@ -50,7 +50,7 @@ class CompileMagics(Magics):
 
     @no_var_expand
     @magic_arguments("%compile")
-    @arguments.add_compile_options
+    @cell_arguments.add_compile_options
     @cell_magic("compile")  # type: ignore[arg-type]
     def compile_cell(self, line: str, body: str) -> None:
         """Run the cell once, with the functions and modules that it calls compiled, and show what the compiler did.
@@ -63,22 +63,22 @@ class CompileMagics(Magics):
         %kernels answer in text, %glossary WORD explains a word. Without a notebook: engine.compile?, engine.record?, engine.explain?. The notebooks/ of the
         project teach all of this; notebooks/reference/ lists every reason for a break (BREAKS.md) and every kind of guard (GUARDS.md).
         """
-        given = arguments.parse_arguments(self.compile_cell, line, "%%compile")
-        choice, names = arguments.to_settings(given), tuple(given.names)
+        given = cell_arguments.parse_arguments(self.compile_cell, line, "%%compile")
+        choice, names = cell_arguments.to_settings(given), tuple(given.names)
         subject = self._subject(choice, keep=given.keep)
         try:
-            parsed = cell.parse_cell(self.shell, body)
+            parsed = run_cell.parse_cell(self.shell, body)
         except (SyntaxError, ValueError, OverflowError) as error:
             self.shell.showsyntaxerror()
             if not self._is_cell_magic():
                 raise
             self._mark_failed(error)
             return
-        roots.check_names(names, self.shell.user_ns, parsed.bound_names)
+        compile_roots.check_names(names, self.shell.user_ns, parsed.bound_names)
         self._run(given, subject, parsed, names)
 
     def _subject(self, choice: CompileSettings, *, keep: bool) -> CellCompiler:
-        shadow.check_engine_not_shadowed()
+        module_shadowing.check_engine_not_shadowed()
         try:
             return self.sessions.compiler_for(choice, keep=keep)
         except errors.EngineError as error:
@@ -90,13 +90,13 @@ class CompileMagics(Magics):
         compared: TorchComparison | None = None
         with subject.record() as session:
             self.sessions.bind(session, given.output)
-            if path := shadow.shadowing_module_on_path():
+            if path := module_shadowing.shadowing_module_on_path():
                 session.add_note(
                     f"'import engine' gave you the compiler's package, not your own {path}: rename yours and restart the kernel."
                 )
             with CompileProgress(self.shell, session):
                 try:
-                    cell.run_cell(self.shell, parsed, subject, session, names, tape)
+                    run_cell.run_cell(self.shell, parsed, subject, session, names, tape)
                 except BaseException as error:
                     failure = error
         if failure is None:
@@ -137,7 +137,7 @@ class CompileMagics(Magics):
         """Save as a page that needs nothing, or as JSON; the file is told of, with what it holds of the user's own."""
         try:
             if path.suffix.lower() in (".html", ".htm"):
-                from notebook_ext.widgets.packed import write_page
+                from notebook_ext.widgets.standalone_page import write_page
 
                 if not api.wait(session, SAVE_WAIT_SECONDS):
                     session.add_note("The saved page lacks kernels that were still being compiled.")
@@ -216,11 +216,11 @@ class CompileMagics(Magics):
 
         Options of ``%%compile`` may stand before it.
         """
-        flags, text = arguments.split_leading_options(line)
+        flags, text = cell_arguments.split_leading_options(line)
         if not text:
             raise UsageError("%compile needs a function, a module or an expression: %compile model, or %compile f(x).")
-        given = arguments.parse_arguments(self.compile_cell, flags, "%compile")
-        subject = self._subject(arguments.to_settings(given), keep=given.keep)
+        given = cell_arguments.parse_arguments(self.compile_cell, flags, "%compile")
+        subject = self._subject(cell_arguments.to_settings(given), keep=given.keep)
         tree = parse_expression(text)
         if isinstance(tree, (ast.Name, ast.Attribute, ast.Subscript)):
             self._keep_compiled(text, subject)
@@ -229,18 +229,18 @@ class CompileMagics(Magics):
 
     def _keep_compiled(self, text: str, subject: CellCompiler) -> None:
         value = self._evaluate(text)
-        if problem := roots.why_not_root(value):
+        if problem := compile_roots.why_not_root(value):
             raise UsageError(f"{text!r} cannot be compiled: {problem}.")
         if isinstance(value, torch.nn.Module):
             subject.compile_module(value)
         elif isinstance(value, FunctionType) and text.isidentifier():
-            if kind := roots.uncompilable_kind(value):
+            if kind := compile_roots.uncompilable_kind(value):
                 raise UsageError(f"{text!r} cannot be compiled: it is {kind}, and those run as Python.")
             if why := driver_reason(value, lambda f: f.__globals__ is self.shell.user_ns):
                 raise UsageError(
                     f"{text!r} runs as Python because {why}: compile the modules and losses that it calls."
                 )
-            self.shell.user_ns[text] = roots.compile_root(subject, value)
+            self.shell.user_ns[text] = compile_roots.compile_root(subject, value)
         else:
             raise UsageError(
                 f"%compile keeps modules, and functions that have a name of their own here: give {text!r} a name first."
@@ -249,7 +249,7 @@ class CompileMagics(Magics):
 
     def _run_expression(self, given: argparse.Namespace, subject: CellCompiler, text: str) -> Any:
         name = "_compile_value"
-        parsed = cell.parse_cell(self.shell, f"{name} = ({text})")
+        parsed = run_cell.parse_cell(self.shell, f"{name} = ({text})")
         try:
             self._run(given, subject, parsed, ())
             return self.shell.user_ns.get(name)
@@ -312,24 +312,24 @@ class CompileMagics(Magics):
         if isinstance(tree, ast.Call):
             value = self._callable(ast.unparse(tree.func))
             positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_call_arguments(tree)})")
-            told = answers.explain_call(value, positional, keywords)
-            print(told if isinstance(told, str) else answers.explanation_text(told))
+            told = line_magic_text.explain_call(value, positional, keywords)
+            print(told if isinstance(told, str) else line_magic_text.explanation_text(told))
             if not isinstance(told, str):
                 display.show_guards_of_call(self.shell, self.sessions.last, told)
         else:
-            print(answers.guards_text(self._callable(line), self.sessions.last))
+            print(line_magic_text.guards_text(self._callable(line), self.sessions.last))
 
     @no_var_expand
     @line_magic
     def recompiles(self, line: str) -> None:
         """``%recompiles f``: why f was compiled more than once in the last recorded cell."""
-        print(answers.recompiles_text(self._resolve_session(""), self._callable(line)))
+        print(line_magic_text.recompiles_text(self._resolve_session(""), self._callable(line)))
 
     @no_var_expand
     @line_magic
     def kernels(self, line: str) -> None:
         """``%kernels f``: the kernels of f in the last recorded cell, as Triton text."""
-        print(answers.kernels_text(self._resolve_session(""), self._callable(line)))
+        print(line_magic_text.kernels_text(self._resolve_session(""), self._callable(line)))
 
     def _resolve_session(self, text: str) -> Session:
         if not text:
@@ -354,7 +354,7 @@ class CompileMagics(Magics):
         if not text.strip():
             raise UsageError("Name a compiled function or module.")
         value = self._evaluate(text)
-        if problem := roots.why_not_root(value):
+        if problem := compile_roots.why_not_root(value):
             raise UsageError(f"{text.strip()!r} is not something that was compiled: {problem}.")
         return value
 
@@ -389,7 +389,7 @@ def _call_arguments(call: ast.Call) -> str:
 def register(shell: InteractiveShell) -> None:
     """Add the magics and their completion to a shell."""
     shell.register_magics(CompileMagics(shell), LessonMagics(shell))
-    complete = arguments.make_completer(shell)
+    complete = cell_arguments.make_completer(shell)
     for key in COMPLETED_MAGICS:
         shell.strdispatchers["complete_command"].strs.pop(key, None)
         shell.set_hook("complete_command", lambda _, event: complete(event), str_key=key)

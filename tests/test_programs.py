@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import engine
-from engine import afterwards
+from engine import session_jobs
 from engine.records.session import Session
 from tests.differential import Comparison, Loaded, Observation, observe, prepare, tolerances
 from tests.programs import load_copy, program_names, program_of
@@ -94,7 +94,7 @@ def ledger(request: pytest.FixtureRequest) -> Iterator[KnownShortfalls]:
 @pytest.fixture
 def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are generated but not compiled for a target: these tests are about results."""
-    monkeypatch.setattr(afterwards, "compile_for", lambda *_, **__: None)
+    monkeypatch.setattr(session_jobs, "compile_for", lambda *_, **__: None)
 
 
 @dataclass

@@ -11,60 +11,69 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.analyse import (
-    check_python_callables,
-    metadata_to_records,
-    needs_autograd,
-    storage_offset_guards,
-    why_not_functional,
-)
-from engine.aot.asked_later import check_inter_output_grads
-from engine.aot.cache.entry import AotArtifact, TrainingArtifact, cache_location, load_artifact, save_artifact
-from engine.aot.enclosed import run_in_inference_mode, strip_inference_mode
+from engine.aot.autograd_metadata import build_autograd_metadata
+from engine.aot.checks.as_strided_bounds import storage_offset_guards
+from engine.aot.checks.eligibility import why_not_functional
+from engine.aot.checks.inter_output_grads import check_inter_output_grads
+from engine.aot.checks.missing_kernels import find_missing_kernel
+from engine.aot.checks.python_callables import check_python_callables
+from engine.aot.disk_cache.artifact import AotArtifact, TrainingArtifact, cache_location, load_artifact, save_artifact
+from engine.aot.exc import CannotFunctionalize
 from engine.aot.functionalize import FunctionalGraph, drop_redundant_fixups, functionalize, shape_env_assumptions
+from engine.aot.grad_mode import needs_autograd
+from engine.aot.inference_mode import run_in_inference_mode, strip_inference_mode
 from engine.aot.joint import trace_joint
-from engine.aot.partition import PartitionMethod, inputs_unused_by_backward, partition_joint_graph
-from engine.aot.unread import find_missing_kernel
-from engine.aot.views import CannotFunctionalize
+from engine.aot.partitioner.partition import PartitionMethod, inputs_unused_by_backward, partition_joint_graph
+from engine.aot.to_records import graph_records, metadata_to_records
 from engine.aot.wrappers import (
-    aliases,
-    assertions,
-    autocast,
-    autograd,
-    bases,
-    duplicates,
-    effects,
-    errors,
-    mutations,
-    subclasses,
+    autograd_function,
+    debug_assertions,
+    dedup_inputs,
+    disable_autocast,
+    effect_order,
+    error_fallback,
+    input_mutations,
+    output_aliases,
+    synthetic_bases,
+    tensor_subclasses,
 )
-from engine.aot.wrappers.again import make_eager_rerun
-from engine.aot.wrappers.backward import BackwardProbe, LazyBackward
-from engine.aot.wrappers.crossing import build_autograd_metadata
-from engine.aot.wrappers.layer import InnerWrapper, WrapperCode, compose_inner_wrappers
-from engine.aot.wrappers.probe import ValueProbe, probe_for
-from engine.aot.wrappers.wrapper import OuterWrapper, TracedCall, WrapperStack, apply_pre_compile
-from engine.graph.tell import graph_record
-from engine.ir.aot import AotGraph
-from engine.ir.context import current_session
-from engine.ir.frame import GraphInput
-from engine.ir.guard import Cause, Guard
-from engine.ir.origin import ConstantSource
-from engine.ir.plan import AotMetadata
-from engine.ir.state_guard import GlobalStateMatch
+from engine.aot.wrappers.base import OuterWrapper, TracedCall, WrapperStack, apply_pre_compile
+from engine.aot.wrappers.codegen import InnerWrapper, WrapperCode, compose_inner_wrappers
+from engine.aot.wrappers.double_backward import make_eager_rerun
+from engine.aot.wrappers.lazy_backward import BackwardProbe, LazyBackward
+from engine.aot.wrappers.value_probe import ValueProbe, probe_for
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.aot.aot_metadata import AotMetadata
+from engine.ir.current_session import current_session
+from engine.ir.guards.base import Cause, Guard
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.sources.roots import ConstantSource
+from engine.ir.traced_frame import GraphInput
 from engine.records.aot import AotRecord, WrapperRecord
 from engine.records.graph import GraphRecord
 
 Run = Callable[..., Any]
-OUTER_WRAPPERS: tuple[OuterWrapper, ...] = (assertions, errors, subclasses, duplicates, bases)
+
+
+OUTER_WRAPPERS: tuple[OuterWrapper, ...] = (
+    debug_assertions,
+    error_fallback,
+    tensor_subclasses,
+    dedup_inputs,
+    synthetic_bases,
+)
 """Around the traced call, outermost first: they change what is compiled. Functions in functions."""
 
-INNER_WRAPPERS: tuple[InnerWrapper, ...] = (aliases, mutations, effects, autocast)
+
+INNER_WRAPPERS: tuple[InnerWrapper, ...] = (output_aliases, input_mutations, effect_order, disable_autocast)
 """Around the functional graph, inside of ``WRAPPERS``, outermost first: they follow from its plan. Woven into one function."""
+
 
 Lower = Callable[[AotGraph], Run]
 
+
 ProbedRun = Callable[[ValueProbe], Run]
+
 
 ANOMALY_GUARD = GlobalStateMatch(
     ConstantSource(torch, "torch"),
@@ -216,12 +225,12 @@ def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *
     again = make_eager_rerun(call.graph, joint)
     is_free = [isinstance(i.example_value, torch.nn.Parameter) for i in call.inputs]
     halves = partition_joint_graph(joint, is_free, settings.partition_method, draws_again=settings.recompute_random)
-    effects.check_effect_order(joint.module, (halves.forward, halves.backward), f"joint graph of {compilation}")
+    effect_order.check_effect_order(joint.module, (halves.forward, halves.backward), f"joint graph of {compilation}")
     return TrainingArtifact(joint, halves, again)
 
 
 def _with_effects(plan: AotMetadata, module: torch.fx.GraphModule) -> AotMetadata:
-    return replace(plan, effectful_ops=effects.effectful_ops(module))
+    return replace(plan, effectful_ops=effect_order.effectful_ops(module))
 
 
 def _eager_result(graph: torch.fx.GraphModule, trains: bool, reason: str, told: tuple[GraphRecord, ...]) -> AotResult:
@@ -242,7 +251,7 @@ def _build_inference(
     """``is_silent``: inputs need gradients although no result does."""
     graphs = graph_records((functional.module, "aten", "functional ATen graph"), compilation=compilation)
     plan, graph = functional.metadata, AotGraph(functional.module, functional.inputs, compilation)
-    in_eager = autograd.eager_for_leaf_inputs(_eager_run(onion), plan) if is_silent else ()
+    in_eager = autograd_function.eager_for_leaf_inputs(_eager_run(onion), plan) if is_silent else ()
     silent = (WrapperCode(context_manager="no_grad()", namespace={"no_grad": torch.no_grad}),) if is_silent else ()
     record = AotRecord("inference", metadata_to_records(plan), (*onion.records(), *inner_wrapper_records(plan)))
     around = onion.without_real_inputs()
@@ -269,9 +278,9 @@ def _build_training(
         (halves.backward, "backward", "backward graph"),
         compilation=compilation,
     )
-    if (change := onion.result_of(subclasses)) is not None:
-        subclasses.mark_unsaved_inputs(change, inputs_unused_by_backward(halves))
-    is_given = all(onion.result_of(w) is None for w in (subclasses, bases))
+    if (change := onion.result_of(tensor_subclasses)) is not None:
+        tensor_subclasses.mark_unsaved_inputs(change, inputs_unused_by_backward(halves))
+    is_given = all(onion.result_of(w) is None for w in (tensor_subclasses, synthetic_bases))
     requiring = [
         n for n, i in enumerate(inputs) if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
     ]
@@ -294,13 +303,16 @@ def _build_training(
         compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation)),
         rerun=again,
     )
-    layers = (autograd.eager_when_unsupported(_eager_run(onion), plan, joint.grad_inputs), *_inner_wrapper_code(plan))
+    layers = (
+        autograd_function.eager_when_unsupported(_eager_run(onion), plan, joint.grad_inputs),
+        *_inner_wrapper_code(plan),
+    )
     gradients = tuple(f"gradient of {inputs[n].name}" for n in between.grad_inputs)
     around = onion.without_real_inputs()
 
     def closed(forward: Run, backward: LazyBackward, probe: ValueProbe | None) -> Run:
         known = backward if probe is None else replace(backward, probe=BackwardProbe(probe, gradients))
-        run = autograd.post_compile(between, forward, known)
+        run = autograd_function.post_compile(between, forward, known)
         return around.apply_post_compile(
             compose_inner_wrappers(run, plan, layers, probe.record_values if probe else None), probe, names
         )
@@ -308,8 +320,12 @@ def _build_training(
     def noted(probe: ValueProbe) -> Run:
         return closed(settings.lower_to_aten(graph), backward.through_aten(), probe)
 
-    actions = autograd.pre_compile(between, [i.name for i in inputs], again)
-    wrappers = (*onion.records(), *inner_wrapper_records(joint.metadata), WrapperRecord(autograd.NAME, actions))
+    actions = autograd_function.pre_compile(between, [i.name for i in inputs], again)
+    wrappers = (
+        *onion.records(),
+        *inner_wrapper_records(joint.metadata),
+        WrapperRecord(autograd_function.NAME, actions),
+    )
     record = AotRecord("training", metadata_to_records(joint.metadata), wrappers, partition=halves.record)
     run = closed(settings.lower(graph), backward, probe_for(compilation))
     return AotResult(run, record, graphs, run_with_probe=None if joint.metadata.effectful_ops or not graphs else noted)
@@ -317,7 +333,7 @@ def _build_training(
 
 def _eager_run(onion: WrapperStack) -> Run:
     as_traced: Run = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
-    return as_traced if onion.result_of(errors) is None else errors.wrap_eager_run(as_traced)
+    return as_traced if onion.result_of(error_fallback) is None else error_fallback.wrap_eager_run(as_traced)
 
 
 def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:
@@ -331,10 +347,3 @@ def _inner_wrapper_code(plan: AotMetadata) -> tuple[WrapperCode, ...]:
 
 def inner_wrapper_records(plan: AotMetadata) -> tuple[WrapperRecord, ...]:
     return tuple(WrapperRecord(w.NAME, w.pre_compile(plan)) for w in INNER_WRAPPERS)
-
-
-def graph_records(*graphs: tuple[torch.fx.GraphModule, str, str], compilation: str) -> tuple[GraphRecord, ...]:
-    """Graphs as records; none while no session records."""
-    if current_session() is None:
-        return ()
-    return tuple(graph_record(module, stage, compilation, title) for module, stage, title in graphs)

@@ -22,34 +22,26 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.analyse import (
-    GRAD_MODE_CALLS,
-    inputs_read_after_last_write,
-    inputs_with_layout_mutated_in_grad_mode,
-    is_as_strided,
-    is_layout_mutated,
-    may_draw_random,
-    may_mutate,
-    mutates_layout,
-    op_name,
-    original_fake,
-    output_args,
-)
-from engine.aot.outputs import OutputAliasAnalyzer
-from engine.aot.unbacked import has_unbacked_values, rebind_unbacked
-from engine.aot.unread import find_missing_kernel_in_callees
-from engine.aot.views import CannotFunctionalize, has_internal_overlap, mutated_layout, storage_id, write_count
-from engine.graph.composites import replace_composite
-from engine.graph.passes.drop_dead import eliminate_dead_code
-from engine.graph.passes.watch import PASS_RECORDS_KEY, PassRecorder
-from engine.graph.rules import FUNCTIONAL_RULES, verify_graph
-from engine.graph.tokens import set_mode_tokens, thread_tokens
-from engine.ir.fake import make_fake_mode
-from engine.ir.frame import GraphInput
-from engine.ir.graph import node_id, provenance_of, set_provenance
-from engine.ir.in_graph import GraphCallable
-from engine.ir.plan import AotMetadata, InputAliasInfo, is_same_layout, view_sizes
-from engine.ir.unbacked import has_unbacked_symbols
+from engine.aot.checks.missing_kernels import find_missing_kernel_in_callees
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
+from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
+from engine.aot.node_properties import is_as_strided, may_draw_random, may_mutate, op_name, output_args
+from engine.aot.output_aliasing import OutputAliasAnalyzer
+from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
+from engine.aot.storage_geometry import has_internal_overlap, storage_id
+from engine.aot.version_counters import write_count
+from engine.graph.composite_ops import replace_composite
+from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
+from engine.graph.fake_tensors.fake_mode import make_fake_mode
+from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
+from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
+from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
+from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, is_same_layout, view_sizes
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.node_metadata import node_id, provenance_of, set_provenance
+from engine.ir.traced_frame import GraphInput
 
 
 @dataclass(frozen=True)
@@ -153,16 +145,6 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return make_fake_mode(ShapeEnv())
-
-
-def fake_at_entry(i: GraphInput) -> torch.Tensor:
-    """The fake value of an input as it comes, whatever the traced code did to its layout."""
-    if not is_layout_mutated(i.fake, i.example_value):
-        if i.fake.is_inference() and not torch.is_inference_mode_enabled():  # it is only read
-            return torch.empty_strided(i.fake.shape, i.fake.stride(), dtype=i.fake.dtype, device=i.fake.device)
-        whole: torch.Tensor = i.fake.detach()
-        return whole
-    return original_fake(i)
 
 
 def _check_inputs_fake(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:

@@ -6,8 +6,8 @@ The idea of tracing autograd's own backward over functional fake tensors is torc
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,13 +17,13 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.proxy_tensor import (
     disable_proxy_modes_tracing,
     get_proxy_mode,
-    get_proxy_slot,
     track_tensor_tree,
 )
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.aot.absence import dependents_of, find_function_with_undefined_grads, is_user_function
-from engine.aot.analyse import is_layout_mutated, may_mutate
+from engine.aot.backward_provenance import BackwardProvenance, proxy_node
+from engine.aot.checks.undefined_grads import find_function_with_undefined_grads
+from engine.aot.exc import CannotFunctionalize
 from engine.aot.functionalize import (
     FunctionalInterpreter,
     FunctionalTracer,
@@ -32,15 +32,16 @@ from engine.aot.functionalize import (
     trace_functional,
     unwrap_functional,
 )
-from engine.aot.views import CannotFunctionalize
-from engine.graph.passes.drop_aliases import remove_noop_aliases
-from engine.graph.passes.drop_dead import eliminate_dead_code
-from engine.graph.passes.watch import PASS_RECORDS_KEY, PassRecorder
-from engine.graph.rules import FUNCTIONAL_RULES, verify_graph
-from engine.graph.tokens import set_mode_tokens
-from engine.ir.frame import GraphInput
-from engine.ir.graph import BACKWARD_KEY, NodeProvenance, provenance_of, set_provenance
-from engine.ir.plan import AotMetadata
+from engine.aot.layout_mutation import is_layout_mutated
+from engine.aot.node_properties import dependents_of, may_mutate
+from engine.graph.effect_tokens import set_mode_tokens
+from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
+from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
+from engine.graph.passes.remove_noop_aliases import remove_noop_aliases
+from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
+from engine.ir.aot.aot_metadata import AotMetadata
+from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
+from engine.ir.traced_frame import GraphInput
 
 
 @dataclass(frozen=True)
@@ -300,106 +301,6 @@ def _functional_state(value: Any) -> tuple[Any, list[str]] | None:
 def _is_unchanged(value: Any, was: tuple[Any, list[str]] | None) -> bool:
     now = _functional_state(value)
     return was is None or now is None or (was[0] is now[0] and was[1] == now[1])
-
-
-def proxy_node(value: torch.Tensor) -> torch.fx.Node | None:
-    """What computes a tensor in the graph that is being traced; None for a constant."""
-    proxies = get_proxy_mode()
-    assert proxies is not None
-    slot: Any = get_proxy_slot(value, proxies.tracer, None)
-    node: torch.fx.Node | None = None if slot is None else slot.proxy.node
-    return node
-
-
-_PHASE_DEPENDENT_NODES = {"LinalgEigBackward0": "linalg.eig", "LinalgEighBackward0": "linalg.eigh"}
-"""Nodes of autograd that check whether a loss depends on the phase of complex vectors, their second result. Over fake tensors none does."""
-
-
-class BackwardProvenance:
-    """Marks nodes traced while autograd runs as the backward's, and gives them the origin of the forward node that they belong to."""
-
-    def __init__(self, origin: Callable[[int], NodeProvenance | None]) -> None:
-        self._origin = origin
-        proxies = get_proxy_mode()
-        assert proxies is not None
-        self._graph = proxies.tracer.graph
-        self._last = self._graph._root._prev
-        self._pending_grad_sums: set[torch.fx.Node] = set()
-        """Sums of gradients whose reader has not run yet."""
-        self.user_function_grads: list[tuple[str, Any]] = []
-        """What functions of the user's own gave, each with the function's name."""
-        self.phase_dependent_op = ""
-        """An operator whose backward raises for some values of the gradients that come to it."""
-
-    def register_hooks(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-        """Hooks on every autograd node behind ``outputs``."""
-        todo: list[Any] = [o.grad_fn for o in outputs]
-        known = set()
-        while todo:
-            node = todo.pop()
-            if node is None or node in known:
-                continue
-            known.add(node)
-            todo += [n for n, _ in node.next_functions]
-            if "AccumulateGrad" in node.name():
-                continue
-            origin = self._origin(node._sequence_nr())
-            sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
-            yield node.register_prehook(lambda grads, origin=sums: self._mark_grad_sums(grads, origin))
-            yield node.register_hook(lambda grads, given, origin=origin: self.mark_traced(origin))
-            if (named := _PHASE_DEPENDENT_NODES.get(node.name())) is not None:
-                yield node.register_prehook(lambda grads, name=named: self._check_phase_gradient(name, grads))
-            if is_user_function(node):
-                name = type(node).__name__.removesuffix("Backward")
-                yield node.register_hook(lambda grads, given, name=name: self._record_user_function_grads(name, grads))
-
-    def _check_phase_gradient(self, name: str, gradients: Sequence[Any]) -> None:
-        if gradients[1] is not None and gradients[1].is_complex():
-            self.phase_dependent_op = name
-
-    def _record_user_function_grads(self, name: str, gradients: Sequence[Any]) -> None:
-        self.user_function_grads += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
-
-    def mark_traced(self, origin: NodeProvenance | None) -> None:
-        """Mark what was traced since the last marking."""
-        for node in self._take_new_nodes():
-            if origin is not None:
-                set_provenance(node, origin)
-
-    def _take_new_nodes(self) -> list[torch.fx.Node]:
-        """What was traced since this was last asked, marked as the backward's."""
-        node = end = self._graph._root._prev
-        found = []
-        while node is not self._last:
-            node.meta["custom"] = {**node.meta.get("custom", {}), BACKWARD_KEY: True}
-            found.append(node)
-            node = node._prev
-        self._last = end
-        return found
-
-    def _mark_grad_sums(self, gradients: Sequence[Any], origin: NodeProvenance | None) -> None:
-        """Mark the sums that these gradients are; others that were made meanwhile meet elsewhere, and wait."""
-        self._pending_grad_sums.update(self._take_new_nodes())
-        for gradient in gradients:
-            self._mark_grad_sum(gradient, origin)
-
-    def _mark_grad_sum(self, gradient: Any, origin: NodeProvenance | None) -> None:
-        if not self._pending_grad_sums or not isinstance(gradient, FunctionalTensor):
-            return
-        todo = [proxy_node(torch._from_functional_tensor(gradient.elem))]
-        while todo:
-            node = todo.pop()
-            if node is not None and node in self._pending_grad_sums:
-                self._pending_grad_sums.remove(node)
-                todo += node.all_input_nodes
-                if origin is not None:
-                    set_provenance(node, origin)
-
-    def finish(self, gradients: Mapping[str, Any]) -> None:
-        """Mark what is left, given the gradients of the inputs by name."""
-        self._pending_grad_sums.update(self._take_new_nodes())
-        for name, gradient in gradients.items():
-            self._mark_grad_sum(gradient, NodeProvenance(note=f"the gradients of {name} are summed"))
 
 
 def _move_tangents_to_inputs(module: torch.fx.GraphModule, inputs: int) -> None:

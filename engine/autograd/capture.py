@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.autograd import adapter
-from engine.autograd.sizes import LiftedScalars, SizeExpression, UntracedSize
+from engine.autograd import cpp_engine_adapter
+from engine.autograd.lifted_scalars import LiftedScalars, SizeExpression, UntracedSize
 
 
 @dataclass(eq=False)
@@ -182,7 +182,7 @@ class CaptureRecorder:
         self._calls.append(NodeCall(name, index, owner))
 
     def function(self, name: str, grads: Sequence[Any], args: Sequence[Any], results: int) -> list[Any]:
-        kind = "opaque" if adapter.is_opaque_formula(name) else "function"
+        kind = "opaque" if cpp_engine_adapter.is_opaque_formula(name) else "function"
         return self._stand_ins(self._add_step(kind, name, list(grads), *args, coming=grads), results)
 
     def validate(self, values: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from engine.autograd.registries import running_function
-from engine.autograd.targets import check_saved_versions
+from engine.autograd.graph_ops import check_saved_versions
+from engine.autograd.hook_tracking import running_function
 
 HOOK_KINDS = ("tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook")
 

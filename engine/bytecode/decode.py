@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from engine.bytecode.kept import WeakCodeMemo
+from engine.bytecode.weak_code_memo import WeakCodeMemo
 
 
 @dataclass(slots=True, frozen=True, eq=False)

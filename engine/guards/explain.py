@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.guards.read import ReadResult, SourceReader
-from engine.ir.guard import Guard
-from engine.ir.origin import FrameScope, Source
+from engine.guards.safe_read import ReadResult, SourceReader
+from engine.ir.guards.base import Guard
+from engine.ir.sources.base import FrameScope, Source
 from engine.records.guards import GuardResult, Verdict
 
 

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 
 import sympy
 
-from engine.ir.guard import Guard
-from engine.ir.origin import LocalSource, Source
-from engine.ir.outcome_guard import ComputedCondition
-from engine.ir.relation_guard import DisjointStorage, DistinctObjects, SameObject, SharedStorage, SymbolicShapeGuard
-from engine.ir.state_guard import GlobalStateMatch
-from engine.ir.tensor_guard import TensorMatch, expand_tensor_match
-from engine.ir.value_guard import CodeMatch, DictKeysMatch, EqualsMatch, IdMatch, LengthMatch, TypeMatch
+from engine.ir.guards.aliasing import DisjointStorage, DistinctObjects, SameObject, SharedStorage
+from engine.ir.guards.base import Guard
+from engine.ir.guards.computed_condition import ComputedCondition
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.guards.python_values import CodeMatch, DictKeysMatch, EqualsMatch, IdMatch, LengthMatch, TypeMatch
+from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
+from engine.ir.guards.tensors import TensorMatch, expand_tensor_match
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import LocalSource
 
 RELATIONAL_KINDS = (SameObject, DisjointStorage, DistinctObjects, SharedStorage, SymbolicShapeGuard, ComputedCondition)
 """Kinds that read several values; they come after all guards on each of those."""

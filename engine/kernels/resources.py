@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir.binary import OutOfTargetResources
+from engine.ir.kernels.compile_triton import OutOfTargetResources
 from engine.records.kernels import KernelResources
 
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.kernels.provenance import NO_LOCATION_LABEL, generated_label, listing_of_links
+from engine.kernels.link_listings import NO_LOCATION_LABEL, generated_label, listing_of_links
 from engine.records.kernels import LineLink, Listing
 
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib.util
-import io
-import itertools
-import platform
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.errors import UnknownTarget
-from engine.ir.binary import (
-    COMPILE_LOCK,
-    CompileUnit,
-    compile_unit_of,
-    compile_with_fallback_configs,
-    run_triton_compiler,
-)
-from engine.kernels.provenance import link_listing
-from engine.kernels.resources import check_fit
-from engine.kernels.sass import disassemble
-from engine.records.kernels import KernelResources, TargetRecord
 
 if TYPE_CHECKING:  # worker processes compile without torch, whose import takes longer than all their work
-    from engine.ir.kernel import GeneratedKernel
+    pass
 
 
 @dataclass(frozen=True)
@@ -55,9 +36,9 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         )
     }
 )
+
+
 DEFAULT_TARGET = "cuda:90"
-LISTING_STAGES = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
-"""Listings in the order of the way through; SASS is disassembled from the binary afterwards."""
 
 
 def parse_target(text: str) -> Target:
@@ -83,156 +64,3 @@ def default_target() -> str:
     major, minor = torch.cuda.get_device_capability()
     fitting = [t for t in TARGETS.values() if t.backend == "cuda" and int(t.architecture) <= major * 10 + minor]
     return max(fitting, key=lambda t: int(t.architecture)).name if fitting else DEFAULT_TARGET
-
-
-def compile_kernel(source: GeneratedKernel, target: str) -> TargetRecord:
-    """Compile one kernel for one target, with every listing linked to its text. Failures are told in the record's ``error``.
-
-    Raises:
-        UnknownTarget: there is no such target.
-    """
-    return add_sass([compile_unit(compile_unit_of(source), target)])[0]
-
-
-# ---- in two steps, for many kernels at once -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CompileResult:
-    """A kernel with every listing but SASS, and the binary (empty unless it is a cubin) that SASS is read from."""
-
-    record: TargetRecord
-    cubin: bytes = b""
-
-
-def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
-    """Compile one unit for one target. Failures are told in the record's ``error``.
-
-    Raises:
-        UnknownTarget: there is no such target.
-    """
-    wanted = parse_target(target)
-    if missing := why_triton_is_missing():
-        return CompileResult(TargetRecord(target, error=missing))
-    started = time.perf_counter()
-    try:
-        # Triton prints the whole PTX when ptxas rejects it. Standard output is the process's: one thread at a time turns it away.
-        with COMPILE_LOCK, contextlib.redirect_stdout(io.StringIO()):
-            found = compile_with_fallback_configs(
-                unit, functools.partial(_build_and_check_fit, wanted), lambda made: made[1].spills
-            )
-        seconds = time.perf_counter() - started
-        kernel, used = found.compiled
-        built = unit.with_config(found.config)
-        listings = tuple(
-            link_listing(s, clean_listing(kernel.asm[s]), built) for s in LISTING_STAGES if s in kernel.asm
-        )
-        record = TargetRecord(target, listings, used, seconds, smaller_blocks_note=found.reason)
-    except Exception as error:
-        return CompileResult(
-            TargetRecord(
-                target, seconds=time.perf_counter() - started, error=_compile_error_message(unit, target, error)
-            )
-        )
-    return CompileResult(record, kernel.asm.get("cubin", b""))
-
-
-def _build_and_check_fit(target: Target, unit: CompileUnit) -> tuple[Any, KernelResources]:
-    """Triton's kernel, and what it takes of the target, which has that much."""
-    kernel = _build_with_listings(unit, target)
-    return kernel, check_fit(target.name, kernel)
-
-
-def _build_with_listings(unit: CompileUnit, target: Target) -> Any:
-    """Triton's kernel with all its listings: a disk cache that was filled with binaries only is passed over."""
-    from triton import knobs
-
-    where = (target.backend, target.architecture, target.warp_size)
-    kernel = run_triton_compiler(unit, where)
-    if "ttgir" in kernel.asm and ("ptx" in kernel.asm or "amdgcn" in kernel.asm):
-        return kernel
-    with knobs.compilation.scope():
-        knobs.compilation.always_compile = True
-        knobs.compilation.store_binary_only = False
-        return run_triton_compiler(unit, where)
-
-
-def add_sass(compiled: Sequence[CompileResult]) -> tuple[TargetRecord, ...]:
-    """The records with SASS added where there is a cubin. One disassembler run per target serves all."""
-    records = {i: c.record for i, c in enumerate(compiled)}
-    order = sorted((i for i, c in enumerate(compiled) if c.cubin), key=lambda i: compiled[i].record.target)
-    for target, group in itertools.groupby(order, key=lambda i: compiled[i].record.target):
-        records.update(_disassemble_target(target, {i: compiled[i] for i in group}))
-    return tuple(records[i] for i in range(len(compiled)))
-
-
-def _disassemble_target(target: str, group: dict[int, CompileResult]) -> dict[int, TargetRecord]:
-    ptx = [next(x for x in c.record.listings if x.stage == "ptx") for c in group.values()]
-    try:
-        found = disassemble([c.cubin for c in group.values()], int(parse_target(target).architecture), ptx)
-    except Exception as error:
-        reason = f"The SASS of this kernel could not be read: {error}"
-        return {i: replace(c.record, error=reason) for i, c in group.items()}
-    return {
-        i: replace(c.record, listings=(*c.record.listings, sass))
-        for (i, c), sass in zip(group.items(), found, strict=True)
-    }
-
-
-def preload_triton() -> None:
-    """Load what compiling needs (Triton, and its digest of itself), so that the next kernel does not wait for it."""
-    if not why_triton_is_missing():
-        importlib.import_module("triton.compiler")
-        importlib.import_module("triton.runtime.cache").triton_key()
-
-
-# ---- what people see ----------------------------------------------------------------------------------------------
-
-
-def why_triton_is_missing() -> str:
-    """Why nothing can be compiled here, in one sentence with the remedy; empty where Triton is installed."""
-    if importlib.util.find_spec("triton") is not None:
-        return ""
-    if platform.system() == "Linux":
-        return "PTX and SASS need Triton, which is not installed: pip install triton."
-    return "PTX and SASS need Linux: Triton has no package for this system (on Windows, use WSL2)."
-
-
-_PATH = re.compile(r'"(/[^"\n]*)"')
-_DEBUG = re.compile(r'\s*\.section\s+"?\.debug')
-_SECTION = re.compile(r"\s*\.(section|text|amdgpu_metadata)\b")
-
-
-def clean_listing(text: str) -> str:
-    """A listing without what is of this machine only (folders) or unreadable (debug tables as bytes). Lines keep their numbers up to there."""
-    lines: list[str] = []
-    in_debug = False
-    for line in text.splitlines():
-        if _SECTION.match(line):
-            in_debug = bool(_DEBUG.match(line))
-        if not in_debug:
-            lines.append(_PATH.sub(lambda m: f'"{_strip_folder(m[1])}"', line) if '"/' in line else line)
-    return "\n".join(lines) + "\n"
-
-
-def _strip_folder(path: str) -> str:
-    """Triton's own files from its package on, others by their name: ``triton/language/standard.py``."""
-    _, package, inside = f"{path}/".rpartition("/triton/")
-    return f"triton/{inside}".rstrip("/") if package else path.rstrip("/").rpartition("/")[2]
-
-
-def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> str:
-    """One sentence on why Triton could not compile a kernel, with the line of its text where Triton says."""
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    line = getattr(getattr(error, "node", None), "lineno", None)
-    message = getattr(error, "error_message", None) or str(cause) or type(cause).__name__
-    told = [part.strip() for part in str(message).strip().splitlines() if part.strip()]
-    at = f" at line {line}" if line else ""
-    return f"Triton could not compile {unit.name} for {target}{at}: {_first_error_line(told)}"
-
-
-def _first_error_line(lines: list[str]) -> str:
-    is_telling: Callable[[str], bool] = lambda text: "error" in text.lower()  # noqa: E731
-    return next(filter(is_telling, lines), lines[0] if lines else "it gave no reason")

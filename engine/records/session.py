@@ -18,9 +18,9 @@ from engine.records.graph import GraphRecord
 from engine.records.guards import GuardsRecord, ObservedSymbolRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
-from engine.records.reproduction import repro_script
+from engine.records.repro_script import repro_script
 from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
-from engine.records.told import TextView
+from engine.records.text_views import TextView
 from engine.records.trace import TraceRecord
 
 

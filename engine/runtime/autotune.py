@@ -17,13 +17,14 @@ from typing import Any
 import sympy
 import torch
 
-from engine.ir.index import symbols_of
-from engine.ir.kernel import BufferRef, Launch, LoweredProgram, Size
-from engine.ir.store import DiskStore, DiskStoreError
-from engine.ir.tuning import ChoiceRequest, ChoiceResult
-from engine.runtime.launch import KernelBinder, gpu_launcher
-from engine.runtime.measured import DeviceTimer, cold_cache_timer
-from engine.runtime.program import Run, program_executor
+from engine.cache.store import DiskStore, DiskStoreError
+from engine.ir.kernels.generated_kernel import Size
+from engine.ir.kernels.lowered_program import BufferRef, Launch, LoweredProgram
+from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult
+from engine.ir.loop_ir.index_expr import symbols_of
+from engine.runtime.kernel_launchers import KernelBinder, gpu_launcher
+from engine.runtime.program_executor import Run, program_executor
+from engine.runtime.time_kernels import DeviceTimer, cold_cache_timer
 
 QUICK_RUNS, THOROUGH_RUNS = 3, 11
 """Runs of each way at first, and of the best of them afterwards."""

@@ -17,62 +17,60 @@ import torch.fx
 from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar, InstrLocation
 
-from engine.bytecode.apart import editable_instructions, resume_index
 from engine.bytecode.assemble import Emitter
+from engine.bytecode.editable_instructions import editable_instructions, resume_index
 from engine.bytecode.opcodes import VERSION
-from engine.ir.frame import CALLEE_SLOT, ConstSlot, TracedGraph
-from engine.ir.handed import InputRuns, PrefetchedParams, parameter_runs
-from engine.ir.origin import (
+from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
+from engine.ir.sources.attributes import (
     AttrSource,
-    BuiltinValueSource,
     CellContentsSource,
-    ClosureSource,
-    ConstantSource,
-    ContextVarSource,
+    MethodResultSource,
+    ModuleMemberSource,
+    TypeSource,
+)
+from engine.ir.sources.base import GlobalsNamespace, Source
+from engine.ir.sources.containers import (
+    BuiltinValueSource,
     DictKeyAtSource,
     DictValueAtSource,
     GetItemSource,
-    GlobalsNamespace,
-    GlobalSource,
-    IteratorItemSource,
-    IteratorStateSource,
-    LocalSource,
-    MethodResultSource,
-    ModuleMemberSource,
-    NumpyTensorSource,
-    RandomDrawSource,
     RawItemSource,
-    Source,
-    TorchFunctionModeSource,
-    TypeSource,
-    WeakProxySource,
-    WeakRefCallSource,
     raw_item,
-    tensor_from_array,
 )
-from engine.trace.side_effects import mutates_inputs, requires_grad_inputs, restorable_mutated_inputs
-from engine.trace.signals import Unsupported
-from engine.trace.support import (
-    call_leaving_with_block,
-    call_restoring_grad_state,
-    call_without_function_modes,
+from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
+from engine.ir.sources.roots import ClosureSource, ConstantSource, GlobalSource, LocalSource, TorchFunctionModeSource
+from engine.ir.sources.stdlib import ContextVarSource, RandomDrawSource, WeakProxySource, WeakRefCallSource
+from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
+from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, TracedGraph
+from engine.trace.codegen_runtime.fallback_state import (
     check_condition,
     save_grad_context,
     save_requires_grad,
     save_rng_state,
     save_tensor,
 )
-from engine.trace.values.addresses import check_no_assigned_address
-from engine.trace.values.base import ConstantVariable, LazyVariable, Variable
-from engine.trace.values.cells import CellVariable
-from engine.trace.values.constants import DATETIME_TYPES
-from engine.trace.values.mappings import DictVariable
-from engine.trace.values.objects import UserDefinedObjectVariable
-from engine.trace.values.sequences import ListVariable
-from engine.trace.values.sets import SetVariable
+from engine.trace.codegen_runtime.torch_contexts import (
+    call_leaving_with_block,
+    call_restoring_grad_state,
+    call_without_function_modes,
+)
+from engine.trace.exc import Unsupported
+from engine.trace.side_effects.input_mutations import (
+    mutates_inputs,
+    requires_grad_inputs,
+    restorable_mutated_inputs,
+)
+from engine.trace.variables.base import ConstantVariable, LazyVariable, Variable
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.constants import DATETIME_TYPES
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import ListVariable
+from engine.trace.variables.containers.sets import SetVariable
+from engine.trace.variables.objects.repr_addresses import check_no_assigned_address
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
-    from engine.trace.state import Tracer
+    from engine.trace.tracer import Tracer
 
 _MUTABLE_VARIABLES = (ListVariable, DictVariable, SetVariable, UserDefinedObjectVariable)
 """Kinds of which a copy does not do where others hold the object too: whoever gets it may change it."""

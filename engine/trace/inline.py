@@ -6,20 +6,18 @@ import inspect
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.opcodes import VERSION
 from engine.options import config
 from engine.records.trace import InlinedCall
-from engine.trace.signals import Unsupported, UserException
-from engine.trace.table import YIELD
-from engine.trace.values.base import NONE, ConstantVariable, Variable, realize
-from engine.trace.values.mappings import DictVariable
-from engine.trace.values.refusals import raise_binding_error
-from engine.trace.values.sequences import TupleVariable
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.exceptions.type_errors import raise_binding_error
 
 if TYPE_CHECKING:
-    from engine.trace.state import Frame, Tracer
-    from engine.trace.values.functions import FunctionVariable
-    from engine.trace.values.generators import GeneratorVariable
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.callables.functions import FunctionVariable
 
 
 def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -28,9 +26,9 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     Raises:
         Unsupported: calls are nested too deeply, or it is a coroutine.
     """
-    from engine.trace.loop import run_frame
-    from engine.trace.state import Frame
-    from engine.trace.values.generators import GeneratorVariable
+    from engine.trace.frame import Frame
+    from engine.trace.interpreter_loop import run_frame
+    from engine.trace.variables.callables.generators import GeneratorVariable
 
     code = function.code
     if len(tx.frames) > tx.remaining_depth():
@@ -66,8 +64,8 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
 
 def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
     """Trace the body of a class statement; its names in order."""
-    from engine.trace.loop import run_frame
-    from engine.trace.state import Frame
+    from engine.trace.frame import Frame
+    from engine.trace.interpreter_loop import run_frame
 
     parent = tx.frames[-1]
     frame = Frame(body.code, body.namespace, parent, parent.user_stack())
@@ -89,175 +87,6 @@ def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:
     key = (code.co_filename, code.co_firstlineno, caller)
     if key not in tx.inlined_calls:
         tx.inlined_calls[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno)
-
-
-def resume_generator(tx: Tracer, generator: GeneratorVariable, sent: Variable) -> Variable | None:
-    """Run a generator's body to its next ``yield``; None when it returned."""
-    frame = generator.frame
-    if frame.is_finished:
-        return None
-    if not generator.is_started and not _is_none(tx, sent):
-        tx.raise_type_error("can't send non-None value to a just-started generator")
-    if generator.is_running:
-        tx.raise_error(ValueError, "generator already executing")
-    generator.before_step(tx)
-    if generator.is_started:
-        frame.push(sent)
-    elif any(frame.decoded.handlers):
-        tx.open_generators.append(generator)
-    generator.is_started = True
-    generator.innermost_user_frame = tx.frames[-1]
-    frame.caller_stack = tx.frames[-1].user_stack()
-    return _run_to_next_yield(tx, generator)
-
-
-def _run_to_next_yield(tx: Tracer, generator: GeneratorVariable) -> Variable | None:
-    from engine.trace.loop import run_frame
-
-    frame = generator.frame
-    generator.is_running = True
-    tx.frames.append(frame)
-    try:
-        outcome = run_frame(tx, frame)
-    except UserException as error:
-        _mark_finished(frame)
-        raise _convert_stop_iteration(tx, error) from None
-    finally:
-        generator.is_running = False
-        tx.frames.pop()
-    if outcome is YIELD:
-        assert frame.result is not None
-        return frame.result
-    frame.is_finished = True
-    return None
-
-
-def _mark_finished(frame: Frame) -> None:
-    """The body was left by an exception: later ends have no value."""
-    frame.is_finished, frame.result = True, None
-
-
-def _convert_stop_iteration(tx: Tracer, error: UserException) -> UserException:
-    """What a generator's caller gets when an exception leaves its body: a StopIteration becomes a RuntimeError (PEP 479)."""
-    if not issubclass(error.exception.python_type(), StopIteration):
-        return error
-    made = tx.make_user_exception(RuntimeError("generator raised StopIteration"))
-    for name in ("__cause__", "__context__"):
-        made.exception.set_attr(tx, name, error.exception)
-    made.exception.set_attr(tx, "__suppress_context__", ConstantVariable(True))
-    return made
-
-
-def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Variable]) -> Variable:
-    """``generator.throw(...)``."""
-    from engine.trace.handlers.exceptions import to_exception
-    from engine.trace.loop import jump_to_handler, set_exception_context
-
-    _check_throw_arguments(tx, args)
-    error = to_exception(tx, _exception_to_throw(tx, args))
-    frame = generator.frame
-    if frame.is_finished or not generator.is_started:
-        _mark_finished(frame)
-        raise UserException(error)
-    if generator.is_running:
-        tx.raise_error(ValueError, "generator already executing")
-    generator.before_step(tx)
-    frame.caller_stack = tx.frames[-1].user_stack()
-    generator.is_running = True
-    try:
-        item, raised = _throw_into_delegate(tx, frame, error)
-    finally:
-        generator.is_running = False
-    if item is not None:
-        return item
-    if raised is not None and frame.exc_stack:
-        tx.frames.append(frame)
-        set_exception_context(tx, raised)
-        tx.frames.pop()
-    if raised is not None:
-        frame.push(NONE)  # CPython resumes the body with it, and handlers of ``yield from`` count on it
-        if not jump_to_handler(tx, frame, raised):
-            _mark_finished(frame)
-            raise _convert_stop_iteration(tx, UserException(raised))
-    item = _run_to_next_yield(tx, generator)
-    return generator.raise_stop_iteration(tx) if item is None else item
-
-
-def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
-    """Raise the user's TypeError where ``throw`` is given the wrong number of arguments, or no exception first."""
-    from engine.trace.values.refusals import error_stand_in
-
-    first = realize(tx, args[0]) if args else None
-    real: Any = None if first is None else first.as_python_object()
-    is_class = isinstance(real, type) and issubclass(real, BaseException)
-    if first is None or len(args) > 3 or not (is_class or issubclass(first.python_type(), BaseException)):
-        stands = object() if first is None or issubclass(first.python_type(), type) else error_stand_in(first)
-        none: Any = (n for n in range(0))
-        tx.fold_constant(lambda: none.throw(*[real if isinstance(real, type) else stands] * len(args)))
-
-
-def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
-    """What ``throw`` is given: an exception, its class, or a class and what an instance is made of."""
-    kind, given = realize(tx, args[0]), [] if len(args) < 2 or _is_none(tx, args[1]) else [realize(tx, args[1])]
-    real = kind.as_python_object()
-    if not given or not (isinstance(real, type) and issubclass(real, BaseException)):
-        return given[0] if given and isinstance(real, type) else kind
-    if issubclass(given[0].python_type(), real):
-        return given[0]
-    return realize(tx, kind.call(tx, tx.unpack_iterable(given[0]) if given[0].python_type() is tuple else given, {}))
-
-
-def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Variable | None, Variable | None]:
-    """Where a body waits in ``yield from``, its iterator gets the exception first.
-
-    What that yields; else what is raised in the body itself, None where the iterator returned and the body goes on.
-    """
-    from engine.trace.values.generators import GeneratorVariable
-
-    send = frame.decoded.ops[frame.op.index - 1] if frame.op.index else frame.op
-    if send.opname != "SEND" or frame.op.opname != "YIELD_VALUE":
-        return None, error
-    inner = realize(tx, frame.stack[-1])
-    try:
-        if issubclass(error.python_type(), GeneratorExit):
-            if isinstance(inner, GeneratorVariable):
-                close_generator(tx, inner)
-            elif not inner.lacks_methods("close"):
-                inner.call_method(tx, "close", [], {})
-            return None, error
-        if isinstance(inner, GeneratorVariable):
-            return throw_into_generator(tx, inner, [error]), None
-        if inner.lacks_methods("throw"):
-            return None, error
-        return inner.call_method(tx, "throw", [error], {}), None
-    except UserException as raised:
-        if not issubclass(raised.exception.python_type(), StopIteration):
-            return None, raised.exception
-        if VERSION == (3, 11):
-            frame.stack.pop()
-        frame.push(raised.exception.get_attr(tx, "value"))
-        frame.next_index = send.target
-        return None, None
-
-
-def close_generator(tx: Tracer, generator: GeneratorVariable) -> None:
-    """``generator.close()``: GeneratorExit is raised where the body waits, so that its handlers run."""
-    hears = generator.yield_from_iterator() is not None or any(generator.frame.decoded.handlers)
-    if not generator.is_started or generator.frame.is_finished or not hears:
-        generator.frame.is_finished = True
-        return
-    try:
-        throw_into_generator(tx, generator, [tx.make_user_exception(GeneratorExit()).exception])
-    except UserException as error:
-        if not issubclass(error.exception.python_type(), (GeneratorExit, StopIteration)):
-            raise
-        return
-    tx.raise_error(RuntimeError, "generator ignored GeneratorExit")
-
-
-def _is_none(tx: Tracer, value: Variable) -> bool:
-    forced = realize(tx, value)
-    return isinstance(forced, ConstantVariable) and forced.value is None
 
 
 def bind_arguments(

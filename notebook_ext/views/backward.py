@@ -8,7 +8,7 @@ from typing import Any
 from engine.records.autograd import BackwardRecord
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import Session
-from notebook_ext.views.text import format_seconds, one_line, pluralize, sanitize, tensor_type
+from notebook_ext.views.format_text import format_seconds, one_line, pluralize, sanitize, tensor_type
 
 MAX_ROWS = 3_000
 """Rows of one pane; the rest is counted."""

@@ -9,9 +9,9 @@ from engine.records.bytecode import Span
 from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import DiscardedAttempt
-from notebook_ext.views import places
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import one_line, pluralize, sanitize, shorten_paths
 from notebook_ext.views.summary import breaks_of, groups
-from notebook_ext.views.text import one_line, pluralize, sanitize, shorten_paths
 
 
 def breaks(session: Session) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _break_row(
         "why": sanitize(record.explanation),
         "remedies": [sanitize(r) for r in record.hints],
         "line": record.span.line if record.span else 0,
-        "place": places.line_name(session, record.span),
+        "place": source_lines.line_name(session, record.span),
         "pointed": caret_lines(session, record.span),
         "stack": _callers(session, record.stack[:-1]),
         "skipped": record.skips_frame,
@@ -66,7 +66,7 @@ def _attempts(session: Session, compilation: CompilationRecord) -> list[str]:
 
 def _attempt_text(session: Session, record: DiscardedAttempt) -> str:
     """How far a run came, what it met, and what of it was undone."""
-    place = places.line_name(session, record.span)
+    place = source_lines.line_name(session, record.span)
     came = f"after {pluralize(record.operations, 'operation')} and {pluralize(record.guards, 'guard')}"
     parts = [f"{f'At {place}, ' if place else ''}{came}: {sanitize(record.context).rstrip('.')}"]
     if record.side_effects:
@@ -80,7 +80,9 @@ def _callers(session: Session, stack: tuple[Span, ...]) -> list[str]:
     """The lines that led there, outermost first; those of files that the session does not hold, as torch's own, are left out."""
     held = {f.id for f in session.files}
     return [
-        f"{places.line_name(session, s)}: {sanitize(places.source_line(session, s))}" for s in stack if s.file in held
+        f"{source_lines.line_name(session, s)}: {sanitize(source_lines.source_line(session, s))}"
+        for s in stack
+        if s.file in held
     ]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from engine.records.guards import CallExplanation, GuardFailure, GuardRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
-from notebook_ext.views import places
-from notebook_ext.views.text import one_line, pluralize, sanitize
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import one_line, pluralize, sanitize
 
 
 @dataclass
@@ -34,7 +34,7 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
     """
     record = session.compilation(compilation)
     told = record.guards.guards if record.guards else ()
-    ordinals = places.ordinals(session, record)
+    ordinals = source_lines.ordinals(session, record)
     return {
         "compilation": record.id,
         "guards": [_guard(session, ordinals, g) for g in told],
@@ -53,11 +53,11 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
 
 def symbol_rows(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     """The story of each size and number that was made a symbol, as rows of text."""
-    ordinals = places.ordinals(session, record)
+    ordinals = source_lines.ordinals(session, record)
     return [_symbol(session, ordinals, s) for s in (record.trace.symbols if record.trace else ())]
 
 
-def _symbol(session: Session, ordinals: places.LineOrdinals, symbol: TracedSymbolRecord) -> dict[str, Any]:
+def _symbol(session: Session, ordinals: source_lines.LineOrdinals, symbol: TracedSymbolRecord) -> dict[str, Any]:
     return {
         "name": sanitize(symbol.name),
         "places": [sanitize(p) for p in symbol.sources],
@@ -79,13 +79,13 @@ def symbol_range(symbol: TracedSymbolRecord) -> str:
     return f"{symbol.low} or more" if symbol.high is None else f"{symbol.low} to {symbol.high}"
 
 
-def _assumption(session: Session, ordinals: places.LineOrdinals, told: SymbolAssumption) -> dict[str, Any]:
+def _assumption(session: Session, ordinals: source_lines.LineOrdinals, told: SymbolAssumption) -> dict[str, Any]:
     return {
         "text": sanitize(told.text),
         "why": sanitize(told.why),
         "line": told.span.line if told.span else 0,
-        "place": places.line_name(session, told.span),
-        "source": sanitize(places.source_line(session, told.span)),
+        "place": source_lines.line_name(session, told.span),
+        "source": sanitize(source_lines.source_line(session, told.span)),
         "ordinal": ordinals.of(told.span),
     }
 
@@ -155,7 +155,7 @@ def _why_empty(record: CompilationRecord) -> str:
     )
 
 
-def _guard(session: Session, ordinals: places.LineOrdinals, guard: GuardRecord) -> dict[str, Any]:
+def _guard(session: Session, ordinals: source_lines.LineOrdinals, guard: GuardRecord) -> dict[str, Any]:
     return {
         "id": guard.id,
         "origin": sanitize(guard.source),
@@ -166,10 +166,10 @@ def _guard(session: Session, ordinals: places.LineOrdinals, guard: GuardRecord) 
         "why": sanitize(guard.why),
         "cost": guard.cost_ns,
         "line": guard.span.line if guard.span else 0,
-        "place": places.line_name(session, guard.span),
-        "source": sanitize(places.source_line(session, guard.span)),
+        "place": source_lines.line_name(session, guard.span),
+        "source": sanitize(source_lines.source_line(session, guard.span)),
         "ordinal": ordinals.of(guard.span),
-        "callers": [places.line_name(session, s) for s in reversed(guard.stack)],
+        "callers": [source_lines.line_name(session, s) for s in reversed(guard.stack)],
     }
 
 
@@ -237,7 +237,7 @@ def _case(
         verdicts[:failed] = [["pass", ""] for _ in range(failed)]
     if failed >= 0:
         verdicts[failed] = ["fail", sanitize(rejection.actual)]
-    place = places.line_name(session, caller)
+    place = source_lines.line_name(session, caller)
     return {
         "call": index + 1,
         "title": f"call {index + 1}" + (f", {place}" if place else ""),

@@ -8,9 +8,9 @@ from engine.records.graph import NodeRecord
 from engine.records.kernels import KernelRecord, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views import places, roofline
-from notebook_ext.views.linked import default_target, targets_of
-from notebook_ext.views.text import format_bytes, format_seconds, one_line, sanitize
+from notebook_ext.views import roofline, source_lines
+from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, sanitize
+from notebook_ext.views.linked.row_links import default_target, targets_of
 
 EXTRA_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
 """What kernels of a live session can be compiled for besides."""
@@ -18,7 +18,7 @@ EXTRA_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
 
 def kernels(session: Session) -> dict[str, Any]:
     """Rows of kernels and of ATen calls, with the fusion decisions of each compilation, and the roof of each target."""
-    frames = {f.id: places.frame_name(session, f.id) for f in session.frames}
+    frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
     shown = [c for c in session.compilations if c.kernels or c.lowering]
     targets = dict.fromkeys(t for c in shown for t in targets_of(c) or [default_target(session, c)] if t)
     return {
@@ -62,9 +62,9 @@ def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
 def _row(
     session: Session, compilation: CompilationRecord, kernel: KernelRecord, name: str, nodes: dict[str, NodeRecord]
 ) -> dict[str, Any]:
-    numbers = places.ordinals(session, compilation) if nodes else places.LineOrdinals()
+    numbers = source_lines.ordinals(session, compilation) if nodes else source_lines.LineOrdinals()
     files = {f.id for f in session.files}
-    used = [places.node_spans(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]
+    used = [source_lines.node_spans(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]
     verify = kernel.verify
     return {
         "compilation": compilation.id,

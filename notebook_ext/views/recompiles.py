@@ -8,10 +8,10 @@ from engine.options import config
 from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
-from notebook_ext.views import places
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import one_line, sanitize
 from notebook_ext.views.guards import fix_rows
 from notebook_ext.views.summary import guard_failure_text, inputs_of
-from notebook_ext.views.text import one_line, sanitize
 
 MAX_COLUMNS = 40
 """Columns drawn for one frame; runs of equal hits share a column first, then the oldest are left out and counted."""
@@ -39,7 +39,9 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
         "frame": frame.id,
         "name": one_line(frame.name, 80),
         "role": frame.role,
-        "line": places.line_name(session, frame.resumes_after) if frame.resumes_after else f"line {frame.first_line}",
+        "line": source_lines.line_name(session, frame.resumes_after)
+        if frame.resumes_after
+        else f"line {frame.first_line}",
         "limit": config.recompile_limit,
         "entries": [_entry(session, e, columns) for e in entries],
         "columns": columns[-MAX_COLUMNS:],
@@ -81,7 +83,7 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
                 "outcome": call.outcome,
                 "entry": call.entry,
                 "inputs": inputs,
-                "caller": places.line_name(session, call.caller),
+                "caller": source_lines.line_name(session, call.caller),
                 "cells": cells,
                 "rejections": [_rejection(session, r) for r in call.guard_failures],
             }
@@ -107,8 +109,8 @@ def _rejection(session: Session, rejection: GuardFailure) -> dict[str, Any]:
         "actual": one_line(rejection.actual, 80),
         "short": guard_failure_text(rejection),
         "sentence": one_line(rejection.sentence, 300),
-        "place": places.line_name(session, rejection.span),
-        "source": sanitize(places.source_line(session, rejection.span)),
+        "place": source_lines.line_name(session, rejection.span),
+        "source": sanitize(source_lines.source_line(session, rejection.span)),
         "fixes": fix_rows(rejection),
         "lesson": sanitize(rejection.hint),
     }

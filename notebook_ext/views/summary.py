@@ -10,8 +10,8 @@ from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
-from notebook_ext.views import places
-from notebook_ext.views.text import format_change, format_seconds, is_stack_value, one_line, pluralize, sanitize
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize, sanitize
 
 MAX_GROUPS = 8
 """Functions that the line tells of one by one; the rest is counted."""
@@ -193,7 +193,7 @@ def inputs_of(session: Session, compilation: CompilationRecord) -> str:
 
 def break_text(session: Session, record: BreakRecord) -> str:
     """What broke the graph, as short as possible: the called name where a call broke it."""
-    text = places.snippet(session, record.span)
+    text = source_lines.snippet(session, record.span)
     if text.startswith(("def ", "async def ", "class ", "@")):  # the frame as a whole
         return one_line(record.title, 60)
     head = text.split("(", 1)[0].strip()

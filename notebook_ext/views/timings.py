@@ -6,13 +6,13 @@ from typing import Any
 
 from engine.records.runtime import Timing
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views import places
-from notebook_ext.views.text import format_seconds, one_line
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_seconds, one_line
 
 
 def timings(session: Session) -> dict[str, Any]:
     """One row of bars for each compilation, on one clock; ``depth`` nests, ``share`` is of the compilation's own time."""
-    frames = {f.id: places.frame_name(session, f.id) for f in session.frames}
+    frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
     rows = [_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
     return {
         "rows": rows,

@@ -15,10 +15,10 @@ import traitlets
 
 from engine.records.guards import CallExplanation
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.explorer import DEFAULT_NAME, OtherSessions, initial_parts, overview, part
+from notebook_ext.views.explorer_parts import DEFAULT_NAME, OtherSessions, initial_parts, overview, part
+from notebook_ext.views.format_text import pluralize
 from notebook_ext.views.guards import hypothetical_case, what_if
-from notebook_ext.views.text import pluralize
-from notebook_ext.widgets.assets import initial_module_text, lazy_view_text, style_text
+from notebook_ext.widgets.bundle_assets import initial_module_text, lazy_view_text, style_text
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anywidget
 import traitlets
 
-from notebook_ext.widgets.assets import STATIC
+from notebook_ext.widgets.bundle_assets import STATIC
 
 
 class QuestionWidget(anywidget.AnyWidget):

@@ -13,11 +13,11 @@ from typing import Any
 
 from engine.records.graph import GraphRecord
 from engine.records.session import Session
-from notebook_ext.views.explorer import initial_parts, overview
-from tests.browser.pages import START, page_text
+from notebook_ext.views.explorer_parts import initial_parts, overview
+from tests.browser.standalone_pages import START, page_text
 from tests.browser.test_graph import blocks, with_graph
-from tests.notebook_ext.sessions import large_session
-from tests.notebook_ext.traces import many_steps_session
+from tests.notebook_ext.sample_sessions import large_session
+from tests.notebook_ext.sample_step_sessions import many_steps_session
 
 ROUNDS = 5
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")

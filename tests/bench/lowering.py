@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.ir.kernel import GeneratedKernel, LoweredProgram
-from engine.kernels.targets import compile_kernel
-from engine.kernels.triton import print_triton
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.kernels.compile_kernel import compile_kernel
+from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.tracing import trace_to_aten
+from tests.engine.lowering.op_cases import CASES
+from tests.engine.lowering.trace_aten import trace_to_aten
 
 F = nn.functional
 TARGET = "cuda:90"

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from engine.guards.compile import compile_check
+from engine.guards.codegen import compile_check
 from engine.guards.explain import explain
-from engine.ir.origin import FrameScope, GetItemSource, LocalSource
-from engine.ir.value_guard import EqualsMatch
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.base import FrameScope
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import LocalSource
 from tests.bench.subjects import add, compilers, gpt2, idle, small_gpt, two_tensors
 
 

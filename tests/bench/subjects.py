@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.programs.models import Gpt
+from tests.programs.models.small_models import Gpt
 
 
 def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ SMALL_MB = 5
 LARGE_MB = 100
 MODEL = """
 import torch
-from tests.programs.models import Gpt
+from tests.programs.models.small_models import Gpt
 torch.manual_seed(0)
 compiled = torch.compile(Gpt().train())
 for batch in (2, 3):
@@ -30,8 +30,8 @@ COMPILE = """
 import contextlib, json, os, sys
 import torch
 import torch._inductor.config
-from tests.programs.models import Gpt
-from engine.observe.torch_live import observe_torch
+from tests.programs.models.small_models import Gpt
+from engine.observe.observe_torch import observe_torch
 torch.manual_seed(0)
 torch.compile(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()))(torch.ones(2, 4)).sum().backward()
 model, x = Gpt().train(), torch.randint(0, 37, (2, 8))

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from engine.aot.analyse import output_args
+from engine.aot.node_properties import output_args
 from tests.bench.overhead import interleaved
 from tests.bench.subjects import gpt2, throw_away
 
@@ -71,7 +71,7 @@ def idle_engine(target: Any, graphs: list[tuple[Run, bool]]) -> Any:
     """Compiled by us, with graphs that do nothing; they are added to ``graphs``."""
     import engine
     from engine import pipeline
-    from engine.runtime.reference import aten_executor
+    from engine.runtime.aten_executor import aten_executor
 
     lower = aten_executor
 

@@ -73,7 +73,7 @@ def tab(browser: Any) -> Iterator[Callable[[int], Tab]]:
 @pytest.fixture
 def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[..., Any]:
     """Opens the page that shows a session; returns Playwright's page."""
-    from tests.browser.pages import page_text
+    from tests.browser.standalone_pages import page_text
 
     def show(session: Any, theme: str = "light", width: int = 1200, **beside: Any) -> Any:
         path = tmp_path / "explorer.html"

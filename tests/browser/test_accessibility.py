@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_compare import changed_session
+from tests.browser.test_comparison import changed_session
 from tests.browser.test_explorer import VIEWS, open_view, press
-from tests.notebook_ext.sessions import empty_session, hostile_session, verified_session
-from tests.notebook_ext.test_views_backward import recorded
-from tests.notebook_ext.traces import steps_session, wrappers_session
+from tests.notebook_ext.sample_sessions import empty_session, hostile_session, verified_session
+from tests.notebook_ext.sample_step_sessions import steps_session, wrappers_session
+from tests.notebook_ext.views.test_backward import recorded
 
 pytestmark = pytest.mark.browser
 

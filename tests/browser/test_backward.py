@@ -8,7 +8,7 @@ import pytest
 
 from engine.records.session import Session
 from tests.browser.test_explorer import CONTRAST, Show, open_view, press, said
-from tests.notebook_ext.test_views_backward import recorded
+from tests.notebook_ext.views.test_backward import recorded
 
 pytestmark = pytest.mark.browser
 

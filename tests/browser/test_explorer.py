@@ -13,7 +13,7 @@ import torch
 
 import engine
 from engine.records.bytecode import Span
-from tests.notebook_ext.sessions import (
+from tests.notebook_ext.sample_sessions import (
     broken_session,
     empty_session,
     head_session,
@@ -21,7 +21,7 @@ from tests.notebook_ext.sessions import (
     large_session,
     verified_session,
 )
-from tests.notebook_ext.traces import many_steps_session, steps, steps_session, traced, wrappers_session
+from tests.notebook_ext.sample_step_sessions import many_steps_session, steps, steps_session, traced, wrappers_session
 
 pytestmark = pytest.mark.browser
 VIEWS = (

@@ -14,7 +14,7 @@ import pytest
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import Session
 from tests.browser.test_explorer import CONTRAST, keep, open_view, press, said
-from tests.notebook_ext.sessions import head_session
+from tests.notebook_ext.sample_sessions import head_session
 
 pytestmark = pytest.mark.browser
 

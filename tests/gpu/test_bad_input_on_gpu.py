@@ -11,7 +11,7 @@ import torch
 
 import engine
 from engine.kernels.targets import default_target
-from engine.runtime import launch
+from engine.runtime import kernel_launchers
 
 pytestmark = pytest.mark.gpu
 
@@ -131,14 +131,14 @@ def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.M
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_kernel_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """The driver refuses a grid: ATen computes the call and those after it, and it is told once."""
-    original = launch.gpu_launcher
+    original = kernel_launchers.gpu_launcher
 
     def too_high(source: object, misaligned: frozenset[str] = frozenset()) -> object:
         made = original(source, misaligned)  # type: ignore[arg-type]
         return lambda x, y, z, stream, *rest: made(x, 1 << 20, z, stream, *rest)
 
-    monkeypatch.setattr("engine.runtime.program.gpu_launcher", too_high)
-    monkeypatch.setattr("engine.runtime.program.program_executor.__defaults__", (too_high,))
+    monkeypatch.setattr("engine.runtime.program_executor.gpu_launcher", too_high)
+    monkeypatch.setattr("engine.runtime.program_executor.program_executor.__defaults__", (too_high,))
     x = torch.randn(1000, device="cuda")
     with engine.record() as session:
         fast = engine.compile(lambda x: x.cos() * 2, options={"mode": mode})

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from engine.kernels.targets import default_target
-from engine.kernels.triton import print_triton
+from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program import program_executor
-from tests.engine.lowering.cases import CASES
-from tests.engine.lowering.tracing import trace_to_aten, with_flat_results
+from engine.runtime.program_executor import program_executor
+from tests.engine.lowering.op_cases import CASES
+from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
 
 pytestmark = pytest.mark.gpu
 

@@ -11,11 +11,13 @@ import sympy
 import torch
 from torch.nn import functional
 
-from engine.ir.kernel import AtenCall, Buffer, BufferRef, GeneratedKernel, Launch, LoweredProgram
-from engine.kernels.targets import compile_kernel, default_target
-from engine.runtime.launch import gpu_launcher
-from engine.runtime.program import program_executor
-from tests.engine.kernels import written
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram
+from engine.kernels.compile_kernel import compile_kernel
+from engine.kernels.targets import default_target
+from engine.runtime.kernel_launchers import gpu_launcher
+from engine.runtime.program_executor import program_executor
+from tests.engine.kernels import handwritten_kernels
 
 pytestmark = pytest.mark.gpu
 aten = torch.ops.aten
@@ -37,14 +39,14 @@ def one_kernel(kernel: GeneratedKernel, *made: Buffer, **more: Any) -> LoweredPr
 def gelu_program(count: Any, **more: Any) -> LoweredProgram:
     """gelu of a vector."""
     made = (buffer("x", count, kind="input"), buffer("out", count, kind="output"))
-    return one_kernel(written.gelu(count), *made, **more)
+    return one_kernel(handwritten_kernels.gelu(count), *made, **more)
 
 
 @pytest.mark.parametrize("cols", [1, 7, 100, 1000, 8192])
 def test_softmax(cols: int) -> None:
     """Rows of any width, masked where the block is wider."""
     made = (buffer("x", 33, cols, kind="input"), buffer("out", 33, cols, kind="output"))
-    run = program_executor(one_kernel(written.softmax(33, cols), *made))
+    run = program_executor(one_kernel(handwritten_kernels.softmax(33, cols), *made))
     x = torch.randn(33, cols, device="cuda")
     torch.testing.assert_close(run(x)[0], functional.softmax(x, -1))
 
@@ -54,7 +56,7 @@ def test_softmax(cols: int) -> None:
 )
 def test_layernorm(dtype: torch.dtype, word: str) -> None:
     """Float32 inside, every dtype outside."""
-    kernel = written.layernorm(64, 768)
+    kernel = handwritten_kernels.layernorm(64, 768)
     args = tuple(replace(a, triton_type=word) if a.kind == "pointer" else a for a in kernel.args)
     made = (
         buffer("x", 64, 768, kind="input", dtype=dtype), buffer("weight", 768, kind="input", dtype=dtype),
@@ -72,7 +74,9 @@ def test_embedding_gathers() -> None:
         buffer("out", 10, 48, kind="output"),
     )  # fmt: skip
     index, table = torch.randint(0, 20, (10,), device="cuda"), torch.randn(20, 48, device="cuda")
-    assert torch.equal(program_executor(one_kernel(written.embedding(), *made))(index, table)[0], table[index])
+    assert torch.equal(
+        program_executor(one_kernel(handwritten_kernels.embedding(), *made))(index, table)[0], table[index]
+    )
 
 
 def test_symbolic_sizes() -> None:
@@ -95,19 +99,19 @@ def test_a_misaligned_input_is_right() -> None:
 
 def test_a_scalar_on_the_cpu_is_brought_over() -> None:
     """PyTorch mixes 0-dimensional CPU tensors with GPU tensors; a kernel cannot read them in place."""
-    text = written.HEAD + (
+    text = handwritten_kernels.HEAD + (
         "@triton.jit\n"
         "def scale(x, factor, out, count, BLOCK: tl.constexpr):\n"
         "    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
         "    tl.store(out + i, tl.load(x + i, i < count) * tl.load(factor), i < count)\n"
     )
     args = (
-        written.pointer("x"), written.pointer("factor"), written.pointer("out", written=True), written.size("count", 100),
-        written.constexpr("BLOCK", 128),
+        handwritten_kernels.pointer("x"), handwritten_kernels.pointer("factor"), handwritten_kernels.pointer("out", written=True), handwritten_kernels.size("count", 100),
+        handwritten_kernels.constexpr("BLOCK", 128),
     )  # fmt: skip
     factor = Buffer("factor", torch.float32, (), (), "input")
     made = (buffer("x", 100, kind="input"), factor, buffer("out", 100, kind="output"))
-    run = program_executor(one_kernel(written.source("scale", text, args, (1,)), *made))
+    run = program_executor(one_kernel(handwritten_kernels.source("scale", text, args, (1,)), *made))
     x = torch.randn(100, device="cuda")
     torch.testing.assert_close(run(x, torch.tensor(3.0))[0], x * 3)
 
@@ -120,8 +124,8 @@ def test_kernels_library_calls_and_views_together() -> None:
     made = {n: buffer(n, *s, kind=k) for n, s, k in zip(names, shapes, kinds, strict=True)}
     steps = (
         AtenCall("aten:mm", aten.mm.default, (BufferRef("a"), BufferRef("w")), {}, ("mm",), is_library_call=True),
-        Launch(written.gelu(6400, "k0", x="mm", out="x")),
-        Launch(written.softmax(64, 100, "k1")),
+        Launch(handwritten_kernels.gelu(6400, "k0", x="mm", out="x")),
+        Launch(handwritten_kernels.softmax(64, 100, "k1")),
     )
     run = program_executor(
         LoweredProgram(
@@ -186,10 +190,10 @@ def test_what_is_shown_is_what_runs() -> None:
     major, minor = torch.cuda.get_device_capability()
     if default_target() != f"cuda:{major}{minor}":
         pytest.skip("this GPU's own architecture is not among the targets")
-    from engine.ir.binary import compile_unit_of, run_triton_compiler
-    from engine.kernels.targets import clean_listing
+    from engine.ir.kernels.compile_triton import compile_unit_of, run_triton_compiler
+    from engine.kernels.compile_kernel import clean_listing
 
-    source = written.softmax(64, 1000)
+    source = handwritten_kernels.softmax(64, 1000)
     gpu_launcher(source)
     record = compile_kernel(source, default_target())
     assert not record.error

@@ -12,12 +12,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import engine
-from engine.ir.aot import AotGraph
+from engine.ir.aot.aot_graph import AotGraph
 from engine.kernels.targets import default_target
-from engine.kernels.triton import print_triton
+from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.interpret import verify_kernels
-from engine.runtime.program import program_executor
+from engine.runtime.program_executor import program_executor
+from engine.runtime.verify.kernels import verify_kernels
 
 pytestmark = pytest.mark.gpu
 Function = Callable[..., Any]

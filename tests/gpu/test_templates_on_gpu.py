@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import engine
-from engine.ir.tuning import AlwaysTemplateChooser
+from engine.ir.kernels.template_choice import AlwaysTemplateChooser
 from engine.kernels.targets import default_target
-from engine.kernels.triton import print_triton
+from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program import program_executor
-from tests.engine.lowering.attentions import ATTENTION_CASES
-from tests.engine.lowering.products import MATMUL_CASES
-from tests.engine.lowering.tracing import trace_to_aten, with_flat_results
+from engine.runtime.program_executor import program_executor
+from tests.engine.lowering.attention_cases import ATTENTION_CASES
+from tests.engine.lowering.matmul_cases import MATMUL_CASES
+from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import engine
-from engine.lowering import whole
+from engine.lowering.passes import pad_matmul
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -92,7 +92,7 @@ def _train(
 @pytest.mark.parametrize("packs", [False, True])
 def test_a_head_of_odd_width(monkeypatch: pytest.MonkeyPatch, mode: str, packs: bool) -> None:
     """Padded products whose results are saved with room between their rows, also where hooks pack what is saved."""
-    monkeypatch.setattr(whole, "MIN_GAIN_SECONDS", -1.0)
+    monkeypatch.setattr(pad_matmul, "MIN_GAIN_SECONDS", -1.0)
     torch.manual_seed(0)
     head = nn.Linear(64, 101).cuda()
     wanted = torch.randint(0, 101, (48,), device="cuda")

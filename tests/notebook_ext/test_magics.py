@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.notebook_ext.conftest import Shell
-from tests.notebook_ext.sessions import head_session
+from tests.notebook_ext.sample_sessions import head_session
 
 SOFTMAX = "def f(x):\n    return torch.softmax(x * 0.5, dim=-1)\n"
 
@@ -61,7 +61,7 @@ def test_a_module_made_in_the_cell_stays_compiled(shell: Shell) -> None:
     assert list(m.state_dict()) == ["0.weight", "0.bias"]
     assert pickle.loads(pickle.dumps(m))[0].weight.equal(m[0].weight)
     assert names(shell) == ["Sequential.forward"]
-    from engine.runtime.modules import compiled_forward
+    from engine.runtime.dispatch.compiled_modules import compiled_forward
 
     assert compiled_forward(m) is not None
 
@@ -72,7 +72,7 @@ def test_an_older_module_is_compiled_only_during_the_cell(shell: Shell) -> None:
     ran = shell.run("%%compile\nwith torch.no_grad():\n    m(torch.ones(1, 4))")
     assert ran.succeeded, ran.text
     assert names(shell) == ["Linear.forward"]
-    from engine.runtime.modules import compiled_forward
+    from engine.runtime.dispatch.compiled_modules import compiled_forward
 
     assert compiled_forward(shell.ns["m"]) is None
 
@@ -335,8 +335,8 @@ def test_compile_name_keeps_it_compiled(shell: Shell) -> None:
     plain = shell.ns["f"]
     assert shell.run("%compile f").succeeded
     assert shell.run("%compile m").succeeded
-    from engine.runtime.dispatch import dispatcher_state_of, unwrap_compiled
-    from engine.runtime.modules import compiled_forward
+    from engine.runtime.dispatch.compiled_modules import compiled_forward
+    from engine.runtime.dispatch.dispatcher import dispatcher_state_of, unwrap_compiled
 
     assert dispatcher_state_of(shell.ns["f"]) is not None
     assert unwrap_compiled(shell.ns["f"]) is plain

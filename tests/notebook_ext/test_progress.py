@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from notebook_ext.progress import progress_text
-from tests.notebook_ext.sessions import head_session
+from tests.notebook_ext.sample_sessions import head_session
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import torch
 
 import engine
 from notebook_ext.widgets import explorer
-from notebook_ext.widgets.assets import (
+from notebook_ext.widgets.bundle_assets import (
     INITIAL_MODULES,
     LAZY_VIEW_MODULES,
     MODULES,
@@ -35,8 +35,8 @@ from notebook_ext.widgets.assets import (
     style_text,
 )
 from notebook_ext.widgets.explorer import Explorer, last_view_of
-from notebook_ext.widgets.packed import write_page
-from tests.notebook_ext.sessions import head_compilation, head_session, hostile_session, verified_session
+from notebook_ext.widgets.standalone_page import write_page
+from tests.notebook_ext.sample_sessions import head_compilation, head_session, hostile_session, verified_session
 
 JS = pathlib.Path(__file__).parents[1] / "js"
 
@@ -322,7 +322,7 @@ def test_an_entry_in_short_names_its_facts_guards_and_kernels() -> None:
 AT_THE_END = """
 import atexit, threading, time
 from notebook_ext.widgets import explorer
-from tests.notebook_ext.sessions import head_session, verified_session
+from tests.notebook_ext.sample_sessions import head_session, verified_session
 explorer.QUIET_SECONDS = 0.01
 session = head_session()
 widget = explorer.Explorer(session)

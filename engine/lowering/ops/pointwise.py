@@ -8,22 +8,20 @@ from typing import Any
 
 import torch
 
-from engine.ir.loops import LoopBuilder, LoopIROp
-from engine.lowering.table import (
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.promotion import (
     ALWAYS_BOOL,
     DEFAULT,
     INT_TO_FLOAT,
-    LoweredTensor,
-    LoweringContext,
-    NotLowered,
     broadcast_loader,
     broadcast_shape,
     check_supported_dtype,
-    fake_result,
     is_float_expr,
     promote_dtypes,
-    register_lowering,
 )
+from engine.lowering.registry import NotLowered, register_lowering
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -6,17 +6,14 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import IndexExpr, contiguous_strides, flatten, product
-from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp
-from engine.ir.philox import random_bits, random_uniform
-from engine.lowering.table import (
-    LoweredTensor,
-    LoweringContext,
-    NotLowered,
-    fake_result,
-    register_lowering,
-    symbolic_shape,
-)
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, contiguous_strides, flatten, product
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.philox_ops import random_bits, random_uniform
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
 
 MAX_ELEMENTS_PER_SEED = 1 << 31
 """Elements that one seed tells apart."""

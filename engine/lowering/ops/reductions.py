@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from engine.ir.index import ZERO, Size, as_size, contiguous_strides, exact_quotient, flatten, product, unflatten
-from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp, compute_dtype
-from engine.lowering.ops.views import at_least_1d, reshape
-from engine.lowering.table import (
-    LoweredTensor,
-    LoweringContext,
-    NotLowered,
-    canonical_dim,
-    check_supported_dtype,
-    dense_stride,
-    fake_result,
-    register_lowering,
-    symbolic_shape,
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import (
+    ZERO,
+    Size,
+    contiguous_strides,
+    flatten,
+    product,
+    unflatten,
 )
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.promotion import canonical_dim, check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
+
+
 prims = torch.ops.prims
+
 
 ElementFn = Callable[[LoopBuilder, Coordinates], LoopIROp]
 
+
 MIN_BUSY_PROGRAMS = 128
 """Programs from which a large device is busy: with fewer, long reductions are done in two steps."""
+
+
 TARGET_PROGRAMS = 512
+
+
 MIN_SPLIT_ELEMENTS = 1024
 """Elements of a row that one program should at least reduce."""
+
+
 MIN_COLUMN_SPLIT_ELEMENTS = 64
+
+
 LONG_COLUMN = 8192
 """Elements of a column from which so much of it is under way at once that one program keeps a multiprocessor busy."""
-MAX_SCAN_ELEMENTS = 1 << 17
-"""Elements along which one program runs."""
+
+
 COLUMNS_PER_PROGRAM = 64
 """Neighbouring columns that one program reduces together."""
 
@@ -187,6 +200,8 @@ def _sum_like(kind: str) -> Callable[..., LoweredTensor]:
 
 
 register_lowering(aten.sum.dim_IntList, aten.sum.default)(_sum_like("sum"))
+
+
 register_lowering(aten.prod.dim_int, aten.prod.default)(_sum_like("prod"))
 
 
@@ -443,6 +458,8 @@ def _min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
 
 
 register_lowering(aten.amax.default, aten.max.default)(_min_max_lowering("max"))
+
+
 register_lowering(aten.amin.default, aten.min.default)(_min_max_lowering("min"))
 
 
@@ -468,6 +485,8 @@ def _drop_dims(a: LoweredTensor, dims: tuple[int, ...]) -> LoweredTensor:
 
 
 register_lowering(aten.max.dim)(_min_max_with_index_lowering("max"))
+
+
 register_lowering(aten.min.dim)(_min_max_with_index_lowering("min"))
 
 
@@ -483,6 +502,8 @@ def _arg_min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
 
 
 register_lowering(aten.argmax.default)(_arg_min_max_lowering("max"))
+
+
 register_lowering(aten.argmin.default)(_arg_min_max_lowering("min"))
 
 
@@ -512,268 +533,6 @@ def _any_all_lowering(kind: str) -> Callable[..., LoweredTensor]:
 
 
 register_lowering(aten.any.default, aten.any.dim, aten.any.dims)(_any_all_lowering("max"))
+
+
 register_lowering(aten.all.default, aten.all.dim, aten.all.dims)(_any_all_lowering("min"))
-
-
-def _row_max(
-    low: LoweringContext, a: LoweredTensor, dim: int, held: torch.dtype
-) -> tuple[LoweredTensor, Callable[[Coordinates], Coordinates]]:
-    """The row maximum (NaN need not be kept: the exponentials carry it on), and the map from an index to its row."""
-    top = reduce(
-        low, "max", a, (dim,), True, held, lambda b, i: b.cast(a.load(b, i), held), name=f"{_node_name(low)}_max"
-    )
-    return top, lambda i: (*i[:dim], ZERO, *i[dim + 1 :])
-
-
-@register_lowering(aten._softmax.default, aten.softmax.int, aten._safe_softmax.default)
-def softmax(
-    low: LoweringContext, a: LoweredTensor, dim: int, *rest: Any, dtype: torch.dtype | None = None
-) -> LoweredTensor:
-    result = fake_result(low).dtype
-    dim = canonical_dim(dim, len(a.shape))
-    if not a.shape:
-        return reshape(softmax(low, at_least_1d(a), 0, dtype=dtype), ())
-    _check_reducible(a, (dim,))
-    check_supported_dtype(fake_result(low))
-    is_safe = low.current_node is not None and low.current_node.target is aten._safe_softmax.default
-    held = compute_dtype(result)
-    top, row = _row_max(low, a, dim, held)
-
-    def exponential(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.call("exp", b.call("sub", b.cast(a.load(b, i), held), top.load(b, row(i))))
-
-    exps = low.pointwise(a.shape, held, exponential, name=f"{_node_name(low)}_exp")
-    total = reduce(low, "sum", exps, (dim,), True, held, exps.load, name=f"{_node_name(low)}_sum")
-
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        value = b.call("div", exps.load(b, i), total.load(b, row(i)))
-        if not is_safe:
-            return value
-        empty = b.call("eq", top.load(b, row(i)), b.constant(-math.inf, held), dtype=torch.bool)
-        return b.where(empty, b.constant(0.0, held), value)
-
-    return low.pointwise(a.shape, result, body)
-
-
-@register_lowering(aten._log_softmax.default, aten.log_softmax.int)
-def log_softmax(
-    low: LoweringContext, a: LoweredTensor, dim: int, *rest: Any, dtype: torch.dtype | None = None
-) -> LoweredTensor:
-    result = fake_result(low).dtype
-    dim = canonical_dim(dim, len(a.shape))
-    if not a.shape:
-        return reshape(log_softmax(low, at_least_1d(a), 0, dtype=dtype), ())
-    _check_reducible(a, (dim,))
-    check_supported_dtype(fake_result(low))
-    held = compute_dtype(result)
-    top, row = _row_max(low, a, dim, held)
-    shifted = low.pointwise(
-        a.shape,
-        held,
-        lambda b, i: b.call("sub", b.cast(a.load(b, i), held), top.load(b, row(i))),
-        name=f"{_node_name(low)}_shifted",
-    )
-    total = reduce(
-        low,
-        "sum",
-        shifted,
-        (dim,),
-        True,
-        held,
-        lambda b, i: b.call("exp", shifted.load(b, i)),
-        name=f"{_node_name(low)}_sum",
-    )
-    return low.pointwise(
-        a.shape, result, lambda b, i: b.call("sub", shifted.load(b, i), b.call("log", total.load(b, row(i))))
-    )
-
-
-@register_lowering(aten.native_layer_norm.default)
-def native_layer_norm(
-    low: LoweringContext,
-    a: LoweredTensor,
-    normalized: Sequence[Any],
-    weight: LoweredTensor | None,
-    bias: LoweredTensor | None,
-    eps: float,
-) -> tuple[LoweredTensor, ...]:
-    dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
-    _check_reducible(a, dims)
-    held = compute_dtype(a.dtype)
-    variance, average = _variance(low, a, dims, True, 0.0, held, _node_name(low))
-    scale = low.pointwise(
-        variance.shape,
-        held,
-        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, held))),
-        name=f"{_node_name(low)}_rstd",
-    )
-    first = dims[0] if dims else len(a.shape)
-
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        row = (*i[:first], *(ZERO for _ in dims))
-        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), held), average.load(b, row)), scale.load(b, row))
-        if weight is not None:
-            value = b.call("mul", value, b.cast(weight.load(b, i[first:]), held))
-        if bias is not None:
-            value = b.call("add", value, b.cast(bias.load(b, i[first:]), held))
-        return value
-
-    outer = [average, scale]
-    wanted = fake_result(low)[1].dtype
-    if wanted != held:
-        outer = [low.pointwise(t.shape, wanted, lambda b, i, t=t: t.load(b, i)) for t in outer]  # type: ignore[misc]
-    return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), *outer
-
-
-def _stride_like(low: LoweringContext) -> tuple[Size, ...]:
-    return dense_stride(fake_result(low)[0])
-
-
-@register_lowering(aten.native_group_norm.default)
-def native_group_norm(
-    low: LoweringContext,
-    a: LoweredTensor,
-    weight: LoweredTensor | None,
-    bias: LoweredTensor | None,
-    n: Any,
-    c: Any,
-    hw: Any,
-    groups: int,
-    eps: float,
-) -> tuple[LoweredTensor, ...]:
-    """Normalise each of ``groups`` groups of channels of each sample."""
-    check_supported_dtype(a)
-    channels = exact_quotient(as_size(c), groups)
-    if channels is None or 0 in a.shape:
-        raise NotLowered("group norm of this shape is computed by ATen")
-    grouped = reshape(a, (as_size(n), groups, as_size(channels * as_size(hw))))
-    held = compute_dtype(a.dtype)
-    variance, average = _variance(low, grouped, (2,), False, 0.0, held, _node_name(low))
-    scale = low.pointwise(
-        variance.shape,
-        held,
-        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, held))),
-        name=f"{_node_name(low)}_rstd",
-    )
-
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        row = (i[0], i[1].div(channels))
-        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), held), average.load(b, row)), scale.load(b, row))
-        if weight is not None:
-            value = b.call("mul", value, b.cast(weight.load(b, (i[1],)), held))
-        return value if bias is None else b.call("add", value, b.cast(bias.load(b, (i[1],)), held))
-
-    wanted = fake_result(low)[1].dtype
-    outer = [average, scale]
-    if wanted != held:
-        outer = [low.pointwise(t.shape, wanted, t.load) for t in outer]
-    return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), *outer
-
-
-@register_lowering(aten.cumsum.default)
-def cumsum(low: LoweringContext, a: LoweredTensor, dim: int, *, dtype: torch.dtype | None = None) -> LoweredTensor:
-    return _cumulative(low, "sum", a, dim)
-
-
-@register_lowering(aten.cumprod.default)
-def cumprod(low: LoweringContext, a: LoweredTensor, dim: int, *, dtype: torch.dtype | None = None) -> LoweredTensor:
-    return _cumulative(low, "prod", a, dim)
-
-
-@register_lowering(aten.cummax.default)
-def cummax(low: LoweringContext, a: LoweredTensor, dim: int) -> tuple[LoweredTensor, LoweredTensor]:
-    return _cumulative_extreme(low, "max", a, dim)
-
-
-@register_lowering(aten.cummin.default)
-def cummin(low: LoweringContext, a: LoweredTensor, dim: int) -> tuple[LoweredTensor, LoweredTensor]:
-    return _cumulative_extreme(low, "min", a, dim)
-
-
-def _cumulative_extreme(
-    low: LoweringContext, kind: str, a: LoweredTensor, dim: int
-) -> tuple[LoweredTensor, LoweredTensor]:
-    """The largest (smallest) so far, and where it was last met: the running maximum of the places that hold it."""
-    check_supported_dtype(a)
-    if a.dtype == torch.bool:  # has no smallest and largest number, which bound what a scan holds
-        numbers = low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(a.load(b, i), torch.int32))
-        running, places = _cumulative_extreme(low, kind, numbers, dim)
-        return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), places
-    dim = _scan_dim(kind, a, dim)
-    if not a.shape or a.shape[dim] == 1:
-        first = low.pointwise(a.shape, torch.int64, lambda b, i: b.constant(0, torch.int64))
-        return low.pointwise(a.shape, a.dtype, a.load), first
-    values = low.scan(kind, a.shape, dim, a.dtype, a.load)
-
-    def place(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        value = a.load(b, i)
-        holds = b.call("eq", value, values.load(b, i), dtype=torch.bool)
-        if value.dtype.is_floating_point:
-            holds = b.call("or", holds, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
-        return b.where(holds, b.cast(b.index_value(i[dim]), torch.int64), b.constant(0, torch.int64))
-
-    places = low.pointwise(a.shape, torch.int64, place, name=f"{_node_name(low)}_holders")
-    return values, low.scan("max", a.shape, dim, torch.int64, places.load)
-
-
-@register_lowering(aten.logcumsumexp.default)
-def logcumsumexp(low: LoweringContext, a: LoweredTensor, dim: int) -> LoweredTensor:
-    return _cumulative(low, "logaddexp", a, dim)
-
-
-def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
-    """The dimension of a running result, where one program does well to walk along it.
-
-    Raises:
-        NotLowered: it is so long that many programs had better share it, as a library's do.
-    """
-    dim = canonical_dim(dim, len(a.shape))
-    size = a.shape[dim] if a.shape else 1
-    if isinstance(size, int) and size > MAX_SCAN_ELEMENTS:
-        raise NotLowered(
-            f"a running {kind} along so long a dimension is computed by ATen, by many programs side by side"
-        )
-    return dim
-
-
-def _cumulative(low: LoweringContext, kind: str, a: LoweredTensor, dim: int) -> LoweredTensor:
-    result = fake_result(low).dtype
-    check_supported_dtype(a, fake_result(low))
-    dim = _scan_dim(kind, a, dim)
-    if not a.shape or a.shape[dim] in (0, 1):
-        return low.pointwise(a.shape, result, lambda b, i: b.cast(a.load(b, i), result))
-    return low.scan(kind, a.shape, dim, result, lambda b, i: b.cast(a.load(b, i), result))
-
-
-@register_lowering(aten._fused_rms_norm.default)
-def rms_norm(
-    low: LoweringContext, a: LoweredTensor, normalized: Sequence[Any], weight: LoweredTensor | None, eps: float | None
-) -> tuple[LoweredTensor, ...]:
-    dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
-    _check_reducible(a, dims)
-    held = compute_dtype(a.dtype)
-    small = torch.finfo(a.dtype).eps if eps is None else eps
-
-    def squared(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        v = b.cast(a.load(b, i), held)
-        return b.call("mul", v, v)
-
-    total = reduce(low, "sum", a, dims, True, held, squared, name=f"{_node_name(low)}_squares")
-    count = product(a.shape[d] for d in dims)
-    scale = low.pointwise(
-        total.shape,
-        held,
-        lambda b, i: b.call(
-            "rsqrt", b.call("add", b.call("div", total.load(b, i), b.size(count, held)), b.constant(small, held))
-        ),
-        name=f"{_node_name(low)}_rstd",
-    )
-    first = dims[0]
-
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        value = b.call("mul", b.cast(a.load(b, i), held), scale.load(b, (*i[:first], *(ZERO for _ in dims))))
-        return value if weight is None else b.call("mul", value, b.cast(weight.load(b, i[first:]), held))
-
-    wanted = fake_result(low)[1].dtype
-    shown = scale if wanted == held else low.pointwise(scale.shape, wanted, scale.load)
-    return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), shown

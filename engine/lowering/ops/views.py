@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from engine.ir.index import (
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import (
     ZERO,
     IndexExpr,
     Size,
@@ -19,19 +20,12 @@ from engine.ir.index import (
     sizes_equal,
     unflatten,
 )
-from engine.ir.loops import Coordinates, LoopBuilder, LoopIROp
-from engine.lowering.table import (
-    LoweredTensor,
-    LoweringContext,
-    NotLowered,
-    broadcast_loader,
-    canonical_dim,
-    check_supported_dtype,
-    fake_result,
-    promote_dtypes,
-    register_lowering,
-    symbolic_shape,
-)
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype, promote_dtypes
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.ir.attention import (
+from engine.ir.kernels.attention_kernel import (
     DELTA_KERNEL,
     FORWARD_KERNEL,
     GRAD_KEY_VALUE_KERNEL,
@@ -16,10 +16,10 @@ from engine.ir.attention import (
     AttentionKernel,
     AttentionOperand,
 )
-from engine.ir.index import IndexExpr, LoopVar, Size, flatten, variable
-from engine.ir.loops import TensorDef
-from engine.lowering.table import ExternNode, LoweredTensor
-from engine.lowering.templates.products import INT32_LIMIT, MATMUL_DTYPES, MAX_GRID_Y, matmul_precision
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, variable
+from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.lowering.context import ExternNode, LoweredTensor
+from engine.lowering.templates.matmul import INT32_LIMIT, MATMUL_DTYPES, MAX_GRID_Y, matmul_precision
 
 aten = torch.ops.aten
 

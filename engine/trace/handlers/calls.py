@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import VERSION
-from engine.trace.table import handles
-from engine.trace.values.base import NULL, Variable, realize
-from engine.trace.values.cells import CellVariable
-from engine.trace.values.functions import NestedUserFunctionVariable
-from engine.trace.values.mappings import DictVariable, mapping_entries
-from engine.trace.values.refusals import callable_display_name, has_method, is_iterable
-from engine.trace.values.sequences import TupleVariable, sequence_items
+from engine.trace.opcode_registry import handles
+from engine.trace.variables.base import NULL, Variable, realize
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.callables.functions import NestedUserFunctionVariable
+from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.exceptions.type_errors import callable_display_name, has_method, is_iterable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 def pop_call(frame: Frame, count: int) -> tuple[Variable, list[Variable]]:

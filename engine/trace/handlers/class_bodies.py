@@ -5,14 +5,15 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING
 
-from engine.trace.handlers.names import read_cell, read_global
-from engine.trace.table import handles
-from engine.trace.values.base import NONE, realize
-from engine.trace.values.mappings import DictVariable
+from engine.trace.handlers.load_store import read_cell, read_global
+from engine.trace.opcode_registry import handles
+from engine.trace.variables.base import NONE, realize
+from engine.trace.variables.containers.dicts import DictVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 @handles("LOAD_BUILD_CLASS")

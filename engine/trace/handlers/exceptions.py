@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.trace.signals import Unsupported, UserException
-from engine.trace.table import handles
-from engine.trace.values.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
-from engine.trace.values.classes import ClassVariable
-from engine.trace.values.exception_groups import ExceptionGroupVariable, match_except_star, prep_reraise_star
-from engine.trace.values.exceptions import (
+from engine.trace.exc import Unsupported, UserException
+from engine.trace.opcode_registry import handles
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
+from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.exceptions.exception_groups import (
+    ExceptionGroupVariable,
+    match_except_star,
+    prep_reraise_star,
+)
+from engine.trace.variables.exceptions.exceptions import (
     ExceptionVariable,
     ExcInfoVariable,
     current_exception,
     guard_not_in_except_block,
     traceback_of,
 )
-from engine.trace.values.objects import UserDefinedObjectVariable
-from engine.trace.values.sequences import sequence_items
+from engine.trace.variables.objects.classes import ClassVariable
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import VERSION
-from engine.trace.signals import UserException
-from engine.trace.table import YIELD, handles
-from engine.trace.values.base import NONE, Variable, is_none, realize
-from engine.trace.values.generators import GeneratorVariable
-from engine.trace.values.objects import UserDefinedObjectVariable
+from engine.trace.exc import UserException
+from engine.trace.opcode_registry import YIELD, handles
+from engine.trace.variables.base import NONE, Variable, is_none, realize
+from engine.trace.variables.callables.generators import GeneratorVariable
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 @handles("RETURN_GENERATOR")

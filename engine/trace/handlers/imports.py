@@ -7,14 +7,15 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
-from engine.trace.signals import Unsupported
-from engine.trace.table import handles
-from engine.trace.values.base import Variable, realize
-from engine.trace.values.rules import register_rule
+from engine.trace.exc import Unsupported
+from engine.trace.opcode_registry import handles
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callable_registry import register_rule
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 @handles("IMPORT_NAME")

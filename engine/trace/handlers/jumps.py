@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import index_after_loop
-from engine.trace.table import handles
-from engine.trace.values.base import ConstantVariable, Variable, is_none, realize
-from engine.trace.values.nested import SubgraphBuilder
-from engine.trace.values.tensor import TensorVariable
+from engine.trace.opcode_registry import handles
+from engine.trace.variables.base import ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
+from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 @handles("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")

@@ -5,23 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import BINARY_OPERATORS
-from engine.trace import operations
-from engine.trace.signals import Unsupported
-from engine.trace.table import handles
-from engine.trace.values.base import ConstantVariable, realize
-from engine.trace.values.exception_groups import prep_reraise_star
-from engine.trace.values.sequences import SliceVariable, TupleVariable, sequence_items
+from engine.trace.exc import Unsupported
+from engine.trace.opcode_registry import handles
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import ConstantVariable, realize
+from engine.trace.variables.containers.sequences import SliceVariable, TupleVariable, sequence_items
+from engine.trace.variables.exceptions.exception_groups import prep_reraise_star
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 @handles("BINARY_OP")
 def _binary(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    frame.push(operations.binary_op(tx, BINARY_OPERATORS[op.arg], left, right))
+    frame.push(arithmetic.binary_op(tx, BINARY_OPERATORS[op.arg], left, right))
 
 
 @handles("BINARY_SUBSCR")
@@ -59,15 +60,15 @@ def _store_slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _compare(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    symbol = op.argval if op.argval in operations.COMPARE else op.argrepr
-    frame.push(operations.compare_op(tx, symbol, left, right))
+    symbol = op.argval if op.argval in arithmetic.COMPARE else op.argrepr
+    frame.push(arithmetic.compare_op(tx, symbol, left, right))
 
 
 @handles("IS_OP")
 def _is(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    frame.push(ConstantVariable(operations.is_same_object(tx, left, right) != bool(op.arg)))
+    frame.push(ConstantVariable(arithmetic.is_same_object(tx, left, right) != bool(op.arg)))
 
 
 @handles("CONTAINS_OP")
@@ -79,17 +80,17 @@ def _contains(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("UNARY_NEGATIVE")
 def _negative(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(operations.unary_op(tx, "-", frame.stack.pop()))
+    frame.push(arithmetic.unary_op(tx, "-", frame.stack.pop()))
 
 
 @handles("UNARY_POSITIVE")
 def _positive(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(operations.unary_op(tx, "+", frame.stack.pop()))
+    frame.push(arithmetic.unary_op(tx, "+", frame.stack.pop()))
 
 
 @handles("UNARY_INVERT")
 def _invert(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(operations.unary_op(tx, "~", frame.stack.pop()))
+    frame.push(arithmetic.unary_op(tx, "~", frame.stack.pop()))
 
 
 @handles("UNARY_NOT")
@@ -104,7 +105,7 @@ _INTRINSICS = {3: "stop-iteration", 5: "+", 6: "tuple"}
 def _intrinsic(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     match _INTRINSICS.get(op.arg):
         case "+":
-            frame.push(operations.unary_op(tx, "+", frame.stack.pop()))
+            frame.push(arithmetic.unary_op(tx, "+", frame.stack.pop()))
         case "tuple":
             frame.push(TupleVariable(list(sequence_items(tx, frame.stack.pop()))))
         case "stop-iteration":

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.apart import resume_index
-from engine.trace.table import RETURN, handles
-from engine.trace.values.base import NULL, ConstantVariable
-from engine.trace.values.cells import CellVariable
+from engine.bytecode.editable_instructions import resume_index
+from engine.trace.opcode_registry import RETURN, handles
+from engine.trace.variables.base import NULL, ConstantVariable
+from engine.trace.variables.callables.cells import CellVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.state import Frame, Tracer
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
 
 
 @handles("NOP", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 import engine
 from engine.aot.driver import AotSettings, compile_graph
-from engine.graph.rules import FUNCTIONAL_RULES, verify_graph
-from engine.runtime.reference import aten_executor
-from tests.engine.aot.compare import assert_matches_eager
+from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
+from engine.runtime.aten_executor import aten_executor
+from tests.engine.aot.assert_matches_eager import assert_matches_eager
 from tests.engine.aot.tracing import compiled
 
 X, W, B = torch.randn(3, 4), torch.randn(4, 4), torch.randn(4)

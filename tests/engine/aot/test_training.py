@@ -432,7 +432,7 @@ def test_the_partition_is_told() -> None:
 
 def test_kernels_of_a_backward_are_verified() -> None:
     """With a session, the first backward's kernels appear in the record and agree with ATen in the interpreter."""
-    from engine import afterwards
+    from engine import session_jobs
 
     engine.reset()
     model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6))
@@ -442,8 +442,8 @@ def test_kernels_of_a_backward_are_verified() -> None:
     kernels = [k for k in record.kernels if k.id.startswith("b")]
     assert kernels
     assert record.backward_lowering is not None
-    outcomes = afterwards.verify_session_kernels(session)
-    afterwards.cancel(session)
+    outcomes = session_jobs.verify_session_kernels(session)
+    session_jobs.cancel(session)
     assert {outcomes[f"{record.id} {k.id}"].outcome for k in kernels} <= {"equal", "close"}
 
 

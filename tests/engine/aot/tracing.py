@@ -15,15 +15,15 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.overrides import TorchFunctionMode
 
 from engine.aot.driver import AotResult, AotSettings, compile_graph
-from engine.ir.aot import AotGraph
-from engine.ir.context import set_current_session
-from engine.ir.frame import GraphInput
-from engine.ir.graph import NodeProvenance, set_provenance
-from engine.ir.origin import LocalSource
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.current_session import set_current_session
+from engine.ir.node_metadata import NodeProvenance, set_provenance
+from engine.ir.sources.roots import LocalSource
+from engine.ir.traced_frame import GraphInput
 from engine.records.bytecode import Span
 from engine.records.session import Session
-from engine.runtime.reference import aten_executor
-from engine.trace.graph_builder import call_on_fakes
+from engine.runtime.aten_executor import aten_executor
+from engine.trace.fake_tensors.evaluate import call_on_fakes
 
 
 class UnsupportedInTrace(Exception):

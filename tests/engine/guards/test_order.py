@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 
 from engine.guards.order import order_guards
-from engine.ir.guard import Cause
-from engine.ir.origin import AttrSource, GetItemSource, LocalSource
-from engine.ir.relation_guard import SameObject
-from engine.ir.state_guard import current_global_state_guards
-from engine.ir.value_guard import DictKeysMatch, EqualsMatch, LengthMatch, TypeMatch
-from tests.engine.guards.examples import tensor_match, two_tensors
+from engine.ir.guards.aliasing import SameObject
+from engine.ir.guards.base import Cause
+from engine.ir.guards.global_state import current_global_state_guards
+from engine.ir.guards.python_values import DictKeysMatch, EqualsMatch, LengthMatch, TypeMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import LocalSource
+from tests.engine.guards.sample_guards import tensor_match, two_tensors
 
 X, Y = LocalSource("x"), LocalSource("y")
 

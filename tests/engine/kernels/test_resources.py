@@ -6,9 +6,10 @@ import importlib.util
 
 import pytest
 
+from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.resources import occupancy
-from engine.kernels.targets import TARGETS, compile_kernel
-from tests.engine.kernels import written
+from engine.kernels.targets import TARGETS
+from tests.engine.kernels import handwritten_kernels
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_occupancy_of_an_unknown_target_is_unknown() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_compiled_kernel_reports_its_resources(target: str) -> None:
     """Registers, no spills, shared memory for the reduction across warps, and the warps it was compiled for."""
-    told = compile_kernel(written.softmax(cols=1000), target).resources
+    told = compile_kernel(handwritten_kernels.softmax(cols=1000), target).resources
     assert told is not None
     assert told.registers is not None
     assert 4 <= told.registers <= 64

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import UnknownTarget
-from engine.ir.binary import compile_unit_of, run_triton_compiler
+from engine.ir.kernels.compile_triton import compile_unit_of, run_triton_compiler
 from engine.kernels import targets
-from engine.kernels.targets import TARGETS, clean_listing, compile_kernel, default_target, parse_target
-from engine.kernels.tell import kernel_record
+from engine.kernels.compile_kernel import clean_listing, compile_kernel
+from engine.kernels.targets import TARGETS, default_target, parse_target
+from engine.kernels.to_records import kernel_record
 from engine.records.base import from_jsonable, to_jsonable
 from engine.records.kernels import KernelRecord, TargetRecord
-from tests.engine.kernels import written
+from tests.engine.kernels import handwritten_kernels
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
@@ -48,7 +49,7 @@ def test_the_default_target_is_one_of_the_table() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_gives_all_its_listings(target: str) -> None:
     """From Triton's first form to machine code, with no GPU."""
-    record = compile_kernel(written.softmax(), target)
+    record = compile_kernel(handwritten_kernels.softmax(), target)
     assert not record.error
     last = ("amdgcn",) if target.startswith("hip") else ("ptx", "sass")
     assert tuple(listing.stage for listing in record.listings) == ("ttir", "ttgir", "llir", *last)
@@ -60,14 +61,14 @@ def test_every_target_gives_all_its_listings(target: str) -> None:
 @pytest.mark.parametrize(("target", "machine"), [("cuda:80", ".target sm_80"), ("cuda:100", ".target sm_100a")])
 def test_the_code_is_for_the_target_asked_for(target: str, machine: str) -> None:
     """PTX names the architecture that was asked for."""
-    assert machine in text_of(compile_kernel(written.gelu(), target), "ptx")
+    assert machine in text_of(compile_kernel(handwritten_kernels.gelu(), target), "ptx")
 
 
 @needs_triton
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
 def test_no_listing_holds_a_path_of_this_machine(target: str) -> None:
     """Library files are named from Triton's package on, the kernel by its name."""
-    for listing in compile_kernel(written.softmax(), target).listings:
+    for listing in compile_kernel(handwritten_kernels.softmax(), target).listings:
         assert not re.search(r'"/', listing.text), listing.stage
         assert "site-packages" not in listing.text
         if listing.stage != "sass":
@@ -78,7 +79,7 @@ def test_no_listing_holds_a_path_of_this_machine(target: str) -> None:
 @needs_triton
 def test_shown_ptx_has_no_debug_tables_but_all_its_code() -> None:
     """What is cut off is the DWARF bytes behind the code; the lines before keep their numbers."""
-    kernel = run_triton_compiler(compile_unit_of(written.softmax()), ("cuda", 90, 32))
+    kernel = run_triton_compiler(compile_unit_of(handwritten_kernels.softmax()), ("cuda", 90, 32))
     whole, cut = kernel.asm["ptx"].splitlines(), clean_listing(kernel.asm["ptx"]).splitlines()
     assert len(cut) < len(whole)
     assert ".section" not in "\n".join(cut)
@@ -89,7 +90,7 @@ def test_shown_ptx_has_no_debug_tables_but_all_its_code() -> None:
 @needs_triton
 def test_aligned_pointers_are_loaded_four_words_at_a_time() -> None:
     """The compiler is told of the alignment that a launch has, and makes use of it."""
-    aligned = written.softmax(cols=128)
+    aligned = handwritten_kernels.softmax(cols=128)
     assert "ld.global.v4" in clean_listing(
         run_triton_compiler(compile_unit_of(replace(aligned, num_warps=1)), ("cuda", 90, 32)).asm["ptx"]
     )
@@ -101,15 +102,15 @@ def test_sizes_are_marked_as_multiples_of_16_only_where_they_are() -> None:
     """A static size tells; a symbol does not."""
     import sympy
 
-    assert "count" in compile_unit_of(written.gelu(1024)).aligned
-    assert "count" not in compile_unit_of(written.gelu(1000)).aligned
-    assert "count" not in compile_unit_of(written.gelu(sympy.Symbol("s0") * 16)).aligned
+    assert "count" in compile_unit_of(handwritten_kernels.gelu(1024)).aligned
+    assert "count" not in compile_unit_of(handwritten_kernels.gelu(1000)).aligned
+    assert "count" not in compile_unit_of(handwritten_kernels.gelu(sympy.Symbol("s0") * 16)).aligned
 
 
 @needs_triton
 def test_a_kernel_that_triton_refuses_has_an_error_of_one_sentence() -> None:
     """The target, the line and the reason are told; nothing is raised."""
-    good = written.softmax()
+    good = handwritten_kernels.softmax()
     bad = replace(good, text=good.text.replace("tl.exp(shifted)", "tl.exponential(shifted)"))
     record = compile_kernel(bad, "cuda:90")
     assert not record.listings
@@ -121,7 +122,7 @@ def test_a_kernel_that_triton_refuses_has_an_error_of_one_sentence() -> None:
 @needs_triton
 def test_a_kernel_that_is_not_python_has_an_error() -> None:
     """A syntax error in the text is told like any other failure."""
-    record = compile_kernel(replace(written.softmax(), text="def softmax(:"), "cuda:90")
+    record = compile_kernel(replace(handwritten_kernels.softmax(), text="def softmax(:"), "cuda:90")
     assert "invalid syntax" in record.error
 
 
@@ -129,9 +130,9 @@ def test_without_triton_the_error_says_what_is_needed(monkeypatch: pytest.Monkey
     """Elsewhere than on Linux there is no Triton to install."""
     monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(targets.platform, "system", lambda: "Darwin")
-    assert compile_kernel(written.softmax(), "cuda:90").error.startswith("PTX and SASS need Linux")
+    assert compile_kernel(handwritten_kernels.softmax(), "cuda:90").error.startswith("PTX and SASS need Linux")
     monkeypatch.setattr(targets.platform, "system", lambda: "Linux")
-    assert "pip install triton" in compile_kernel(written.softmax(), "cuda:90").error
+    assert "pip install triton" in compile_kernel(handwritten_kernels.softmax(), "cuda:90").error
 
 
 @needs_triton
@@ -143,8 +144,8 @@ def test_listings_survive_a_disk_cache_that_holds_binaries_only(
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_STORE_BINARY_ONLY", "1")
-    assert "ptx" not in run_triton_compiler(compile_unit_of(written.embedding()), ("cuda", 90, 32)).asm
-    record = compile_kernel(written.embedding(), "cuda:90")
+    assert "ptx" not in run_triton_compiler(compile_unit_of(handwritten_kernels.embedding()), ("cuda", 90, 32)).asm
+    record = compile_kernel(handwritten_kernels.embedding(), "cuda:90")
     assert {"ttir", "ttgir", "llir", "ptx", "sass"} == {listing.stage for listing in record.listings}
     assert knobs.compilation.store_binary_only
 
@@ -152,7 +153,7 @@ def test_listings_survive_a_disk_cache_that_holds_binaries_only(
 @needs_triton
 def test_a_kernel_record_survives_json() -> None:
     """Everything told about a kernel and its targets can be saved and read."""
-    source = written.layernorm()
+    source = handwritten_kernels.layernorm()
     record = kernel_record(source, (compile_kernel(source, "cuda:90"),))
     assert from_jsonable(KernelRecord, to_jsonable(record), "kernel") == record
     assert record.launch_args is not None

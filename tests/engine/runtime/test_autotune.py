@@ -11,11 +11,11 @@ import pytest
 import sympy
 import torch
 
-from engine.ir.kernel import AtenCall, Buffer, BufferRef, LoweredProgram
-from engine.ir.store import DiskStore
-from engine.ir.tuning import Candidate, ChoiceRequest
+from engine.cache.store import DiskStore
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, LoweredProgram
+from engine.ir.kernels.template_choice import Candidate, ChoiceRequest
 from engine.runtime.autotune import Autotuner
-from engine.runtime.launch import interpreter_launcher
+from engine.runtime.kernel_launchers import interpreter_launcher
 
 aten = torch.ops.aten
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from engine.ir.frame import CALLEE_SLOT, CompileRequest, ConstSlot, TracedFrame
-from engine.ir.origin import FrameScope
+from engine.ir.compiler_protocol import CompileRequest
+from engine.ir.sources.base import FrameScope
+from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, TracedFrame
 from engine.options import Options
 from engine.trace.driver import trace_frame
 

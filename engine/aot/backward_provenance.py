@@ -1,0 +1,118 @@
+"""Mark backward nodes with the forward nodes that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import (
+    get_proxy_mode,
+    get_proxy_slot,
+)
+
+from engine.aot.checks.undefined_grads import is_user_function
+from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
+
+
+def proxy_node(value: torch.Tensor) -> torch.fx.Node | None:
+    """What computes a tensor in the graph that is being traced; None for a constant."""
+    proxies = get_proxy_mode()
+    assert proxies is not None
+    slot: Any = get_proxy_slot(value, proxies.tracer, None)
+    node: torch.fx.Node | None = None if slot is None else slot.proxy.node
+    return node
+
+
+_PHASE_DEPENDENT_NODES = {"LinalgEigBackward0": "linalg.eig", "LinalgEighBackward0": "linalg.eigh"}
+"""Nodes of autograd that check whether a loss depends on the phase of complex vectors, their second result. Over fake tensors none does."""
+
+
+class BackwardProvenance:
+    """Marks nodes traced while autograd runs as the backward's, and gives them the origin of the forward node that they belong to."""
+
+    def __init__(self, origin: Callable[[int], NodeProvenance | None]) -> None:
+        self._origin = origin
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        self._graph = proxies.tracer.graph
+        self._last = self._graph._root._prev
+        self._pending_grad_sums: set[torch.fx.Node] = set()
+        """Sums of gradients whose reader has not run yet."""
+        self.user_function_grads: list[tuple[str, Any]] = []
+        """What functions of the user's own gave, each with the function's name."""
+        self.phase_dependent_op = ""
+        """An operator whose backward raises for some values of the gradients that come to it."""
+
+    def register_hooks(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+        """Hooks on every autograd node behind ``outputs``."""
+        todo: list[Any] = [o.grad_fn for o in outputs]
+        known = set()
+        while todo:
+            node = todo.pop()
+            if node is None or node in known:
+                continue
+            known.add(node)
+            todo += [n for n, _ in node.next_functions]
+            if "AccumulateGrad" in node.name():
+                continue
+            origin = self._origin(node._sequence_nr())
+            sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
+            yield node.register_prehook(lambda grads, origin=sums: self._mark_grad_sums(grads, origin))
+            yield node.register_hook(lambda grads, given, origin=origin: self.mark_traced(origin))
+            if (named := _PHASE_DEPENDENT_NODES.get(node.name())) is not None:
+                yield node.register_prehook(lambda grads, name=named: self._check_phase_gradient(name, grads))
+            if is_user_function(node):
+                name = type(node).__name__.removesuffix("Backward")
+                yield node.register_hook(lambda grads, given, name=name: self._record_user_function_grads(name, grads))
+
+    def _check_phase_gradient(self, name: str, gradients: Sequence[Any]) -> None:
+        if gradients[1] is not None and gradients[1].is_complex():
+            self.phase_dependent_op = name
+
+    def _record_user_function_grads(self, name: str, gradients: Sequence[Any]) -> None:
+        self.user_function_grads += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
+
+    def mark_traced(self, origin: NodeProvenance | None) -> None:
+        """Mark what was traced since the last marking."""
+        for node in self._take_new_nodes():
+            if origin is not None:
+                set_provenance(node, origin)
+
+    def _take_new_nodes(self) -> list[torch.fx.Node]:
+        """What was traced since this was last asked, marked as the backward's."""
+        node = end = self._graph._root._prev
+        found = []
+        while node is not self._last:
+            node.meta["custom"] = {**node.meta.get("custom", {}), BACKWARD_KEY: True}
+            found.append(node)
+            node = node._prev
+        self._last = end
+        return found
+
+    def _mark_grad_sums(self, gradients: Sequence[Any], origin: NodeProvenance | None) -> None:
+        """Mark the sums that these gradients are; others that were made meanwhile meet elsewhere, and wait."""
+        self._pending_grad_sums.update(self._take_new_nodes())
+        for gradient in gradients:
+            self._mark_grad_sum(gradient, origin)
+
+    def _mark_grad_sum(self, gradient: Any, origin: NodeProvenance | None) -> None:
+        if not self._pending_grad_sums or not isinstance(gradient, FunctionalTensor):
+            return
+        todo = [proxy_node(torch._from_functional_tensor(gradient.elem))]
+        while todo:
+            node = todo.pop()
+            if node is not None and node in self._pending_grad_sums:
+                self._pending_grad_sums.remove(node)
+                todo += node.all_input_nodes
+                if origin is not None:
+                    set_provenance(node, origin)
+
+    def finish(self, gradients: Mapping[str, Any]) -> None:
+        """Mark what is left, given the gradients of the inputs by name."""
+        self._pending_grad_sums.update(self._take_new_nodes())
+        for name, gradient in gradients.items():
+            self._mark_grad_sum(gradient, NodeProvenance(note=f"the gradients of {name} are summed"))

@@ -1,0 +1,1 @@
+"""Eligibility checks: why a graph cannot be functionalized, one rule or family per file."""

@@ -1,0 +1,72 @@
+"""as_strided views that reach outside their base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+
+from engine.aot.node_properties import example_tensor, flat_example_values, is_as_strided, may_mutate
+from engine.aot.storage_geometry import (
+    end_byte,
+    is_dense,
+    start_byte,
+    storage_id,
+)
+from engine.ir.guards.aliasing import SharedStorage
+from engine.ir.traced_frame import GraphInput
+
+
+def check_as_strided_bounds(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """``as_strided`` sees what its tensor does not: eager writes and reads there, a functional graph knows the tensor only."""
+    reads = [(n, seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None]
+    if not reads:
+        return ""
+    # Seen past its end, the storage of a fake tensor grows: what was first made over it tells how much there really is.
+    first = {storage_id(v): v for v in reversed(list(flat_example_values(graph))) if isinstance(v, torch.Tensor)}
+    given = {storage_id(i.fake) for i in inputs if isinstance(i.fake, torch.Tensor)}
+    for node, seen in reads:
+        made = first[storage_id(seen)]
+        if storage_id(seen) in given or seen._has_symbolic_sizes_strides or made._has_symbolic_sizes_strides:
+            continue
+        if end_byte(seen) > end_byte(made):
+            return f"{node.name} sees more than the memory that was made for it"
+    writes = any(may_mutate(n) for n in graph.graph.nodes)
+    for i in inputs:
+        if not isinstance(i.example_value, torch.Tensor) or not isinstance(i.fake, torch.Tensor):
+            continue
+        for node, seen in reads:
+            if storage_id(seen) != storage_id(i.fake):
+                continue
+            if seen._has_symbolic_sizes_strides or end_byte(seen) > i.example_value.untyped_storage().nbytes():
+                return f"{node.name} sees more than the memory of {i.name}"
+            inside = (
+                start_byte(i.example_value) <= start_byte(seen)
+                and end_byte(seen) <= end_byte(i.example_value)
+                and is_dense(i.example_value)
+            )
+            if writes and not inside:
+                return f"{node.name} sees memory beside {i.name}, and something is written to"
+    return ""
+
+
+def storage_offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[SharedStorage, ...]:
+    """Where inputs that ``as_strided`` is called on start in their storage, and how much it holds: that counts, not the tensor itself."""
+    reach: dict[int, int] = {}
+    for node in graph.graph.nodes:
+        seen = node.meta.get("example_value")
+        if is_as_strided(node) and isinstance(seen, torch.Tensor) and not seen._has_symbolic_sizes_strides:
+            storage = storage_id(seen)
+            reach[storage] = max(reach.get(storage, 0), end_byte(seen))
+    placed = [i for i in inputs if isinstance(i.example_value, torch.Tensor) and isinstance(i.fake, torch.Tensor)]
+    return tuple(
+        SharedStorage(
+            i.source,
+            (),
+            (int(i.example_value.storage_offset()) * i.example_value.element_size(),),
+            reach[storage_id(i.fake)],
+        )
+        for i in placed
+        if storage_id(i.fake) in reach
+    )

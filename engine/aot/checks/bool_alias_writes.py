@@ -1,0 +1,27 @@
+"""Writes to memory aliased as bool and as number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+
+from engine.aot.node_properties import example_tensor, flat_example_values, may_mutate
+from engine.aot.storage_geometry import (
+    storage_id,
+)
+from engine.ir.traced_frame import GraphInput
+
+
+def check_bool_alias_write(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Memory seen as truth values and as numbers: eager writes any number there, a functional graph gives back 0 or 1."""
+    tensors = [v for v in (*(i.fake for i in inputs), *flat_example_values(graph)) if isinstance(v, torch.Tensor)]
+    truths = {storage_id(v) for v in tensors if v.dtype is torch.bool}
+    both = truths & {storage_id(v) for v in tensors if v.dtype is not torch.bool}
+    for node in graph.graph.nodes if both else ():
+        if may_mutate(node) and any(
+            storage_id(v) in both for a in node.all_input_nodes if (v := example_tensor(a)) is not None
+        ):
+            return f"{node.name} writes to memory that is seen as truth values and as numbers"
+    return ""

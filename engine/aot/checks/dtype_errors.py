@@ -1,0 +1,47 @@
+"""Dtype errors that eager raises and fake tensors miss."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from engine.aot.node_properties import example_tensor
+
+_PROMOTING = frozenset(
+    (
+        "add sub mul div subtract multiply divide true_divide truediv floordiv floor_divide remainder mod fmod pow "
+        "addcmul addcdiv lerp"
+    ).split()
+)
+"""Operators that, in place, compute in a type wide enough for all that they are given."""
+
+
+_TRUE_DIVISION_OPS = frozenset(("div", "divide", "true_divide", "truediv"))
+"""Those of them that give fractions, of integers too."""
+
+
+_COMPARISON_OPS = frozenset(
+    "gt lt ge le greater less greater_equal less_equal maximum minimum fmax fmin clamp clip".split()
+)
+"""Operators that ask which of two numbers is larger."""
+
+
+def check_dtype_errors(node: torch.fx.Node) -> str:
+    """Eager refuses to write what its target cannot hold, or to order complex numbers; fake tensors do not, and unread nodes are dropped."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
+    values = [example_tensor(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    if name.strip("_") in _COMPARISON_OPS and any(t.is_complex() for t in tensors):
+        return "orders complex numbers"
+    into = example_tensor(node.args[0]) if node.args else None
+    written = name.removesuffix("_") if name.endswith("_") else name.removeprefix("i")
+    if into is None or name == written or written not in _PROMOTING:
+        return ""
+    fractions = written in _TRUE_DIVISION_OPS and not node.kwargs.get("rounding_mode")
+    for other in (v for v in values[1:] if isinstance(v, (torch.Tensor, bool, int, float, complex))):
+        wide = torch.result_type(into, other)
+        if fractions and not (wide.is_floating_point or wide.is_complex):
+            wide = torch.get_default_dtype()
+        if not torch.can_cast(wide, into.dtype):
+            return "writes what its target cannot hold"
+    return ""

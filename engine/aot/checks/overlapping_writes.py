@@ -1,0 +1,123 @@
+"""In-place writes that overlap what the operator reads."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.aot.node_properties import example_tensor, may_mutate
+from engine.aot.storage_geometry import (
+    has_internal_overlap,
+    is_disjoint,
+    is_same_view,
+    storage_id,
+    with_hint_sizes,
+)
+
+
+def check_overlapping_write(node: torch.fx.Node) -> str:
+    """Eager refuses to write where it reads the same memory seen otherwise, or writes in an order of its own."""
+    if not may_mutate(node):
+        return ""
+    named = node.kwargs.get("out")
+    target = named if named is not None else node.args[0] if node.args else None
+    if isinstance(target, (list, tuple)):
+        return _check_tensor_list_write(node, target)
+    if _updates_running_stats(node):
+        return _check_running_stats_write(node)
+    into = example_tensor(target)
+    if into is None:
+        return ""
+    if has_internal_overlap(into):
+        return "writes to memory that it sees twice"
+    if named is not None and named in node.args and not _is_pointwise(node):
+        return "writes where it reads, in an order of its own"
+    storage = storage_id(into)
+    into = with_hint_sizes(into)
+    if into._has_symbolic_sizes_strides:
+        return ""
+    into = _assigned_slice(node, into)
+    for other in node.all_input_nodes:
+        read = example_tensor(other)
+        if read is None or storage_id(read) != storage or (other is target and not _assigns_to_itself(node)):
+            continue
+        read = with_hint_sizes(read)
+        if read._has_symbolic_sizes_strides:
+            continue
+        apart = is_disjoint(read, into)
+        if not apart and not is_same_view(read, into):
+            return "writes where it reads the same memory seen otherwise"
+        if not apart and named is not None and not _is_pointwise(node):
+            return "writes where it reads, in an order of its own"
+    return ""
+
+
+def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> str:
+    """Of a list, eager writes one after another; a functional operator reads all of them first."""
+    written = [(n, t) for n, a in enumerate(targets) if (t := example_tensor(a)) is not None]
+    read: list[tuple[int, torch.Tensor]] = []
+    for argument in (*node.args, *node.kwargs.values()):
+        if argument is targets:
+            continue
+        items = list(enumerate(argument)) if isinstance(argument, (list, tuple)) else [(-1, argument)]
+        read += [(n, t) for n, a in items if (t := example_tensor(a)) is not None]
+    for n, into in written:
+        if has_internal_overlap(into):
+            return "writes to memory that it sees twice"
+        others = [(m, t) for m, t in (*written, *read) if t is not into or m != n]
+        shared = [(m, t) for m, t in others if storage_id(t) == storage_id(into) and not is_disjoint(into, t)]
+        if any(m != n or not is_same_view(with_hint_sizes(into), with_hint_sizes(t)) for m, t in shared):
+            return "writes to memory that it reads for another tensor of its list"
+    return ""
+
+
+def _is_pointwise(node: torch.fx.Node) -> bool:
+    """Whether each element that an operator writes depends on the elements at its own place only."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+    return any(torch.Tag.pointwise in o.tags for o in overloads)
+
+
+def _assigns_to_itself(node: torch.fx.Node) -> bool:
+    """Whether an assignment to an item reads what it writes to: eager fills the part with one element, and copies others."""
+    return node.target in (operator.setitem, "__setitem__") and node.args[2] is node.args[0]
+
+
+def _assigned_slice(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
+    """What an assignment to an item writes to: the part that its index names, where that is a view."""
+    if node.target not in (operator.setitem, "__setitem__"):
+        return into
+    index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    if not all(type(i) in (int, slice, type(None), type(...)) for i in index):
+        return into
+    if any(isinstance(v, torch.fx.Node) for i in index if isinstance(i, slice) for v in (i.start, i.stop, i.step)):
+        return into
+    mode = into.fake_mode if isinstance(into, FakeTensor) else contextlib.nullcontext()
+    with mode, torch.no_grad():
+        part: torch.Tensor = into.detach()[index]
+    return part
+
+
+def _updates_running_stats(node: torch.fx.Node) -> bool:
+    """Whether a node writes to its second and third argument only: running statistics."""
+    return getattr(node.target, "__name__", "") in ("batch_norm", "instance_norm")
+
+
+def _check_running_stats_write(node: torch.fx.Node) -> str:
+    """Eager writes running statistics before it has read all else."""
+    named = [node.kwargs.get(name) for name in ("running_mean", "running_var")]
+    statistics = [s for a in (*node.args[1:3], *named) if (s := example_tensor(a)) is not None]
+    given = [r for a in (*node.args, *node.kwargs.values()) if (r := example_tensor(a)) is not None]
+    for into in statistics:
+        if has_internal_overlap(into):
+            return "writes to memory that it sees twice"
+        if sum(storage_id(r) == storage_id(into) and not is_disjoint(r, into) for r in given) > 1:
+            return "writes running statistics where it reads something else"
+    return ""

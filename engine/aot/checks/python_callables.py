@@ -1,0 +1,16 @@
+"""Graphs that call Python functions which read objects."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from engine.ir.graph_callable import GraphCallable
+
+
+def check_python_callables(graph: torch.fx.GraphModule) -> str:
+    """Why a graph cannot be traced before Python objects were changed as the frame changes them; empty when it can."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, GraphCallable) and node.target.runs_user_python:
+            return f"{node.name} runs Python of the user's, which may read objects that the frame changes"
+    return ""

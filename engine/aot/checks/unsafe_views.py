@@ -1,0 +1,36 @@
+"""Outputs that share storage without being views for autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+
+from engine.aot.node_properties import example_tensors, may_mutate
+from engine.aot.storage_geometry import (
+    storage_id,
+)
+from engine.ir.traced_frame import GraphInput
+
+
+def check_unsafe_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Results that share memory with what they were made from and are no views of it (``unsafe_chunk``): a functional graph makes new ones."""
+    shared: dict[int, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        # A view of another type is none to autograd either, but its operator says that it shares.
+        if "unsafe" not in (str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")):
+            continue
+        given = [t for a in node.all_input_nodes for t in example_tensors(a)]
+        for made in example_tensors(node):
+            if made._is_view() or made.is_inference() or any(made is t for t in given):
+                continue
+            if (storage := storage_id(made)) in map(storage_id, given):
+                shared.setdefault(storage, node)
+    for node in graph.graph.nodes if shared else ():
+        touched = [t for a in node.all_input_nodes for t in example_tensors(a)]
+        part = next((n for t in touched if (n := shared.get(storage_id(t))) is not None), None)
+        if part is not None and (node.op == "output" or may_mutate(node)):
+            what = "returned" if node.op == "output" else "written to"
+            return f"{part.name} shares memory that is {what}, and is no view"
+    return ""

@@ -1,0 +1,49 @@
+"""Operators that the functional graph cannot hold."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from engine.ir.graph_callable import GraphCallable
+
+_UNSUPPORTED_ATTRS = frozenset(
+    (
+        "requires_grad_",
+        "retain_grad",
+        "detach_",
+        "set_",
+        "resize_",
+        "resize_as_",
+        "backward",
+        "register_hook",
+        "share_memory_",
+        "grad",
+        "rename_",
+        "_coalesced_",
+        "apply_",
+        "map_",
+    )
+)
+"""Methods and attributes whose effect a functional graph cannot carry."""
+
+
+def check_unsupported_op(node: torch.fx.Node) -> str:
+    if node.op == "get_attr":
+        return "is held by the graph, not passed to it"
+    if node.op == "call_module":
+        return "calls a module"
+    if isinstance(node.target, GraphCallable) and node.target.changes_state:
+        return node.target.effect_description
+    name = str(node.target) if node.op == "call_method" else ""
+    if node.op == "call_function" and node.target in (getattr, setattr) and len(node.args) > 1:
+        name = str(node.args[1])
+    if name in _UNSUPPORTED_ATTRS:
+        return f"uses .{name}, which changes more than data"
+    if node.op == "call_function" and getattr(node.target, "__module__", "") == "torch.autograd":
+        return "computes gradients inside the graph"
+    value = node.meta.get("example_value")
+    for v in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(v, torch.Tensor) and (v.layout != torch.strided or v.is_quantized):
+            return "makes a sparse or quantised tensor"
+    return ""

@@ -1,0 +1,45 @@
+"""Writes and views that autograd does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+
+from engine.aot.node_properties import example_tensor, flat_example_values, is_as_strided, is_data_access, may_mutate
+from engine.aot.storage_geometry import (
+    storage_id,
+)
+from engine.ir.traced_frame import GraphInput
+
+
+def check_untracked_writes(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
+    """Where gradients are needed, what is written or seen past autograd's own account of views is left to eager."""
+    if not torch.is_grad_enabled():
+        return ""
+    values = [*(i.fake for i in inputs), *flat_example_values(graph)]
+    needing = {storage_id(v) for v in values if isinstance(v, torch.Tensor) and v.requires_grad}
+    retyped: set[int] = set()
+    for node in graph.graph.nodes:
+        seen = example_tensor(node.args[0]) if needing and node.args else None
+        if seen is None or storage_id(seen) not in needing:
+            continue
+        if id(seen) in retyped and may_mutate(node):
+            return f"{node.name} writes to a view of another type, whose history autograd keeps apart"
+        made = example_tensor(node)
+        if (
+            made is not None
+            and made.dtype != seen.dtype
+            and not made._is_view()
+            and storage_id(made) == storage_id(seen)
+        ):
+            retyped.add(id(made))
+        if is_as_strided(node):
+            return f"{node.name} sees memory by place, and gradients are needed through it"
+        detached = example_tensor(node) if "detach" in str(node.target) or is_data_access(node) else None
+        if detached is not None and detached._version != node.meta.get("version", 0):
+            return f"the memory of {node.name} is written to, and gradients are needed through what it is detached from"
+        if may_mutate(node) and not seen.requires_grad:
+            return f"{node.name} writes past autograd to what needs gradients"
+    return ""

@@ -1,0 +1,1 @@
+"""AOT artifacts in the disk cache."""

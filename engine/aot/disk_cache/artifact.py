@@ -1,0 +1,232 @@
+"""A compiled result as one text: an inference graph, or both halves of a training call, with the plan to call them by."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from engine.aot.disk_cache.key import cache_key, example_values
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.functionalize import FunctionalGraph, fake_mode_of
+from engine.aot.joint import JointGraph
+from engine.aot.layout_mutation import fake_at_entry
+from engine.aot.partitioner.partition import PartitionedGraphs
+from engine.aot.wrappers.base import TracedCall
+from engine.aot.wrappers.double_backward import EagerRerun
+from engine.cache.serialize_graph import deserialize_graph, serialize_graph
+from engine.cache.serialize_symbols import CannotSerializeExpression, SymbolTable, serialize_unbacked_symbols
+from engine.cache.serialize_values import (
+    CannotSerialize,
+    deserialize_fake,
+    deserialize_value,
+    serialize_fake,
+    serialize_value,
+)
+from engine.cache.store import DiskStore, DiskStoreError
+from engine.graph.passes.recorder import PASS_RECORDS_KEY
+from engine.ir.node_metadata import NO_PROVENANCE, NodeProvenance, provenance_of
+from engine.records.base import from_jsonable as record_from_plain
+from engine.records.graph import PassRecord
+
+_PARTITION_FIELDS = ("num_results", "saved_tensor_names", "saved_scalar_names", "tangent_names", "record")
+_RERUN_FIELDS = ("output_nodes", "grad_inputs", "mutated_inputs", "rng_devices", "why_unsupported")
+
+
+@dataclass(frozen=True)
+class TrainingArtifact:
+    """A training call, traced and divided."""
+
+    joint: JointGraph
+    partitioned: PartitionedGraphs
+    rerun: EagerRerun
+
+
+AotArtifact = FunctionalGraph | TrainingArtifact
+
+
+@dataclass(frozen=True)
+class CacheLocation:
+    """Where a result is to be looked for. ``note`` says why it cannot be, or what was found there."""
+
+    store: DiskStore
+    key: str = ""
+    note: str = ""
+
+
+def cache_location(call: TracedCall, folder: Any, *, trains: bool, how: Sequence[Any]) -> CacheLocation:
+    """The place of the result of compiling ``call``."""
+    try:
+        return CacheLocation(DiskStore(folder), cache_key(call, trains=trains, how=how))
+    except CannotSerialize as error:
+        return CacheLocation(DiskStore(folder), note=f"not kept on disk: {error}")
+
+
+def load_artifact(
+    place: CacheLocation, call: TracedCall, compilation: str, *, tells: bool
+) -> tuple[AotArtifact | None, str]:
+    """What is kept there, None when it must be made; and a sentence for the record. The joint graph is read only to be told.
+
+    Raises:
+        NotFunctional: reading it took more of sizes for granted than the guards check.
+    """
+    if not place.key:
+        return None, place.note
+    try:
+        text = place.store.get(place.key)
+        if text is None:
+            return None, ""
+        return _deserialize(json.loads(text), call, compilation, tells=tells), "read from disk"
+    except DiskStoreError as error:
+        return None, f"made anew: {error}"
+    except CannotFunctionalize:
+        raise
+    except Exception as error:  # written by us, and yet not understood: it is made anew and written over
+        return None, f"made anew: the form on disk was not understood ({type(error).__name__})"
+
+
+def save_artifact(place: CacheLocation, made: AotArtifact, call: TracedCall) -> str:
+    """Write a result down; a sentence for the record."""
+    if not place.key:
+        return place.note
+    try:
+        place.store.put(place.key, json.dumps(_serialize(made, call), separators=(",", ":")))
+    except (CannotSerialize, DiskStoreError) as error:
+        return f"not kept on disk: {error}"
+    return "kept on disk"
+
+
+def _serialize(made: AotArtifact, call: TracedCall) -> dict[str, Any]:
+    if isinstance(made, FunctionalGraph):
+        return {
+            "graph": serialize_graph(made.module),
+            "unbacked": _serialize_unbacked(made.module, call),
+            "passes": _serialize_passes(made.module),
+            "plan": serialize_value(made.metadata),
+        }
+    joint, halves, again = made.joint, made.partitioned, made.rerun
+    return {
+        "joint": serialize_graph(joint.module),
+        "unbacked": _serialize_unbacked(joint.module, call),
+        "passes": _serialize_passes(joint.module),
+        "forward": serialize_graph(halves.forward),
+        "backward": serialize_graph(halves.backward),
+        "plan": serialize_value(joint.metadata),
+        "differentiable": serialize_value(joint.differentiable_results),
+        "needing": serialize_value(joint.grad_inputs),
+        "tangents": serialize_fake(halves.tangent_fakes),
+        "saved": serialize_fake(halves.saved_fakes),
+        "halves": {name: serialize_value(getattr(halves, name)) for name in _PARTITION_FIELDS},
+        "again": {name: serialize_value(getattr(again, name)) for name in _RERUN_FIELDS},
+        "autocast": serialize_value(again.autocast),
+    }
+
+
+def _serialize_unbacked(module: torch.fx.GraphModule, call: TracedCall) -> Any:
+    try:
+        env = fake_mode_of(call.graph, call.inputs).shape_env
+        return serialize_unbacked_symbols(
+            env, [n.meta.get("val") for n in module.graph.nodes], example_values(call.graph)
+        )
+    except CannotSerializeExpression as error:
+        raise CannotSerialize(str(error)) from error
+
+
+def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, tells: bool) -> AotArtifact:
+    mode = fake_mode_of(call.graph, call.inputs)
+    with mode, torch.no_grad():
+        fakes = tuple(fake_at_entry(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in call.inputs)
+    origin = _provenance_factory(call, compilation)
+    symbols = SymbolTable(mode.shape_env, fakes)
+    symbols.recreate_unbacked(data["unbacked"], example_values(call.graph))
+
+    def graph(name: str) -> torch.fx.GraphModule:
+        made = deserialize_graph(data[name], mode, symbols, origin)
+        _name_inputs(made, call)
+        if name in ("graph", "joint"):
+            made.meta[PASS_RECORDS_KEY] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
+        return made
+
+    plan = deserialize_value(data["plan"], symbols=symbols)
+    with _reassume_sizes(symbols, plan.shape_assumptions):
+        if "graph" in data:
+            return FunctionalGraph(graph("graph"), fakes, plan)
+        module = graph("joint") if tells else torch.fx.GraphModule({}, torch.fx.Graph())
+        joint = JointGraph(
+            module, fakes, plan, deserialize_value(data["differentiable"]), deserialize_value(data["needing"])
+        )
+        parts = {name: deserialize_value(data["halves"][name]) for name in _PARTITION_FIELDS}
+        parts["record"] = _rebase_record_ids(parts["record"], compilation)
+        halves = PartitionedGraphs(
+            forward=graph("forward"),
+            backward=graph("backward"),
+            tangent_fakes=deserialize_fake(data["tangents"], mode, symbols),
+            saved_fakes=deserialize_fake(data["saved"], mode, symbols),
+            **parts,
+        )
+        again = EagerRerun(
+            call.graph,
+            **{n: deserialize_value(data["again"][n]) for n in _RERUN_FIELDS},
+            autocast=deserialize_value(data["autocast"]),
+        )
+        return TrainingArtifact(joint, halves, again)
+
+
+@contextlib.contextmanager
+def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> Iterator[None]:
+    """Inside, what was taken for granted when the graph was made is so again.
+
+    Raises:
+        NotFunctional: what is done inside takes more for granted.
+    """
+    env = symbols.shape_env
+    if env is None:
+        yield
+        return
+    for relation in relations:
+        env.guard_or_defer_runtime_assert(relation, "read from disk")
+    known = len(env.guards)
+    yield
+    if len(env.guards) != known:
+        raise CannotFunctionalize("its form on disk takes more of its sizes for granted than the guards check")
+
+
+def _serialize_passes(module: torch.fx.GraphModule) -> list[Any]:
+    """What was recorded of the graph's passes; nothing where no session did."""
+    return [told.to_dict() for told in module.meta.get(PASS_RECORDS_KEY, ())]
+
+
+def _provenance_factory(call: TracedCall, compilation: str) -> Callable[[Sequence[str], str], NodeProvenance]:
+    """Makes origins: places in the user's code are those of the graph at hand."""
+    known = {n.name: provenance_of(n) for n in call.graph.graph.nodes}
+
+    def origin(names: Sequence[str], note: str) -> NodeProvenance:
+        if not names:
+            return replace(NO_PROVENANCE, note=note)
+        return replace(
+            known.get(names[0], NO_PROVENANCE), nodes=tuple(f"fx:{compilation}:{n}" for n in names), note=note
+        )
+
+    return origin
+
+
+def _name_inputs(module: torch.fx.GraphModule, call: TracedCall) -> None:
+    notes = {i.name: i.source.expr for i in call.inputs}
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and node.name in notes:
+            node.meta["custom"]["engine_origin"] = replace(provenance_of(node), note=notes[node.name])
+
+
+def _rebase_record_ids(record: Any, compilation: str) -> Any:
+    """A partition's record with the ids that nodes have in this compilation."""
+
+    def here(id: str) -> str:
+        return f"fx:{compilation}:{id.rpartition(':')[2]}"
+
+    return replace(record, values=tuple(replace(v, origins=tuple(here(i) for i in v.origins)) for v in record.values))

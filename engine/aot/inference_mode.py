@@ -1,0 +1,83 @@
+"""Graphs all of which run in inference mode, as those of functions decorated with it do: the mode is entered around them, not inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.node_properties import may_mutate
+from engine.aot.storage_geometry import storage_id
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.traced_frame import GraphInput
+
+Run = Callable[..., Any]
+
+
+def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
+    """The graph without the switches of inference mode that enclose all of it; None where they do not.
+
+    None too where what is written or seen of inputs is not known: in that mode some operators over fakes keep no account of it, as they do
+    over real tensors.
+    """
+    calls = [n for n in graph.graph.nodes if n.op not in ("placeholder", "output")]
+    if (
+        len(calls) < 3
+        or not _is_inference_mode_call(calls[0], "enter")
+        or not _is_inference_mode_call(calls[-1], "leave")
+    ):
+        return None
+    if calls[-1].args != (calls[0],) or len(calls[0].users) != 1 or _enter_arguments(calls[0]).get("mode") is not True:
+        return None
+    if any(_is_inference_mode_call(n, "enter") or _is_inference_mode_call(n, "leave") for n in calls[1:-1]):
+        return None
+    if not _tracks_all_views_and_writes(graph.graph, inputs):
+        return None
+    copied = torch.fx.Graph()
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node is not calls[0] and node is not calls[-1]:
+            known[node] = copied.node_copy(node, known.__getitem__)
+    return torch.fx.GraphModule(graph, copied)
+
+
+def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
+    """Whether all that lies in the memory of inputs is known to be a view of it, and each write to it was counted."""
+    fakes = [i.fake for i in inputs if isinstance(i.fake, torch.Tensor)]
+    if any(f.is_inference() for f in fakes):
+        return False
+    given = {storage_id(f) for f in fakes}
+    values = [v for n in graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor)]
+    seen = [v for v in values if storage_id(v) in given and all(v is not f for f in fakes)]
+    if not all(v._is_view() for v in seen):
+        return False
+    written = [{storage_id(v) for v in _operands(n)} & given for n in graph.nodes if may_mutate(n)]
+    writes = {i: sum(storage_id(i.fake) in w for w in written) for i in inputs if isinstance(i.fake, torch.Tensor)}
+    return all(i.fake._version - i.initial_version == count for i, count in writes.items())
+
+
+def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
+    found = [node.kwargs.get("out") or node.args[0]] if node.args else []
+    values = [a.meta.get("example_value") for a in found if isinstance(a, torch.fx.Node)]
+    return [v for v in values if isinstance(v, torch.Tensor)]
+
+
+def _is_inference_mode_call(node: torch.fx.Node, word: str) -> bool:
+    return isinstance(node.target, GraphCallable) and node.target.__name__ == f"{word}_inference_mode"
+
+
+def _enter_arguments(node: torch.fx.Node) -> Any:
+    assert isinstance(node.target, GraphCallable)
+    return node.target.context_args
+
+
+def run_in_inference_mode(run: Run) -> Run:
+    """``run`` with the mode on."""
+
+    def call(*inputs: Any) -> Any:
+        with torch.inference_mode():
+            return run(*inputs)
+
+    return call

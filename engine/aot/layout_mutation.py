@@ -1,0 +1,64 @@
+"""In-place changes of sizes and strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+import torch.fx.traceback
+
+from engine.aot.node_properties import op_name
+from engine.aot.storage_geometry import (
+    size_hint,
+)
+from engine.ir.aot.aot_metadata import (
+    ViewSpec,
+)
+from engine.ir.traced_frame import GraphInput
+
+
+def original_fake(i: GraphInput) -> torch.Tensor:
+    """A tensor that looks as an input did before the traced code gave it another layout; made in the fake mode that is in force."""
+    shape, stride = (
+        (i.example_value.shape, i.example_value.stride()) if i.original_layout is None else i.original_layout[:2]
+    )
+    return torch.empty_strided(tuple(shape), tuple(stride), dtype=i.example_value.dtype, device=i.example_value.device)
+
+
+def is_layout_mutated(fake: torch.Tensor, real: Any) -> bool:
+    """Whether tracing changed an input's sizes, strides or offset (``t_``, ``unsqueeze_``); of symbols, what they are in this call tells."""
+    if not isinstance(real, torch.Tensor):
+        return False
+    if fake.layout != real.layout or fake.ndim != real.ndim:
+        return True
+    pairs = [
+        *zip(fake.shape, real.shape, strict=True),
+        *zip(fake.stride(), real.stride(), strict=True),
+        (fake.storage_offset(), real.storage_offset()),
+    ]
+    return any(size_hint(a) not in (None, b) for a, b in pairs)
+
+
+_INPLACE_LAYOUT_OPS = frozenset(("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"))
+
+
+def mutates_layout(n: torch.fx.Node) -> bool:
+    """Whether a traced node changes sizes or strides of a tensor in place."""
+    return op_name(n) in _INPLACE_LAYOUT_OPS and isinstance(n.args[0], torch.fx.Node)
+
+
+def mutated_layout(i: GraphInput) -> ViewSpec:
+    """The layout that an input is given in place. Where it starts may be a symbol too: it is compared with where it started, symbol or not."""
+    started = i.example_value.storage_offset() if i.original_layout is None else i.original_layout[2]
+    return ViewSpec(tuple(i.fake.shape), tuple(i.fake.stride()), i.fake.storage_offset() - started)
+
+
+def fake_at_entry(i: GraphInput) -> torch.Tensor:
+    """The fake value of an input as it comes, whatever the traced code did to its layout."""
+    if not is_layout_mutated(i.fake, i.example_value):
+        if i.fake.is_inference() and not torch.is_inference_mode_enabled():  # it is only read
+            return torch.empty_strided(i.fake.shape, i.fake.stride(), dtype=i.fake.dtype, device=i.fake.device)
+        whole: torch.Tensor = i.fake.detach()
+        return whole
+    return original_fake(i)

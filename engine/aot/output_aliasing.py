@@ -1,0 +1,383 @@
+"""Decides how each output of the traced graph comes about: a result, an input, or a view made again."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.layout_mutation import is_layout_mutated
+from engine.aot.node_properties import output_args
+from engine.aot.storage_geometry import has_internal_overlap, offset_of, storage_id, with_hint_sizes
+from engine.aot.version_counters import shares_version_counter, write_count
+from engine.aot.view_replay import describe_view, is_view_from_custom_function
+from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, ViewSpec, is_same_layout
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.traced_frame import GraphInput
+
+__all__ = ["CannotFunctionalize", "OutputAliasAnalyzer"]
+
+
+class OutputAliasAnalyzer:
+    """Takes outputs one by one; ``results`` are what the functional graph must return for them, ``roots`` what else must be made.
+
+    ``in_grad_mode``: the call is made where gradients are switched on.
+
+    Eager's truth about aliasing is in the traced fake values (``meta["example_value"]``): their storages, ``_base`` and layouts.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[GraphInput],
+        args: Sequence[Any],
+        by_fake: Mapping[int, Any],
+        graph: torch.fx.Graph,
+        *,
+        in_grad_mode: bool,
+    ) -> None:
+        self._inputs = inputs
+        self._describe_view = functools.partial(describe_view, in_grad_mode=in_grad_mode)
+        self._input_storages = {storage_id(a) for a in args if isinstance(a, torch.Tensor)}
+        self._functional_by_fake = by_fake
+        self._output_by_fake: dict[int, OutputAliasInfo] = {}
+        self._result_by_fake: dict[int, OutputAliasInfo] = {}
+        self._result_storages: set[int] = set()
+        self._roots_by_id: dict[int, int] = {}
+        self._root_fakes: list[torch.Tensor] = []
+        self._storage_creators = _first_creators(graph)
+        # An output that is returned twice is one.
+        shown = {id(f): storage_id(f) for n in output_args(graph) if isinstance(f := _fake_of(n), torch.Tensor)}
+        self._num_outputs_by_storage = Counter(shown.values())
+        self._first_versions = {
+            id(n.meta.get("example_value")): n.meta["version"] for n in graph.nodes if "version" in n.meta
+        }
+        # Making a tensor out of nothing counts as a write over fake tensors, and not in eager.
+        self._factory_versions = {
+            id(n.meta["example_value"]): n.meta["version"]
+            for n in graph.nodes
+            if "version" in n.meta and not n.all_input_nodes
+        }
+        self.outputs: list[OutputAliasInfo] = []
+        self.results: list[Any] = []
+        self.result_tensors: list[Any] = []
+        """For each result the functional tensor that it is the value of; what is no tensor stands for itself."""
+        self.result_fakes: list[tuple[torch.Tensor, int]] = []
+        """The traced fake values that results hold, each with the position of its result."""
+        self.roots: list[OutputAliasInfo] = []
+        self.result_write_counts: list[tuple[int, int]] = []
+        self.non_view_results: set[int] = set()
+        """Results that are no views."""
+        self.result_strides: dict[int, tuple[IntOrSymInt, ...]] = {}
+        """Of results that views are made of."""
+
+    @property
+    def detached_results(self) -> frozenset[int]:
+        """Results that the caller sees through detached tensors only: no gradient flows back from them."""
+        attached = {p.index for p in self.outputs if p.kind in ("result", "alias of result")}
+        return frozenset(position for _, position in self.result_fakes) - attached
+
+    def add(self, node: Any, value: Any) -> None:
+        """Plan one output: ``node`` is what the traced graph returns, ``value`` what the functional run made of it."""
+        name = node.name if isinstance(node, torch.fx.Node) else repr(node)
+        self.outputs.append(self._analyze_output(name, node, value))
+
+    def analyze_alias_of_inputs(self, node: Any, inputs: Container[int]) -> OutputAliasInfo | None:
+        """The plan of an output that is one of these inputs or lies over the memory of one; None for any other."""
+        fake = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+        if not isinstance(fake, torch.Tensor):
+            return None
+        if id(fake) not in self._output_by_fake:
+            sharing = [n for n in self._inputs_sharing_storage(node, fake) if n in inputs]
+            if not sharing:
+                return None
+            same = next((n for n in sharing if self._inputs[n].fake is fake), None)
+            self._output_by_fake[id(fake)] = (
+                self._alias_of_input(node.name, fake, sharing)
+                if same is None
+                else OutputAliasInfo(node.name, "input", same)
+            )
+        return self._output_by_fake[id(fake)]
+
+    def _inputs_sharing_storage(self, node: torch.fx.Node, fake: torch.Tensor) -> list[int]:
+        """The inputs over the same memory, first the one that the tensor was made from: another one may lie elsewhere in the next call."""
+        found = [
+            n
+            for n, i in enumerate(self._inputs)
+            if isinstance(i.fake, torch.Tensor) and storage_id(i.fake) == storage_id(fake)
+        ]
+        if len(found) < 2:
+            return found
+        source = _input_viewed_by(node, storage_id(fake))
+
+        def is_far(n: int) -> tuple[bool, bool]:
+            given = self._inputs[n]
+            return not shares_version_counter(given.fake, fake), given.name != source
+
+        return sorted(found, key=is_far)
+
+    def _analyze_output(self, name: str, node: Any, value: Any) -> OutputAliasInfo:
+        if not isinstance(node, torch.fx.Node):
+            return OutputAliasInfo(name, "constant", constant=value)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return OutputAliasInfo(name, "result", self._result(value, value))
+        if not isinstance(value, torch.Tensor):
+            return OutputAliasInfo(name, "constant", constant=value)
+        fake = node.meta.get("example_value")
+        if not isinstance(value, FunctionalTensor) or not isinstance(fake, torch.Tensor):
+            raise CannotFunctionalize(f"{name} is a tensor that tracing did not follow")
+        if id(fake) not in self._output_by_fake:
+            made = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
+            if made.kind not in ("input", "result") and has_unbacked_symbols(fake):
+                raise CannotFunctionalize(f"{name} is a view whose size only the running graph knows")
+        return self._output_by_fake[id(fake)]
+
+    def _result(self, value: Any, source: Any) -> int:
+        self.results.append(value)
+        self.result_tensors.append(source)
+        return len(self.results) - 1
+
+    def _tensor(self, node: torch.fx.Node, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        name = node.name
+        for n, i in enumerate(self._inputs):
+            if i.fake is fake:
+                return OutputAliasInfo(name, "input", n)
+        sharing = self._inputs_sharing_storage(node, fake)
+        if sharing:
+            return self._alias_of_input(name, fake, sharing)
+        return self._alias_of_result(name, fake, value)
+
+    # Memory of inputs.
+
+    def _alias_of_input(self, name: str, fake: torch.Tensor, sharing: Sequence[int]) -> OutputAliasInfo:
+        base = fake._base
+        for n in sharing:
+            given = self._inputs[n].fake
+            if base is not None and (given is base or given._base is base):
+                return self._view_of_input(name, n, fake)
+        n = sharing[0]
+        given = self._inputs[n].fake
+        return self._alias_of_root(
+            name, fake, given, lambda root, view: OutputAliasInfo(name, "alias of input", n, view)
+        )
+
+    def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputAliasInfo:
+        given = self._inputs[n].fake
+        if is_view_from_custom_function(given, fake):
+            raise CannotFunctionalize(f"{name} is a view of an input that an autograd function of the user's own made")
+        view = self._describe_view(name, given, fake)
+        if given.requires_grad and has_internal_overlap(given) and not view.is_contiguous_view:
+            raise CannotFunctionalize(
+                f"{name} is a view of an input that sees some of its memory twice, and gradients are needed"
+            )
+        if is_layout_mutated(given, self._inputs[n].example_value):
+            return OutputAliasInfo(name, "alias of input", n, replace(view, is_contiguous_view=False))
+        early = not fake.is_inference() and self._first_versions.get(id(fake), fake._version) != fake._version
+        return OutputAliasInfo(name, "alias of input", n, view, taken_before_mutation=early)
+
+    def _alias_of_root(
+        self,
+        name: str,
+        fake: torch.Tensor,
+        given: torch.Tensor,
+        make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
+    ) -> OutputAliasInfo:
+        """A tensor over the memory of ``given`` that is no view of it, or is a view of one that is none: such a root is made once."""
+        root = fake if fake._base is None else fake._base
+        if id(root) not in self._roots_by_id:
+            self.roots.append(self._new_root(name, root, given, make))
+            self._root_fakes.append(root)
+            self._roots_by_id[id(root)] = len(self.roots) - 1
+        index = self._roots_by_id[id(root)]
+        if root is fake:
+            return OutputAliasInfo(name, "root", index)
+        return OutputAliasInfo(name, "alias of root", index, self._describe_view(name, root, fake))
+
+    def _new_root(
+        self,
+        name: str,
+        root: torch.Tensor,
+        given: torch.Tensor,
+        make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
+    ) -> OutputAliasInfo:
+        view = self._describe_view(name, given, root)
+        if view.detach_kind != "data":
+            return make(root, view)
+        for n, other in enumerate(self._root_fakes):
+            if shares_version_counter(other, root):
+                return OutputAliasInfo(name, "alias of root", n, self._describe_view(name, other, root))
+        return replace(make(root, view), version_bumps=write_count(root))
+
+    # Memory made inside.
+
+    def _alias_of_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        maker = self._storage_creators.get(storage_id(fake))
+        creator = fake if maker is None else maker.meta["example_value"]
+        made = value if creator is fake else self._functional_by_fake.get(id(creator))
+        if not isinstance(made, FunctionalTensor):
+            raise CannotFunctionalize(f"{name} shares memory with something inside an operator")
+        if is_view_from_custom_function(creator, fake):
+            return self._view_from_custom_function(name, fake, value)
+        whole = self._full_result(name, creator, made)
+        if fake is creator:
+            # An operator may return a view of a tensor that nobody else sees.
+            return whole if not self._is_view_in_eager(fake) else self._view_of_result(name, whole, creator, fake)
+        base = fake._base
+        if base is not None and (base is creator or base is creator._base):
+            return self._view_of_result(name, whole, creator, fake)
+        if base is not None and storage_id(base) != storage_id(creator):
+            raise CannotFunctionalize(f"{name} is a view of something inside an operator")
+        index = whole.index
+        self.result_strides[index] = tuple(creator.stride())
+        return self._alias_of_root(
+            name, fake, creator, lambda root, view: OutputAliasInfo(name, "alias of result", index, view)
+        )
+
+    def _view_from_custom_function(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        """A view of nothing that anybody else sees: gradients enter at the view, on whose way back the user's function lies."""
+        if self._num_outputs_by_storage[storage_id(fake)] > 1:
+            raise CannotFunctionalize(
+                f"{name} is a view that an autograd function of the user's own made, over memory that others see"
+            )
+        whole = self._full_result(name, fake, value)
+        return replace(
+            self._view_of_result(name, whole, fake, fake),
+            view=replace(self._describe_view(name, fake, fake), is_from_custom_function=True),
+        )
+
+    def _is_view_in_eager(self, fake: torch.Tensor) -> bool:
+        """Whether eager's tensor is a view. Over symbols, torch's Python forms of operators make views where its own make none."""
+        if not fake._is_view() or not fake._has_symbolic_sizes_strides:
+            return fake._is_view()
+        maker = self._storage_creators.get(storage_id(fake))
+        return maker is None or maker.meta["example_value"] is not fake or not _is_no_view_at_hint_sizes(maker)
+
+    def _view_of_result(
+        self, name: str, whole: OutputAliasInfo, creator: torch.Tensor, fake: torch.Tensor
+    ) -> OutputAliasInfo:
+        self.result_strides[whole.index] = tuple(creator.stride())
+        return OutputAliasInfo(name, "alias of result", whole.index, self._describe_view(name, creator, fake))
+
+    def _full_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        """The result that holds this tensor, laid out as eager lays it out, once however often it is asked for."""
+        if id(fake) not in self._result_by_fake:
+            self._result_by_fake[id(fake)] = self._new_result(name, fake, value)
+        return self._result_by_fake[id(fake)]
+
+    def _new_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
+        plain = torch._from_functional_tensor(value.elem)
+        if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
+            raise CannotFunctionalize(f"{name} would have another type, or be lazily conjugated")
+        if not _covers_storage(fake):
+            raise CannotFunctionalize(f"{name} sees only a part of the memory that was made for it")
+        if not is_same_layout(plain, fake):
+            empty = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+            plain = torch.ops.aten.copy.default(empty, plain)
+        elif (
+            storage_id(plain) in self._input_storages
+            or storage_id(plain) in self._result_storages
+            or not _covers_storage(plain)
+        ):
+            plain = plain.clone()
+        if not is_same_layout(plain, fake):
+            raise CannotFunctionalize(f"{name} would have another layout")
+        self._result_storages.add(storage_id(plain))
+        index = self._result(plain, value)
+        self.result_fakes.append((fake, index))
+        if not self._is_view_in_eager(fake):
+            self.non_view_results.add(index)
+        if not fake.is_inference():
+            self.result_write_counts.append((index, write_count(fake) - self._factory_versions.get(id(fake), 0)))
+        return OutputAliasInfo(name, "result", index)
+
+
+def _first_creators(graph: torch.fx.Graph) -> dict[int, torch.fx.Node]:
+    """By storage, the node that made the first tensor over it."""
+    found: dict[int, torch.fx.Node] = {}
+    for node in graph.nodes:
+        value = node.meta.get("example_value")
+        if node.op not in ("placeholder", "output") and isinstance(value, torch.Tensor):
+            found.setdefault(storage_id(value), node)
+    return found
+
+
+def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
+    """Whether an operator of torch's makes no view of the sizes that are at hand."""
+    is_method = node.op == "call_method"
+    if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch"):
+        return False
+    fakes = [_fake_of(n) for n in node.all_input_nodes]
+    here = {
+        n: with_hint_sizes(f) for n, f in zip(node.all_input_nodes, fakes, strict=True) if isinstance(f, torch.Tensor)
+    }
+    if len(here) < len(fakes) or any(h._has_symbolic_sizes_strides for h in here.values()):
+        return False
+    with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad():
+        given = {n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in here.items()}
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
+        call: Any = operator.methodcaller(str(node.target), *args[1:], **kwargs) if is_method else node.target
+        try:
+            made = call(args[0]) if is_method else call(*args, **kwargs)
+        except RuntimeError:  # what it was given has been laid out anew since
+            return False
+    return isinstance(made, torch.Tensor) and not made._is_view()
+
+
+def _fake_of(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+
+
+def _input_viewed_by(node: torch.fx.Node, storage: int) -> str:
+    """Name of the input that a tensor was made from by views."""
+    *_, first = view_chain(node, storage)
+    return first.name if first.op == "placeholder" else ""
+
+
+def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
+    """A node and those before it that its tensor was made from by views, following operands over the same memory."""
+    yield node
+    place = None
+    while node.op != "placeholder":
+        before = [n for n in node.all_input_nodes if _lies_in(n.meta.get("example_value"), storage)]
+        if not before:
+            return
+        same = _operand_of_result(node, place)
+        place = node.args[1] if node.target is operator.getitem else None
+        node = same if same in before else before[0]
+        yield node
+
+
+def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
+    """Which tensor result ``place`` of an operator on several (``broadcast_tensors``) sees, where it has a result for each."""
+    given = [a for a in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(a, torch.fx.Node)]
+    made = node.meta.get("example_value")
+    return (
+        given[place] if isinstance(place, int) and isinstance(made, (tuple, list)) and len(made) == len(given) else None
+    )
+
+
+def _lies_in(value: Any, storage: int) -> bool:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(v, torch.Tensor) and storage_id(v) == storage for v in values)
+
+
+def _covers_storage(t: torch.Tensor) -> bool:
+    """Whether a tensor sees all of its memory, as far as sizes are known."""
+    held, seen = t.untyped_storage().nbytes(), t.numel()
+    if not isinstance(held, int) or not isinstance(seen, int) or not isinstance(offset_of(t), int):
+        return True
+    return t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size())
+
+
+def _reach(t: torch.Tensor) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))

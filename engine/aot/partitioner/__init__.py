@@ -1,0 +1,1 @@
+"""Split the joint graph into forward and backward."""

@@ -1,0 +1,86 @@
+"""Masks of random zeros and ones cross from forward to backward as one byte each, whatever type eager keeps them in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+from engine.ir.node_metadata import NodeProvenance, checkpoint_of, provenance_of, set_provenance
+
+Node = torch.fx.Node
+
+_UNPACKED_KEY = "engine_mask"
+"""In ``node.meta`` of a mask that was widened again: equal, to the bit, to what was drawn."""
+_BERNOULLI_OPS = (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli.default)
+
+
+@dataclass(frozen=True)
+class PackedMask:
+    """What was drawn as booleans, and those in the type that was drawn."""
+
+    packed: Node
+    unpacked: Node
+
+
+def pack_masks(graph: torch.fx.Graph) -> tuple[PackedMask, ...]:
+    """Let all that reads zeros and ones drawn outside of checkpoints read them by way of booleans."""
+    return tuple(_pack(graph, node) for node in list(graph.nodes) if _is_float_mask(node))
+
+
+def _is_float_mask(node: Node) -> bool:
+    if (
+        node.op != "call_function"
+        or node.target not in _BERNOULLI_OPS
+        or not node.users
+        or checkpoint_of(node) is not None
+    ):
+        return False
+    return node.meta["val"].is_floating_point()  # type: ignore[no-any-return]
+
+
+def _pack(graph: torch.fx.Graph, drawn: Node) -> PackedMask:
+    value = drawn.meta["val"]
+    readers = list(drawn.users)
+    with graph.inserting_after(drawn):
+        packed = graph.call_function(torch.ops.aten._to_copy.default, (drawn,), {"dtype": torch.bool})
+    with graph.inserting_after(packed):
+        whole = graph.call_function(torch.ops.aten._to_copy.default, (packed,), {"dtype": value.dtype})
+    with value.fake_mode:
+        packed.meta = {"val": value.to(torch.bool)}
+        whole.meta = {"val": packed.meta["val"].to(value.dtype), _UNPACKED_KEY: True}
+    for node, note in ((packed, "zeros and ones, as one byte each"), (whole, "zeros and ones, as they were drawn")):
+        set_provenance(
+            node,
+            NodeProvenance(
+                provenance_of(drawn).nodes, provenance_of(drawn).span, provenance_of(drawn).stack, note=note
+            ),
+        )
+    for reader in readers:
+        reader.replace_input_with(drawn, whole)
+    return PackedMask(packed, whole)
+
+
+def unpack_unsaved_masks(graph: torch.fx.Graph, masks: Collection[PackedMask], saved: Collection[Node]) -> None:
+    """Where the booleans are not what is saved, read again what was drawn itself."""
+    for mask in masks:
+        if mask.packed not in saved:
+            _remove_packing(graph, mask)
+
+
+def use_unpacked_masks(module: torch.fx.GraphModule) -> None:
+    """In a forward, which draws the masks, read what was drawn: booleans are there to be saved only."""
+    for node in list(module.graph.nodes):
+        if _UNPACKED_KEY in node.meta:
+            packed: Node = node.all_input_nodes[0]
+            _remove_packing(module.graph, PackedMask(packed, node))
+    module.recompile()
+
+
+def _remove_packing(graph: torch.fx.Graph, mask: PackedMask) -> None:
+    mask.unpacked.replace_all_uses_with(mask.packed.all_input_nodes[0])
+    graph.erase_node(mask.unpacked)
+    if not mask.packed.users:
+        graph.erase_node(mask.packed)

@@ -1,0 +1,499 @@
+"""Cuts a joint graph into a forward and a backward: what is saved in between, and what the backward computes again.
+
+The idea of choosing by a minimum cut of the graph, capacities in bytes, is from torch (min-cut rematerialisation; compare Chen et al.,
+Training Deep Nets with Sublinear Memory Cost, 2016). A forward that keeps all that its backward reads is the "default" partition.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.fx
+
+from engine.aot.joint import JointGraph
+from engine.aot.node_properties import output_args
+from engine.aot.partitioner.min_cut import INFINITE, FlowNetwork
+from engine.aot.partitioner.pack_masks import pack_masks, unpack_unsaved_masks, use_unpacked_masks
+from engine.aot.partitioner.peak_memory import peak_bytes
+from engine.aot.partitioner.recompute import is_scalar, is_view, num_bytes, view_base_node, why_not_recomputable
+from engine.aot.partitioner.selective_checkpoint import policy_saves
+from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
+from engine.graph.passes.eliminate_dead_code import is_removable
+from engine.ir.node_metadata import NodeProvenance, checkpoint_of, is_backward_node, provenance_of, set_provenance
+from engine.records.aot import PartitionRecord, SavedValue
+
+_INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
+"""What a byte costs that lies in an input, and one that is kept although nobody else may need it: of equals the input is kept."""
+
+PartitionMethod = Literal["min-cut", "default"]
+Node = torch.fx.Node
+
+
+@dataclass(frozen=True)
+class PartitionedGraphs:
+    """The two graphs of a training call.
+
+    ``forward`` takes the inputs and returns ``results`` results, then the saved tensors, then the saved numbers. ``backward`` takes the
+    saved tensors, the saved numbers and the tangents, and returns a gradient or None for each input that needs one.
+    """
+
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    num_results: int
+    saved_tensor_names: tuple[str, ...]
+    """Names of the saved tensors; those of inputs are inputs themselves."""
+    saved_scalar_names: tuple[str, ...]
+    tangent_fakes: tuple[Any, ...]
+    """Fake tangents."""
+    tangent_names: tuple[str, ...]
+    saved_fakes: tuple[Any, ...]
+    """Fake values of what is saved, tensors first."""
+    record: PartitionRecord
+
+
+def partition_joint_graph(
+    joint: JointGraph, is_free: Sequence[bool], method: PartitionMethod = "min-cut", *, draws_again: bool = False
+) -> PartitionedGraphs:
+    """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that keeping it costs nothing.
+
+    ``recompute_random``: random numbers may be drawn again from the state that they were drawn from, where that takes less memory.
+    """
+    masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
+    make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=draws_again)
+    _clone_mutated_inputs(joint, _JointNodes(joint))
+    twins = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
+    parts = _JointNodes(joint)
+    read = parts.read_by_backward()
+    chosen = read if method == "default" else _minimum_cut(parts, read, is_free)
+    saved = _tensors_before_scalars(parts, _unpack_saved_tuples(parts, chosen))
+    unpack_unsaved_masks(joint.module.graph, masks, saved)
+    for node, twin in twins.items():
+        if node in saved:
+            twin.replace_all_uses_with(node)
+    return _extract_forward_and_backward(parts, saved, method, is_free)
+
+
+class _JointNodes:
+    """The joint graph's nodes by the part that they play."""
+
+    def __init__(self, joint: JointGraph) -> None:
+        self.joint = joint
+        self.nodes = list(joint.module.graph.nodes)
+        self.order = {n: k for k, n in enumerate(self.nodes)}
+        placeholders = [n for n in self.nodes if n.op == "placeholder"]
+        self.inputs = placeholders[: len(joint.inputs)]
+        self.tangents = placeholders[len(joint.inputs) :]
+        self.output = self.nodes[-1]
+        returned = tuple(self.output.args[0])
+        self.results = returned[: joint.metadata.num_results]
+        self.gradients = returned[joint.metadata.num_results :]
+        self.backward_only = self._find_backward_only()
+        """Nodes that only the backward can run: they need a tangent, or have effects that are the backward's."""
+        self.mutated_inputs = [n for n, i in zip(self.inputs, joint.metadata.inputs, strict=True) if i.is_mutated]
+        self.policy_saved = {n for n in self.nodes[:-1] if not is_backward_node(n) and policy_saves(n)}
+        """Nodes inside of activation checkpoints whose results the user's policy wants saved."""
+        self.checkpointed = self._find_checkpointed()
+        """Nodes inside of activation checkpoints, which the backward is to run once more, and those of its own that follow from them."""
+
+    def _find_backward_only(self) -> set[Node]:
+        late = set(self.tangents)
+        for node in self.nodes[:-1]:
+            if any(n in late for n in node.all_input_nodes) or (is_backward_node(node) and not is_removable(node)):
+                late.add(node)
+        return late
+
+    def _find_checkpointed(self) -> set[Node]:
+        again: set[Node] = set()
+        for node in self.nodes[:-1]:
+            if node in self.backward_only or node.op != "call_function" or not is_removable(node):
+                continue
+            if (
+                any(n in again for n in node.all_input_nodes)
+                if is_backward_node(node)
+                else self._is_checkpointed(node, again)
+            ):
+                again.add(node)
+        return again
+
+    def _is_checkpointed(self, node: Node, again: set[Node]) -> bool:
+        if node.target is operator.getitem:  # of several results, as what makes them
+            return node.all_input_nodes[0] in again and node not in self.policy_saved
+        return checkpoint_of(node) is not None and node not in self.policy_saved
+
+    def escapes_checkpoint(self, node: Node) -> bool:
+        """Whether something of the forward outside of a node's checkpoint reads it, or a view of it."""
+        own = checkpoint_of(node)
+        for user in node.users:
+            if user.op == "output" or (not is_backward_node(user) and checkpoint_of(user) != own):
+                return True
+            if not is_backward_node(user) and is_view(user) and self.escapes_checkpoint(user):
+                return True
+        return False
+
+    def read_by_autograd(self) -> Iterator[Node]:
+        """Values of the forward that autograd's own operators read: what eager saves."""
+        return (
+            n
+            for node in self.nodes[:-1]
+            if is_backward_node(node)
+            for n in node.all_input_nodes
+            if not is_backward_node(n)
+        )
+
+    def read_by_backward(self) -> set[Node]:
+        """Early values that late nodes read, or that are gradients themselves."""
+        read = {n for node in self.backward_only for n in node.all_input_nodes if n not in self.backward_only}
+        read.update(g for g in self.gradients if isinstance(g, Node) and g not in self.backward_only)
+        return read
+
+
+def _clone_mutated_inputs(joint: JointGraph, parts: _JointNodes) -> None:
+    """Give the backward a copy of what an input held, where the input is written before the backward can read it."""
+    graph = joint.module.graph
+    for node in parts.mutated_inputs:
+        readers = [u for u in node.users if u in parts.backward_only or is_backward_node(u)]
+        if not readers:
+            continue
+        with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
+            copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta = {"val": node.meta["val"]}
+        set_provenance(copy, NodeProvenance(note="what the input held before it is written"))
+        for reader in readers:
+            reader.replace_input_with(node, copy)
+
+
+def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict[Node, Node]:
+    """Where a checkpoint's result is read by the backward, let the backward read a copy of its own, made again inside of the checkpoint.
+
+    The result itself is then kept only where another checkpoint starts from it: nothing is computed again from one checkpoint to the next.
+    Returns the copies by what they are copies of.
+    """
+    graph = joint.module.graph
+    twins: dict[Node, Node] = {}
+    for node in parts.nodes:
+        if (
+            node not in parts.checkpointed
+            or is_backward_node(node)
+            or takes_rng_state(node)
+            or not parts.escapes_checkpoint(node)
+        ):
+            continue
+        with graph.inserting_before(node.next):
+            twins[node] = twin = graph.node_copy(node, lambda n: twins.get(n, n) if is_view(node) else n)  # noqa: B023
+        twin.meta = {**node.meta}
+        for reader in [u for u in node.users if u in parts.backward_only or is_backward_node(u)]:
+            reader.replace_input_with(node, twin)
+    for twin in reversed(list(twins.values())):
+        if not twin.users:
+            graph.erase_node(twin)
+    return {node: twin for node, twin in twins.items() if twin.users}
+
+
+def _minimum_cut(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
+    """The early values to save so that everything in ``read`` can be had from them, at the least bytes."""
+    early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
+    relevant = _ancestors(read)
+    network = FlowNetwork()
+    source, sink = network.node(), network.node()
+    places = {n: (network.node(), network.node()) for n in early if n in relevant}
+    costs = _costs(parts, read, is_free)
+
+    def is_left(node: Node) -> bool:
+        return node in parts.checkpointed and not is_view(node) and parts.escapes_checkpoint(node)
+
+    for node, (into, out) in places.items():
+        network.edge(into, out, costs(node))
+        if node.op == "placeholder" or is_left(node) or _cannot_recompute(node, parts):
+            network.edge(source, into, INFINITE)
+        if node in read:
+            network.edge(out, sink, INFINITE)
+        for used in node.all_input_nodes:
+            network.edge(places[used][1], into, INFINITE)
+    capacity, beyond = network.min_cut(source, sink)
+    if capacity >= INFINITE:
+        return read
+    return {n for n, (into, out) in places.items() if into not in beyond and out in beyond}
+
+
+def _cannot_recompute(node: Node, parts: _JointNodes) -> bool:
+    """Whether a node may not be computed again, or has to be."""
+    return node in parts.policy_saved or (
+        node not in parts.checkpointed and not takes_rng_state(node) and bool(why_not_recomputable(node))
+    )
+
+
+def _costs(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
+    """What saving each node costs, in shares of bytes; INFINITE where it must not be saved.
+
+    Results and inputs are the caller's, who may write to them between forward and backward, as an optimizer does to parameters: they are
+    saved only where eager would have saved them too, and complain.
+    """
+    free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
+    given = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
+    eager = {view_base_node(n) for n in (*read, *given, *parts.read_by_autograd())}
+    inputs = set(parts.inputs)
+    callers = {view_base_node(r) for r in parts.results if isinstance(r, Node)} | inputs
+    written = set(parts.mutated_inputs)
+
+    def cost(node: Node) -> int:
+        value = node.meta.get("val")
+        if view_base_node(node) is not node or node in written or isinstance(value, (tuple, list)):
+            return INFINITE
+        if node in parts.checkpointed and not parts.escapes_checkpoint(node):
+            return INFINITE
+        if node.op == "get_attr":
+            return 1
+        if node in callers and not is_scalar(node):
+            if node not in eager:
+                return INFINITE
+            return (
+                1
+                if node in free
+                else num_bytes(value) * (_INPUT_BYTE_COST if node in inputs else _INTERMEDIATE_BYTE_COST)
+            )
+        return num_bytes(value) * _INTERMEDIATE_BYTE_COST
+
+    return cost
+
+
+def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
+def _unpack_saved_tuples(parts: _JointNodes, chosen: set[Node]) -> set[Node]:
+    """What must cross over so that the backward can run: constants and views of saved values are made anew there, tuples are unpacked before."""
+    saved: set[Node] = set()
+    for node in chosen:
+        if isinstance(node.meta.get("val"), (tuple, list)):
+            saved.update(u for u in node.users if u not in parts.backward_only)
+        elif node.op != "get_attr":
+            saved.add(node)
+    return saved
+
+
+def _tensors_before_scalars(parts: _JointNodes, saved: Iterable[Node]) -> list[Node]:
+    """Tensors before numbers, each in the joint graph's order."""
+    return sorted(saved, key=lambda n: (is_scalar(n), parts.order[n]))
+
+
+def _extract_forward_and_backward(
+    parts: _JointNodes, saved: list[Node], method: PartitionMethod, is_free: Sequence[bool]
+) -> PartitionedGraphs:
+    module = parts.joint.module
+    again: list[Node] = []
+    forward = _extract(module, parts.inputs, [*parts.results, *saved], _forward_effects(parts), again, is_lazy=False)
+    use_unpacked_masks(forward)
+    save_rng_states(forward)
+    again.clear()
+    backward = _extract(module, [*saved, *parts.tangents], parts.gradients, _backward_effects(parts), again)
+    recomputed = [n for n in again if n not in parts.backward_only]
+    tensors = tuple(n.name for n in saved if not is_scalar(n))
+    numbers = tuple(n.name for n in saved if is_scalar(n))
+    return PartitionedGraphs(
+        forward,
+        backward,
+        len(parts.results),
+        tensors,
+        numbers,
+        tuple(n.meta["val"] for n in parts.tangents),
+        tuple(n.name for n in parts.tangents),
+        tuple(n.meta["val"] for n in saved),
+        _with_peaks(
+            _record(parts, saved, recomputed, method, is_free), forward, backward, {n.name for n in parts.inputs}
+        ),
+    )
+
+
+def _with_peaks(
+    record: PartitionRecord, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, inputs: set[str]
+) -> PartitionRecord:
+    peaks = []
+    for half in (forward, backward):
+        callers = {n for n in half.graph.nodes if n.op == "placeholder" and n.name in inputs}
+        peaks.append(peak_bytes(half.graph, callers))
+    return replace(record, forward_peak_bytes=peaks[0], backward_peak_bytes=peaks[1])
+
+
+def inputs_unused_by_backward(halves: PartitionedGraphs) -> frozenset[str]:
+    """Names of the inputs that the backward reads neither itself nor through a view."""
+    saved = output_args(halves.forward.graph)[halves.num_results :]
+    read = {view_base_node(n).name for n in saved if isinstance(n, torch.fx.Node)}
+    return frozenset(n.name for n in halves.forward.graph.nodes if n.op == "placeholder") - read
+
+
+def _forward_effects(parts: _JointNodes) -> set[Node]:
+    """Nodes of the forward that run although nobody reads them."""
+    early = (n for n in parts.nodes[:-1] if n not in parts.backward_only and n.op != "placeholder")
+    return {n for n in early if takes_rng_state(n) or not is_removable(n)}
+
+
+def _backward_effects(parts: _JointNodes) -> set[Node]:
+    return {n for n in parts.nodes[:-1] if n in parts.backward_only and not is_removable(n) and n.op != "placeholder"}
+
+
+def _extract(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Node],
+    outputs: Sequence[Any],
+    effects: Collection[Node],
+    made: list[Node],
+    *,
+    is_lazy: bool = True,
+) -> torch.fx.GraphModule:
+    """The part of the graph between ``inputs`` and ``outputs``; nodes that it runs are appended to ``made``.
+
+    With ``is_lazy`` nodes that the backward runs anew stand right before what reads them first, so that they do not live long; else all are
+    in the order of the whole graph, as what draws random numbers or has effects must be.
+    """
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    wanted = _nodes_between(inputs, [*(o for o in outputs if isinstance(o, Node)), *effects])
+    lazy = {n for n in wanted if not is_backward_node(n)} if is_lazy else set()
+
+    def emit(last: Node) -> None:
+        todo = [last]
+        while todo:
+            node = todo[-1]
+            missing = [n for n in node.all_input_nodes if n not in copies]
+            if missing:
+                todo += reversed(missing)
+                continue
+            todo.pop()
+            if node not in copies:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+                copies[node].meta = dict(node.meta)
+                made.append(node)
+                todo += [] if is_lazy else reversed([u for u in node.users if is_ready(u)])
+
+    def is_ready(node: Node) -> bool:
+        """Whether what the backward asks for can be had now, so that what it is made from need not be kept until the end."""
+        return node in wanted and is_backward_node(node) and all(n in copies for n in node.all_input_nodes)
+
+    for node in module.graph.nodes:
+        if node in wanted and node not in lazy:
+            emit(node)
+    for node in outputs:
+        if isinstance(node, Node) and node not in copies:  # what is given may be returned as it is
+            emit(node)
+    graph.output(tuple(copies[o] if isinstance(o, Node) else o for o in outputs))
+    return torch.fx.GraphModule(module, graph)
+
+
+def _nodes_between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
+    """Nodes that must run to get from ``inputs`` to ``last``."""
+    known = set(inputs)
+    found: set[Node] = set()
+    todo = list(last)
+    while todo:
+        node = todo.pop()
+        if node in known or node in found:
+            continue
+        found.add(node)
+        todo += node.all_input_nodes
+    return found
+
+
+def _record(
+    parts: _JointNodes,
+    saved: Sequence[Node],
+    recomputed: Sequence[Node],
+    method: PartitionMethod,
+    is_free: Sequence[bool],
+) -> PartitionRecord:
+    """What is told of the cut. Memory that saved values share counts once, with the first of them."""
+    free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
+    inputs = set(parts.inputs)
+    memories = {view_base_node(n): n for n in reversed(saved)}
+    taken = {n: _bytes(memory) for memory, n in memories.items() if memory not in inputs}
+    rows = [
+        SavedValue(
+            n.name,
+            "saved",
+            taken.get(n, 0),
+            "the policy of its activation checkpoint saves it"
+            if n in parts.policy_saved
+            else _why_saved(n, inputs, free, method),
+            _traced_node_ids(n),
+        )
+        for n in saved
+    ]
+    rows += [
+        SavedValue(
+            n.name, "recomputed", 0 if _is_view_or_item(n) else _bytes(n), _why_recomputed(n), _traced_node_ids(n)
+        )
+        for n in recomputed
+    ]
+    return PartitionRecord(
+        method,
+        tuple(rows),
+        saved_bytes=sum(taken.values()),
+        saved_input_bytes=sum(map(_bytes, inputs & memories.keys())),
+        bytes_without_recompute=_default_bytes(parts),
+    )
+
+
+def _is_view_or_item(node: Node) -> bool:
+    """Whether a value is a view, or one of several that count together."""
+    return view_base_node(node) is not node or node.target is operator.getitem
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta.get("val")
+    return sum(map(num_bytes, value)) if isinstance(value, (tuple, list)) else num_bytes(value)
+
+
+def _default_bytes(parts: _JointNodes) -> int:
+    """What would be saved if nothing were computed again."""
+    return sum(_bytes(n) for n in {view_base_node(r) for r in parts.read_by_backward()} if n.op == "call_function")
+
+
+def _traced_node_ids(node: Node) -> tuple[str, ...]:
+    return provenance_of(node).nodes
+
+
+def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: PartitionMethod) -> str:
+    if node in free:
+        return "a parameter, in memory anyway"
+    if reads_rng_state(node):
+        return "the state that random numbers are drawn from again"
+    if node in inputs:
+        return "an input: saving it takes no memory of its own, and keeps it alive"
+    if is_scalar(node):
+        return "a number made of sizes"
+    if method == "default":
+        return "the backward reads it"
+    producer = node.all_input_nodes[0] if node.target.__class__.__name__ == "builtin_function_or_method" else node
+    if reason := why_not_recomputable(node) or why_not_recomputable(producer):
+        return reason
+    return "saving it takes the least memory of all that the backward could start from"
+
+
+def _why_recomputed(node: Node) -> str:
+    if takes_rng_state(node):
+        where = "" if checkpoint_of(node) is None else ": it stands in an activation checkpoint"
+        return f"drawn again from the same state of the random numbers{where}"
+    if checkpoint_of(node) is not None and not is_backward_node(node) and view_base_node(node) is node:
+        return "it stands in an activation checkpoint"
+    if view_base_node(node) is not node:
+        return "a view: making it takes no time and no memory"
+    if node.target is operator.getitem:
+        return "one of several results that are computed together"
+    if is_scalar(node):
+        return "a number made of sizes"
+    if is_backward_node(node):
+        return "only the backward needs it"
+    return "cheap to compute from what is saved"

@@ -1,0 +1,53 @@
+"""How much memory a graph needs at most while it runs operator by operator, from the sizes that it was compiled with."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Collection
+
+import torch.fx
+
+from engine.aot.partitioner.recompute import is_scalar, is_view, num_bytes, view_base_node
+
+Node = torch.fx.Node
+
+
+def peak_bytes(graph: torch.fx.Graph, callers: Collection[Node] = ()) -> int:
+    """The most bytes that are alive at once: inputs until they are read last, save those of ``callers``, which somebody else holds and pays for.
+
+    Values are let go of after their last use, as the ATen executor does; views have no memory of their own.
+    """
+    last: dict[Node, Node] = {}
+    for node in graph.nodes:
+        for read in node.all_input_nodes:
+            last[_storage_node(read)] = node
+    dying: dict[Node, list[Node]] = defaultdict(list)
+    for memory, reader in last.items():
+        if reader.op != "output" and memory not in callers:
+            dying[reader].append(memory)
+    alive = sum(_allocated_bytes(n) for n in graph.nodes if n.op == "placeholder" and n not in callers)
+    peak = alive
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            alive += _allocated_bytes(node)
+            peak = max(peak, alive)
+        alive -= sum(_allocated_bytes(n) for n in dying[node])
+        if node.op == "call_function" and _storage_node(node) is node and node not in last:
+            alive -= _allocated_bytes(node)
+    return peak
+
+
+def _storage_node(node: Node) -> Node:
+    """What holds the memory that a node's value lies in."""
+    node = view_base_node(node)
+    return _storage_node(node.all_input_nodes[0]) if node.target is operator.getitem else node
+
+
+def _allocated_bytes(node: Node) -> int:
+    if node.op == "output" or is_view(node) or is_scalar(node) or node.target is operator.getitem:
+        return 0
+    value = node.meta.get("val")
+    if value is None:
+        return 0
+    return sum(num_bytes(v) for v in value if v is not None) if isinstance(value, (tuple, list)) else num_bytes(value)

@@ -1,0 +1,88 @@
+"""Which values of a joint graph may be computed again in the backward, which may be saved, and what saving one costs."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.graph.effect_tokens import is_with_effects
+from engine.graph.passes.eliminate_dead_code import is_removable
+
+_EXPENSIVE = frozenset(
+    (
+        "mm addmm bmm baddbmm addbmm mv addmv dot linear _scaled_mm einsum matmul bilinear _trilinear convolution _convolution "
+        "cudnn_convolution mkldnn_convolution slow_conv3d _conv_depthwise2d _scaled_dot_product_flash_attention "
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+        "_scaled_dot_product_fused_attention_overrideable _flash_attention_forward _efficient_attention_forward _cdist_forward "
+        "_fft_r2c _fft_c2c _fft_c2r _cudnn_rnn mkldnn_rnn_layer _thnn_fused_lstm_cell _thnn_fused_gru_cell sort topk kthvalue median "
+        "mode unique unique_consecutive _unique2 cumsum cumprod cummax cummin logcumsumexp native_batch_norm cudnn_batch_norm "
+        "_native_batch_norm_legit_functional _batch_norm_with_update_functional scatter scatter_add scatter_reduce index_put "
+        "index_add embedding_bag _embedding_bag _ctc_loss grid_sampler_2d grid_sampler_3d upsample_bicubic2d nonzero "
+        "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d linalg_vector_norm"
+    ).split()
+)
+"""ATen operators whose work is far more than reading their arguments once."""
+
+
+def why_not_recomputable(node: torch.fx.Node) -> str:
+    """Why this node must not run a second time in the backward; empty when it may."""
+    if node.op != "call_function":
+        return ""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        if is_with_effects(node):
+            return "it has effects, which must happen once"
+        return "" if target is operator.getitem or is_scalar(node) else "it is not an operator"
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return "it draws random numbers, which must be the same in forward and backward"
+    if not is_removable(node):
+        return "it may have effects, which must happen once"
+    name = target._schema.name.partition("::")[2]
+    if target.namespace not in ("aten", "prims"):
+        return "a composite kept whole is expensive"
+    if name in _EXPENSIVE or name.startswith(("linalg_", "_linalg_", "fft_")) or "backward" in name:
+        return "it is expensive"
+    return ""
+
+
+def is_scalar(node: torch.fx.Node) -> bool:
+    """Whether a node's value is a number made of sizes."""
+    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Whether a node only sees its first argument's memory in another way: free to compute again, and of no use to save."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if not node.all_input_nodes:  # of a constant
+        return False
+    if node.target is torch.ops.aten._unsafe_view.default:
+        return True
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)
+
+
+def view_base_node(node: torch.fx.Node) -> torch.fx.Node:
+    """What a chain of views and unpackings of views starts from."""
+    while is_view(node) or (node.target is operator.getitem and is_view(node.all_input_nodes[0])):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def num_bytes(value: Any) -> int:
+    """Bytes of a tensor; symbols count with the sizes of the call that was compiled. A number counts 8."""
+    if not isinstance(value, torch.Tensor):
+        return 8
+    count = 1
+    for size in value.shape:
+        count *= _hint(size)
+    return count * value.element_size()
+
+
+def _hint(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return int(hint) if hint is not None else 4096

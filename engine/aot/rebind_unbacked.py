@@ -1,0 +1,45 @@
+"""Numbers that only the running graph knows, when the graph is traced once more: the new symbols take the place of the old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+
+_SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def has_unbacked_values(graph: torch.fx.GraphModule) -> bool:
+    """Whether a value of the traced graph has a size, or is a number, that only the running graph knows."""
+    return any(has_unbacked_symbols(n.meta.get("example_value")) for n in graph.graph.nodes)
+
+
+def rebind_unbacked(traced: Any, again: Any) -> None:
+    """Let a value's symbols as traced before mean those that it has now."""
+    for old, new in zip(_flat_scalars(traced), _flat_scalars(again), strict=False):
+        if not isinstance(old, _SYMBOLIC_TYPES) or not isinstance(new, _SYMBOLIC_TYPES):
+            continue
+        was, now = old.node.expr, new.node.expr
+        env = old.node.shape_env
+        if was != now and _is_unbacked_symbol(env, was) and _is_unbacked_symbol(env, now):
+            env._set_replacement(was, now, "traced once more")
+
+
+def _is_unbacked_symbol(env: ShapeEnv, expression: Any) -> bool:
+    return isinstance(expression, sympy.Symbol) and env.is_unbacked_symint(expression)
+
+
+def _flat_scalars(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _flat_scalars(item)
+    elif isinstance(value, torch.Tensor):
+        yield from value.shape
+    else:
+        yield value

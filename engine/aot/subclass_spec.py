@@ -1,0 +1,184 @@
+"""How a tensor subclass is taken apart into plain tensors and put together again, also where autograd looks on.
+
+The protocol is torch's for traceable wrapper subclasses (``__tensor_flatten__``, ``__tensor_unflatten__``).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map
+
+from engine.aot.exc import CannotFunctionalize
+
+
+@dataclass(frozen=True)
+class SubclassSpec:
+    """How a subclass is put together; parts that are subclasses themselves are nested."""
+
+    type: Any
+    inner_names: tuple[str, ...]
+    context: Any
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    """Numbers, or expressions over the sizes of a call's inputs: see ``at``."""
+    inner_specs: tuple[SubclassSpec | None, ...]
+    """Per name: the parts of the part, None for a plain tensor."""
+    constant_attrs: tuple[tuple[str, Any], ...] = ()
+    """What else it is made of, by name: a mesh of devices, say."""
+    is_dynamic: bool = False
+    """Whether there are symbols in its sizes, or in those of what is inside of it."""
+
+    @classmethod
+    def from_tensor(cls, name: str, whole: Any) -> SubclassSpec:
+        """How ``whole`` is put together.
+
+        Raises:
+            NotFunctional: its sizes vary, and it says more of itself than can be followed.
+        """
+        names, context = _tensor_flatten(whole)
+        varies = bool(whole._has_symbolic_sizes_strides)
+        if varies and (whole.is_nested or not all(map(_is_symbol_free, tree_leaves(context)))):
+            raise CannotFunctionalize(f"{name} is a {type(whole).__name__} whose sizes vary")
+        parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
+        tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
+        inside = tuple(cls.from_tensor(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)
+        fixed = tuple((n, p) for n, p in parts if not isinstance(p, torch.Tensor))
+        plain = tuple(n for n, _ in tensors)
+        varies = varies or any(i is not None and i.is_dynamic for i in inside)
+        return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed, varies)
+
+    def with_sizes(self, known: Mapping[sympy.Symbol, int]) -> SubclassSpec:
+        """The same with numbers for sizes, as they are in one call; ``known`` has each of ``symbols``."""
+        if not self.is_dynamic:
+            return self
+
+        def number(size: Any) -> Any:
+            return _number(size, known)
+
+        return replace(
+            self,
+            context=tree_map(number, self.context),
+            size=tuple(map(number, self.size)),
+            stride=tuple(map(number, self.stride)),
+            inner_specs=tuple(i if i is None else i.with_sizes(known) for i in self.inner_specs),
+            is_dynamic=False,
+        )
+
+    def symbols(self) -> set[sympy.Symbol]:
+        """What sizes are expressions over."""
+        sizes = [*self.size, *self.stride]
+        for leaf in tree_leaves(self.context):
+            sizes += leaf if isinstance(leaf, torch.Size) else [leaf]
+        own = {symbol for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+        return own.union(*(i.symbols() for i in self.inner_specs if i is not None))
+
+    def flatten(self, whole: Any) -> Iterator[Any]:
+        """The plain tensors inside, in order."""
+        for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
+            part = getattr(whole, name)
+            if inside is None:
+                yield part
+            else:
+                yield from inside.flatten(part)
+
+    def inner_paths(self) -> Iterator[tuple[str, ...]]:
+        """How each plain tensor is reached."""
+        for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
+            for rest in ((),) if inside is None else inside.inner_paths():
+                yield (name, *rest)
+
+    def unflatten(self, *plain: Any) -> Any:
+        """The subclass around plain tensors."""
+        return self._build(iter(plain))
+
+    def _build(self, plain: Iterator[Any]) -> Any:
+        parts = {
+            name: next(plain) if inside is None else inside._build(plain)
+            for name, inside in zip(self.inner_names, self.inner_specs, strict=True)
+        }
+        return self.type.__tensor_unflatten__(parts | dict(self.constant_attrs), self.context, self.size, self.stride)
+
+    def matches(self, value: Any) -> bool:
+        """Whether ``value`` is put together in this way, whatever its strides are."""
+        return self._matches(value, of_same_context=True)
+
+    def matches_except_context(self, value: Any) -> bool:
+        """Whether ``value`` is of the same class and sizes, and made of parts by the same names, whatever else it says of itself."""
+        return self._matches(value, of_same_context=False)
+
+    def _matches(self, value: Any, *, of_same_context: bool) -> bool:
+        if type(value) is not self.type or not _is_shape(value.shape, self.size):
+            return False
+        names, context = _tensor_flatten(value)
+        if of_same_context and context != self.context:
+            return False
+        fixed = dict(self.constant_attrs)
+        if sorted(names) != sorted((*self.inner_names, *fixed)) or any(
+            getattr(value, n) is not f for n, f in fixed.items()
+        ):
+            return False
+        pairs = zip(self.inner_names, self.inner_specs, strict=True)
+        return all(
+            not is_traceable_wrapper_subclass(getattr(value, n))
+            if i is None
+            else i._matches(getattr(value, n), of_same_context=of_same_context)
+            for n, i in pairs
+        )
+
+
+_SYMBOL_FREE_TYPES = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.SymInt,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    enum.Enum,
+)
+
+
+def _is_symbol_free(leaf: Any) -> bool:
+    """Whether no symbol can be hidden in a part of a context. What torch's ``DTensor`` hides there it does not read."""
+    return isinstance(leaf, _SYMBOL_FREE_TYPES) or type(leaf).__module__.startswith("torch.distributed.")
+
+
+def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
+    if isinstance(size, torch.Size):
+        return torch.Size([_number(s, known) for s in size])
+    if not isinstance(size, torch.SymInt):
+        return size
+    expression = size.node.expr
+    return known[expression] if isinstance(expression, sympy.Symbol) else int(expression.xreplace(known))
+
+
+def _is_shape(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether a shape is the expected one, as far as this is known without a call."""
+    if len(given) != len(expected):
+        return False
+    pairs = zip(given, expected, strict=True)
+    return all(
+        isinstance(e, torch.SymInt) if isinstance(e, torch.SymInt) != isinstance(g, torch.SymInt) else _same(g, e)
+        for g, e in pairs
+    )
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left == right if isinstance(left, int) else statically_known_true(left == right)
+
+
+def _tensor_flatten(whole: Any) -> tuple[list[str], Any]:
+    """Names of the parts, and the context that holds for the tensor whether or not it requires grad."""
+    names, context = (whole.detach() if whole.requires_grad else whole).__tensor_flatten__()
+    return names, context

@@ -1,0 +1,109 @@
+"""Makes the backward graph for a call in which gradients flow back from some results only: the rest is absent, as it is in eager.
+
+A backward is linear in its tangents, so what needs absent tangents alone is absent, and a sum with something absent is the other
+summand. Filling in zeros instead would give zeros where eager gives no gradient, and NaN where zero meets an infinite derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
+from engine.ir.aot.aot_metadata import is_same_layout, is_same_size
+
+
+class CannotSpecializeTangents(Exception):
+    """The size of an absent value, for which zeros must stand, is not known."""
+
+
+def specialize_to_defined_tangents(
+    module: torch.fx.GraphModule, absent: Collection[str], tangents: Collection[str]
+) -> Any:
+    """``module`` without the placeholders in ``absent``; gradients that nothing flows to are None.
+
+    Raises:
+        NotSeparable: zeros must be filled in instead.
+    """
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, Any] = {}
+    late: set[torch.fx.Node] = set()
+    gone: set[torch.fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and node.name in absent:
+            gone.add(node)
+        elif node.op == "output":
+            graph.output(tuple(None if o in gone or o is None else copies[o] for o in node.args[0]))
+            break
+        elif any(n in gone for n in node.all_input_nodes):
+            _copy_with_zeros(graph, node, copies, late, gone)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].meta = dict(node.meta)
+        if node.name in tangents or any(n in late for n in node.all_input_nodes):
+            late.add(node)
+    thinned = torch.fx.GraphModule(module, graph)
+    eliminate_dead_code(thinned)
+    return thinned
+
+
+def undefined_gradients(module: torch.fx.GraphModule, defined: Collection[str]) -> tuple[bool, ...]:
+    """For each gradient whether none of the ``defined`` tangents flows to it."""
+    reached: set[torch.fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.name in defined or any(n in reached for n in node.all_input_nodes):
+            reached.add(node)
+    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    return tuple(o not in reached for o in output.args[0])
+
+
+def _copy_with_zeros(
+    graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], late: set[Any], gone: set[Any]
+) -> None:
+    """Copy a node that reads something absent, unless it is absent itself: of operators that are not linear too, since autograd runs none of them."""
+    if all(n in gone or n not in late for n in node.all_input_nodes):
+        gone.add(node)
+        return
+    if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
+        left, right = node.args[:2]
+        other = right if left in gone else left
+        if isinstance(other, torch.fx.Node) and is_same_layout(other.meta["val"], node.meta["val"]):
+            copies[node] = copies[other]
+            return
+    filled = {n: copies[n] if n not in gone else _zeros(graph, n, copies) for n in node.all_input_nodes}
+    copies[node] = graph.node_copy(node, filled.__getitem__)
+    copies[node].meta = dict(node.meta)
+
+
+def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        raise CannotSpecializeTangents(node.name)
+    sizes = [size if isinstance(size, int) else _size(graph, size, copies) for size in value.shape]
+    made = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
+    with value.fake_mode:  # type: ignore[attr-defined]
+        made.meta = {"val": torch.zeros(value.shape, dtype=value.dtype, device=value.device)}
+    return made
+
+
+def _size(graph: torch.fx.Graph, size: torch.SymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+    """A node for a size that varies: a number that is there already, or the size of a tensor that is.
+
+    Raises:
+        NotSeparable: nothing tells it.
+    """
+    for copy in copies.values():
+        value = copy.meta.get("val")
+        if isinstance(value, torch.SymInt) and is_same_size(value, size):
+            return copy  # type: ignore[no-any-return]
+    for copy in reversed(list(copies.values())):  # rather not something saved, which may have been written to
+        value = copy.meta.get("val")
+        for dim, other in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if is_same_size(other, size):
+                made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
+                made.meta = {"val": size}
+                return made
+    raise CannotSpecializeTangents(str(size))

@@ -1,0 +1,79 @@
+"""Version counters of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.storage_geometry import storage_id
+from engine.ir.traced_frame import GraphInput
+
+
+def write_count(fake: torch.Tensor) -> int:
+    """How often traced code wrote to the tensor's memory in place."""
+    return 0 if fake.is_inference() else fake._version
+
+
+def shares_version_counter(base: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Whether two tensors over one memory count their writes together (``detach``) or apart (``data``): tried out, and put back."""
+    if base.is_inference() or fake.is_inference():
+        return True
+    if storage_id(base) != storage_id(fake):
+        return False
+    before, other = base._version, fake._version
+    set_version = torch._C._autograd._unsafe_set_version_counter
+    set_version((base,), (before + 1000,))
+    together = fake._version != other
+    set_version((base,), (before,))
+    return together
+
+
+set_version_counter: Any = torch._C._autograd._unsafe_set_version_counter
+"""Sets the version counters of a tuple of tensors: a functional graph writes nothing in place, its caller sees what eager counts."""
+
+
+def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """How often each version counter is moved on: (a member that has it, by how much).
+
+    Counters that the traced code takes for two may be one in a later call: then it is moved on twice, as in eager.
+
+    Raises:
+        NotFunctional: what the traced code takes for one counter are two.
+    """
+    apart: list[list[int]] = []
+    for m in members:
+        known = next((g for g in apart if _shares_counter(inputs, m, g[0])), None)
+        if known is None:
+            apart.append([m])
+        else:
+            known.append(m)
+    found = []
+    for group in apart:
+        writes = max(input_write_count(inputs[m]) for m in group)
+        for m in group[1:]:
+            if writes and not shares_version_counter(inputs[group[0]].example_value, inputs[m].example_value):
+                names = f"{inputs[group[0]].name} and {inputs[m].name}"
+                raise CannotFunctionalize(f"{names} share memory but no version counter, and one of them is written to")
+        found.append((group[0], writes))
+    return tuple(found)
+
+
+def _shares_counter(inputs: Sequence[GraphInput], m: int, n: int) -> bool:
+    return m == n or shares_version_counter(inputs[m].fake, inputs[n].fake)
+
+
+def has_version_counter(i: GraphInput) -> bool:
+    return not i.fake.is_inference() and not i.example_value.is_inference()
+
+
+def input_write_count(i: GraphInput) -> int:
+    return write_count(i.fake) - i.initial_version
+
+
+def version_or_zero(t: torch.Tensor) -> int:
+    """How often a tensor was written to; inference tensors do not count."""
+    return 0 if t.is_inference() else t._version

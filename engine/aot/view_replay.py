@@ -1,0 +1,168 @@
+"""How one tensor sees the memory of another: storages, offsets, and the view to be made again at run time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.version_counters import shares_version_counter
+from engine.ir.aot.aot_metadata import CreationGradMode, DetachKind, IntOrSymInt, ViewSpec, is_same_size
+
+
+def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> ViewSpec:
+    """How ``fake`` sees what ``base`` sees, made again by a call ``in_grad_mode`` or without gradients.
+
+    Raises:
+        NotFunctional: no view can be made from the outside that does so.
+    """
+    view = _view_geometry(name, base, fake)
+    if not fake._is_view() or fake.is_inference():
+        return view
+    history = view_grad_fn(name, fake) if base.requires_grad else None
+    if history is not None and _crosses_no_grad_view(history, view_grad_fn(name, base)):
+        raise CannotFunctionalize(f"{name} is a view of a view that was made under no_grad")
+    is_unseen = base.requires_grad and history is None
+    return replace(
+        view,
+        made_without_grad=is_unseen,
+        is_from_custom_function=_creation_meta(fake) == _CUSTOM_FUNCTION_VIEW
+        and _creation_meta(base) != _CUSTOM_FUNCTION_VIEW,
+        is_multi_output=_becomes_multi_output_view(base, fake),
+        creation_grad_mode="" if is_unseen else _grad_mode_at_creation(base, fake, in_grad_mode=in_grad_mode),
+    )
+
+
+_CreationMeta: Any = torch._C._autograd.CreationMeta
+
+
+_CUSTOM_FUNCTION_VIEW = _CreationMeta.IN_CUSTOM_FUNCTION
+
+
+def _creation_meta(t: torch.Tensor) -> Any:
+    return torch._C._autograd._get_creation_meta(t) if t._is_view() and not t.is_inference() else _CreationMeta.DEFAULT
+
+
+def creation_meta(t: torch.Tensor) -> str:
+    """How autograd remembers that a view was made, which decides what may be done to it."""
+    return str(_creation_meta(t))
+
+
+def _crosses_no_grad_view(history: Any, last: Any) -> bool:
+    """Whether gradients that flow from here, and not through ``last``, end where a view was made under ``no_grad``."""
+    while history is not last and history.next_functions:
+        onwards = [n for n, _ in history.next_functions if n is not None]
+        if not onwards:
+            return True
+        history = onwards[0]
+    return False
+
+
+def _grad_mode_at_creation(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> CreationGradMode:
+    """The grad mode that a view was made in, where that is not the mode of the call."""
+    made, whole = _creation_meta(fake), _creation_meta(base)
+    if made == _CreationMeta.NO_GRAD_MODE and in_grad_mode and whole != made:
+        return "no_grad"
+    return "enable_grad" if made == _CreationMeta.DEFAULT and not in_grad_mode else ""
+
+
+def view_grad_fn(name: str, fake: torch.Tensor) -> Any:
+    """What autograd made a view by; None for a view made under ``no_grad``.
+
+    Raises:
+        NotFunctional: its history was spoilt, and eager says so whenever it is asked for.
+    """
+    try:
+        return fake.grad_fn
+    except RuntimeError as error:
+        raise CannotFunctionalize(f"{name} is a view whose history is spoilt by a change in place") from error
+
+
+def is_view_from_custom_function(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
+    """Whether the user's own autograd function, whose backward says what gradients are, made a view of ``base``, or what it is a view of."""
+    if fake.is_inference() or not fake._is_view():
+        return False
+    node: Any = view_grad_fn("a view", fake)
+    last = None if base is None else view_grad_fn("a view", base)
+    while node is not None and node is not last:
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
+
+
+def _becomes_multi_output_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Whether it is what was done to ``base`` that makes a view one of several: what ``base`` is itself, its views inherit."""
+    if not _is_multi_output_view(fake):
+        return False
+    if not base._is_view() or not _is_multi_output_view(base):
+        return True
+    node: Any = fake.grad_fn
+    while node is not None and node is not base.grad_fn:
+        if len(node._input_metadata) > 1:
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
+
+
+def _is_multi_output_view(fake: torch.Tensor) -> bool:
+    return bool(_creation_meta(fake) == _CreationMeta.MULTI_OUTPUT_NODE)
+
+
+def _view_geometry(name: str, base: torch.Tensor, fake: torch.Tensor) -> ViewSpec:
+    detached: DetachKind = "" if fake._is_view() else "detach" if shares_version_counter(base, fake) else "data"
+    sizes, strides = tuple(fake.shape), tuple(fake.stride())
+    flips = _lazy_conj_neg(base, fake)
+    ratio, rest = divmod(base.element_size(), fake.element_size())
+    if base.dtype != fake.dtype and base.element_size() != fake.element_size():
+        if rest and fake.element_size() % base.element_size():
+            raise CannotFunctionalize(f"{name} sees its memory as elements of another width")
+        return ViewSpec(
+            sizes,
+            strides,
+            _offset_in_view_dtype(name, base, fake, ratio),
+            detached,
+            fake.dtype,
+            _reach(base, name),
+            flips,
+        )
+    offset = fake.storage_offset() - base.storage_offset()
+    dtype = None if base.dtype == fake.dtype else fake.dtype
+    plain = dtype is None and is_same_size(offset, 0) and _is_contiguous(base) and _is_contiguous(fake)
+    return ViewSpec(
+        sizes, strides, offset, detached, dtype, None, flips, plain and is_same_size(base.numel(), fake.numel())
+    )
+
+
+def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, ratio: int) -> IntOrSymInt:
+    start = base.storage_offset()
+    if ratio:
+        return fake.storage_offset() - start * ratio
+    per = fake.element_size() // base.element_size()
+    if not isinstance(start, int) or start % per:
+        raise CannotFunctionalize(f"{name} sees its memory as wider elements that do not start where it does")
+    return fake.storage_offset() - start // per
+
+
+def _reach(t: torch.Tensor, name: str) -> int:
+    sizes = [*t.shape, *t.stride()]
+    if not all(isinstance(s, int) for s in sizes):
+        raise CannotFunctionalize(f"{name} sees memory of a size that varies as elements of another width")
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+
+
+def _is_contiguous(t: torch.Tensor) -> bool:
+    """Whether the elements lie one after another, asking for no guard."""
+    expected: Any = 1
+    for n, s in zip(reversed(t.shape), reversed(t.stride()), strict=True):
+        if not is_same_size(s, expected):
+            return False
+        expected = expected * n
+    return True
+
+
+def _lazy_conj_neg(base: torch.Tensor, fake: torch.Tensor) -> tuple[str, ...]:
+    conj = ("conj",) if base.is_conj() != fake.is_conj() else ()
+    return (*conj, "neg") if base.is_neg() != fake.is_neg() else conj

@@ -1,0 +1,98 @@
+"""Holds each call against what was compiled for it, where ``engine.config.debug_assertions`` asks for that: guards that lie show here.
+
+The idea of asserting that no input requires a gradient, or is passed twice, unbeknown to the compiled code is torch's (AOTAutograd).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.aot.version_counters import write_count
+from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.errors import DebugAssertionError
+from engine.options import config
+from engine.records.aot import WrapperAction
+
+NAME = "debug assertions"
+
+
+@dataclass(frozen=True)
+class ExpectedInput:
+    """What one tensor was when the call was compiled. Sizes and strides are None where they are symbols."""
+
+    name: str
+    dtype: torch.dtype
+    requires_grad: bool
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+    first_duplicate: int
+    """Position of the first input that was the same tensor: its own where none was."""
+    is_mutated: bool
+    """Then another input may not come to be the same tensor."""
+
+
+def pre_compile(call: TracedCall) -> PreCompileResult | None:
+    """Note what is to be asserted; None where nobody asked."""
+    if not config.debug_assertions:
+        return None
+    first: dict[int, int] = {}
+    expected: list[ExpectedInput | None] = []
+    for n, i in enumerate(call.inputs):
+        if not isinstance(i.example_value, torch.Tensor) or i.example_value.layout != torch.strided:
+            expected.append(None)
+            continue
+        sizes, strides = (
+            tuple(int(r) if isinstance(f, int) and f == r else None for r, f in zip(real, fake, strict=False))
+            for real, fake in ((i.example_value.shape, i.fake.shape), (i.example_value.stride(), i.fake.stride()))
+        )
+        same = first.setdefault(id(i.example_value), n)
+        is_written = i.fake.is_inference() or write_count(i.fake) != i.initial_version
+        expected.append(
+            ExpectedInput(
+                i.name, i.example_value.dtype, i.example_value.requires_grad, sizes, strides, same, is_written
+            )
+        )
+    why = "asked for by engine.config.debug_assertions"
+    actions = tuple(WrapperAction(e.name, "held against what was compiled for", why) for e in expected if e is not None)
+    return PreCompileResult(call, actions, tuple(expected))
+
+
+def post_compile(change: PreCompileResult, run: Run) -> Run:
+    """Asserts, then runs."""
+    expected: tuple[ExpectedInput | None, ...] = change.runtime_metadata
+    if not change.actions:
+        return run
+
+    def call(*inputs: Any) -> Any:
+        for fault in _violations(expected, inputs):
+            raise DebugAssertionError(fault)
+        return run(*inputs)
+
+    return call
+
+
+def _violations(expected: tuple[ExpectedInput | None, ...], inputs: tuple[Any, ...]) -> Iterator[str]:
+    first: dict[int, int] = {}
+    for n, (e, value) in enumerate(zip(expected, inputs, strict=True)):
+        if e is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            yield f"{e.name} was a tensor and is a {type(value).__name__}"
+            continue
+        if value.dtype != e.dtype:
+            yield f"{e.name} was of type {e.dtype} and is of type {value.dtype}"
+        if value.requires_grad != e.requires_grad:
+            yield f"{e.name} {'needed' if e.requires_grad else 'needed no'} gradient, which is no longer so"
+        for word, known, found in (("sizes", e.sizes, value.shape), ("strides", e.strides, value.stride())):
+            if len(known) != len(found) or any(k not in (None, f) for k, f in zip(known, found, strict=False)):
+                yield f"{e.name} has other {word}"
+        place = first.setdefault(id(value), n)
+        if e.first_duplicate not in (n, place):
+            yield f"{e.name} is no longer the same tensor as another input"
+        other = expected[place]
+        if other is not None and other.first_duplicate != e.first_duplicate and (e.is_mutated or other.is_mutated):
+            yield f"{e.name} is the same tensor as {other.name}, and one of them is written to"

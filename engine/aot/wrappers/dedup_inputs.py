@@ -1,0 +1,64 @@
+"""Passes a tensor that several inputs are only once, so that what is written through one of them is seen through the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.wrappers.base import PreCompileResult, TracedCall
+from engine.aot.wrappers.codegen import WrapperCode, compose_inner_wrappers
+from engine.aot.wrappers.replace_placeholders import replace_placeholders
+from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo
+from engine.ir.guards.aliasing import SameObject
+from engine.records.aot import WrapperAction
+
+NAME = "duplicate arguments"
+
+
+@dataclass(frozen=True)
+class DedupMetadata:
+    """``kept[n]`` is the first input that is the same tensor as input ``n``; ``results`` how many outputs there are."""
+
+    first_occurrence: tuple[int, ...]
+    num_outputs: int
+
+
+def pre_compile(call: TracedCall) -> PreCompileResult | None:
+    """Leave out every input that is the same object as an earlier one; None when there is none."""
+    kept = _first_occurrences(call)
+    if all(n == k for n, k in enumerate(kept)):
+        return None
+
+    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+        return copy.node_copy(node) if kept[n] == n else known[placeholders[kept[n]]]
+
+    placeholders = [n for n in call.graph.graph.nodes if n.op == "placeholder"]
+    graph = replace_placeholders(call.graph, place)
+    twice = [(call.inputs[n], call.inputs[k]) for n, k in enumerate(kept) if n != k]
+    why = "one tensor: what is written through one must show in the other"
+    actions = tuple(WrapperAction(i.name, f"passed as {k.name}", why) for i, k in twice)
+    guards = tuple(SameObject(i.source, k.source, expect_same=True) for i, k in twice if i.source != k.source)
+    returned = next(n for n in reversed(call.graph.graph.nodes) if n.op == "output").args[0]
+    inputs = tuple(i for n, i in enumerate(call.inputs) if kept[n] == n)
+    return PreCompileResult(TracedCall(graph, inputs), actions, DedupMetadata(kept, len(returned)), guards)
+
+
+def _first_occurrences(call: TracedCall) -> tuple[int, ...]:
+    first: dict[int, int] = {}
+    return tuple(
+        first.setdefault(id(i.example_value), n) if isinstance(i.example_value, torch.Tensor) else n
+        for n, i in enumerate(call.inputs)
+    )
+
+
+def post_compile(change: PreCompileResult, run: Any) -> Any:
+    """Calls with the first of each."""
+    plan: DedupMetadata = change.runtime_metadata
+    inputs = tuple(InputAliasInfo(f"i{n}") for n in range(len(plan.first_occurrence)))
+    outputs = tuple(OutputAliasInfo(f"r{n}", "result", n) for n in range(plan.num_outputs))
+    arguments = tuple(f"i{n}" for n, k in enumerate(plan.first_occurrence) if n == k)
+    layer = WrapperCode(graph_arguments=arguments, output_exprs=tuple(f"r{n}" for n in range(plan.num_outputs)))
+    return compose_inner_wrappers(run, AotMetadata(inputs, outputs, plan.num_outputs), (layer,))

@@ -1,0 +1,165 @@
+"""Runs a training call a second time as traced, under eager autograd, where its gradients are to be differentiated themselves.
+
+The idea of running a forward again with the random state that it had is from checkpointing (Chen et al., 2016).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.aot.joint import JointGraph
+from engine.aot.node_properties import output_args
+from engine.graph.functionalize_rng import is_random, with_rng_states
+
+AutocastState = tuple[str, bool, torch.dtype]
+
+
+class DoubleBackwardUnsupported(Exception):
+    """A call cannot be run again; the text says why."""
+
+
+@dataclass
+class EagerRerun:
+    """What is needed to run a call again: ``nodes`` names, for each differentiable result, the node of the traced graph that makes it.
+
+    ``devices`` are those whose random numbers the call draws; ``autocast`` is what was on when the call was compiled, which guards hold to.
+    """
+
+    graph: torch.fx.GraphModule
+    output_nodes: tuple[str | None, ...]
+    grad_inputs: tuple[int, ...]
+    mutated_inputs: frozenset[int]
+    """Inputs that the call writes to, and whose old contents count for nothing but their new ones."""
+    rng_devices: tuple[str, ...] = ()
+    autocast: tuple[AutocastState, ...] = ()
+    why_unsupported: str = ""
+    """Why it cannot be done for any call; empty when it can."""
+    _cached_output_graph: torch.fx.GraphModule | None = field(default=None, repr=False)
+
+    def gradients(
+        self, inputs: Sequence[Any], versions: Sequence[int], random: Sequence[torch.Tensor], tangents: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Gradients of the inputs that need one, connected to the inputs and the tangents in autograd's graph.
+
+        Raises:
+            NotAgain: the call cannot be run as it was.
+        """
+        if self.why_unsupported:
+            raise DoubleBackwardUnsupported(self.why_unsupported)
+        for n, version in enumerate(versions):
+            if n not in self.mutated_inputs and isinstance(inputs[n], torch.Tensor) and inputs[n]._version != version:
+                raise DoubleBackwardUnsupported("an input was modified by an in-place operation since")
+        wanted = [n for n, t in enumerate(tangents) if t is not None]
+        if any(self.output_nodes[n] is None for n in wanted):
+            raise DoubleBackwardUnsupported(
+                "a gradient comes back through an input that was written to, or a view that an operator made"
+            )
+        given = [self._rerun_input(n, i) for n, i in enumerate(inputs)]
+        with self._restored_state(random):
+            graph = self._output_graph()
+            made = type(graph).forward(graph, *given)
+        sources = [given[n] for n in self.grad_inputs]
+        outputs = [made[n] for n in wanted]
+        if not outputs:
+            return [None] * len(sources)
+        return torch.autograd.grad(
+            outputs, sources, [tangents[n] for n in wanted], create_graph=True, allow_unused=True
+        )
+
+    def _rerun_input(self, position: int, value: Any) -> Any:
+        """An input of the second run: apart from others' histories, and free to be written to."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if position in self.grad_inputs:  # by now it may be told not to need a gradient any more
+            return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
+        return value.detach().clone() if position in self.mutated_inputs else value.detach()
+
+    @contextlib.contextmanager
+    def _restored_state(self, random: Sequence[torch.Tensor]) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for device, enabled, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(with_rng_states(self.rng_devices, random))
+            yield
+
+    def _output_graph(self) -> torch.fx.GraphModule:
+        if self._cached_output_graph is None:
+            graph = torch.fx.Graph()
+            copies: dict[torch.fx.Node, torch.fx.Node] = {}
+            graph.graph_copy(self.graph.graph, copies)
+            by_name = {old.name: new for old, new in copies.items()}
+            graph.output(tuple(None if name is None else by_name[name] for name in self.output_nodes))
+            self._cached_output_graph = torch.fx.GraphModule(self.graph, graph)
+        return self._cached_output_graph
+
+
+def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRerun:
+    """How to run calls of ``graph`` again, whose joint graph is given."""
+    plan = joint.metadata
+    makers = {id(n.meta["example_value"]): n.name for n in graph.graph.nodes if "example_value" in n.meta}
+    whole = {k: makers.get(id(fake)) for fake, k in joint.result_fakes}
+    written = frozenset(
+        n for n, i in enumerate(plan.inputs) if i.is_mutated or i.new_layout is not None or i.version_bumps
+    )
+    counted = next((plan.inputs[n].name for n in sorted(written) if not _only_feeds_mutations(joint, n)), None)
+    return EagerRerun(
+        graph,
+        tuple(whole.get(k) for k in joint.differentiable_results),
+        joint.grad_inputs,
+        written,
+        rng_devices_of(joint.inputs) if any(map(is_random, joint.module.graph.nodes)) else (),
+        current_autocast(),
+        "" if counted is None else f"what {counted} held before the call wrote to it is gone",
+    )
+
+
+def _only_feeds_mutations(joint: JointGraph, position: int) -> bool:
+    """Whether nothing but new contents of written inputs depends on what this one held."""
+    i = joint.metadata.inputs[position]
+    if position in joint.grad_inputs or i.new_layout is not None or i.result_index in joint.differentiable_results:
+        return False
+    contents = {o.result_index for o in joint.metadata.inputs if o.is_mutated}
+    returned = output_args(joint.module.graph)
+    placeholder = [n for n in joint.module.graph.nodes if n.op == "placeholder"][position]
+    reached = {placeholder}
+    todo = [placeholder]
+    while todo:
+        for user in todo.pop().users:
+            if user not in reached and not _uses_batch_stats(user, reached):
+                reached.add(user)
+                todo.append(user)
+    return not any(n in reached for k, n in enumerate(returned) if k not in contents and isinstance(n, torch.fx.Node))
+
+
+def _uses_batch_stats(node: torch.fx.Node, reached: set[torch.fx.Node]) -> bool:
+    """Whether a node is a batch norm's result that depends on what was reached only by name: running statistics, while it trains."""
+    aten = torch.ops.aten
+    if node.target is aten.native_batch_norm_backward.default:
+        return node.args[7] is True and _reached_only_as_running_stats(node, 3, reached)
+    norm = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(norm, torch.fx.Node) or norm.target is not aten._native_batch_norm_legit_functional.default:
+        return False
+    return node.args[1] in (0, 1, 2) and norm.args[5] is True and _reached_only_as_running_stats(norm, 3, reached)
+
+
+def _reached_only_as_running_stats(node: torch.fx.Node, first: int, reached: set[torch.fx.Node]) -> bool:
+    return all(n not in reached or k in (first, first + 1) for k, n in enumerate(node.args))
+
+
+def rng_devices_of(inputs: Sequence[Any]) -> tuple[str, ...]:
+    """The devices that a call with these inputs may draw random numbers on."""
+    found = {str(v.device) for v in inputs if isinstance(v, torch.Tensor)}
+    return tuple(sorted({"cpu", *(d for d in found if d.startswith("cuda"))}))
+
+
+def current_autocast() -> tuple[AutocastState, ...]:
+    """What autocast is set to."""
+    return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda"))

@@ -1,0 +1,57 @@
+"""Tells which operators have effects, in the order that they keep: nothing is left out, doubled, or moved past another one.
+
+Operators that are there for their effects alone hand tokens to each other (``engine.graph.effect_tokens``); others may have effects as well, and a check of
+both halves sees to their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch.fx
+
+from engine.aot.wrappers.codegen import WrapperCode
+from engine.graph.functionalize_rng import is_random
+from engine.graph.passes.eliminate_dead_code import is_removable
+from engine.graph.verify import GraphVerificationError
+from engine.ir.aot.aot_metadata import AotMetadata
+from engine.records.aot import WrapperAction
+
+NAME = "effects in order"
+
+
+def has_effects(node: torch.fx.Node) -> bool:
+    """Whether an operator may do more than give results and draw random numbers."""
+    return node.op == "call_function" and not is_removable(node) and not is_random(node)
+
+
+def effectful_ops(module: torch.fx.GraphModule) -> tuple[str, ...]:
+    """Names of the operators with effects, in order."""
+    return tuple(n.name for n in module.graph.nodes if has_effects(n))
+
+
+def check_effect_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.GraphModule], title: str) -> None:
+    """Hold that the halves of a graph together have its effects, each once, and each half in the graph's order.
+
+    Raises:
+        IllegalGraph: they have not.
+    """
+    known = effectful_ops(whole)
+    found = [effectful_ops(half) for half in halves]
+    in_order = all(list(names) == [n for n in known if n in names] for names in found)
+    if not in_order or sorted(known) != sorted(n for names in found for n in names):
+        raise GraphVerificationError(title, ("its halves do not have its effects in its order",))
+
+
+def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
+    """One action an operator."""
+    count = len(plan.effectful_ops)
+    why = "it may have effects: they happen once, and in the order of the code"
+    return tuple(
+        WrapperAction(name, f"kept in place {n + 1} of {count}", why) for n, name in enumerate(plan.effectful_ops)
+    )
+
+
+def post_compile(plan: AotMetadata) -> WrapperCode:
+    """Nothing is to be done when the call runs."""
+    return WrapperCode()

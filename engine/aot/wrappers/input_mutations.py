@@ -1,0 +1,67 @@
+"""Gives written inputs their new contents, layouts and version counters, where the user's code had changed them in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.aot.version_counters import set_version_counter
+from engine.aot.wrappers.codegen import WrapperCode
+from engine.aot.wrappers.size_codegen import offset_expr, sizes_expr, symbol_reads
+from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, view_sizes
+from engine.records.aot import WrapperAction
+
+NAME = "input mutation"
+
+
+def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
+    """One action for each change of an input."""
+    return tuple(action for i in plan.inputs for action in _actions(i))
+
+
+def _actions(i: InputAliasInfo) -> list[WrapperAction]:
+    found = []
+    if i.new_layout is not None:
+        why = "the functional graph sees the layout that it came with"
+        found.append(WrapperAction(i.name, f"given the sizes {sizes_expr(i.new_layout.sizes)}", why))
+    if i.is_mutated:
+        why = "the functional graph returns its new contents instead of writing in place"
+        found.append(
+            WrapperAction(
+                i.name, "copied back unseen by autograd" if i.mutation_hidden_from_autograd else "copied back", why
+            )
+        )
+    if not _version_matches_eager(i):
+        why = "saved tensors and views compare version counters: they must be what eager's are"
+        found.append(WrapperAction(i.name, f"version counted on by {i.version_bumps}", why))
+    return found
+
+
+def _version_matches_eager(i: InputAliasInfo) -> bool:
+    """Whether what is done to the input moves its version counter on just as eager does."""
+    return not i.has_version_counter or (i.version_bumps == i.is_mutated and i.new_layout is None)
+
+
+def post_compile(plan: AotMetadata) -> WrapperCode:
+    """A ``copy_`` for a written input, an ``as_strided_`` for one with another layout, and the version counter where that is not all."""
+    names: dict[str, Any] = {}
+    before = [*symbol_reads(plan, view_sizes(i.new_layout for i in plan.inputs))]
+    after: list[str] = []
+    for n, i in enumerate(plan.inputs):
+        if not _version_matches_eager(i):
+            names["set_version"] = set_version_counter
+            before.append(f"c{n} = i{n}._version")
+        if i.is_mutated:
+            copy = f"i{n}.copy_(r{i.result_index})"
+            after += ["with no_grad():", f"    {copy}"] if i.mutation_hidden_from_autograd else [copy]
+        if i.mutation_hidden_from_autograd:
+            names["no_grad"] = torch.no_grad
+        if i.new_layout is not None:
+            layout = f"{sizes_expr(i.new_layout.sizes)}, {sizes_expr(i.new_layout.strides)}"
+            after.append(f"i{n}.as_strided_({layout}, {offset_expr(f'i{n}', i.new_layout.offset)})")
+    counted = sorted((i.version_bumps, n) for n, i in enumerate(plan.inputs) if not _version_matches_eager(i))
+    after += [f"set_version((i{n},), (c{n} + {writes},))" for writes, n in counted]
+    # A view that is given another layout later (``.data =``) would be found to see other elements of its base.
+    after += [f"i{n}.grad_fn" for n, i in enumerate(plan.inputs) if i.regenerates_grad_fn]
+    return WrapperCode(before=tuple(before), after=tuple(after), namespace=names)

@@ -1,0 +1,436 @@
+"""The backward half of a compiled call: compiled when it is first needed, and again for calls in which some gradients are absent."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx
+from torch.autograd.function import BackwardCFunction
+
+from engine.aot.autograd_metadata import AutogradMetadata, TangentLayout
+from engine.aot.saved_tensors import (
+    ALREADY_FREED_MESSAGE,
+    CAN_UNPACK_SINGLE,
+    TangentSet,
+    retain_tensors,
+    share_saved_values,
+    tangent_dependencies,
+    unpack_saved_tensor,
+)
+from engine.aot.undefined_tangents import CannotSpecializeTangents, specialize_to_defined_tangents, undefined_gradients
+from engine.aot.wrappers.double_backward import DoubleBackwardUnsupported, EagerRerun
+from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
+from engine.aot.wrappers.value_probe import ProbedCall, ValueProbe
+
+Run = Callable[..., Any]
+Compile = Callable[[torch.fx.GraphModule], Run]
+
+_SINGLE_TANGENT: TangentSet = frozenset((0,))
+_is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+_retains_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+
+_DOUBLE_BACKWARD_MESSAGE = (
+    "engine.compile cannot differentiate the gradient of this compiled graph once more: {}. "
+    "Compile with backend='eager', or leave this part uncompiled (engine.disable)."
+)
+
+
+@dataclass(frozen=True)
+class _TangentVariant:
+    """A backward for calls in which some tangents are absent."""
+
+    run: Run
+    fills_zeros: bool
+    """Whether ``run`` wants zeros for what is absent; else it wants only what is there."""
+    undefined_grads: tuple[bool, ...] = ()
+    """For each gradient whether nothing flows to it, where zeros were filled in."""
+    saved_used: frozenset[int] | None = None
+    """Positions of what is saved that ``run`` reads, and is given; None for all."""
+
+
+@dataclass(frozen=True)
+class BackwardProbe:
+    """Who notes what a backward is given and returns, and what its gradients are called."""
+
+    probe: ValueProbe
+    gradients: tuple[str, ...]
+
+    def wrap(self, mark: ProbedCall, run: Run, given: Sequence[str]) -> Run:
+        """A run that is noted; ``given`` are the names of the values that it is called with."""
+        return lambda values: self.probe.run_backward(mark, run, given, self.gradients, values)
+
+
+@dataclass
+class LazyBackward:
+    """The backward half of one compiled graph: compiled at its first call, in the contexts that the forward was compiled in.
+
+    Called with the autograd node, what was saved, and a tangent or None for each differentiable result; returns gradients.
+    """
+
+    graph: torch.fx.GraphModule
+    metadata: AutogradMetadata
+    compile: Compile
+    """Makes a backward graph runnable: ``run(values) -> tuple``, which empties the list that it is given."""
+    compile_to_aten: Compile
+    """The same, for tangents that compiled code does not know."""
+    rerun: EagerRerun
+    """For gradients that are to be differentiated themselves."""
+    probe: BackwardProbe | None = None
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _all_defined: Run | None = None
+    _all_defined_aten: Run | None = None
+    _variants: dict[tuple[TangentSet, bool], _TangentVariant] = field(default_factory=dict)
+    _dependencies: frozenset[TangentSet] | None = None
+    _still_needed: dict[TangentSet, frozenset[int] | None] = field(default_factory=dict)
+    """What is still to be read after gradients of some tangents have flown; None for nothing."""
+
+    def __call__(
+        self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout]
+    ) -> Sequence[Any]:
+        """The gradients of the inputs that need one, in their order. Saved tensors are let go of unless the graph is retained."""
+        there = self._defined_tangents(ctx, tangents) if self.metadata.tracks_freed_tangents else _SINGLE_TANGENT
+        if torch.is_grad_enabled():
+            return self._double_backward(ctx, values, tangents, layouts, there)
+        wanted: Sequence[Any] = self.metadata.tangent_layouts
+        if layouts:
+            free = iter(layouts)
+            wanted = [known or next(free) for known in wanted]
+        is_absent = is_foreign = False
+        for n, (size, stride) in enumerate(wanted):
+            tangent = tangents[n]
+            if tangent is None:
+                is_absent = True
+            elif _is_unsupported_tangent(tangent):
+                is_foreign = True
+            elif tangent.stride() != stride or tangent.is_conj() or tangent.is_neg():
+                tangents[n] = match_tangent_layout(tangent.resolve_conj().resolve_neg(), size, stride)
+        run = self._compile_all_defined_aten() if is_foreign else self._all_defined or self._compile_all_defined()
+        variant = self._variant(there, is_foreign=is_foreign) if is_absent else None
+        names = () if self.probe is None else self._value_names(tangents, variant)
+        if variant is not None:
+            run = variant.run
+            if variant.saved_used is not None:
+                values[:] = [v for n, v in enumerate(values) if n in variant.saved_used]
+            tangents[:] = (
+                self._fill_zeros(tangents, wanted) if variant.fills_zeros else [t for t in tangents if t is not None]
+            )
+        if self.probe is not None and ctx.mark is not None:
+            run = self.probe.wrap(ctx.mark, run, names)
+        values += tangents
+        tangents.clear()
+        inputs: Sequence[Any] = () if variant is None else ctx.inputs
+        self._release_saved(ctx, there)
+        if torch._C._is_any_autocast_enabled():
+            with torch._C._DisableAutocast():
+                found: Sequence[Any] = run(values)
+        else:
+            found = run(values)
+        if variant is None:
+            return found
+        if variant.undefined_grads:
+            found = [None if nothing else g for g, nothing in zip(found, variant.undefined_grads, strict=True)]
+        if _is_autograd_node(ctx):
+            suppress_undefined_grad_hooks(self._inputs_without_grad(inputs, found))
+        return found
+
+    def on_all_undefined(self, ctx: Any) -> None:
+        """A backward that brings nothing: eager's nodes would not run, and would go on holding what they saved."""
+        if not _is_autograd_node(ctx):
+            return
+        suppress_undefined_grad_hooks(
+            self._inputs_without_grad(getattr(ctx, "inputs", ()), [None] * len(self.metadata.grad_inputs))
+        )
+        if self.metadata.num_saved_tensors and not _retains_graph():  # autograd frees what the node saved
+            is_used = self.metadata.tracks_freed_tangents and ctx.freed
+            self._retain(
+                ctx, self._saved_needed_after(ctx.freed) if is_used else range(self.metadata.num_saved_tensors)
+            )
+
+    def unpack_retained(self, ctx: Any) -> Sequence[torch.Tensor]:
+        """The saved tensors of a call that a backward came by without bringing anything."""
+        return [ctx.held.unpack(n) for n in range(self.metadata.num_saved_tensors)]
+
+    def _retain(self, ctx: Any, left: Collection[int] | None) -> None:
+        """Keep what of the saved tensors is ``left``, when autograd lets go of all; None for nothing."""
+        own = self.metadata.saved_results
+        read = partial(unpack_saved_tensor, ctx, returned=own) if ctx.held is None else ctx.held.unpack
+        ctx.held = None if left is None else retain_tensors(read, left, own)
+
+    def _inputs_without_grad(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> Iterator[torch.Tensor]:
+        for n, gradient in zip(self.metadata.grad_inputs, gradients, strict=True):
+            held = inputs[n] if gradient is None and inputs else None
+            value = held() if isinstance(held, weakref.ref) else held
+            if isinstance(value, torch.Tensor):
+                yield value
+
+    def through_aten(self) -> LazyBackward:
+        """The same through ATen, with nothing compiled yet."""
+        return LazyBackward(self.graph, self.metadata, self.compile_to_aten, self.compile_to_aten, self.rerun)
+
+    def unpack_saved(self, ctx: Any, tangents: Sequence[Any]) -> Sequence[Any]:
+        """The saved tensors for a call in which some tangents are absent; None for those that the others do not need.
+
+        As in eager, those may have been written to since.
+        """
+        if _is_autograd_node(ctx):
+            there = self._defined_tangents(ctx, tangents)
+            is_foreign = any(t is not None and _is_unsupported_tangent(t) for t in tangents)
+            if ctx.held is not None:
+                read = self._variant(there, is_foreign=is_foreign).saved_used
+                return [
+                    ctx.held.unpack(n) if read is None or n in read else None
+                    for n in range(self.metadata.num_saved_tensors)
+                ]
+            if CAN_UNPACK_SINGLE and not is_foreign:
+                wanted = self._variant(there, is_foreign=False).saved_used
+                if wanted is not None and not (wanted & self.metadata.saved_results):
+                    return [
+                        unpack_saved_tensor(ctx, n) if n in wanted else None
+                        for n in range(self.metadata.num_saved_tensors)
+                    ]
+        found: Sequence[Any] = ctx.saved_tensors
+        return found
+
+    def _value_names(self, tangents: Sequence[Any], variant: _TangentVariant | None) -> Sequence[str]:
+        """What the values are called that the graph is given; tangents that are absent are left out unless they are filled in."""
+        names = [n.name for n in self.graph.graph.nodes if n.op == "placeholder"]
+        if variant is None or variant.fills_zeros:
+            return names
+        absent = {n for n, t in zip(self.metadata.tangent_names, tangents, strict=True) if t is None}
+        saved = self.metadata.num_saved_tensors + self.metadata.num_saved_scalars
+        unread = {
+            n for k, n in enumerate(names[:saved]) if variant.saved_used is not None and k not in variant.saved_used
+        }
+        return [n for n in names if n not in absent and n not in unread]
+
+    def _double_backward(
+        self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout], there: TangentSet
+    ) -> Sequence[Any]:
+        """The gradients where autograd looks on (``create_graph``); what cannot be differentiated once more says so when it is tried."""
+        try:
+            if self.rerun.why_unsupported:
+                raise DoubleBackwardUnsupported(self.rerun.why_unsupported)
+            random = ctx.random if self.rerun.rng_devices else ()
+            made = self.rerun.gradients(_live_inputs(ctx.inputs), ctx.versions, random, tangents)
+        except DoubleBackwardUnsupported as error:
+            why = _DOUBLE_BACKWARD_MESSAGE.format(error)
+        else:
+            self._release_saved(ctx, there)
+            return made
+        with torch.no_grad():
+            found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
+        tensors = [g.detach().requires_grad_() for g in found if g is not None]
+        told: Any = torch._C._functions.DelayedError(why, len(tensors))(*tensors) if tensors else ()
+        guarded = iter((told,) if isinstance(told, torch.Tensor) else told)
+        return [None if g is None else next(guarded) for g in found]
+
+    def take_scalars(self, ctx: Any, there: tuple[int, ...]) -> tuple[Any, ...]:
+        """The numbers that a call saved, and layouts of tangents that are symbols, where the graph runs inside of another one.
+
+        Lets go of what else the call holds; ``there`` are the tangents that came.
+        """
+        came = frozenset(there)
+        if self.metadata.tracks_freed_tangents:
+            self._check_not_freed(ctx, came)
+        self._release_saved(ctx, came)
+        numbers = list(ctx.numbers) if self.metadata.num_saved_scalars else []
+        for size, stride in ctx.layouts if None in self.metadata.tangent_layouts else ():
+            numbers += [*size, *stride]
+        return tuple(numbers)
+
+    def specialize(self, mask: tuple[bool, ...]) -> tuple[torch.fx.GraphModule, bool]:
+        """The graph for calls where only these tangents are there; and whether it wants zeros for the others."""
+        if all(mask):
+            return self.graph, False
+        there = frozenset(n for n, is_there in enumerate(mask) if is_there)
+        found = self._specialized_graph(there)
+        return (
+            (found, False)
+            if found is not None
+            else (_with_undefined_grads(self.graph, self._tangent_names(there)), True)
+        )
+
+    def _defined_tangents(self, ctx: Any, tangents: Sequence[Any]) -> TangentSet:
+        there = frozenset(n for n, t in enumerate(tangents) if t is not None)
+        self._check_not_freed(ctx, there)
+        return there
+
+    def _check_not_freed(self, ctx: Any, there: TangentSet) -> None:
+        if ctx.freed and share_saved_values(self._tangent_dependencies(), there, ctx.freed):
+            raise RuntimeError(ALREADY_FREED_MESSAGE)
+
+    def _release_saved(self, ctx: Any, there: TangentSet) -> None:
+        """Free what the call holds, unless the graph is retained, but for what eager would still hold.
+
+        Where eager's saves nothing either, it may be differentiated any number of times.
+        """
+        if _retains_graph():
+            return
+        if self.metadata.tracks_freed_tangents:
+            ctx.freed |= there
+            left = (
+                self._saved_needed_after(ctx.freed) if len(there) < len(self.metadata.differentiable_results) else None
+            )
+            self._retain(ctx, left)
+            if left is not None:
+                ctx.maybe_clear_saved_tensors()
+                return
+        ctx.maybe_clear_saved_tensors()
+        if self.metadata.num_saved_tensors:
+            ctx.held, ctx.inputs = None, ()
+
+    def _saved_needed_after(self, freed: TangentSet) -> frozenset[int] | None:
+        """Positions of what is saved that eager could still read when gradients of ``freed`` have flown; None where it would complain of all."""
+        with self._lock:
+            if freed not in self._still_needed:
+                count = len(self.metadata.differentiable_results)
+                still = frozenset(
+                    n
+                    for n in range(count)
+                    if not share_saved_values(self._tangent_dependencies(), frozenset((n,)), freed)
+                )
+                self._still_needed[freed] = self._saved_used_by(still) if still else None
+            return self._still_needed[freed]
+
+    def _saved_used_by(self, tangents: TangentSet) -> frozenset[int]:
+        """Positions of what is saved that gradients of these tangents may need, all of them or one by one."""
+        read: set[int] = set()
+        for some in (tangents, *(frozenset((n,)) for n in tangents)):
+            graph = self._specialized_graph(some)
+            if graph is None:
+                return frozenset(range(self.metadata.num_saved_tensors))
+            saved = [n for n in graph.graph.nodes if n.op == "placeholder"][: self.metadata.num_saved_tensors]
+            read.update(k for k, n in enumerate(saved) if n.users)
+        return frozenset(read)
+
+    def _tangent_dependencies(self) -> frozenset[TangentSet]:
+        if self._dependencies is None:
+            self._dependencies = tangent_dependencies(
+                self.graph, self.metadata.num_saved_tensors, self.metadata.tangent_names
+            )
+        return self._dependencies
+
+    def _compile_all_defined(self) -> Run:
+        with self._lock:
+            if self._all_defined is None:
+                # The session that records, and whatever else was current when the forward was compiled.
+                self._all_defined = self._context.copy().run(_compile_without_modes, self.compile, self.graph)
+            return self._all_defined
+
+    def _compile_all_defined_aten(self) -> Run:
+        with self._lock:
+            if self._all_defined_aten is None:
+                self._all_defined_aten = self.compile_to_aten(self.graph)
+            return self._all_defined_aten
+
+    def _variant(self, there: TangentSet, *, is_foreign: bool) -> _TangentVariant:
+        with self._lock:
+            if (there, is_foreign) not in self._variants:
+                self._variants[there, is_foreign] = self._make_variant(there, is_foreign=is_foreign)
+            return self._variants[there, is_foreign]
+
+    def _make_variant(self, there: TangentSet, *, is_foreign: bool) -> _TangentVariant:
+        graph = self._specialized_graph(there)
+        if graph is None:
+            whole = self._compile_all_defined_aten() if is_foreign else self._all_defined or self._compile_all_defined()
+            return _TangentVariant(whole, True, undefined_gradients(self.graph, self._tangent_names(there)))
+        saved = [n for n in graph.graph.nodes if n.op == "placeholder"][
+            : self.metadata.num_saved_tensors + self.metadata.num_saved_scalars
+        ]
+        read = frozenset(k for k, n in enumerate(saved) if n.users)
+        for node in saved:
+            if not node.users:
+                graph.graph.erase_node(node)
+        graph.recompile()
+        made = self.compile_to_aten if is_foreign else self.compile
+        return _TangentVariant(self._context.copy().run(_compile_without_modes, made, graph), False, saved_used=read)
+
+    def _specialized_graph(self, there: TangentSet) -> torch.fx.GraphModule | None:
+        """The graph for these tangents alone; None where zeros must stand for the others."""
+        names = self.metadata.tangent_names
+        try:
+            made: torch.fx.GraphModule = specialize_to_defined_tangents(
+                self.graph, set(names) - self._tangent_names(there), names
+            )
+        except CannotSpecializeTangents:
+            return None
+        return made
+
+    def _tangent_names(self, there: TangentSet) -> set[str]:
+        return {self.metadata.tangent_names[n] for n in there}
+
+    def _fill_zeros(self, tangents: Sequence[Any], wanted: Sequence[TangentLayout]) -> list[Any]:
+        fakes = {n.name: n.meta["val"] for n in self.graph.graph.nodes if n.name in self.metadata.tangent_names}
+        filled = []
+        for name, tangent, (size, _) in zip(self.metadata.tangent_names, tangents, wanted, strict=True):
+            like = fakes[name]
+            zeros = tangent is None
+            filled.append(torch.zeros(size, dtype=like.dtype, device=like.device) if zeros else tangent)
+        return filled
+
+
+def _with_undefined_grads(module: torch.fx.GraphModule, defined: set[str]) -> torch.fx.GraphModule:
+    """A copy that gives None for gradients that nothing flows to."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    output = next(iter(reversed(graph.nodes)))
+    pairs = zip(output.args[0], undefined_gradients(module, defined), strict=True)
+    output.args = (tuple(None if nothing else g for g, nothing in pairs),)
+    return torch.fx.GraphModule(module, graph)
+
+
+def match_tangent_layout(tangent: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    """A tangent with the strides that the backward was traced with; where only strides of single elements differ, itself."""
+    if all(n == 1 or a == b for n, a, b in zip(size, tangent.stride(), stride, strict=True)):
+        return tangent
+    made = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
+    return made.copy_(tangent)
+
+
+def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a call.
+
+    Raises:
+        NotAgain: one is gone.
+    """
+    found: list[Any] = []
+    for held in inputs:
+        if not isinstance(held, weakref.ref):
+            found.append(held)
+            continue
+        value: Any = held()
+        if value is None:
+            raise DoubleBackwardUnsupported(
+                "an input is not in memory any more, as nobody holds it: keep it until then"
+            )
+        value._fix_weakref()  # autograd may have kept what Python let go of
+        found.append(value)
+    return found
+
+
+def _is_unsupported_tangent(tangent: torch.Tensor) -> bool:
+    """Whether compiled code does not know such a tangent: a subclass, a sparse one, or many in one (``is_grads_batched``)."""
+    return type(tangent) is not torch.Tensor or tangent.layout is not torch.strided or _is_batched(tangent)
+
+
+def _is_autograd_node(ctx: Any) -> bool:
+    """Whether autograd runs the node: a captured backward shows something else instead, with saved tensors of its own."""
+    return issubclass(type(ctx), BackwardCFunction)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _compile_without_modes(compile: Compile, graph: torch.fx.GraphModule) -> Run:
+    """Compile without gradients and without autocast, whatever the thread that runs the backward has on."""
+    with torch.no_grad(), torch._C._DisableAutocast():
+        return compile(graph)

@@ -1,0 +1,203 @@
+"""Gives back inputs themselves, and makes views of inputs and of intermediates again, so that outputs alias what eager's alias."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.aot.version_counters import set_version_counter
+from engine.aot.wrappers.codegen import WrapperCode
+from engine.aot.wrappers.size_codegen import offset_expr, size_expr, sizes_expr, symbol_reads, symbols_in
+from engine.ir.aot.aot_metadata import AotMetadata, OutputAliasInfo, ViewSpec, view_sizes
+from engine.records.aot import WrapperAction
+
+NAME = "output aliasing"
+
+
+def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
+    """One action an output that is not simply a result of the graph."""
+    return tuple(action for n, o in enumerate(plan.outputs) for action in _action(plan, n, o))
+
+
+def _action(plan: AotMetadata, position: int, output: OutputAliasInfo) -> tuple[WrapperAction, ...]:
+    name = f"output {position}"
+    match output.kind:
+        case "input":
+            return (
+                WrapperAction(name, f"is {plan.inputs[output.index].name} itself", "eager returns the same object"),
+            )
+        case "alias of input":
+            base = plan.inputs[output.index].name
+            why = f"eager returns a view of {base}: what is written through one must show in the other"
+            return (WrapperAction(name, f"made again as a view of {base}", why),)
+        case "alias of result":
+            why = "eager returns a view: what is written through one result must show in the other"
+            return (WrapperAction(name, "made again as a view of an intermediate", why),)
+        case "root" | "alias of root":
+            why = "eager returns a tensor over the same memory that is no view, or a view of such a tensor"
+            return (WrapperAction(name, f"made again over the memory of {_aliased_name(plan, output)}", why),)
+        case "constant":
+            return (WrapperAction(name, "returned as a constant", "it does not depend on any tensor"),)
+        case "result":
+            return ()
+
+
+def _aliased_name(plan: AotMetadata, output: OutputAliasInfo) -> str:
+    root = plan.detached_bases[output.index]
+    return plan.inputs[root.index].name if root.kind == "alias of input" else "an intermediate"
+
+
+def post_compile(plan: AotMetadata) -> WrapperCode:
+    """Sizes are read, then each output is made once; an output returned twice is the same object twice."""
+    names: dict[str, Any] = {}
+    lines: list[str] = []
+    early: list[str] = []
+    made: dict[int, str] = {}
+    lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.results_as_views)]
+    known = {name for name, *_ in plan.symbol_sources}
+    told = [(n, s) for n, s in plan.result_strides if known.issuperset(symbols_in(s))]
+    for n, strides in told:
+        names["laid_out"] = _with_strides
+        lines.append(f"if r{n}.stride() != {sizes_expr(strides)}: r{n} = laid_out(r{n}, {sizes_expr(strides)})")
+    for n, writes in plan.result_version_bumps:
+        names["set_version"] = set_version_counter
+        lines.append(f"set_version((r{n},), ({writes},))")
+    for n, root in enumerate(plan.detached_bases):
+        lines.append(f"t{n} = {_expression(root, names)}")
+        if root.version_bumps:
+            names["set_version"] = set_version_counter
+            lines.append(f"set_version((t{n},), ({root.version_bumps},))")
+    outputs = []
+    for output in plan.outputs:
+        if id(output) not in made:
+            made[id(output)] = expression = _expression(output, names)
+            if output.view is not None:
+                made[id(output)] = f"o{len(made)}"
+                (early if output.taken_before_mutation else lines).append(f"o{len(made)} = {expression}")
+        outputs.append(made[id(output)])
+    sizes = view_sizes(o.view for o in (*plan.outputs, *plan.detached_bases))
+    read = symbol_reads(plan, (*sizes, *(s for _, strides in told for s in strides)))
+    return WrapperCode(before=(*read, *early), after=tuple(lines), namespace=names, output_exprs=tuple(outputs))
+
+
+def _expression(output: OutputAliasInfo, names: dict[str, Any]) -> str:
+    match output.kind:
+        case "result":
+            return f"r{output.index}"
+        case "input":
+            return f"i{output.index}"
+        case "root":
+            return f"t{output.index}"
+        case "constant":
+            name = f"constant_{len(names)}"
+            names[name] = output.constant
+            return name
+        case "alias of input" | "alias of result" | "alias of root":
+            assert output.view is not None
+            return view_expr(f"{_LOCAL_PREFIX[output.kind]}{output.index}", output.view, names)
+
+
+_LOCAL_PREFIX = {"alias of input": "i", "alias of result": "r", "alias of root": "t"}
+
+
+def view_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
+    """The text of a view of ``base``; constants that it needs are added to ``names``."""
+    text = _view_geometry_expr(base, view, names)
+    if view.is_multi_output:
+        names["one_of_several"] = _mark_multi_output_view
+        text = f"one_of_several({text})"
+    if view.is_from_custom_function:
+        names["made_by_hand"] = _mark_custom_function_view
+        text = f"made_by_hand({text})"
+    if view.creation_grad_mode:
+        names[f"made_under_{view.creation_grad_mode}"] = _MARK_CREATION_GRAD_MODE[view.creation_grad_mode]
+        text = f"made_under_{view.creation_grad_mode}({text})"
+    if not view.made_without_grad:
+        return text
+    names["unseen"] = torch.no_grad()(_called)
+    return f"unseen(lambda: {text})"
+
+
+def _creation_meta_setter(meta: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    def mark(view: torch.Tensor) -> torch.Tensor:
+        torch._C._autograd._set_creation_meta(view, meta)
+        return view
+
+    return mark
+
+
+_CreationMeta: Any = torch._C._autograd.CreationMeta
+
+
+_mark_multi_output_view = _creation_meta_setter(_CreationMeta.MULTI_OUTPUT_NODE)
+
+
+_mark_custom_function_view = _creation_meta_setter(_CreationMeta.IN_CUSTOM_FUNCTION)
+
+
+_MARK_CREATION_GRAD_MODE = {
+    "no_grad": _creation_meta_setter(_CreationMeta.NO_GRAD_MODE),
+    "enable_grad": _creation_meta_setter(_CreationMeta.DEFAULT),
+}
+
+
+def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    return make()
+
+
+def _view_geometry_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
+    if view.detach_kind:  # first, since a view may not be seen again once its history is spoilt
+        base = f"{base}.detach()"
+    if view.is_contiguous_view:
+        text = f"{base}.view({sizes_expr(view.sizes)})"
+    else:
+        if view.dtype is not None:
+            base = _dtype_view_expr(base, view, view.dtype, names)
+        where = "" if size_expr(view.offset) == "0" else f", {offset_expr(base, view.offset)}"
+        text = f"as_strided({base}, {sizes_expr(view.sizes)}, {sizes_expr(view.strides)}{where})"
+    for flip in view.conj_neg_bits:
+        names[f"flip_{flip}"] = {"conj": torch.conj, "neg": torch._neg_view}[flip]
+        text = f"flip_{flip}({text})"
+    match view.detach_kind:
+        case "":
+            return text
+        case "detach":
+            return f"{text}.detach()"
+        case "data":
+            return f"{text}.data"
+
+
+def _dtype_view_expr(base: str, view: ViewSpec, dtype: torch.dtype, names: dict[str, Any]) -> str:
+    if view.dtype_view_numel is None:
+        names[f"dtype_{len(names)}"] = dtype
+        return f"{base}.view(dtype_{len(names) - 1})"
+    if view.detach_kind:
+        names[f"retype_{len(names)}"] = functools.partial(_reinterpret_flat, dtype, view.dtype_view_numel)
+    else:
+        names[f"retype_{len(names)}"] = functools.partial(
+            _as_complex if dtype.is_complex else _as_real, view.dtype_view_numel
+        )
+    return f"retype_{len(names) - 1}({base})"
+
+
+def _reinterpret_flat(dtype: torch.dtype, reach: int, base: torch.Tensor) -> torch.Tensor:
+    per = max(dtype.itemsize // base.element_size(), 1)
+    return base.as_strided((reach // per * per,), (1,)).view(dtype)
+
+
+def _as_real(reach: int, base: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(base.as_strided((reach,), (1,)))
+
+
+def _as_complex(reach: int, base: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_complex(base.as_strided((reach // 2, 2), (2, 1)))
+
+
+def _with_strides(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A result as its views are told to see it: operators may lie about how what they give lies, the user's own above all."""
+    if all(n < 2 or a == b for n, a, b in zip(result.shape, result.stride(), strides, strict=True)):
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device).copy_(result)

@@ -1,0 +1,40 @@
+"""Rewrites a traced graph for other inputs: what wrappers around the traced call share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+from engine.aot.node_properties import output_args
+
+
+def replace_placeholders(
+    graph: torch.fx.GraphModule,
+    place: Callable[[torch.fx.Graph, int, torch.fx.Node, dict[torch.fx.Node, Any]], Any],
+    outputs: Sequence[int] | None = None,
+    before: Callable[[torch.fx.Graph], None] | None = None,
+    returned: Callable[[torch.fx.Graph, list[Any]], list[Any]] | None = None,
+) -> torch.fx.GraphModule:
+    """A copy of ``graph`` in which ``place(copy, position, placeholder, known)`` says what stands for each input.
+
+    ``outputs`` are the positions of the outputs that the copy returns (all when None); ``before`` may add placeholders first,
+    ``returned`` say what is returned instead.
+    """
+    copied = torch.fx.Graph()
+    if before is not None:
+        before(copied)
+    known: dict[torch.fx.Node, Any] = {}
+    position = 0
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = place(copied, position, node, known)
+            position += 1
+        elif node.op != "output":
+            known[node] = copied.node_copy(node, known.__getitem__)
+    last = output_args(graph.graph)
+    kept = last if outputs is None else [last[n] for n in outputs]
+    values = [torch.fx.node.map_arg(v, known.__getitem__) for v in kept]
+    copied.output(tuple(values if returned is None else returned(copied, values)))
+    return torch.fx.GraphModule(graph, copied)

@@ -1,0 +1,44 @@
+"""Sizes and symbols as Python source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.utils._sympy.printers import PythonPrinter
+
+from engine.ir.aot.aot_metadata import AotMetadata, IntOrSymInt
+
+
+def sizes_expr(sizes: tuple[IntOrSymInt, ...]) -> str:
+    """A tuple of sizes as Python text, symbols by name."""
+    return f"({''.join(f'{size_expr(s)}, ' for s in sizes)})"
+
+
+def offset_expr(base: str, offset: IntOrSymInt) -> str:
+    """An offset in the memory that ``base`` starts in, given one relative to where it starts."""
+    return f"{base}.storage_offset() + {size_expr(offset)}"
+
+
+def size_expr(size: IntOrSymInt) -> str:
+    if isinstance(size, torch.SymInt):
+        return f"({PythonPrinter().doprint(size.node.expr)})"
+    return str(size)
+
+
+def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, ...]:
+    """Statements that read the symbols in these sizes from the inputs as they come: layouts may change in the call."""
+    needed = symbols_in(sizes)
+    return tuple(_symbol_read(name, position, dim) for name, position, dim in plan.symbol_sources if name in needed)
+
+
+def symbols_in(sizes: Iterable[IntOrSymInt]) -> set[str]:
+    return {str(symbol) for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+
+
+def _symbol_read(symbol: str, position: int, dim: int) -> str:
+    if dim < -2:
+        return f"{symbol} = i{position}.stride({-3 - dim})"
+    if dim == -2:
+        return f"{symbol} = i{position}.storage_offset()"
+    return f"{symbol} = i{position}" if dim == -1 else f"{symbol} = i{position}.shape[{dim}]"

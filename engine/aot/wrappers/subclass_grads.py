@@ -1,0 +1,170 @@
+"""Gradients through the flattening of tensor subclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.subclass_spec import SubclassSpec
+from engine.aot.wrappers.double_backward import DoubleBackwardUnsupported, EagerRerun
+from engine.graph.functionalize_rng import get_rng_states
+
+UNEXPECTED_TANGENT_MESSAGE = (
+    "The gradient of an output of this compiled graph came back as a {}, which is not what the output is; the call cannot be run again "
+    "to follow it: {}. Compile with backend='eager', or leave this part uncompiled (engine.disable)."
+)
+
+
+@dataclass
+class SubclassGradient:
+    """How the gradient of an input that is a subclass is put together: known once the backward is traced."""
+
+    name: str
+    input_spec: SubclassSpec
+    grad_spec: SubclassSpec | None = None
+    is_saved_for_backward: bool = True
+    """Whether the backward reads what is inside of the input: then it must not have been written to since."""
+
+    def unflatten_input(self, *plain: Any) -> Any:
+        """In the traced graph: the input around its parts, from which gradients flow back into the parts."""
+        return _UnflattenFunction.apply(self.input_spec, self._record_grad_spec, *plain)  # type: ignore[no-untyped-call]
+
+    def _record_grad_spec(self, gradient: Any) -> SubclassSpec:
+        if not (
+            self.input_spec.matches_except_context(gradient)
+            if self.grad_spec is None
+            else self.grad_spec.matches(gradient)
+        ):
+            kind = type(gradient).__name__
+            other = f"{kind} of other parts" if type(gradient) is self.input_spec.type else kind
+            raise CannotFunctionalize(
+                f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {other}"
+            )
+        if self.grad_spec is None:  # later ones are of calls that are run again
+            self.grad_spec = SubclassSpec.from_tensor(self.name, gradient)
+        return self.grad_spec
+
+    def flatten_input(self, whole: Any, known: Mapping[sympy.Symbol, int]) -> tuple[Any, ...]:
+        """Around the compiled graph: the parts of the input, whose gradients become one of the whole; ``known`` are the sizes of the call."""
+        given = self.input_spec.with_sizes(known)
+        found = given if self.grad_spec is None else self.grad_spec.with_sizes(known)
+        taken: tuple[Any, ...] = _FlattenFunction.apply(given, found, whole, self.is_saved_for_backward)  # type: ignore[no-untyped-call]
+        return taken
+
+
+def flatten_with_grad(parts: SubclassSpec, whole: Any) -> tuple[Any, ...]:
+    """The parts of what is put together inside a graph, whose gradients become one of the whole."""
+    taken: tuple[Any, ...] = _FlattenFunction.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call]
+    return taken
+
+
+def _spec_of_gradient(gradient: Any) -> SubclassSpec:
+    return SubclassSpec.from_tensor("a gradient", gradient)
+
+
+class _FlattenFunction(torch.autograd.Function):
+    """A subclass to its parts; back, gradients of parts to one of the subclass."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: SubclassSpec, gradient: SubclassSpec, whole: Any, is_read: bool) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        plain = tuple(p.detach() for p in parts.flatten(whole))
+        ctx.gradient, ctx.like = gradient, tuple((p.shape, p.dtype, p.device) for p in plain)
+        ctx.whole, ctx.version = (whole, whole._version) if is_read else (None, 0)
+        return plain
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if all(g is None for g in grads):
+            return None, None, None, None
+        if ctx.whole is not None:
+            _check_version(ctx.whole, ctx.version)
+        pairs = zip(grads, ctx.like, strict=True)
+        filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
+        return None, None, _UnflattenFunction.apply(ctx.gradient, _spec_of_gradient, *filled), None  # type: ignore[no-untyped-call]
+
+
+def _check_version(tensor: torch.Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{type(tensor).__name__} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} instead."
+        )
+
+
+class _UnflattenFunction(torch.autograd.Function):
+    """Parts to the subclass around them; back, a gradient of the subclass to those of its parts."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: SubclassSpec, note: Any, *plain: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.note, ctx.count = note, len(plain)
+        return parts.unflatten(*(p.detach() for p in plain))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None:
+            return (None, None) + (None,) * ctx.count
+        return None, None, *flatten_with_grad(ctx.note(gradient), gradient)
+
+
+@dataclass(frozen=True)
+class RerunContext:
+    """One call as it was, for gradients that come back as another kind of tensor than the compiled backward knows."""
+
+    rerun: EagerRerun
+    inputs: tuple[Any, ...]
+    versions: tuple[int, ...]
+    rng_state: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def capture(cls, again: EagerRerun, inputs: tuple[Any, ...]) -> RerunContext:
+        """The call that is about to be made."""
+        tensors = [isinstance(i, torch.Tensor) and not i.is_inference() for i in inputs]
+        versions = tuple(i._version if t else 0 for i, t in zip(inputs, tensors, strict=True))
+        return cls(again, inputs, versions, get_rng_states(again.rng_devices))
+
+    def unflatten_output(self, number: int, parts: SubclassSpec, plain: Sequence[Any]) -> Any:
+        """Output ``number`` of the call."""
+        needing = [self.inputs[n] for n in self.rerun.grad_inputs]
+        return _UnflattenOutputFunction.apply(self, number, parts, len(plain), *plain, *needing)  # type: ignore[no-untyped-call]
+
+    def gradients(self, number: int, tangent: Any) -> Sequence[Any]:
+        """Gradients of the inputs that need one, for a gradient of output ``number``."""
+        for n, (given, version) in enumerate(zip(self.inputs, self.versions, strict=True)):
+            if n not in self.rerun.mutated_inputs and isinstance(given, torch.Tensor) and not given.is_inference():
+                _check_version(given, version)
+        tangents = [tangent if n == number else None for n in range(len(self.rerun.output_nodes))]
+        try:
+            with torch.enable_grad():
+                found = self.rerun.gradients(self.inputs, self.versions, self.rng_state, tangents)
+        except DoubleBackwardUnsupported as error:
+            raise RuntimeError(UNEXPECTED_TANGENT_MESSAGE.format(type(tangent).__name__, error)) from None
+        if torch.is_grad_enabled():
+            return found
+        return [None if g is None else g.detach() for g in found]
+
+
+class _UnflattenOutputFunction(torch.autograd.Function):
+    """Parts to an output; back, its gradient to those of the parts, or straight to the inputs where it is of another kind."""
+
+    @staticmethod
+    def forward(ctx: Any, born: RerunContext, number: int, parts: SubclassSpec, count: int, *given: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.born, ctx.number, ctx.parts, ctx.count = born, number, parts, count
+        return parts.unflatten(*(p.detach() for p in given[:count]))
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Any) -> Any:
+        inputs = len(ctx.born.rerun.grad_inputs)
+        none = (None,) * 4
+        if tangent is None:
+            return none + (None,) * (ctx.count + inputs)
+        if ctx.parts.matches(tangent):
+            return *none, *flatten_with_grad(ctx.parts, tangent), *((None,) * inputs)
+        return *none, *((None,) * ctx.count), *ctx.born.gradients(ctx.number, tangent)

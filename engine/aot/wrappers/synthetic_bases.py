@@ -1,0 +1,387 @@
+"""Passes one flat tensor over a memory that several inputs see and one of them writes to: the functional graph makes their views itself.
+
+The idea of synthetic bases is torch's (AOTAutograd's ``AOTSyntheticBaseWrapper``).
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.layout_mutation import is_layout_mutated, mutated_layout
+from engine.aot.node_properties import is_as_strided, may_mutate, output_args
+from engine.aot.output_aliasing import OutputAliasAnalyzer
+from engine.aot.storage_geometry import end_byte, has_internal_overlap, storage_id
+from engine.aot.version_counters import (
+    _shares_counter,
+    has_version_counter,
+    input_write_count,
+    set_version_counter,
+    shares_version_counter,
+    version_counter_writes,
+    write_count,
+)
+from engine.aot.wrappers import error_fallback, input_mutations, output_aliases
+from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.codegen import WrapperCode, compose_inner_wrappers
+from engine.aot.wrappers.replace_placeholders import replace_placeholders
+from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.guards.aliasing import SharedStorage
+from engine.ir.traced_frame import GraphInput
+from engine.records.aot import WrapperAction
+
+NAME = "synthetic bases"
+
+
+_MAX_BASE_BYTES = 1 << 22
+"""Bytes up to which a base may see much more than its members do."""
+
+
+@dataclass(frozen=True)
+class ViewBaseLayout:
+    """What a tensor looks like that members are views of."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    requires_grad: bool
+
+    def matches(self, members: Sequence[torch.Tensor]) -> bool:
+        """Whether these are views of one such tensor, made where autograd looked on, and may be written to."""
+        whole = view_base(members[0])
+        if (tuple(whole.shape), whole.stride(), whole.storage_offset()) != (self.sizes, self.strides, 0):
+            return False
+        if whole.requires_grad != self.requires_grad or (whole.requires_grad and whole.is_leaf):
+            return False
+        return all(view_base(m) is whole and (m is whole or _has_default_creation_meta(m)) for m in members)
+
+
+def view_base(member: torch.Tensor) -> torch.Tensor:
+    """The tensor that autograd sees this one as a view of; itself where it is none."""
+    return member if member._base is None else member._base
+
+
+def _has_default_creation_meta(member: torch.Tensor) -> bool:
+    default: Any = torch._C._autograd.CreationMeta.DEFAULT
+    return bool(torch._C._autograd._get_creation_meta(member) == default)
+
+
+@dataclass(frozen=True)
+class SyntheticBase:
+    """A flat tensor over the memory of some inputs, from the start of their storage: what ``as_strided`` counts from."""
+
+    members: tuple[int, ...]
+    dtype: torch.dtype
+    length: int
+    """In elements."""
+    start_bytes: tuple[int, ...]
+    """Per member, in bytes after the start of the storage."""
+    layout: ViewBaseLayout | None = None
+    """Of the tensor that autograd sees the members as views of, where gradients are needed: then it is the base."""
+
+    def build(self, first: torch.Tensor) -> torch.Tensor:
+        """The base, from its first member."""
+        if self.layout is not None:
+            return view_base(first)
+        empty = torch.empty(0, dtype=self.dtype, device=first.device)
+        return empty.set_(first.untyped_storage(), 0, (self.length,), (1,))
+
+
+@dataclass(frozen=True)
+class SyntheticBaseMetadata:
+    """The bases, which inputs are passed as they are, and the calling convention of the traced call around them."""
+
+    bases: tuple[SyntheticBase, ...]
+    unaliased_inputs: tuple[int, ...]
+    outer_metadata: AotMetadata
+    version_writes: tuple[tuple[int, int], ...]
+    """Version counters: (a member that has it, by how much it is moved on)."""
+    shared_counter_groups: tuple[tuple[int, ...], ...]
+    """Members taken to have one version counter that is moved on, where nothing else holds them to it."""
+    run_eager: Run
+    """Runs a call whose members autograd does not see as it did, or count apart where they were counted as one."""
+
+
+def pre_compile(call: TracedCall) -> PreCompileResult | None:
+    """Put one flat input in the place of inputs that share memory, where one is written to; None when nothing is to be done.
+
+    Raises:
+        NotFunctional: gradients are needed through what is no view of one tensor, sizes vary, or an input sees some of its memory twice.
+    """
+    groups = [g for g in _groups(call.inputs) if _is_mutated(call, g)]
+    if not groups:
+        return None
+    if any(is_as_strided(n) for n in call.graph.graph.nodes):
+        shared = " and ".join(call.inputs[n].name for n in groups[0])
+        raise CannotFunctionalize(f"{shared} share memory, one of them is written to, and as_strided may see any of it")
+    bases = tuple(_base(call.inputs, g) for g in groups)
+    members = {n: (k, b.start_bytes[at]) for k, b in enumerate(bases) for at, n in enumerate(b.members)}
+    passed = tuple(n for n in range(len(call.inputs)) if n not in members)
+    plan, results = _plan(call, members)
+    _check_view_grad_fns(call.inputs, plan, groups)
+    inputs, graph = _replace_inputs_by_bases(call, bases, members, results)
+    why = "one of them is written to, which must show in the others"
+    names = [" and ".join(call.inputs[n].name for n in b.members) for b in bases]
+    actions = tuple(WrapperAction(name, "passed as one flat tensor over their memory", why) for name in names)
+    guards = tuple(_guard(call.inputs, b) for b in bases)
+    counted = {n: None for n in members if has_version_counter(call.inputs[n])}
+    as_traced = error_fallback.wrap_eager_run(types.MethodType(type(call.graph).forward, call.graph))
+    counts = version_counter_writes(call.inputs, counted)
+    loose = [n for b in bases if b.layout is None for n in b.members if n in counted]
+    as_one = tuple(
+        tuple(n for n in loose if _shares_counter(call.inputs, n, first))
+        for first, writes in counts
+        if writes and first in loose
+    )
+    made = SyntheticBaseMetadata(bases, passed, plan, counts, tuple(ns for ns in as_one if len(ns) > 1), as_traced)
+    return PreCompileResult(TracedCall(graph, inputs), actions, made, guards)
+
+
+def _groups(inputs: Sequence[GraphInput]) -> list[list[int]]:
+    by_storage: dict[int, list[int]] = {}
+    for n, i in enumerate(inputs):
+        if isinstance(i.example_value, torch.Tensor) and i.example_value.layout == torch.strided:
+            by_storage.setdefault(storage_id(i.example_value), []).append(n)
+    return [g for g in by_storage.values() if len(g) > 1]
+
+
+def _is_mutated(call: TracedCall, group: Sequence[int]) -> bool:
+    given = [call.inputs[n] for n in group]
+    if any(i.fake.is_inference() for i in given) or any(_is_data_access(n) for n in call.graph.graph.nodes):
+        return any(may_mutate(n) for n in call.graph.graph.nodes)
+    return any(write_count(i.fake) != i.initial_version or is_layout_mutated(i.fake, i.example_value) for i in given)
+
+
+def _is_data_access(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and node.target is getattr and node.args[1] == "data"
+
+
+def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
+    reals = [inputs[n].example_value for n in group]
+    names = " and ".join(inputs[n].name for n in group)
+    if any(inputs[n].fake._has_symbolic_sizes_strides for n in group):
+        raise CannotFunctionalize(f"{names} share memory, one of them is written to, and their sizes vary")
+    if any(has_internal_overlap(r) for r in reals):
+        raise CannotFunctionalize(
+            f"{names} share memory, one of them is written to, and one sees some of its memory twice"
+        )
+    if any(r.is_conj() or r.is_neg() for r in reals):
+        raise CannotFunctionalize(
+            f"{names} share memory, one of them is written to, and one is lazily conjugated or negated"
+        )
+    if torch.is_grad_enabled() and any(
+        inputs[n].fake.requires_grad or inputs[n].example_value.requires_grad for n in group
+    ):
+        reshaped = next(
+            (inputs[n].name for n in group if is_layout_mutated(inputs[n].fake, inputs[n].example_value)), None
+        )
+        if reshaped is not None:
+            raise CannotFunctionalize(
+                f"the shape or layout of {reshaped} is changed in place, and gradients are needed"
+            )
+        return _make_base_from_view_base(tuple(group), reals, names)
+    dtypes = {r.dtype for r in reals}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
+    starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
+    # What has no elements may start past the end of its storage, which a base must not make longer.
+    end = max((end_byte(r) for r in reals if r.numel()), default=0)
+    if end > max(_MAX_BASE_BYTES, 4 * sum(r.numel() * r.element_size() for r in reals)):
+        raise CannotFunctionalize(f"{names} share memory, one of them is written to, and they see little of it")
+    return SyntheticBase(tuple(group), dtype, end // dtype.itemsize, starts)
+
+
+def _make_base_from_view_base(group: tuple[int, ...], reals: Sequence[torch.Tensor], names: str) -> SyntheticBase:
+    whole = view_base(reals[0])
+    layout = ViewBaseLayout(tuple(whole.shape), whole.stride(), whole.requires_grad)
+    is_whole = whole.is_contiguous() and all(
+        r.numel() and r.dtype == whole.dtype and _can_slice(r, whole) for r in reals
+    )
+    if not layout.matches(reals) or not is_whole:
+        raise CannotFunctionalize(
+            f"{names} share memory, one of them is written to, and gradients are needed otherwise than through one tensor that they are "
+            "cut from"
+        )
+    starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
+    return SyntheticBase(group, whole.dtype, whole.numel(), starts, layout)
+
+
+def _guard(inputs: Sequence[GraphInput], base: SyntheticBase) -> SharedStorage:
+    origins = [inputs[n].source for n in base.members]
+    return SharedStorage(origins[0], tuple(origins[1:]), base.start_bytes)
+
+
+def _plan(call: TracedCall, members: dict[int, Any]) -> tuple[AotMetadata, list[int]]:
+    """The convention of the call as it was, and the outputs that are left to the graph inside."""
+    planner = OutputAliasAnalyzer(call.inputs, (), {}, call.graph.graph, in_grad_mode=torch.is_grad_enabled())
+    outputs: list[OutputAliasInfo] = []
+    results: list[int] = []
+    for n, node in enumerate(output_args(call.graph.graph)):
+        found = planner.analyze_alias_of_inputs(node, members)
+        if found is None:
+            found = OutputAliasInfo(str(node), "result", len(results))
+            results.append(n)
+        outputs.append(found)
+    inputs = tuple(_input(i, n in members) for n, i in enumerate(call.inputs))
+    return AotMetadata(inputs, tuple(outputs), len(results), detached_bases=tuple(planner.roots)), results
+
+
+def _check_view_grad_fns(inputs: Sequence[GraphInput], plan: AotMetadata, groups: Sequence[Sequence[int]]) -> None:
+    """A view of what needs a gradient, made without one, may not outlive a write; traced code does not see writes that it counts apart.
+
+    Raises:
+        NotFunctional: there may have been such a write.
+    """
+    for output in plan.outputs:
+        seen = inputs[output.index] if output.kind == "alias of input" else None
+        if seen is None or not seen.example_value.requires_grad:
+            continue
+        others = next((g for g in groups if output.index in g), ())
+        for m in others:
+            if input_write_count(inputs[m]) and not shares_version_counter(seen.fake, inputs[m].fake):
+                raise CannotFunctionalize(
+                    f"{inputs[m].name}, written to, may spoil the history of {output.name}, a view of {seen.name}"
+                )
+
+
+def _input(i: GraphInput, is_member: bool) -> InputAliasInfo:
+    if not is_member:
+        return InputAliasInfo(i.name, isinstance(i.fake, torch.Tensor))
+    layout = mutated_layout(i) if is_layout_mutated(i.fake, i.example_value) else None
+    # Versions of members are counted here, not by the wrapper that gives them their layouts.
+    return InputAliasInfo(i.name, has_version_counter=False, new_layout=layout)
+
+
+def _replace_inputs_by_bases(
+    call: TracedCall, bases: Sequence[SyntheticBase], members: dict[int, tuple[int, int]], results: Sequence[int]
+) -> tuple[tuple[GraphInput, ...], torch.fx.GraphModule]:
+    mode: Any = next(i.fake.fake_mode for i in call.inputs if isinstance(i.fake, FakeTensor))
+    flat: list[torch.fx.Node] = []
+    inputs: list[GraphInput] = []
+
+    def add(copy: torch.fx.Graph) -> None:
+        for k, b in enumerate(bases):
+            first = call.inputs[b.members[0]]
+            real = b.build(first.example_value)
+            with mode, torch.no_grad():
+                fake = torch.empty_strided(real.shape, real.stride(), dtype=b.dtype, device=real.device)
+            flat.append(copy.placeholder(f"memory_{k}" if k else "memory"))
+            flat[-1].meta["example_value"] = fake
+            inputs.append(GraphInput(flat[-1].name, first.source, fake, real))
+            if not fake.is_inference():
+                torch.autograd.graph.increment_version(fake)  # the wrapper inside copies the new contents into it once
+
+    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+        if n not in members:
+            inputs.append(call.inputs[n])
+            return copy.node_copy(node)
+        k, start = members[n]
+        real = call.inputs[n].example_value
+        if bases[k].layout is None:
+            view = functools.partial(_as_strided_view, real.dtype, real.shape, real.stride(), start)
+        else:
+            view = functools.partial(_slice_view, real.shape, real.stride(), start // real.element_size())
+        see = GraphCallable("view_of_memory", view)
+        made = copy.create_node("call_function", see, (flat[k],), name=node.name)
+        made.meta.update(node.meta)
+        return made
+
+    graph = replace_placeholders(call.graph, place, results, add)
+    return tuple(inputs), graph
+
+
+def _as_strided_view(dtype: torch.dtype, sizes: Any, strides: Any, start: int, flat: torch.Tensor) -> torch.Tensor:
+    """A member's view of the base. Of views in a row only the first may be ``as_strided`` where functionalisation is to follow a write."""
+    if flat.dtype is dtype:
+        return flat.as_strided(sizes, strides, start // dtype.itemsize)
+    width = dtype.itemsize
+    return flat.as_strided((*sizes, width), (*(s * width for s in strides), 1), start).view(dtype).squeeze(-1)
+
+
+def _slice_view(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch.Tensor) -> torch.Tensor:
+    """A member, made of what fills its memory by views that functionalisation and autograd can follow in a row.
+
+    The row is cut into rows as long as the widest stride or a part of it, those that are seen are taken, and so on inside of them.
+    """
+    seen, first = whole.view(-1), start
+    order = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: -strides[d])
+    for n, d in enumerate(order[:-1]):
+        reach = sum((sizes[e] - 1) * strides[e] for e in order[n + 1 :])
+        width = _row_length(seen.shape[-1], strides[d], first, reach)
+        place, first = divmod(first, width)
+        step = strides[d] // width
+        rows = seen.shape[-1] // width
+        seen = seen.narrow(-1, 0, rows * width).unflatten(-1, (rows, width))
+        seen = seen[..., place : place + (sizes[d] - 1) * step + 1 : step, :]
+    if not order:
+        return seen[first : first + 1].view(list(sizes))
+    seen = seen[..., first : first + (sizes[order[-1]] - 1) * strides[order[-1]] + 1 : strides[order[-1]]]
+    seen = seen.permute([order.index(d) for d in sorted(order)])
+    for d in (d for d, n in enumerate(sizes) if n == 1):
+        seen = seen.unsqueeze(d)
+    return seen
+
+
+def _row_length(length: int, stride: int, first: int, reach: int) -> int:
+    """How long to make the rows of a row: a part of the stride that leaves no rest and holds all that one row shows; else the stride."""
+    parts = (stride // m for m in range(1, 65) if stride % m == 0)
+    return next((w for w in parts if length % w == 0 and first % w + reach < w), stride)
+
+
+def _can_slice(member: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a member can be made of the tensor that fills its memory by such views: tried out."""
+    try:
+        row = torch.empty(whole.numel(), device="meta")
+        made = _slice_view(member.shape, member.stride(), int(member.storage_offset()), row)
+    except RuntimeError:  # it goes on from one row into the next
+        return False
+    steps = [[s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1] for t in (made, member)]
+    return (made.shape, made.storage_offset(), steps[0]) == (member.shape, member.storage_offset(), steps[1])
+
+
+def post_compile(change: PreCompileResult, run: Any) -> Any:
+    """Makes the bases, runs, and gives members their version counters, layouts and views."""
+    plan: SyntheticBaseMetadata = change.runtime_metadata
+    names: dict[str, Any] = {f"base_{k}": b.build for k, b in enumerate(plan.bases)}
+    names["as_traced"] = plan.run_eager
+    before: tuple[str, ...] = ()
+    everything = ", ".join(f"i{n}" for n in range(len(plan.outer_metadata.inputs)))
+    for ns in plan.shared_counter_groups:
+        names["is_counted_once"] = share_one_version_counter
+        before += (f"if not is_counted_once({', '.join(f'i{n}' for n in ns)}):", f"    return as_traced({everything})")
+    for k, b in enumerate(plan.bases):
+        if b.layout is not None:
+            names[f"fits_{k}"] = b.layout.matches
+            members = "".join(f"i{n}, " for n in b.members)
+            before += (f"if not fits_{k}(({members})):", f"    return as_traced({everything})")
+    before += tuple(f"b{k} = base_{k}(i{b.members[0]})" for k, b in enumerate(plan.bases))
+    arguments = (*(f"b{k}" for k in range(len(plan.bases))), *(f"i{n}" for n in plan.unaliased_inputs))
+    layers = (
+        output_aliases.post_compile(plan.outer_metadata),
+        _version_counter_code(plan),
+        input_mutations.post_compile(plan.outer_metadata),
+    )
+    return compose_inner_wrappers(
+        run, plan.outer_metadata, (*layers, WrapperCode(before=before, namespace=names, graph_arguments=arguments))
+    )
+
+
+def share_one_version_counter(first: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Whether tensors over one memory have one version counter: views of one tensor do, and what is detached from them."""
+    whole = view_base(first)
+    return all(view_base(t) is whole or shares_version_counter(whole, t) for t in others)
+
+
+def _version_counter_code(plan: SyntheticBaseMetadata) -> WrapperCode:
+    """Puts every counter back to what it was, whatever moved it on, and then on by what eager counts."""
+    before = tuple(f"c{n} = i{n}._version" for n, _ in plan.version_writes)
+    back = tuple(f"set_version((i{n},), (c{n},))" for n, _ in plan.version_writes)
+    on = tuple(f"set_version((i{n},), (i{n}._version + {w},))" for n, w in plan.version_writes if w)
+    return WrapperCode(before=before, after=(*back, *on), namespace={"set_version": set_version_counter})

@@ -1,0 +1,425 @@
+"""Takes tensor subclasses apart before the graph and puts them together after it: the functional graph sees plain tensors only.
+
+Gradients go the same way: autograd nodes around the compiled graph take those of outputs apart, and put those of inputs together.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from engine.aot.exc import CannotFunctionalize
+from engine.aot.grad_mode import needs_autograd
+from engine.aot.layout_mutation import is_layout_mutated
+from engine.aot.node_properties import output_args
+from engine.aot.storage_geometry import storage_id
+from engine.aot.subclass_spec import SubclassSpec
+from engine.aot.version_counters import set_version_counter, version_counter_writes, write_count
+from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.double_backward import EagerRerun, current_autocast, rng_devices_of
+from engine.aot.wrappers.replace_placeholders import replace_placeholders
+from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, flatten_with_grad
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.guards.aliasing import DisjointStorage
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.traced_frame import GraphInput
+from engine.records.aot import WrapperAction
+
+NAME = "tensor subclasses"
+
+
+SizeLocation = tuple[int, tuple[str, ...], int]
+"""An input, how a plain tensor inside of it is reached, and a dimension of that; -1 for an input that is a number."""
+
+
+@dataclass(frozen=True)
+class SubclassOutput:
+    """One output of the call as it was: an input itself, or made from results ``first`` and following."""
+
+    first_result: int
+    spec: SubclassSpec | None = None
+    input_index: int | None = None
+    requires_grad: bool = False
+    write_count: int = 0
+    """How often what is put together was written to."""
+
+
+@dataclass(frozen=True)
+class SubclassMetadata:
+    """Per input its parts, None for what is passed as it is; version counters (an input that has it, by how much it is moved on); the outputs."""
+
+    input_specs: tuple[SubclassSpec | None, ...]
+    version_writes: tuple[tuple[int, int], ...]
+    outputs: tuple[SubclassOutput, ...]
+    gradients: tuple[SubclassGradient | None, ...]
+    """Per input how its gradient is put together, where it is a subclass that needs one."""
+    rerun: EagerRerun
+    """For gradients of outputs that are of another kind than the outputs."""
+    symbol_locations: Mapping[sympy.Symbol, SizeLocation]
+    """Where each symbol of sizes is read."""
+
+    def read_sizes(self, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
+        """The sizes of a call."""
+        return {symbol: _read(inputs[n], path, dim) for symbol, (n, path, dim) in self.symbol_locations.items()}
+
+
+def pre_compile(call: TracedCall) -> PreCompileResult | None:
+    """Let the graph take the tensors inside of subclasses; None where there is no subclass.
+
+    Raises:
+        NotFunctional: one that is written to needs gradients, its sizes cannot be followed, or an output is a view of one.
+    """
+    given = tuple(
+        SubclassSpec.from_tensor(i.name, i.fake) if is_traceable_wrapper_subclass(i.fake) else None for i in call.inputs
+    )
+    outputs = output_args(call.graph.graph)
+    if not any(given) and not any(_is_wrapper(_fake(o)) for o in outputs):
+        return None
+    trains = needs_autograd(call.graph, call.inputs)
+    for i, parts in zip(call.inputs, given, strict=True):
+        if parts is not None:
+            _check(i, trains=trains)
+    gradients = tuple(
+        SubclassGradient(i.name, p) if trains and p is not None and i.example_value.requires_grad else None
+        for i, p in zip(call.inputs, given, strict=True)
+    )
+    inputs = tuple(
+        plain
+        for i, p, g in zip(call.inputs, given, gradients, strict=True)
+        for plain in _inner_inputs(i, p, g is not None)
+    )
+    planned = _outputs(call, outputs, trains=trains)
+    if any(gradients):
+        _check_no_aliasing(call, gradients, outputs)
+    graph = _rewritten(call, given, gradients, planned)
+    counted = [
+        n
+        for n, (i, p) in enumerate(zip(call.inputs, given, strict=True))
+        if p is not None and not i.fake.is_inference() and not i.example_value.is_inference()
+    ]
+    counts = tuple((n, w) for n, w in version_counter_writes(call.inputs, counted) if w)
+    plan = SubclassMetadata(
+        given, counts, planned, gradients, _make_eager_rerun(call, planned), _symbol_locations(call, given, planned)
+    )
+    return PreCompileResult(TracedCall(graph, inputs), _actions(call, given, gradients, planned), plan, _guards(inputs))
+
+
+def _symbol_locations(
+    call: TracedCall, given: Sequence[SubclassSpec | None], outputs: Sequence[SubclassOutput]
+) -> Mapping[sympy.Symbol, SizeLocation]:
+    """Where the symbols are read that the sizes of subclasses are expressions over.
+
+    Raises:
+        NotFunctional: one is no size of a plain tensor, so that the graph does not know it.
+    """
+    found: dict[sympy.Symbol, SizeLocation] = {}
+    for n, (i, parts) in enumerate(zip(call.inputs, given, strict=True)):
+        inside = [((), i.fake)] if parts is None else zip(parts.inner_paths(), parts.flatten(i.fake), strict=True)
+        for path, value in inside:
+            sizes = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(-1, value)]
+            for dim, size in sizes:
+                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                    found.setdefault(size.node.expr, (n, path, dim))
+    for parts in (*given, *(o.spec for o in outputs)):
+        if parts is not None and parts.is_dynamic and (unread := parts.symbols() - found.keys()):
+            what = f"a {parts.type.__name__} has a size ({min(map(str, unread))}) that no tensor inside of it has"
+            raise CannotFunctionalize(what)
+    return found
+
+
+def _read(value: Any, path: Sequence[str], dim: int) -> int:
+    for name in path:
+        value = getattr(value, name)
+    return int(value if dim < 0 else value.shape[dim])
+
+
+def _fake(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+
+
+def _is_wrapper(value: Any) -> bool:
+    return is_traceable_wrapper_subclass(value)
+
+
+def _check(i: GraphInput, *, trains: bool) -> None:
+    kind = type(i.fake).__name__
+    if is_layout_mutated(i.fake, i.example_value):
+        raise CannotFunctionalize(f"the shape or layout of {i.name}, a {kind}, is changed in place")
+    if trains and (i.fake.is_inference() or write_count(i.fake) != i.initial_version):
+        raise CannotFunctionalize(f"{i.name}, a {kind}, is written to, and gradients are needed")
+
+
+def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | None], outputs: Sequence[Any]) -> None:
+    """What gradients flow through must be floating-point tensors of their own, which no output shows."""
+    taken: list[int] = []
+    for i, gradient in zip(call.inputs, gradients, strict=True):
+        if gradient is None:
+            continue
+        kind, plain = type(i.fake).__name__, list(_inner_tensors(i.fake))
+        if not all(p.is_floating_point() or p.is_complex() for p in plain):
+            raise CannotFunctionalize(f"gradients are needed through {i.name}, a {kind} that holds tensors without any")
+        taken += map(storage_id, plain)
+    shown = [
+        f for o in outputs if isinstance(f := _fake(o), torch.Tensor) and all(f is not i.fake for i in call.inputs)
+    ]
+    if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in _inner_tensors(f)):
+        raise CannotFunctionalize("gradients are needed through a tensor subclass over memory that others see")
+
+
+def _inner_inputs(i: GraphInput, parts: SubclassSpec | None, needs_gradient: bool = False) -> Iterator[GraphInput]:
+    if parts is None:
+        yield i
+        return
+    for path, fake, real in zip(
+        parts.inner_paths(), parts.flatten(i.fake), parts.flatten(i.example_value), strict=True
+    ):
+        origin: Any = i.source
+        for name in path:
+            origin = AttrSource(origin, name)
+        # Inside a subclass torch counts no writes: those to the whole say whether a part may have changed.
+        version = 0 if i.fake.is_inference() or write_count(i.fake) == i.initial_version else -1
+        given = real.detach().requires_grad_() if needs_gradient else real
+        yield GraphInput("_".join((i.name, *path)), origin, fake, given, version)
+
+
+def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple[SubclassOutput, ...]:
+    shared = [storage_id(f) for i in call.inputs if isinstance(i.fake, torch.Tensor) for f in _inner_tensors(i.fake)]
+    found: list[SubclassOutput] = []
+    first = 0
+    for node in outputs:
+        fake = _fake(node)
+        given = next((n for n, i in enumerate(call.inputs) if _is_wrapper(fake) and i.fake is fake), None)
+        if given is not None:
+            found.append(SubclassOutput(first, input_index=given))
+            continue
+        parts = SubclassSpec.from_tensor(str(node), fake) if _is_wrapper(fake) else None
+        if parts is not None:
+            inside = [storage_id(f) for f in parts.flatten(fake)]
+            if fake._is_view() or any(s in shared for s in inside) or len(set(inside)) < len(inside):
+                raise CannotFunctionalize(f"{node} is a {type(fake).__name__} over memory that others see")
+            shared += inside
+        needs_gradient = trains and parts is not None and fake.requires_grad
+        if needs_gradient and fake.is_leaf:
+            raise CannotFunctionalize(f"{node} is a {type(fake).__name__} made inside that requires grad itself")
+        writes = 0 if parts is None or fake.is_inference() else write_count(fake)
+        found.append(SubclassOutput(first, parts, requires_grad=needs_gradient, write_count=writes))
+        first += 1 if parts is None else len(list(parts.inner_paths()))
+    return tuple(found)
+
+
+def _inner_tensors(fake: Any) -> Iterator[Any]:
+    if not is_traceable_wrapper_subclass(fake):
+        yield fake
+        return
+    parts = (getattr(fake, name) for name in fake.__tensor_flatten__()[0])
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            yield from _inner_tensors(part)
+
+
+def _rewritten(
+    call: TracedCall,
+    given: Sequence[SubclassSpec | None],
+    gradients: Sequence[SubclassGradient | None],
+    outputs: Sequence[SubclassOutput],
+) -> torch.fx.GraphModule:
+    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+        parts = given[n]
+        if parts is None:
+            return copy.node_copy(node)
+        gradient = gradients[n]
+        build = parts.unflatten if gradient is None else gradient.unflatten_input
+        return _add_unflatten(copy, call.inputs[n], parts, build, node)
+
+    def returned(copy: torch.fx.Graph, values: Sequence[Any]) -> list[Any]:
+        found: list[Any] = []
+        for output, value, old in zip(outputs, values, output_args(call.graph.graph), strict=True):
+            if output.input_index is None:
+                found += [value] if output.spec is None else _add_flatten(copy, value, _fake(old), output)
+        return found
+
+    return replace_placeholders(call.graph, place, returned=returned)
+
+
+def _add_unflatten(
+    copy: torch.fx.Graph, i: GraphInput, parts: SubclassSpec, build: Callable[..., Any], node: torch.fx.Node
+) -> torch.fx.Node:
+    plain = []
+    for given in _inner_inputs(i, parts):
+        plain.append(copy.placeholder(given.name))
+        plain[-1].meta["example_value"] = given.fake
+    made = copy.create_node("call_function", GraphCallable("put_together", build), tuple(plain), name=node.name)
+    made.meta.update(node.meta)
+    return made
+
+
+def _add_flatten(copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, output: SubclassOutput) -> list[torch.fx.Node]:
+    parts = output.spec
+    assert parts is not None
+    if output.requires_grad:
+        return _add_flatten_with_grad(copy, node, fake, parts)
+    found = []
+    for path in parts.inner_paths():
+        part, value = node, fake
+        for name in path:
+            part, value = copy.call_function(_inner_tensor, (part, name)), getattr(value, name)
+            part.meta.update(node.meta, example_value=value)
+        found.append(part)
+    return found
+
+
+def _add_flatten_with_grad(
+    copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, parts: SubclassSpec
+) -> list[torch.fx.Node]:
+    values = tuple(p.detach().requires_grad_() for p in parts.flatten(fake))
+    taken = copy.call_function(GraphCallable("take_apart", functools.partial(flatten_with_grad, parts)), (node,))
+    taken.meta.update(node.meta, example_value=values)
+    found = []
+    for n, value in enumerate(values):
+        found.append(copy.call_function(operator.getitem, (taken, n)))
+        found[-1].meta.update(node.meta, example_value=value)
+    return found
+
+
+def _get_part(whole: Any, name: str) -> Any:
+    return getattr(whole, name)
+
+
+_inner_tensor = GraphCallable("part", _get_part)
+
+
+def _actions(
+    call: TracedCall,
+    given: Sequence[SubclassSpec | None],
+    gradients: Sequence[SubclassGradient | None],
+    outputs: Sequence[SubclassOutput],
+) -> tuple[WrapperAction, ...]:
+    why = "the functional graph computes with plain tensors"
+    taken = [
+        WrapperAction(i.name, f"passed as its {' and '.join('.'.join(path) for path in p.inner_paths())}", why)
+        for i, p in zip(call.inputs, given, strict=True)
+        if p is not None
+    ]
+    made = [
+        WrapperAction(f"output {n}", f"put together as a {o.spec.type.__name__}", "eager returns the subclass")
+        for n, o in enumerate(outputs)
+        if o.spec is not None
+    ]
+    joined = [
+        WrapperAction(i.name, "its gradient is put together", "eager gives the subclass a gradient of its own type")
+        for i, g in zip(call.inputs, gradients, strict=True)
+        if g is not None
+    ]
+    return (*taken, *made, *joined)
+
+
+def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
+    """What is written to inside must not come to be shared: the tracer sees to whole tensors only."""
+    tensors = [i for i in inputs if isinstance(i.example_value, torch.Tensor)]
+    found = []
+    for i in tensors:
+        if i.fake.is_inference() or write_count(i.fake) == i.initial_version:
+            continue
+        apart = [o.source for o in tensors if storage_id(o.example_value) != storage_id(i.example_value)]
+        if apart:
+            found.append(DisjointStorage(i.source, tuple(apart)))
+    return tuple(found)
+
+
+def _make_eager_rerun(call: TracedCall, outputs: Sequence[SubclassOutput]) -> EagerRerun:
+    """How gradients are found otherwise: each output that is a subclass is one that they may come back through."""
+    nodes = output_args(call.graph.graph)
+    needing = tuple(
+        n
+        for n, i in enumerate(call.inputs)
+        if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
+    )
+    names = tuple(str(node) if o.requires_grad else None for node, o in zip(nodes, outputs, strict=True))
+    given = [i.example_value for i in call.inputs if isinstance(i.example_value, torch.Tensor)]
+    written = _mutated_inputs(call)
+    reason = f"{call.inputs[min(written)].name} was written to" if written else ""
+    return EagerRerun(call.graph, names, needing, written, rng_devices_of(given), current_autocast(), reason)
+
+
+def _mutated_inputs(call: TracedCall) -> frozenset[int]:
+    tensors = [(n, i) for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor)]
+    return frozenset(n for n, i in tensors if i.fake.is_inference() or write_count(i.fake) != i.initial_version)
+
+
+def mark_unsaved_inputs(change: PreCompileResult, unread: Collection[str]) -> None:
+    """Remember of which inputs the backward reads nothing that is inside; ``unread`` names inputs of the graph that is compiled."""
+    names = iter(change.call.inputs)
+    plan: SubclassMetadata = change.runtime_metadata
+    for parts, gradient in zip(plan.input_specs, plan.gradients, strict=True):
+        own = [next(names).name for _ in (parts.inner_paths() if parts is not None else ("",))]
+        if gradient is not None:
+            gradient.is_saved_for_backward = not all(n in unread for n in own)
+
+
+def post_compile(change: PreCompileResult, run: Run) -> Run:
+    """Takes apart, runs, counts the writes to whole tensors, not to what is inside of them, as autograd does, and puts together."""
+    plan: SubclassMetadata = change.runtime_metadata
+    trains = any(o.requires_grad for o in plan.outputs)
+    varies = any(p is not None and p.is_dynamic for p in (*plan.input_specs, *(o.spec for o in plan.outputs)))
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        plain: list[Any] = []
+        known = plan.read_sizes(inputs) if varies else {}
+        for value, parts, gradient in zip(inputs, plan.input_specs, plan.gradients, strict=True):
+            if parts is None:
+                plain.append(value)
+            else:
+                plain += parts.flatten(value) if gradient is None else gradient.flatten_input(value, known)
+        versions = [(inputs[n], inputs[n]._version) for n, _ in plan.version_writes]
+        for parts, whole in zip(plan.input_specs, inputs, strict=True):
+            if parts is not None:
+                versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, whole, inputs)]
+        born = RerunContext.capture(plan.rerun, inputs) if trains else None
+        results = run(*plain)
+        for whole, version in versions:
+            set_version_counter((whole,), (version,))
+        for n, writes in plan.version_writes:
+            set_version_counter((inputs[n],), (inputs[n]._version + writes,))
+        return tuple(_output(n, o, inputs, results, born, known) for n, o in enumerate(plan.outputs))
+
+    return call
+
+
+def _inner_tensors_not_inputs(parts: SubclassSpec, whole: Any, inputs: Sequence[Any]) -> Iterator[Any]:
+    """The tensors inside of ``whole`` that are no inputs by themselves."""
+    for plain in parts.flatten(whole):
+        if not plain.is_inference() and all(plain is not i for i in inputs):
+            yield plain
+
+
+def _output(
+    number: int,
+    output: SubclassOutput,
+    inputs: Sequence[Any],
+    results: Sequence[Any],
+    born: RerunContext | None,
+    known: Mapping[sympy.Symbol, int],
+) -> Any:
+    if output.input_index is not None:
+        return inputs[output.input_index]
+    if output.spec is None:
+        return results[output.first_result]
+    parts = output.spec.with_sizes(known)
+    count = len(list(parts.inner_paths()))
+    plain = results[output.first_result : output.first_result + count]
+    made = (
+        born.unflatten_output(number, parts, plain)
+        if born is not None and output.requires_grad
+        else parts.unflatten(*plain)
+    )
+    if output.write_count:
+        set_version_counter((made,), (output.write_count,))
+    return made

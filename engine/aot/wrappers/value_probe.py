@@ -1,0 +1,177 @@
+"""Notes what small tensors hold where a call passes from one layer to the next, for sessions that record every step, or when asked."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from engine.ir.current_session import current_session
+from engine.records.aot import CallValuesRecord, WrapperValuesRecord
+from engine.records.session import Session
+
+Run = Callable[..., Any]
+RecordValues = Callable[[str, str, Sequence[str], Sequence[Any]], None]
+MAX_RECORDED_CALLS = 4
+"""Calls of one cache entry that are noted."""
+MAX_RECORDED_VALUES = 24
+"""Values noted at one layer."""
+MAX_FULL_ELEMENTS = 16
+"""Elements of a tensor that is noted whole; of a larger one, as many as ``FIRST``."""
+NUM_FIRST_ELEMENTS = 6
+PLAIN_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def probe_for(compilation: str) -> ValueProbe | None:
+    """A probe for one compilation, where the session at work records every step; else None: nothing is then added to the call."""
+    session = current_session()
+    return ValueProbe(compilation) if session is not None and session.level == "steps" else None
+
+
+@dataclass(eq=False)
+class ProbedCall:
+    """What an autograd node keeps of a call that was noted: where its backward is noted as well."""
+
+    session: weakref.ref[Session]
+    call_index: int = -1
+    """The place of the call's passage among those of its compilation; -1 while it is not kept."""
+
+
+class ValueProbe:
+    """What is noted of the calls of one compilation. Where no session records steps any more, calls pass without a note.
+
+    With ``session`` the calls are noted for that one, whatever records; ``how`` says then what they are.
+    """
+
+    def __init__(self, compilation: str, session: Session | None = None, how: str = "") -> None:
+        self._compilation = compilation
+        self._session = session
+        self._inputs_description = how
+        self._num_recorded = 0
+        self._current_moments: list[WrapperValuesRecord] | None = None
+        self._current_call: ProbedCall | None = None
+
+    def _recording_session(self) -> Session | None:
+        """The session that a call is to be noted for."""
+        session = self._session or current_session()
+        if session is None or self._current_moments is not None or self._num_recorded >= MAX_RECORDED_CALLS:
+            return None
+        return session if self._session is not None or session.level == "steps" else None
+
+    def wrap_call(self, run: Run, names: Sequence[str]) -> Run:
+        """The whole call, from what it is given to what it returns; ``names`` are those of its inputs."""
+
+        def call(*args: Any) -> Any:
+            session = self._recording_session()
+            if session is None:
+                return run(*args)
+            self._current_moments, mark = [], ProbedCall(weakref.ref(session))
+            self._current_call = mark
+            try:
+                self.record_values("call", "in", names, args)
+                results = run(*args)
+                self.record_values("call", "out", (*_numbered("output", results), *names), (*results, *args))
+                passage = CallValuesRecord(tuple(self._current_moments), self._inputs_description)
+            finally:
+                self._current_moments = self._current_call = None
+            with contextlib.suppress(KeyError):  # the session began after this was compiled
+                mark.call_index = len(session.compilation(self._compilation).call_values)
+                session.update_compilation(
+                    self._compilation, lambda c: replace(c, call_values=(*c.call_values, passage))
+                )
+                self._num_recorded += 1
+            return results
+
+        return call
+
+    def current_call(self) -> ProbedCall | None:
+        """What an autograd node keeps of the call that is being noted; None where none is."""
+        return self._current_call
+
+    def run_backward(
+        self, mark: ProbedCall, run: Run, given: Sequence[str], gradients: Sequence[str], values: list[Any]
+    ) -> Any:
+        """Run a backward of a call that was noted, and note what it is given and what it returns; only the first one of a call."""
+        session = mark.session()
+        if session is None or mark.call_index < 0:
+            return run(values)
+        before = _moment("backward", "in", given, values)
+        found = run(values)
+        moments, number = (before, _moment("backward", "out", gradients, found)), mark.call_index
+        mark.call_index = -1
+        with contextlib.suppress(KeyError, IndexError):
+            session.update_compilation(
+                self._compilation, lambda c: replace(c, call_values=_with_backward(c.call_values, number, moments))
+            )
+        return found
+
+    def wrap_wrapper(self, layer: str, run: Run, names: Sequence[str]) -> Run:
+        """What ``layer`` hands to what lies inside of it, and what comes back to it."""
+
+        def passing(*args: Any) -> Any:
+            self.record_values(layer, "in", names, args)
+            results = run(*args)
+            self.record_values(layer, "back", _numbered("result", results), results)
+            return results
+
+        return passing
+
+    def record_values(self, layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Note the values at one point of the call that is being noted."""
+        if self._current_moments is not None:
+            self._current_moments.append(_moment(layer, direction, names, values))
+
+
+def _moment(layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> WrapperValuesRecord:
+    pairs = list(zip(names, values, strict=False))
+    told = tuple((name, describe_value(value)) for name, value in pairs[:MAX_RECORDED_VALUES])
+    return WrapperValuesRecord(layer, direction, told, len(pairs) - len(told))
+
+
+def _with_backward(
+    passages: tuple[CallValuesRecord, ...], number: int, moments: tuple[WrapperValuesRecord, ...]
+) -> tuple[CallValuesRecord, ...]:
+    """The passages with these moments last in one of them."""
+    found = passages[number]
+    return (
+        *passages[:number],
+        replace(found, wrapper_values=(*found.wrapper_values, *moments)),
+        *passages[number + 1 :],
+    )
+
+
+def _numbered(word: str, values: Any) -> list[str]:
+    return [f"{word} {n}" for n in range(len(values))] if isinstance(values, (tuple, list)) else []
+
+
+def describe_value(value: Any) -> str:
+    """What a value holds, in a few words, without moving any state; a tensor's first elements, or why they are not shown."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)[:60] if isinstance(value, (int, float, bool, complex)) else type(value).__name__
+    if (
+        type(value) not in PLAIN_TENSOR_TYPES
+        or value.layout != torch.strided
+        or torch._C._functorch.is_functorch_wrapped_tensor(value)
+    ):
+        return f"not shown: {type(value).__name__}"
+    count = value.numel()
+    if count > MAX_FULL_ELEMENTS and not value.is_contiguous():
+        return f"not shown: {count:,} elements, not in a row"
+    try:
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+            plain = value.detach()
+            held = plain.tolist() if count <= MAX_FULL_ELEMENTS else plain.view(-1)[:NUM_FIRST_ELEMENTS].tolist()
+    except (RuntimeError, NotImplementedError):
+        return "not shown: it cannot be read here"
+    return _text(held) if count <= MAX_FULL_ELEMENTS else f"{_text(held)[:-1]}, … {count:,} elements]"
+
+
+def _text(held: Any) -> str:
+    if isinstance(held, list):
+        return f"[{', '.join(map(_text, held))}]"
+    return f"{held:.4g}" if isinstance(held, float) else str(held)

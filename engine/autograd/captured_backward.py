@@ -1,0 +1,87 @@
+"""Runs a captured backward: operator by operator, or what a backend made of it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.fx
+
+from engine.autograd.build_graph import CapturedGraphBuilder, captured_node_callable, runs_users_code
+from engine.autograd.cache_miss import CaptureKey
+from engine.autograd.capture import BackwardCapture
+from engine.autograd.eager_fallback import make_exit_hook
+from engine.autograd.execution_order import AutogradNode
+from engine.graph.codegen import generate_function
+
+Run = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class CapturedBackward:
+    """One capture, kept by torch's cache: the graph, and how each backend runs it, once it has been asked to."""
+
+    id: str
+    graph: torch.fx.GraphModule
+    """Called with the lists ``program.PLACEHOLDERS``."""
+    capture: BackwardCapture
+    key: CaptureKey
+    nodes: tuple[AutogradNode, ...]
+    """Autograd's nodes in the order of the walk, and in ``order`` their places as eager runs them."""
+    execution_order: tuple[int, ...]
+    earlier_keys: tuple[CaptureKey, ...] = ()
+    """Captures that did not serve."""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    compilation_numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers for what backends compile of it."""
+    _eager_run: Run | None = None
+    _anomaly_run: Run | None = None
+    _runs: dict[Any, Run] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def runs_users_code(self) -> bool:
+        """Whether hooks or Python functions of the user's are in it."""
+        return any(runs_users_code(s) for c in self.capture.calls for s in c.steps)
+
+    @property
+    def has_unpack_hooks(self) -> bool:
+        """Whether saved tensors come out of hooks."""
+        return any("unpack_hook" in kinds for kinds in self.key.step_kinds)
+
+    def __call__(self, *lists: Any) -> Any:
+        """Run it operator by operator on the five lists."""
+        return self.eager_run()(*lists)
+
+    def eager_run(self) -> Run:
+        """Operator by operator."""
+        with self._lock:
+            if self._eager_run is None:
+                leave = make_exit_hook(self.capture, self.execution_order)
+                self._eager_run = generate_function(
+                    self.graph, captured_node_callable, name="captured backward", early_exit=leave
+                )
+            return self._eager_run
+
+    def anomaly_run(self) -> Run:
+        """Operator by operator, looking at what each node returns."""
+        with self._lock:
+            if self._anomaly_run is None:
+                module = CapturedGraphBuilder(self.capture, self.execution_order, checks_anomalies=True).build()
+                leave = make_exit_hook(self.capture, self.execution_order, checks_anomalies=True)
+                self._anomaly_run = generate_function(
+                    module, captured_node_callable, name="captured backward", early_exit=leave
+                )
+            return self._anomaly_run
+
+    def compiled_run(self, backend: Any, compile: Callable[[CapturedBackward], Run]) -> Run:
+        """What ``compile`` makes of it, made once for each backend."""
+        run = self._runs.get(backend)
+        if run is None:
+            with self._lock:
+                run = self._runs[backend] = self._runs.get(backend) or compile(self)
+        return run

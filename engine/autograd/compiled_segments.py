@@ -1,0 +1,271 @@
+"""Cuts a captured backward into what a backend can compile and what lies between: hooks, Python functions, the adding to ``.grad``."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from engine.autograd.build_graph import CAPTURED_VALUES, NODE_CALL, STEP_KIND, captured_node_callable
+from engine.autograd.segment_inputs import (
+    SegmentKey,
+    SymbolicInputs,
+    differ_only_in_sizes,
+    input_spec,
+    make_symbolic_inputs,
+)
+from engine.graph.codegen import EarlyExit, generate_function
+from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
+
+Run = Callable[..., Any]
+CompileSegment = Callable[["TracedSegment"], Run]
+"""Makes a traced segment runnable."""
+
+OnSegmentFailure = Callable[[str, Exception], None]
+"""Hears that a segment could not be traced or compiled, and then runs operator by operator."""
+
+PURE_KINDS = frozenset({"function", "validate", "add", "zeros", "copy_slices_prologue", "copy_slices_epilogue", "size"})
+"""Kinds that only compute."""
+
+MAX_COMPILES_PER_SEGMENT = 8
+"""How often a segment is compiled."""
+
+MAX_CACHED_LAYOUTS = 256
+"""Layouts for which it is kept in mind what serves them."""
+
+
+@dataclass(frozen=True)
+class TracedSegment:
+    """A segment for inputs of one layout, or of all that differ in their symbols: as ATen operators.
+
+    ``reals`` are this call's, in placeholder order; ``why`` says what it is compiled for.
+    """
+
+    name: str
+    module: torch.fx.GraphModule
+    example_inputs: tuple[Any, ...]
+    reason: str
+
+
+@dataclass(eq=False)
+class Segment:
+    """Nodes that one backend compiles together; called with the values that they read, returns those that are read outside.
+
+    Compiled for the layout of its inputs. Where sizes change it is compiled once more, with symbols for those that did. What that does not
+    serve is compiled anew, up to ``LIMIT`` times in all; beyond that, and for tensor subclasses, it runs operator by operator.
+    """
+
+    name: str
+    module: torch.fx.GraphModule
+    compile: CompileSegment
+    on_failure: OnSegmentFailure
+    _eager_run: Run | None = None
+    _runs: dict[SegmentKey, Run] = field(default_factory=dict)
+    _compiled_keys: list[SegmentKey] = field(default_factory=list)
+    """Layouts that were compiled for."""
+    _symbolic_runs: list[tuple[SegmentKey, SymbolicInputs, Run]] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.__name__ = self.name
+
+    def __call__(self, *values: Any) -> Any:
+        """The segment's results."""
+        key = tuple(map(input_spec, values))
+        run = self._runs.get(key)
+        if run is None:
+            run = self._get_or_compile(key, values)
+        return run(*values)
+
+    def eager_run(self) -> Run:
+        """Operator by operator."""
+        if self._eager_run is None:
+            self._eager_run = generate_function(self.module, captured_node_callable, name=self.name)
+        return self._eager_run
+
+    def _get_or_compile(self, key: SegmentKey, values: Sequence[Any]) -> Run:
+        with self._lock:
+            if key in self._runs:
+                return self._runs[key]
+            if None in key:
+                return self.eager_run()
+            if len(self._runs) >= MAX_CACHED_LAYOUTS:
+                self._runs.clear()
+            self._runs[key] = run = self._matching_symbolic_run(key, values) or self._compile_for(key, values)
+            return run
+
+    def _matching_symbolic_run(self, key: SegmentKey, values: Sequence[Any]) -> Run | None:
+        return next(
+            (run for k, s, run in self._symbolic_runs if differ_only_in_sizes(k, key) and s.accepts(values)), None
+        )
+
+    def _compile_for(self, key: SegmentKey, values: Sequence[Any]) -> Run:
+        if len(self._compiled_keys) >= MAX_COMPILES_PER_SEGMENT:
+            return self.eager_run()
+        before = [k for k in self._compiled_keys if differ_only_in_sizes(k, key)]
+        self._compiled_keys.append(key)
+        try:
+            if before:
+                symbols = make_symbolic_inputs(values, key, before)
+                run = self._trace_and_compile(
+                    symbols.fakes, values, symbols, f"{symbols.symbol_count} sizes that changed are symbols"
+                )
+                self._symbolic_runs.append((key, symbols, run))
+                return run
+            fakes = tuple(_detach_keeping_requires_grad(v) if isinstance(v, torch.Tensor) else v for v in values)
+            return self._trace_and_compile(
+                fakes, values, None, "for the first sizes" if len(self._compiled_keys) == 1 else "for other inputs"
+            )
+        except Exception as error:  # what tracing to ATen does not know must not stop the user's code
+            self.on_failure(self.name, error)
+            return self.eager_run()
+
+    def _trace_and_compile(
+        self, given: Sequence[Any], values: Sequence[Any], symbols: SymbolicInputs | None, why: str
+    ) -> Run:
+        """The segment compiled, as a function of all its values. ``given``: what it is traced with, in place of ``values``."""
+        places = tuple(n for n, g in enumerate(given) if isinstance(g, (torch.Tensor, torch.SymInt)))
+        module, keep, count = _trace_to_aten(self.module, given, places, symbols)
+        reals = tuple(values[p].detach() if isinstance(values[p], torch.Tensor) else values[p] for p in places)
+        return _adapt_calling_convention(
+            self.compile(TracedSegment(self.name, module, reals, why)), places, keep, count
+        )
+
+
+def _detach_keeping_requires_grad(value: torch.Tensor) -> torch.Tensor:
+    """A value by itself. Formulas ask what they kept whether it needs a gradient."""
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+def _adapt_calling_convention(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: int) -> Run:
+    """Tensors and symbols in, results out, with None for what is no tensor."""
+
+    def call(*values: Any) -> Any:
+        made = run(*[values[p] for p in places])
+        results: list[Any] = [None] * count
+        for place, value in zip(keep, made, strict=True):
+            results[place] = value
+        return results
+
+    return call
+
+
+def _trace_to_aten(
+    module: torch.fx.GraphModule, given: Sequence[Any], places: Sequence[int], symbols: SymbolicInputs | None
+) -> tuple[torch.fx.GraphModule, tuple[int, ...], int]:
+    """A segment as ATen operators for values like these; which of its results are tensors, and how many it has."""
+    interpreter = torch.fx.Interpreter(module)
+    shape: list[Any] = []
+
+    def run(*traced: Any) -> list[torch.Tensor]:
+        values = list(given)
+        for place, value in zip(places, traced, strict=True):
+            values[place] = value
+        found = interpreter.run(*values)
+        shape[:] = [isinstance(v, torch.Tensor) for v in found]
+        return [v for v in found if isinstance(v, torch.Tensor)]
+
+    how: Literal["fake", "real"] = "fake" if symbols is None else "real"
+    with contextlib.ExitStack() as stack:
+        if (
+            symbols is not None
+        ):  # what C++ composes of operators reads sizes as numbers; torch's Python forms of it do not
+            stack.enter_context(symbols.fake_mode)
+            stack.enter_context(enable_python_dispatcher())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        made = make_fx(run, tracing_mode=how, _error_on_data_dependent_ops=True)(*[given[p] for p in places])
+    for node in made.graph.nodes:
+        if "val" in node.meta:
+            node.meta["example_value"] = node.meta["val"]
+    return made, tuple(n for n, there in enumerate(shape) if there), len(shape)
+
+
+def split_into_segments(
+    module: torch.fx.GraphModule,
+    id: str,
+    compile: CompileSegment,
+    fail: OnSegmentFailure,
+    early_exit: EarlyExit | None = None,
+) -> tuple[Run, tuple[Segment, ...]]:
+    """A captured graph with its computing parts compiled, as a function of the same five lists; and those parts.
+
+    ``leave``: as for ``generate_function``. Adding to ``.grad`` moves down to the next code of the user's: nothing else can see when it happens.
+    """
+    divider = _SegmentSplitter(module, id, compile, fail)
+    return divider.split(early_exit), tuple(divider.segments)
+
+
+class _SegmentSplitter:
+    """Writes the divided graph."""
+
+    def __init__(self, module: torch.fx.GraphModule, id: str, compile: CompileSegment, fail: OnSegmentFailure) -> None:
+        self._module = module
+        self._id = id
+        self._compile = compile
+        self._fail = fail
+        self._graph = torch.fx.Graph()
+        self._map: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._pure_nodes: list[torch.fx.Node] = []
+        self._pending_accumulations: list[torch.fx.Node] = []
+        self.segments: list[Segment] = []
+
+    def split(self, leave: EarlyExit | None) -> Run:
+        """The whole as straight-line Python."""
+        for node in self._module.graph.nodes:
+            kind = node.meta.get(STEP_KIND)
+            if kind in PURE_KINDS or (kind == "item" and node.args[0] in self._pure_nodes):
+                self._pure_nodes.append(node)
+            elif kind == "accumulate":
+                self._pending_accumulations.append(node)
+            elif kind in ("item", "open") or (kind == "check" and not self._pending_accumulations):
+                self._copy(node)
+            else:
+                self._flush()
+                self._copy(node)
+        whole = torch.fx.GraphModule(torch.nn.Module(), self._graph, "DividedBackward")
+        return generate_function(whole, captured_node_callable, name="compiled backward", early_exit=leave)
+
+    def _copy(self, node: torch.fx.Node) -> None:
+        self._map[node] = self._graph.node_copy(node, lambda n: self._map[n])
+
+    def _flush(self) -> None:
+        if any(n.meta[STEP_KIND] == "function" for n in self._pure_nodes):
+            self._add_segment()
+        else:
+            for node in self._pure_nodes:
+                self._copy(node)
+        for node in self._pending_accumulations:
+            self._copy(node)
+        self._pure_nodes.clear()
+        self._pending_accumulations.clear()
+
+    def _add_segment(self) -> None:
+        inside = set(self._pure_nodes)
+        given = list(dict.fromkeys(n for p in self._pure_nodes for n in p.all_input_nodes if n not in inside))
+        results = [p for p in self._pure_nodes if any(u not in inside for u in p.users)]
+        graph = torch.fx.Graph()
+        copies = {n: graph.placeholder(n.name) for n in given}
+        for node in self._pure_nodes:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+            set_provenance(copies[node], NodeProvenance(nodes=(node_id("captured", self._id, node),)))
+        graph.output(tuple(copies[n] for n in results))
+        name = f"segment_{len(self.segments)}"
+        segment = Segment(name, torch.fx.GraphModule(torch.nn.Module(), graph, name), self._compile, self._fail)
+        self.segments.append(segment)
+        made = self._graph.create_node("call_function", segment, tuple(self._map[n] for n in given), {}, name=name)
+        for n, node in enumerate(results):
+            item = self._graph.create_node("call_function", operator.getitem, (made, n), {}, name=node.name)
+            item.meta[STEP_KIND] = "item"
+            item.meta.update({key: node.meta[key] for key in (NODE_CALL, CAPTURED_VALUES) if key in node.meta})
+            set_provenance(item, NodeProvenance(nodes=(node_id("captured", self._id, node),)))
+            self._map[node] = item

@@ -1,0 +1,144 @@
+"""Puts backward graphs of compiled calls into a captured graph in place of the calls of their nodes, so that all is compiled together."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.autograd.build_graph import AUTOGRAD_FUNCTION, CAPTURED_VALUES, NODE_CALL, STEP_KIND, named_target
+from engine.autograd.graph_ops import check_saved_versions, zeros
+from engine.ir.aot.inlinable_backward import INLINABLE_ATTR, InlinableBackward
+from engine.ir.node_metadata import provenance_of, set_provenance
+
+NodeValues = Mapping[torch.fx.Node, Any]
+
+
+def inline_compiled_backwards(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[str, ...]]:
+    """A copy of the captured graph with what can be inlined inlined, and for each compiled call a sentence on it."""
+    calls = [n for n in module.graph.nodes if isinstance(_inlinable_backward_of(n), InlinableBackward)]
+    if not calls:
+        return _copy_graph(module), ()
+    graph = torch.fx.Graph()
+    values: dict[torch.fx.Node, Any] = {}
+    notes = []
+    for node in module.graph.nodes:
+        known = _inlinable_backward_of(node)
+        reason = "" if known is None else _why_not_inlinable(node, known)
+        if known is not None:
+            notes.append(
+                f"the backward of a compiled call ({node.name}) {f'is called: {reason}' if reason else 'is inlined'}"
+            )
+        if known is not None and not reason:
+            values[node] = _insert_backward_graph(graph, node, known, values)
+        elif node.target is operator.getitem and isinstance(values.get(node.args[0]), tuple):
+            values[node] = made = values[node.args[0]][node.args[1]]
+            if made is not None:
+                made.meta[CAPTURED_VALUES] = (*made.meta.get(CAPTURED_VALUES, ()), *node.meta.get(CAPTURED_VALUES, ()))
+        else:
+            values[node] = graph.node_copy(node, lambda n: values[n])
+    graph.lint()
+    return torch.fx.GraphModule(torch.nn.Module(), graph, "CapturedBackward"), tuple(notes)
+
+
+def _copy_graph(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return torch.fx.GraphModule(torch.nn.Module(), graph, "CapturedBackward")
+
+
+def _inlinable_backward_of(node: torch.fx.Node) -> InlinableBackward | None:
+    found = getattr(node.meta.get(AUTOGRAD_FUNCTION), INLINABLE_ATTR, None)
+    return found if isinstance(found, InlinableBackward) else None
+
+
+def _why_not_inlinable(node: torch.fx.Node, known: InlinableBackward) -> str:
+    """Why a compiled call's node must be called as it is; empty when its graph can stand for it."""
+    if any(u.target is not operator.getitem for u in node.users):
+        return "its gradients are used together"
+    return next((reason for inner in known.graph.graph.nodes if (reason := _why_node_not_inlinable(inner))), "")
+
+
+def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
+    if inner.op in ("placeholder", "output") or _is_size_computation(inner):
+        return ""
+    if not isinstance(inner.target, torch._ops.OpOverload) or inner.target._schema.is_mutable:
+        return f"{inner.name} is no functional operator"
+    if torch.Tag.nondeterministic_seeded in inner.target.tags or inner.target.namespace not in ("aten", "prims"):
+        return f"{inner.name} must run where it stands"
+    return ""
+
+
+def _is_size_computation(inner: torch.fx.Node) -> bool:
+    """Whether it computes with sizes, or takes something out of a list."""
+    module, name = getattr(inner.target, "__module__", ""), getattr(inner.target, "__name__", "")
+    return module in ("_operator", "math") or (module == "torch" and name.startswith("sym_"))
+
+
+def _insert_backward_graph(
+    graph: torch.fx.Graph, node: torch.fx.Node, known: InlinableBackward, values: NodeValues
+) -> tuple[Any, ...]:
+    """The nodes of a compiled call's backward; the gradients of the call's inputs."""
+    args: Any = torch.fx.node.map_arg(node.args, lambda n: values[n])
+    context, saved, _, grads, *check = args
+
+    def put(target: Any, args: tuple[Any, ...], name: str, kind: str) -> torch.fx.Node:
+        made = graph.create_node("call_function", target, args, {}, name=name)
+        made.meta[STEP_KIND] = kind
+        return _copy_provenance(made, node)
+
+    if check:
+        put(
+            named_target("unchanged", check_saved_versions),
+            (*check, tuple(s for s in saved if s is not None)),
+            "unchanged",
+            "check",
+        )
+    there = tuple(n for n, place in enumerate(known.differentiable_results) if grads[place] is not None)
+    opened = put(named_target("open", known.take_saved_scalars), (context, there), "opened", "open")
+    count = known.num_saved_scalars + sum(2 * rank for rank in known.tangent_layouts if isinstance(rank, int))
+    numbers = [put(operator.getitem, (opened, n), "number", "item") for n in range(count)]
+    given: list[Any] = [*saved, *numbers[: known.num_saved_scalars]]
+    standing, wants_zeros = known.specialize_tangents(tuple(grads[n] is not None for n in known.differentiable_results))
+    tangents = [n for n in known.graph.graph.nodes if n.op == "placeholder"][
+        known.num_saved_tensors + known.num_saved_scalars :
+    ]
+    layouts = _tangent_layouts(known, numbers[known.num_saved_scalars :])
+    for place, (size, stride), tangent in zip(known.differentiable_results, layouts, tangents, strict=True):
+        if grads[place] is not None:
+            given.append(
+                put(named_target("laid_out", known.to_tangent_layout), (grads[place], size, stride), "tangent", "add")
+            )
+        elif wants_zeros:
+            like = tangent.meta["val"]
+            given.append(put(named_target("zeros", zeros), (size, like.dtype, like.device), "tangent", "zeros"))
+    inner: dict[torch.fx.Node, Any] = {}
+    returned: Any = ()
+    for old in standing.graph.nodes:
+        if old.op == "placeholder":
+            inner[old] = given[len(inner)]
+        elif old.op == "output":
+            returned = torch.fx.node.map_arg(old.args[0], lambda n: inner[n])
+        else:
+            inner[old] = made = _copy_provenance(graph.node_copy(old, lambda n: inner[n]), node)
+            made.meta[STEP_KIND] = "item" if old.target is operator.getitem else "function"
+    return tuple(None if n is None else returned[n] for n in known.grad_of_input)
+
+
+def _tangent_layouts(known: InlinableBackward, numbers: Sequence[Any]) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+    """Size and stride of each tangent; nodes of the graph where they are symbols."""
+    rest = iter(numbers)
+    return [
+        (tuple(islice(rest, layout)), tuple(islice(rest, layout))) if isinstance(layout, int) else layout
+        for layout in known.tangent_layouts
+    ]
+
+
+def _copy_provenance(made: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+    made.meta = {STEP_KIND: made.meta.get(STEP_KIND), NODE_CALL: node.meta.get(NODE_CALL)}
+    set_provenance(made, provenance_of(node))
+    return made

@@ -1,0 +1,426 @@
+"""Stands in front of torch's autograd engine while a context is open: backwards of threads inside it are captured, all others run as ever."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import itertools
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from engine.autograd import anomaly_mode, cpp_engine_adapter, hook_tracking
+from engine.autograd.build_graph import CapturedGraphBuilder
+from engine.autograd.cache_miss import CaptureKey, capture_key
+from engine.autograd.capture import BackwardCapture, CannotCapture, CaptureRecorder
+from engine.autograd.captured_backward import CapturedBackward
+from engine.autograd.execution_order import AutogradNode, eager_execution_order, gradient_edges_of, walk_autograd_graph
+from engine.autograd.node_marks import find_mark
+from engine.autograd.to_records import nodes_from_capture
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CaptureSettings:
+    """How a context runs what it captures. ``compile`` makes a capture runnable; ``told`` hears of everything that happens to a backward."""
+
+    backend: Any
+    compile: Callable[[CapturedBackward], Run]
+    dynamic: bool = False
+    on_event: Callable[[BackwardEvent], None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardEvent:
+    """What became of one backward: "captured", "hit" or "eager", the capture, and why eager."""
+
+    outcome: str
+    capture: CapturedBackward | None = None
+    reason: str = ""
+
+
+NO_CONTEXT = CaptureSettings(None, lambda backward: backward)
+"""Where no context is open."""
+
+current_settings: contextvars.ContextVar[CaptureSettings | None] = contextvars.ContextVar(
+    "engine_compiled_autograd", default=NO_CONTEXT
+)
+
+
+class _Thread(threading.local):
+    """What this thread is doing: the backward it captures or runs, and the callbacks that wait for its end."""
+
+    def __init__(self) -> None:
+        self.attempt: _CaptureAttempt | None = None
+        self.is_running = False
+        self.callbacks: list[Callable[[], None]] | None = None
+
+
+_thread = _Thread()
+_capture_lock = threading.Lock()
+"""Held by the one thread that captures or runs a captured backward: torch allows no two."""
+
+
+@dataclass
+class _CaptureAttempt:
+    """One backward that is to be captured, or found in torch's cache."""
+
+    settings: CaptureSettings
+    engine: Any
+    """torch's own."""
+    roots: Sequence[Any]
+    inputs: Sequence[Any]
+    is_accumulating: bool
+    has_begun: bool = False
+    is_hit: bool = True
+    started: float = 0.0
+    capture: CaptureRecorder | None = None
+    thread: int = field(default_factory=threading.get_ident)
+
+    def make_recorder(self) -> cpp_engine_adapter.AutogradCompilerAdapter:
+        """Called by torch when its cache has nothing."""
+        if threading.get_ident() != self.thread:  # another thread came in between; it tries again
+            return cpp_engine_adapter.AutogradCompilerAdapter(CaptureRecorder(_refuse_capture, lambda: None))
+        self.is_hit = False
+        self.started = time.perf_counter()
+        self.capture = CaptureRecorder(self.finish, self.mark_begun)
+        return cpp_engine_adapter.AutogradCompilerAdapter(self.capture)
+
+    def close(self) -> None:
+        """Leave torch's modes as they were, also where torch gave up half-way."""
+        if self.capture is not None:
+            self.capture.close()
+
+    def mark_begun(self) -> None:
+        self.has_begun = True
+
+    def walk_nodes(self) -> tuple[AutogradNode, ...]:
+        """Autograd's nodes, in the order in which torch walks."""
+        return walk_autograd_graph(gradient_edges_of(self.roots), gradient_edges_of(self.inputs))
+
+    def reraise_in_torch(self, backward: CapturedBackward, place: int, error: Exception) -> None:
+        """Under anomaly mode: raise as eager does where the node at this place in the walk met an error."""
+        nodes = self.walk_nodes()
+        metadata: Any = {}
+        if place == 0:
+            metadata = anomaly_mode.traceback_metadata(_caller())
+        elif [n.name for n in nodes] == [n.name for n in backward.nodes]:
+            metadata = nodes[place].node.metadata
+
+        def differentiate(tensors: Any, gradients: Any, inputs: Any) -> None:
+            self.engine.run_backward(tensors, gradients, False, False, inputs, True, accumulate_grad=False)
+
+        anomaly_mode.raise_through_torch(error, backward.nodes[place].name, metadata, differentiate)
+
+    def finish(self, captured: BackwardCapture) -> tuple[Run, CapturedBackward]:
+        """The captured backward in eager's order."""
+        nodes = self.walk_nodes()
+        notes: tuple[str, ...] = ()
+        if [c.name for c in captured.calls] == [n.name for n in nodes]:
+            order = eager_execution_order(nodes)
+        else:
+            nodes, order = nodes_from_capture(captured), tuple(range(len(captured.calls)))
+            notes = ("nodes stand in the order in which torch walked: eager's could not be told",)
+        module = CapturedGraphBuilder(captured, order).build()
+        shape = capture_key(f"b{next(_ids)}", captured)
+        seconds = time.perf_counter() - self.started
+        nodes = tuple(replace(n, node=None) for n in nodes)
+        backward = CapturedBackward(
+            shape.id, module, captured, shape, nodes, order, tuple(_recent_keys), notes, seconds
+        )
+        _recent_keys.append(shape)
+        self._notify(BackwardEvent("captured", backward, _anomaly_note()))
+        return run_captured, backward
+
+    def _notify(self, event: BackwardEvent) -> None:
+        if self.settings.on_event is not None:
+            self.settings.on_event(event)
+
+
+def _anomaly_note() -> str:
+    return anomaly_mode.ANOMALY_REASON if torch.is_anomaly_enabled() else ""
+
+
+def _caller() -> Any:
+    """The frame that asked for the backward."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code is not InterceptedEngine.run_backward.__code__:
+        frame = frame.f_back
+    return frame.f_back if frame is not None else None
+
+
+def _refuse_capture(_: BackwardCapture) -> Any:
+    raise CannotCapture("another thread's backward")
+
+
+_ids = itertools.count()
+_recent_keys: deque[CaptureKey] = deque(maxlen=64)
+"""The latest captures, to say what is different from them."""
+
+
+def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
+    """What torch's cache calls: the captured backward on this call's values, with torch's engine as it is without us."""
+    attempt = _thread.attempt
+    if torch.is_grad_enabled() and backward.has_unpack_hooks:
+        raise CannotCapture(
+            "what a hook unpacks is known to autograd only in its own engine, and gradients are to be differentiated"
+        )
+    previous = cpp_engine_adapter.set_compiler(None)
+    _ProcessState.no_capture_active.set()
+    outer, _thread.callbacks = _thread.callbacks, []
+    _thread.attempt, _thread.is_running = None, True
+    try:
+        run = _select_run(backward, attempt)
+        if attempt is not None:
+            attempt.has_begun = True
+            if attempt.is_hit:
+                attempt._notify(BackwardEvent("hit", backward, _anomaly_note()))
+        with _track_hooks(backward, attempt, hooks):
+            if attempt is not None and torch.is_anomaly_enabled():
+                lists = (inputs, sizes, scalars, hooks, packed)
+                results = anomaly_mode.run_with_anomaly_mode(
+                    lambda: run(*lists), functools.partial(attempt.reraise_in_torch, backward)
+                )
+            else:
+                results = run(inputs, sizes, scalars, hooks, packed)
+        for callback in iter_growing(_thread.callbacks):
+            callback()
+        return list(results)
+    finally:
+        _thread.attempt, _thread.callbacks, _thread.is_running = attempt, outer, False
+        if attempt is None:
+            cpp_engine_adapter.restore_compiler(previous)
+
+
+def _track_hooks(backward: CapturedBackward, attempt: _CaptureAttempt | None, hooks: Any) -> Any:
+    """What notices changes of hooks, where code of the user's runs that could make them."""
+    if attempt is None or not backward.runs_users_code:
+        return contextlib.nullcontext()
+    roots, wanted = gradient_edges_of(attempt.roots), gradient_edges_of(attempt.inputs)
+
+    def find_nodes() -> tuple[AutogradNode, ...] | None:
+        nodes = walk_autograd_graph(roots, wanted)
+        return nodes if [n.name for n in nodes] == [n.name for n in backward.nodes] else None
+
+    return hook_tracking.track_hooks(hook_tracking.ActiveBackward(find_nodes, hooks, wanted))
+
+
+def _select_run(backward: CapturedBackward, attempt: _CaptureAttempt | None) -> Run:
+    if attempt is None:
+        return backward.eager_run()
+    if torch.is_anomaly_enabled():
+        return backward.anomaly_run()
+    return backward.compiled_run(attempt.settings.backend, attempt.settings.compile)
+
+
+def iter_growing(items: list[Any]) -> Iterator[Any]:
+    """The items of a list, also those that are added meanwhile."""
+    n = 0
+    while n < len(items):
+        yield items[n]
+        n += 1
+
+
+class InterceptedEngine:
+    """Has the methods of torch's engine object; what it does not know is the engine's."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def queue_callback(self, callback: Callable[[], None]) -> None:
+        """Call this when the backward that runs has ended."""
+        if _thread.callbacks is None:
+            self._engine.queue_callback(callback)
+        else:
+            _thread.callbacks.append(callback)
+
+    def run_backward(self, tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Run one backward, captured if this thread asks for it and torch allows it."""
+        settings = current_settings.get()
+        if settings is NO_CONTEXT:
+            settings = find_mark(tensors) if _ProcessState.marked_function_count else None
+        if settings is None:
+            return self._run_in_torch(tensors, args, kwargs)
+        reason = _why_not_captured(tensors, creates_graph=len(args) > 2 and bool(args[2]))
+        if not reason and not _capture_lock.acquire(blocking=False):
+            reason = "another thread runs a captured backward"
+        if reason:
+            return self._run_eagerly_with_reason(settings, reason, tensors, args, kwargs)
+        try:
+            wanted = args[3] if len(args) > 3 else ()
+            attempt = _CaptureAttempt(settings, self._engine, tensors, wanted, bool(kwargs.get("accumulate_grad")))
+            reason, results = self._try_capture(attempt, tensors, args, kwargs)
+        finally:
+            _capture_lock.release()
+        return self._run_eagerly_with_reason(settings, reason, tensors, args, kwargs) if reason else results
+
+    def _try_capture(self, attempt: _CaptureAttempt, tensors: Sequence[Any], args: Any, kwargs: Any) -> tuple[str, Any]:
+        """Why it could not be captured, or what it returned."""
+        _claim_shared_cache()
+        _ProcessState.no_capture_active.clear()
+        previous = cpp_engine_adapter.set_compiler(attempt.make_recorder, dynamic=attempt.settings.dynamic)
+        _thread.attempt = attempt
+        try:
+            return "", self._engine.run_backward(tensors, *args, **kwargs)
+        except CannotCapture as error:
+            return str(error), None
+        except Exception as error:
+            if attempt.has_begun:
+                raise
+            return _describe_capture_error(str(error)), None
+        finally:
+            _thread.attempt = None
+            attempt.close()
+            cpp_engine_adapter.restore_compiler(previous)
+            _ProcessState.no_capture_active.set()
+
+    def _run_eagerly_with_reason(
+        self, settings: CaptureSettings, reason: str, tensors: Sequence[Any], args: Any, kwargs: Any
+    ) -> Any:
+        if settings.on_event is not None:
+            settings.on_event(BackwardEvent("eager", reason=reason))
+        return self._run_in_torch(tensors, args, kwargs)
+
+    def _run_in_torch(self, tensors: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """By torch's engine, whose callbacks are its own."""
+        outer, _thread.callbacks = _thread.callbacks, None
+        try:
+            while True:
+                _ProcessState.no_capture_active.wait()
+                try:
+                    return self._engine.run_backward(tensors, *args, **kwargs)
+                except CannotCapture:
+                    continue
+                except NotImplementedError as error:
+                    if CONCURRENT_CAPTURE_ERROR not in str(error):
+                        raise
+        finally:
+            _thread.callbacks = outer
+
+
+def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> str:
+    """Why a backward is not captured that starts here; empty when it is."""
+    if _thread.is_running:
+        return "it was started inside of a captured backward, by a hook or a Python function"
+    if torch._C._are_functorch_transforms_active():
+        return "it runs inside of a functional transform (torch.func)"
+    if any(isinstance(r, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(r) for r in roots):
+        return "it goes back through a functional transform (torch.func)"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "a dispatch mode of Python is active"
+    if torch.is_anomaly_enabled() and creates_graph:
+        return "anomaly mode keeps which node made which, where gradients are to be differentiated themselves"
+    return ""
+
+
+CAPTURE_LIMITATIONS = {
+    "view_fn not supported": "it goes back through a write to a view of another type (real parts of complex numbers, for one)",
+    "NestedTensor support": "it goes back through nested tensors",
+    "compiled_args n": "a hook or node in C++ takes part that does not tell what it does, as those of DistributedDataParallel's reducer",
+}
+"""What torch's capture does not know: by its words for it, ours."""
+
+
+def _describe_capture_error(error: str) -> str:
+    first = error.strip().partition("\n")[0].rstrip()
+    known = next((words for part, words in CAPTURE_LIMITATIONS.items() if part in error), "")
+    return f"{known}, which torch cannot capture" if known else f"torch cannot capture it: {first}"
+
+
+CONCURRENT_CAPTURE_ERROR = "within another compiled autograd call"
+"""What torch says to a backward that it would capture while it captures another; nothing of it has run then."""
+
+
+class _ProcessState:
+    """What the whole process shares: how many contexts are open, how many functions are followed, and how much torch's own capture had captured.
+
+    ``is_off``: no backward is just being captured. Others wait for that: torch's switch is one for all threads.
+    """
+
+    no_capture_active = threading.Event()
+    no_capture_active.set()
+
+    context_count = 0
+    marked_function_count = 0
+    stock_captures = -1
+    lock = threading.Lock()
+
+
+def _claim_shared_cache() -> None:
+    """Forget what torch's own capture left in the cache that it shares with us."""
+    found = cpp_engine_adapter.torch_capture_count()
+    if found != _ProcessState.stock_captures:
+        if not cpp_engine_adapter.is_cache_empty():
+            cpp_engine_adapter.clear_cache()
+        _ProcessState.stock_captures = found
+        cpp_engine_adapter.share_formulas()
+
+
+@contextlib.contextmanager
+def intercept_backwards(settings: CaptureSettings | None) -> Iterator[None]:
+    """Capture this thread's backwards (None: none of them) while the context is open."""
+    _install()
+    token = current_settings.set(settings)
+    try:
+        yield
+    finally:
+        current_settings.reset(token)
+        _remove()
+
+
+def install_interception() -> Callable[[], None]:
+    """Stay before torch's engine for backwards that go back through a function's results; to be called when that function is gone."""
+    _install()
+    _ProcessState.marked_function_count += 1
+
+    def leave() -> None:
+        _ProcessState.marked_function_count -= 1
+        _remove()
+
+    return leave
+
+
+@contextlib.contextmanager
+def without_capture() -> Iterator[None]:
+    """Leave alone the backwards that the engine itself runs while it compiles; nor are fakes that it saves shown to the user's hooks."""
+    token = current_settings.set(None)
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+        current_settings.reset(token)
+
+
+def _install() -> None:
+    variable: Any = torch.autograd.Variable
+    with _ProcessState.lock:
+        if _ProcessState.context_count == 0:
+            variable._execution_engine = InterceptedEngine(variable._execution_engine)
+        _ProcessState.context_count += 1
+
+
+def _remove() -> None:
+    variable: Any = torch.autograd.Variable
+    with _ProcessState.lock:
+        _ProcessState.context_count -= 1
+        if _ProcessState.context_count == 0 and isinstance(variable._execution_engine, InterceptedEngine):
+            variable._execution_engine = variable._execution_engine._engine
+
+
+def clear_captures() -> None:
+    """Forget all captures."""
+    if not cpp_engine_adapter.is_cache_empty():
+        cpp_engine_adapter.clear_cache()
+    _recent_keys.clear()

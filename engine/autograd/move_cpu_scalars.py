@@ -1,0 +1,51 @@
+"""Moves numbers that autograd kept as CPU tensors of no dimension to the accelerator that the rest of a graph is on."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from engine.autograd.build_graph import INPUT_DEVICE, STEP_KIND, named_target
+from engine.ir.node_metadata import provenance_of, set_provenance
+
+
+def move_to_device(number: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The number over there; the transfer waits for nothing."""
+    return number.to(device, non_blocking=True)
+
+
+def move_cpu_scalars(module: torch.fx.GraphModule) -> tuple[str, ...]:
+    """Move, in place, what only formulas of torch's read, which take either; a sentence for each number.
+
+    A graph whose inputs are all on one device can be compiled, and recorded, as a whole.
+    """
+    inputs = [n for n in module.graph.nodes if INPUT_DEVICE in n.meta]
+    elsewhere = {n.meta[INPUT_DEVICE] for n in inputs if n.meta[INPUT_DEVICE].type != "cpu"}
+    if len(elsewhere) != 1:
+        return ()
+    (device,) = elsewhere
+    moved = []
+    after = inputs[-1]
+    for node in inputs:
+        if not _is_cpu_scalar(node) or any(u.meta[STEP_KIND] != "function" for u in _readers(node)):
+            continue
+        with module.graph.inserting_after(after):
+            there = module.graph.call_function(named_target("to_device", move_to_device), (node, device))
+        there.meta[STEP_KIND] = "input"
+        set_provenance(there, provenance_of(node))
+        for reader in _readers(node):
+            if reader is not there:
+                reader.replace_input_with(node, there)
+        after = there
+        moved.append(f"{node.name}, a number on the CPU, is moved to {device}")
+    if moved:
+        module.recompile()
+    return tuple(moved)
+
+
+def _is_cpu_scalar(node: torch.fx.Node) -> bool:
+    return bool(node.meta[INPUT_DEVICE].type == "cpu" and node.meta["val"].dim() == 0)
+
+
+def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
+    return list(node.users)

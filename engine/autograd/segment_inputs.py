@@ -1,0 +1,116 @@
+"""Inputs of a segment: what a compiled segment takes for granted of them, and the symbols that stand for sizes which change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from engine.ir.sources.roots import LocalSource
+
+SegmentKey = tuple[Any, ...]
+"""For each value its layout, as ``layout_of`` gives it."""
+
+
+def input_spec(value: Any) -> Any:
+    """What a compiled segment takes for granted of a value; None: it cannot be compiled for it."""
+    if value is None:
+        return "None"
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        if value.layout is not torch.strided or value.is_conj() or value.is_neg():
+            return None
+        return value.shape, value.stride(), value.storage_offset(), value.dtype, value.device, value.requires_grad
+    return ("is", value) if type(value) in (int, float, bool) else None
+
+
+def differ_only_in_sizes(a: SegmentKey, b: SegmentKey) -> bool:
+    """Whether two keys differ in sizes alone, and such as can be symbols."""
+    return all(x == y or _differs_only_in_sizes(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _differs_only_in_sizes(x: Any, y: Any) -> bool:
+    if len(x) != len(y) or "None" in (x, y):
+        return False
+    if x[0] == "is":
+        return type(x[1]) is int and type(y[1]) is int
+    return len(x[0]) == len(y[0]) and bool(x[3:] == y[3:])
+
+
+@dataclass(frozen=True)
+class SymbolicInputs:
+    """Stand-ins for values like ``values``: fake tensors and symbols where keys differ, the values themselves elsewhere."""
+
+    shape_env: ShapeEnv
+    fake_mode: FakeTensorMode
+    fakes: tuple[Any, ...]
+
+    @property
+    def symbol_count(self) -> int:
+        """How many sizes are symbols."""
+        return len(
+            {
+                s
+                for f in self.fakes
+                for n in _sizes_and_strides(f)
+                if isinstance(n, torch.SymInt)
+                for s in n.node.expr.free_symbols
+            }
+        )
+
+    def accepts(self, values: Sequence[Any]) -> bool:
+        """Whether what was assumed of the symbols, while they were traced and compiled, holds of other values of a key that is alike."""
+        known: dict[Any, int] = {}
+        computed: list[tuple[Any, int]] = []
+        for fake, value in zip(self.fakes, values, strict=True):
+            for wanted, given in zip(_sizes_and_strides(fake), _sizes_and_strides(value), strict=True):
+                if not isinstance(wanted, torch.SymInt):
+                    if wanted != given:
+                        return False
+                    continue
+                expr: Any = wanted.node._expr
+                if not expr.is_Symbol:
+                    computed.append((expr, given))
+                elif known.setdefault(expr, given) != given:
+                    return False
+        ranges = self.shape_env.var_to_range
+        return (
+            all(s not in ranges or ranges[s].lower <= n <= ranges[s].upper for s, n in known.items())
+            and all(expr.xreplace(known) == given for expr, given in computed)
+            and all(guard.expr.xreplace(known) == True for guard in self.shape_env.guards)  # noqa: E712  sympy's own truth
+        )
+
+
+def _sizes_and_strides(value: Any) -> Iterator[Any]:
+    """The sizes, strides and offset of a tensor; a number itself."""
+    if isinstance(value, torch.Tensor):
+        yield from (*value.shape, *value.stride(), value.storage_offset())
+    elif value is not None:
+        yield value
+
+
+def make_symbolic_inputs(values: Sequence[Any], key: SegmentKey, before: Sequence[SegmentKey]) -> SymbolicInputs:
+    """Stand-ins for values of this key, of which others, alike, came before."""
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    fakes = []
+    for n, (value, layout) in enumerate(zip(values, key, strict=True)):
+        others = [b[n] for b in before]
+        source = LocalSource(f"value_{n}")
+        if isinstance(value, torch.Tensor):
+            dims = [
+                DimDynamic.DYNAMIC if any(o[0][d] != size for o in others) else DimDynamic.STATIC
+                for d, size in enumerate(value.shape)
+            ]
+            given = value.detach().requires_grad_(value.requires_grad)
+            fakes.append(mode.from_tensor(given, source=source, symbolic_context=StatelessSymbolicContext(dims)))
+        elif any(o != layout for o in others):
+            symbol = env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+            made: Any = env.create_symintnode(symbol, hint=value, source=source)
+            fakes.append(made)
+        else:
+            fakes.append(value)
+    return SymbolicInputs(env, mode, tuple(fakes))

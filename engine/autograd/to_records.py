@@ -1,0 +1,71 @@
+"""Tells a captured backward as records: autograd's nodes as eager has them, the captured graph, and which became which."""
+
+from __future__ import annotations
+
+import torch.fx
+
+from engine.autograd.build_graph import node_call_index
+from engine.autograd.cache_miss import CaptureKey, miss_reason
+from engine.autograd.capture import BackwardCapture
+from engine.autograd.captured_backward import CapturedBackward
+from engine.autograd.execution_order import AutogradNode
+from engine.graph.to_records import graph_record
+from engine.ir.node_metadata import node_id
+from engine.records.autograd import AutogradNodeRecord, BackwardRecord
+
+SHOWN_HOOK_KINDS = (
+    "tensor_pre_hook",
+    "retain_grad",
+    "pre_hook",
+    "post_hook",
+    "post_acc_grad_hook",
+    "unpack_hook",
+    "python",
+)
+
+
+def backward_record(backward: CapturedBackward, before: tuple[CaptureKey, ...]) -> BackwardRecord:
+    """The record of a capture; ``before``: the captures that did not serve."""
+    captured = graph_record(backward.graph, "captured", backward.id, "captured backward")
+    return BackwardRecord(
+        backward.id,
+        miss_reason(backward.key, before),
+        autograd_node_records(backward, backward.graph),
+        (captured,),
+        inputs=len(backward.key.inputs),
+        symbolic_sizes=backward.key.symbolic_size_count,
+        notes=backward.notes,
+        seconds=backward.seconds,
+    )
+
+
+def autograd_node_records(backward: CapturedBackward, module: torch.fx.GraphModule) -> tuple[AutogradNodeRecord, ...]:
+    """Autograd's nodes, and what they became in a captured graph."""
+    became: dict[int, list[str]] = {}
+    for node in module.graph.nodes:
+        index = node_call_index(node)
+        if index is not None:
+            became.setdefault(index, []).append(node_id("captured", backward.id, node))
+    positions = {place: n for n, place in enumerate(backward.execution_order)}
+    return tuple(
+        AutogradNodeRecord(
+            autograd_node_id(backward.id, n),
+            node.name.rpartition("::")[2],
+            n,
+            positions.get(n, n),
+            tuple(autograd_node_id(backward.id, t[0]) for t in node.next_edges if t is not None),
+            tuple(became.get(n, ())),
+            tuple(k for k in backward.key.step_kinds[n] if k in SHOWN_HOOK_KINDS),
+        )
+        for n, node in enumerate(backward.nodes)
+    )
+
+
+def autograd_node_id(backward: str, index: int) -> str:
+    """The id of one of autograd's nodes."""
+    return f"autograd:{backward}:{index}"
+
+
+def nodes_from_capture(captured: BackwardCapture) -> tuple[AutogradNode, ...]:
+    """Autograd's nodes where the walk through eager's graph did not meet the same: their names, in the capture's order."""
+    return tuple(AutogradNode(c.name, 0, ()) for c in captured.calls)

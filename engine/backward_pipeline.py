@@ -1,0 +1,118 @@
+"""Captured backwards for people: which backend runs them, and what a session hears of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from engine.autograd.captured_backward import CapturedBackward
+from engine.autograd.compiled_segments import TracedSegment, split_into_segments
+from engine.autograd.eager_fallback import make_exit_hook
+from engine.autograd.inline_compiled_backwards import inline_compiled_backwards
+from engine.autograd.intercept import BackwardEvent, CaptureSettings, install_interception, intercept_backwards
+from engine.autograd.move_cpu_scalars import move_cpu_scalars
+from engine.autograd.node_marks import mark_outputs
+from engine.autograd.to_records import autograd_node_records, backward_record
+from engine.graph.to_records import graph_record
+from engine.ir.current_session import current_session
+from engine.options import Options
+from engine.pipeline import Pipeline, backend_name, pipeline_for
+from engine.records.runtime import StageFailure
+from engine.records.session import CompilationRecord, FrameRecord
+
+Run = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def capture_backwards(options: Options | None) -> Iterator[None]:
+    """Capture the backwards of this thread while the context is open, and run them as ``options`` say (None: leave them to torch)."""
+    with intercept_backwards(None if options is None else _capture_settings(options)):
+        yield
+
+
+def capture_pipeline_for(options: Options) -> Pipeline:
+    """The pipeline for functions whose backwards are captured: those that run inside, and those that go back through what they return."""
+    pipeline = pipeline_for(replace(options, compiled_autograd=True))
+    if pipeline.root_wrapper is None:
+        pipeline.root_wrapper = functools.partial(_wrap_dispatcher, _capture_settings(options))
+    return pipeline
+
+
+def _wrap_dispatcher(settings: CaptureSettings, run: Run) -> Run:
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        with intercept_backwards(settings):
+            result = run(*args, **kwargs)
+        mark_outputs(result, settings)
+        return result
+
+    weakref.finalize(compiled, install_interception())
+    return compiled
+
+
+def _capture_settings(options: Options) -> CaptureSettings:
+    pipeline = pipeline_for(options)
+    compile = functools.partial(_compile_backward, pipeline)
+    return CaptureSettings(pipeline, compile, bool(options.dynamic), functools.partial(_record_event, options))
+
+
+def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
+    if pipeline.options.backend == "eager":
+        return backward.eager_run()
+
+    def compile(segment: TracedSegment) -> Run:
+        cause = f"{segment.name.replace('_', ' ')} of {backward.id}, {segment.reason}"
+        record = CompilationRecord(f"{backward.id}/{next(backward.compilation_numbers)}", backward.id, cause)
+        session = current_session()
+        if session is not None:
+            session.add_frame(FrameRecord(backward.id, f"backward {backward.id}", "", 0, "backward"))
+        return pipeline.compile_standalone_graph(segment.module, segment.example_inputs, record)
+
+    def fail(name: str, error: Exception) -> None:
+        session = current_session()
+        if session is not None:
+            text = f"{name.replace('_', ' ')} of {backward.id} could not be compiled: {type(error).__name__}: {error}"
+            session.add_failure(StageFailure("autograd", text.splitlines()[0], "it runs operator by operator"))
+
+    whole, notes = inline_compiled_backwards(backward.graph)
+    notes += move_cpu_scalars(whole)
+    if notes:
+        _record_compiled_graph(backward, whole, notes)
+    run, _ = split_into_segments(
+        whole, backward.id, compile, fail, make_exit_hook(backward.capture, backward.execution_order)
+    )
+
+    def compiled(*lists: Any) -> Any:
+        # Gradients that are to be differentiated themselves must come from operators that autograd knows, and autocast from those that it casts.
+        as_is = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled()
+        return backward.eager_run()(*lists) if as_is else run(*lists)
+
+    return compiled
+
+
+def _record_compiled_graph(backward: CapturedBackward, whole: torch.fx.GraphModule, notes: tuple[str, ...]) -> None:
+    """Show the graph that a backend compiles in place of the one with calls in it."""
+    session = current_session()
+    if session is None:
+        return
+    record = graph_record(whole, "captured", backward.id, "captured backward, as it is compiled")
+    for known in session.backwards:
+        if known.id == backward.id:
+            nodes = autograd_node_records(backward, whole)
+            session.put_backward(replace(known, nodes=nodes, graphs=(record,), notes=(*known.notes, *notes)))
+
+
+def _record_event(options: Options, event: BackwardEvent) -> None:
+    session = current_session()
+    if session is None:
+        return
+    id = "" if event.capture is None else event.capture.id
+    if event.capture is not None and id not in {b.id for b in session.backwards}:
+        record = backward_record(event.capture, event.capture.earlier_keys)
+        session.put_backward(replace(record, backend=backend_name(options.backend)))
+    session.add_backward_call(event.outcome, id, event.reason)

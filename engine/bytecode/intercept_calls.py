@@ -1,0 +1,152 @@
+"""A copy of a code object in which every call's callable first goes through ``callee``: how frames left to Python keep their calls compiled."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from bytecode import Bytecode, Instr
+
+from engine.bytecode.decode import DecodedCode, DecodedInstruction, ExceptionHandler, decode
+from engine.bytecode.editable_instructions import EditableItem, editable_instructions
+from engine.bytecode.opcodes import VERSION
+
+NullStack = tuple[bool, ...]
+"""For each entry, whether it is NULL."""
+_CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX"))
+_ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"))
+_ALWAYS_JUMP = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"))
+_NULL_AND_VALUE = (False, True) if VERSION >= (3, 13) else (True, False)
+
+
+def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
+    """``code`` with each call ``f(...)`` made ``callee(f)(...)``. Lines, columns and exception handlers stay as they were.
+
+    Code that sets the recursion limit stays as it is: it may leave no room for calls other than its own.
+    """
+    if "setrecursionlimit" in code.co_names:
+        return code
+    source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    positions = _callable_depths(decode(code))
+    routed: list[EditableItem] = []
+    pending: list[EditableItem] = []
+    for item, n in editable_instructions(code):
+        if not isinstance(item, Instr):
+            routed.append(item)
+            continue
+        # KW_NAMES and PRECALL belong to the call that follows: what we insert goes in front of them.
+        if item.name in ("KW_NAMES", "PRECALL"):
+            pending.append(item)
+            continue
+        if n in positions:
+            routed.extend(_pass_through_callee(callee, positions[n], item))
+        routed.extend(pending)
+        pending.clear()
+        routed.extend(_expand_method_load(item))
+    source[:] = routed
+    # Depths stay: a resume function starts in the middle of a block, where they cannot be computed. What is inserted takes two places at most.
+    return source.to_code(stacksize=code.co_stacksize + 2, compute_exception_stack_depths=False)
+
+
+def _loads_method(name: str, arg: Any) -> bool:
+    """Whether an instruction pushes either (method, self) or (NULL, attribute), known only when run."""
+    if name == "LOAD_METHOD":
+        return True
+    return VERSION >= (3, 12) and name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(arg)
+
+
+def _expand_method_load(item: Instr) -> list[EditableItem]:
+    """Make method loads always push (NULL, attribute)."""
+    first = item.arg[0] if isinstance(item.arg, tuple) and item.arg else item.name == "LOAD_METHOD"
+    if not _loads_method(item.name, first):
+        return [item]
+    if item.name == "LOAD_METHOD":
+        load = Instr("LOAD_ATTR", item.arg, location=item.location)
+    else:
+        assert isinstance(item.arg, tuple)
+        load = Instr(item.name, (False, *item.arg[1:]), location=item.location)
+    null = Instr("PUSH_NULL", location=item.location)
+    return [load, null] if VERSION >= (3, 13) else [load, null, Instr("SWAP", 2, location=item.location)]
+
+
+def _pass_through_callee(callee: Callable[[Any], Any], position: int, call: Instr) -> list[EditableItem]:
+    """Bring the callable, ``position`` from the top, up; pass it through ``callee``; put it back."""
+    swap = [Instr("SWAP", position, location=call.location)] if position > 1 else []
+    one = [
+        Instr("LOAD_CONST", callee, location=call.location),
+        Instr("SWAP", 2, location=call.location),
+        # A callable with something that is not NULL beside it is called with that as its first argument.
+        *([Instr("PRECALL", 0, location=call.location)] if VERSION == (3, 11) else []),
+        Instr("CALL", 0, location=call.location),
+    ]
+    return [*swap, *one, *swap]
+
+
+def _callable_depths(decoded: DecodedCode) -> dict[int, int]:
+    """For each reachable call, by instruction index: how deep its callable lies (1 is the top of the stack)."""
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    todo: list[tuple[int, NullStack]] = [(0, ())]
+    while todo:
+        n, stack = todo.pop()
+        while n < len(decoded.ops) and n not in seen:
+            seen.add(n)
+            op, handler = decoded.ops[n], decoded.handlers[n]
+            n += 1
+            if handler is not None:
+                todo.append((handler.target, _stack_at_handler(handler, stack)))
+            if op.opname in _CALLS:
+                found[op.index] = _callable_depth(op, stack)
+            if op.target >= 0:
+                todo.append((op.target, _stack_after(op, stack, jump=True)))
+            if op.opname in _ENDS or op.opname in _ALWAYS_JUMP:
+                break
+            stack = _stack_after(op, stack, jump=False)
+    return found
+
+
+def _stack_at_handler(handler: ExceptionHandler, stack: NullStack) -> NullStack:
+    return (*stack[: handler.depth], *(False,) * (2 if handler.pushes_lasti else 1))
+
+
+def _stack_after(op: DecodedInstruction, stack: NullStack, *, jump: bool) -> NullStack:
+    """The stack after an instruction."""
+    if op.opname == "PUSH_NULL":
+        return (*stack, True)
+    if op.opname == "LOAD_GLOBAL" and op.arg & 1:
+        return (*stack, *_NULL_AND_VALUE)
+    if op.opname == "LOAD_SUPER_ATTR":
+        return (*stack[:-3], *(_NULL_AND_VALUE if op.arg & 1 else (False,)))
+    if _loads_method(op.opname, op.arg & 1):
+        return (*stack[:-1], *_NULL_AND_VALUE)
+    if op.opname == "SWAP":
+        low = len(stack) - op.arg
+        return (*stack[:low], stack[-1], *stack[low + 1 : -1], stack[low])
+    if op.opname == "COPY":
+        return (*stack, stack[-op.arg])
+    if op.opname == "PRECALL":  # what it takes is counted at the CALL that follows
+        return stack
+    if op.opname == "RETURN_GENERATOR":
+        return (*stack, False)
+    effect = -(op.arg + 1) if op.opname == "CALL" else _stack_effect(op, jump)
+    if effect >= 0:
+        return (*stack, *(False,) * effect)
+    # What a shrinking call leaves on top is its result, where NULL may have been.
+    kept = stack[:effect]
+    return (*kept[:-1], False) if op.opname in _CALLS else kept
+
+
+def _stack_effect(op: DecodedInstruction, jump: bool) -> int:
+    opcode = dis.opmap[op.opname]
+    return dis.stack_effect(opcode, op.arg if opcode >= dis.HAVE_ARGUMENT else None, jump=jump)
+
+
+def _callable_depth(op: DecodedInstruction, stack: NullStack) -> int:
+    if op.opname == "CALL_FUNCTION_EX":
+        return (3 if VERSION >= (3, 13) else 2) + (op.arg & 1)
+    if VERSION >= (3, 13):
+        return op.arg + (3 if op.opname == "CALL_KW" else 2)
+    under = op.arg + 2
+    return under - 1 if stack[-under] else under

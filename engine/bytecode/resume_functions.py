@@ -1,0 +1,255 @@
+"""Resume functions: the rest of a function from one instruction on, as a function of the stack and the live locals there."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from dataclasses import dataclass, replace
+from types import CodeType
+
+from bytecode import Bytecode, CompilerFlags, Instr, Label
+from bytecode.instr import InstrLocation
+
+from engine.bytecode.decode import decode
+from engine.bytecode.editable_instructions import (
+    EditableItem,
+    cells_as_free_variables,
+    editable_instructions,
+    fix_free_variable_slots,
+    resume_index,
+)
+from engine.bytecode.opcodes import VERSION
+from engine.bytecode.weak_code_memo import WeakCodeMemo
+
+NULL = "null"
+INITIAL_YIELD = "nothing"
+"""None: what a generator that starts at a ``yield`` hands out first."""
+VALUE = "value"
+NOT_STARTED = "__is_fresh"
+"""A variable of generators that start at a ``yield``: True until their bodies go on from there."""
+HANDLED_EXCEPTION = "handled"
+"""Where CPython keeps the exception that was handled before: the parameter is the exception that is being handled from here on."""
+
+
+class InstructionOffset(int):
+    """Where an exception was raised, in code units, as exception handlers find it on the stack."""
+
+
+class StopToken:
+    """Sent to a generator where it starts at a ``yield``, this ends it: nothing of its body runs. One for each code object."""
+
+    __slots__ = ("code",)
+
+    def __init__(self) -> None:
+        self.code: weakref.ref[CodeType] | None = None
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (bottom first) and locals.
+
+    A place on the stack is ``VALUE``, ``NULL``, ``NOTHING``, ``HANDLED_EXCEPTION``, or an int: the offset of the instruction of that index. ``first`` names the
+    parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``. ``is_inlined_break`` says that the
+    instruction itself is Python's: a graph ended there, in the caller that had this code inline.
+    """
+
+    index: int
+    stack: tuple[str | int, ...]
+    locals: tuple[str, ...]
+    super_argument: str = ""
+    is_inlined_break: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ResumeInfo:
+    """What a resume function's code was made from: instruction i of it is instruction ``indices[i]`` of ``base`` (-1: of its own), where it starts at ``index``."""
+
+    base_code: weakref.ref[CodeType]
+    indices: tuple[int, ...]
+    index: int
+    is_inlined_break: bool = False
+
+
+_resume_codes: WeakCodeMemo[dict[ResumePoint, weakref.ref[CodeType]]] = WeakCodeMemo(lambda code: {})
+_resume_infos: WeakCodeMemo[ResumeInfo | None] = WeakCodeMemo(lambda code: None)
+
+
+def resume_info(code: CodeType) -> ResumeInfo | None:
+    """How ``code`` was made, if it is a resume function's."""
+    return _resume_infos.get(code)
+
+
+def stack_parameters(point: ResumePoint) -> tuple[str, ...]:
+    """Parameters that carry the stack, bottom first."""
+    return tuple(f"__stack_{n}" for n, kind in enumerate(point.stack) if kind in (VALUE, HANDLED_EXCEPTION))
+
+
+def super_argument_name(code: CodeType) -> str:
+    """The parameter that ``super()`` in this code looks at; empty where it is not called so, or there is none."""
+    calls = "super" in code.co_names and "__class__" in (*code.co_freevars, *code.co_cellvars) and code.co_argcount
+    return code.co_varnames[0] if calls else ""
+
+
+def resume_code(code: CodeType, point: ResumePoint) -> CodeType:
+    """The code of the resume function; one object per point as long as anything holds it, so that compiles of one frame share its cache.
+
+    Its parameters are ``point.first``, the stack's values, then ``point.locals``. Cells and free variables of ``code`` are its free variables, in the
+    order ``co_cellvars + co_freevars``.
+    A resume function that breaks goes on in the same code as its base does from there, so that the rounds of a loop share one cache.
+    """
+    code, point = _rebase(code, point)
+    made = _resume_codes(code)
+    known = made.get(point)
+    found = None if known is None else known()
+    if found is None:
+        found = _build_resume_code(code, point)
+        made[point] = weakref.ref(found)
+    return found
+
+
+def _rebase(code: CodeType, point: ResumePoint) -> tuple[CodeType, ResumePoint]:
+    """The same place in the code that ``code`` was made from, where it shares the same cells."""
+    known = resume_info(code)
+    base = None if known is None else known.base_code()
+    if known is None or base is None or shared_cell_names(base) != shared_cell_names(code):
+        return code, point
+    stack = tuple(known.indices[kind] if isinstance(kind, int) else kind for kind in point.stack)
+    return base, replace(point, index=known.indices[point.index], stack=stack)
+
+
+def shared_cell_names(code: CodeType) -> tuple[str, ...]:
+    """Names of the cells that a resume function of ``code`` shares with it."""
+    return (*code.co_cellvars, *code.co_freevars)
+
+
+def stop_token_of(code: CodeType) -> StopToken | None:
+    """What ends a generator of this code where it starts, if it starts at a ``yield``."""
+    return next((const for const in code.co_consts if type(const) is StopToken), None)
+
+
+def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
+    known = resume_info(code)
+    base = code if known is None else known.base_code()
+    if base is None:  # the user's function is gone: its resume function holds all of it too
+        known, base = None, code
+    index = point.index if known is None else known.indices[point.index]
+    own = frozenset(base.co_cellvars)
+    label = Label()
+    free = shared_cell_names(code)
+    is_generator = bool(base.co_flags & inspect.CO_GENERATOR)
+    prefix = _prefix(point, label, free, _location(base, index), is_generator=is_generator)
+    halt = StopToken() if is_generator else None
+    body, indices = _body(base, index, label, halt)
+    result = Bytecode([*prefix, *body])
+    result.argnames = [
+        *((point.super_argument,) if point.super_argument else ()),
+        *stack_parameters(point),
+        *point.locals,
+    ]
+    result.argcount = len(result.argnames)
+    result.name = base.co_name
+    result.qualname = base.co_qualname
+    result.filename = base.co_filename
+    result.first_lineno = base.co_firstlineno
+    result.freevars = list(free)
+    result.flags = CompilerFlags(
+        base.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if free else 0)
+    )
+    # The body's own depths hold: the assembler's search starts at the first instruction and does not see the middle of a block.
+    depth = max(base.co_stacksize + 2 * is_generator, len(point.stack) + 1)
+    assembled = fix_free_variable_slots(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
+    indices = (-1,) * len(prefix) + indices
+    made = _relocate_offsets(assembled, known, indices)
+    _resume_infos[made] = ResumeInfo(weakref.ref(base), indices, index, point.is_inlined_break)
+    if halt is not None:
+        halt.code = weakref.ref(made)
+    return made
+
+
+def _prefix(
+    point: ResumePoint, label: Label, free: tuple[str, ...], location: InstrLocation | None, *, is_generator: bool
+) -> list[Instr]:
+    prefix = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
+    if is_generator:
+        prefix += [Instr("RETURN_GENERATOR", location=location), Instr("POP_TOP", location=location)]
+        prefix += [Instr("LOAD_CONST", True, location=location), Instr("STORE_FAST", NOT_STARTED, location=location)]
+    prefix.append(Instr("RESUME", 0, location=location))
+    for n, kind in enumerate(point.stack):
+        if kind == NULL:
+            prefix.append(Instr("PUSH_NULL", location=location))
+        elif kind == INITIAL_YIELD:
+            prefix.append(Instr("LOAD_CONST", None, location=location))
+        elif isinstance(kind, int):
+            prefix.append(Instr("LOAD_CONST", InstructionOffset(kind), location=location))
+        else:
+            prefix.append(Instr("LOAD_FAST", f"__stack_{n}", location=location))
+        if kind == HANDLED_EXCEPTION:
+            prefix.extend([Instr("PUSH_EXC_INFO", location=location), Instr("POP_TOP", location=location)])
+    prefix.append(Instr("JUMP_FORWARD", label, location=location))
+    return prefix
+
+
+def _relocate_offsets(made: CodeType, known: ResumeInfo | None, indices: tuple[int, ...]) -> CodeType:
+    """Turn indices of the broken code's instructions into offsets of this code's own."""
+    if not any(type(c) is InstructionOffset for c in made.co_consts):
+        return made
+    ops = decode(made).ops
+    first = {base: n for n, base in reversed(list(enumerate(indices)))}
+
+    def placed(const: object) -> object:
+        if type(const) is not InstructionOffset:
+            return const
+        return InstructionOffset(ops[first[const if known is None else known.indices[const]]].offset // 2)
+
+    return made.replace(co_consts=tuple(map(placed, made.co_consts)))
+
+
+def _body(
+    base: CodeType, index: int, label: Label, halt: StopToken | None
+) -> tuple[list[EditableItem], tuple[int, ...]]:
+    """The instructions after the set-up of cells, ``label`` in front of instruction ``index``; for each which of ``base`` it is.
+
+    With ``halt``, that instruction is a ``yield``, and what it gives is looked at first.
+    """
+    body: list[EditableItem] = []
+    indices: list[int] = []
+    start, cells = resume_index(base), frozenset(base.co_cellvars)
+    label_is_due = True
+    for item, n in editable_instructions(base):
+        if not isinstance(item, Instr):
+            body.append(item)
+            continue
+        if n < start and item.name in ("MAKE_CELL", "COPY_FREE_VARS"):
+            continue
+        if n == index and label_is_due:
+            body.append(label)
+            label_is_due = False
+        body.append(cells_as_free_variables(item, cells))
+        indices.append(n)
+        if halt is not None and n == index + 1:  # the RESUME that follows each ``yield``
+            added = _stop_check(halt, item.location)
+            body.extend(added)
+            indices.extend(-1 for part in added if isinstance(part, Instr))
+    return body, tuple(indices)
+
+
+def _stop_check(halt: StopToken, location: InstrLocation | None) -> list[EditableItem]:
+    """Return, past all handlers, when what was sent is ``halt``; else note that the body has gone on."""
+    goes_on = Label()
+    jump = "POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"
+    return [
+        Instr("COPY", 1, location=location),
+        Instr("LOAD_CONST", halt, location=location),
+        Instr("IS_OP", 0, location=location),
+        Instr(jump, goes_on, location=location),
+        Instr("LOAD_CONST", None, location=location),
+        Instr("RETURN_VALUE", location=location),
+        goes_on,
+        Instr("LOAD_CONST", False, location=location),
+        Instr("STORE_FAST", NOT_STARTED, location=location),
+    ]
+
+
+def _location(base: CodeType, index: int) -> InstrLocation | None:
+    found = [item for item, n in editable_instructions(base) if isinstance(item, Instr) and n == index]
+    return found[0].location if found else None

@@ -1,0 +1,64 @@
+"""Where in the user's text each instruction comes from, with columns in characters."""
+
+from __future__ import annotations
+
+import linecache
+from types import CodeType
+
+from engine.bytecode.weak_code_memo import WeakCodeMemo
+from engine.records.bytecode import Span
+
+
+class _SourcePositions:
+    """Where the instructions of one code object come from, worked out as they are asked for."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.positions = tuple(code.co_positions())
+        self.spans: dict[int, Span] = {}
+
+
+_source_positions = WeakCodeMemo(_SourcePositions)
+
+
+def span_of(code: CodeType, offset: int) -> Span:
+    """The source text of the instruction at a byte offset; columns are -1 where Python kept none."""
+    places = _source_positions(code)
+    found = places.spans.get(offset)
+    if found is None:
+        found = places.spans[offset] = _span(code, places.positions, offset)
+    return found
+
+
+def _span(code: CodeType, positions: tuple[tuple[int | None, ...], ...], offset: int) -> Span:
+    file = code.co_filename
+    line, end_line, column, end_column = positions[offset // 2] if offset // 2 < len(positions) else (None,) * 4
+    if line is None:
+        return Span(file, _last_line_before(code, offset))
+    if column is None or end_column is None:
+        return Span(file, line, line if end_line is None else end_line)
+    end_line = line if end_line is None else end_line
+    return Span(
+        file,
+        line,
+        end_line,
+        _column_in_characters(file, line, column),
+        _column_in_characters(file, end_line, end_column),
+    )
+
+
+def _last_line_before(code: CodeType, offset: int) -> int:
+    best = code.co_firstlineno
+    for start, _, line in code.co_lines():
+        if start > offset:
+            break
+        if line is not None:
+            best = line
+    return best
+
+
+def _column_in_characters(file: str, line: int, column: int) -> int:
+    """A column in bytes of UTF-8 as a column in characters."""
+    text = linecache.getline(file, line)
+    if not text or text.isascii():
+        return column
+    return len(text.encode()[:column].decode(errors="ignore"))

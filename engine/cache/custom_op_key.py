@@ -1,0 +1,133 @@
+"""Operators of somebody else's, told apart on disk by their schema and by all the Python code that decides what they become in a graph."""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._library import custom_ops, simple_registry
+from torch._library.custom_ops import CustomOpDef
+
+from engine.cache.environment_key import overridden_aten_kernels
+from engine.cache.function_key import CannotFingerprint, function_fingerprint
+
+Data = Any
+_RUNTIME_KEYS = re.compile(
+    r"(?:CPU|CUDA|HIP|XPU|MPS|MTIA|XLA|IPU|HPU|VE|Lazy|PrivateUse[123]|(?:Sparse|Quantized|Nested)\w*)$"
+)
+"""Dispatch keys of kernels that only run with the graph: what they do is theirs, at each call."""
+_OF_TORCH = re.compile(r"registered at \S*/torch/(?:library|_library/custom_ops)\.py:\d+ ")
+_CUSTOM_OP_KEYS = frozenset(
+    {"Meta", "Autograd[alias]", "CompositeExplicitAutograd[alias]", "ADInplaceOrView", "BackendSelect"}
+)
+"""Kernels that an operator made by ``torch.library.custom_op`` has, and that follow from its definition."""
+_KEYS_UNUSED_WITH_FAKE = frozenset({"Meta", "CompositeExplicitAutograd[alias]"})
+"""Kernels that tracing does not call where there is a fake."""
+_in_progress: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("open", default=())
+
+
+def custom_op_fingerprint(operator: Any, plainly: Callable[[Any], Data]) -> str:
+    """A digest of an overload, or of a packet of them, that is equal in any process where it would become the same in a graph.
+
+    Raises:
+        NotFollowed: something that decides it cannot be told from its code; the text says what.
+    """
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        return ".".join(custom_op_fingerprint(getattr(operator, n), plainly) for n in sorted(operator.overloads()))
+    name = operator.name()
+    if name in _in_progress.get():
+        return f"again {name}"
+    token = _in_progress.set((*_in_progress.get(), name))
+    try:
+        text = json.dumps(_op_description(operator, plainly), sort_keys=True)
+    except CannotFingerprint as error:
+        raise CannotFingerprint(f"{name}: {error}") from None
+    finally:
+        _in_progress.reset(token)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def find_python_aten_override() -> str:
+    """An operator of ATen that graphs are traced through by somebody else's Python, which the dispatcher alone knows; empty when there is none."""
+    found = (name.rpartition("/") for name in overridden_aten_kernels())
+    return next((f"aten::{name}" for name, _, key in found if not _RUNTIME_KEYS.match(key)), "")
+
+
+def op_overload_of(value: Any) -> Any:
+    """The operator that a callable stands for; None when it is none."""
+    if isinstance(value, CustomOpDef):
+        return value._opoverload
+    return value if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else None
+
+
+def _op_description(operator: Any, plainly: Callable[[Any], Data]) -> Data:
+    name = operator.name()
+    entry = simple_registry.singleton.find(name)
+    definition = custom_ops.OPDEFS.get(operator._schema.name)
+    kernels = _registered_kernels(name)
+    fake = entry.fake_impl.kernel
+    parts: dict[str, Data] = {
+        "schema": str(operator._schema),
+        "tags": sorted(map(str, operator.tags)),
+        "keys": sorted(kernels),
+        "effect": str(getattr(getattr(entry, "effect", None), "effect", None)),
+    }
+    if operator.py_kernels:
+        raise CannotFingerprint(f"it has kernels of its own for {', '.join(sorted(map(str, operator.py_kernels)))}")
+    if definition is not None:
+        parts |= _describe_custom_op(definition, kernels, plainly)
+    else:
+        parts["fake"] = _describe_registered_op(kernels, fake, entry, plainly)
+    return parts
+
+
+def _describe_custom_op(definition: CustomOpDef, kernels: dict[str, str], plainly: Callable[[Any], Data]) -> Data:
+    for key, where in kernels.items():
+        if not _RUNTIME_KEYS.match(key) and not (key in _CUSTOM_OP_KEYS and _OF_TORCH.match(where)):
+            raise CannotFingerprint(f"the code of its {key} kernel cannot be read")
+    rules = {str(cls): f for cls, f in definition._torch_dispatch_fns.items()}
+    inside = [definition._init_fn if _is_triton_op_rule(f) else f for f in rules.values()]
+    functions = {
+        "fake": definition._abstract_fn,
+        "setup": definition._setup_context_fn,
+        "backward": definition._backward_fn,
+        "vmap": definition._vmap_fn,
+        "rules": inside,
+    }
+    autocast = getattr(definition, "_autocast_dtype", {})
+    return {
+        "functions": {k: function_fingerprint(f, plainly) for k, f in functions.items()},
+        "rules of": sorted(rules),
+        "autocast": [[k, str(v)] for k, v in sorted(autocast.items())],
+    }
+
+
+def _is_triton_op_rule(rule: Any) -> bool:
+    """Whether a rule is torch's for operators that are traced into (``triton_op``)."""
+    return getattr(rule, "__module__", "") == "torch._library.triton"
+
+
+def _describe_registered_op(kernels: dict[str, str], fake: Any, entry: Any, plainly: Callable[[Any], Data]) -> Data:
+    if entry.torch_dispatch_rules._data:
+        raise CannotFingerprint("it has rules for modes or subclasses")
+    for key in kernels:
+        if not (_RUNTIME_KEYS.match(key) or (fake is not None and key in _KEYS_UNUSED_WITH_FAKE)):
+            raise CannotFingerprint(f"the code of its {key} kernel cannot be read")
+    if fake is None:
+        raise CannotFingerprint("no fake of it is known")
+    return function_fingerprint(fake.func, plainly)
+
+
+def _registered_kernels(name: str) -> dict[str, str]:
+    """The dispatch keys that an operator has kernels for, and where each was registered; not those that others took the place of."""
+    lines = (line.partition(": ") for line in torch._C._dispatch_dump(name).splitlines())
+    return {
+        key: where
+        for key, _, where in lines
+        if where.startswith("registered at ") and key != "debug" and " " not in key
+    }

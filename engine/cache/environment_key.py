@@ -1,0 +1,54 @@
+"""What a compiled result depends on beside its graph and its options: versions, our own code, the machine, and torch's switches."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pathlib
+import platform
+import sys
+from typing import Any
+
+import torch
+from torch.backends import opt_einsum
+
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+
+_GLOBAL_STATE_NAMES = ("attention_kernels", "deterministic", "deterministic_warn_only", "float32_matmul_precision")
+
+
+@functools.cache
+def version_key() -> list[Any]:
+    """Versions of all that takes part. Of our own code it is the text that counts."""
+    folder = pathlib.Path(__file__).parents[1]
+    code = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        code.update(str(file.relative_to(folder)).encode() + b"\n" + file.read_bytes())
+    made = [torch.__version__, str(torch.version.git_version), sys.version, platform.machine(), platform.processor()]
+    return [code.hexdigest(), *made, torch.backends.cpu.get_cpu_capability()]
+
+
+def torch_flags_key() -> list[Any]:
+    """Of torch's libraries, what decides which kernels are called, and what Python put in the place of ATen's own operators."""
+    states = [str(GLOBAL_STATES[name].read()) for name in _GLOBAL_STATE_NAMES]
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.is_available(), torch._C._get_mkldnn_enabled()]
+    products = [opt_einsum.is_available(), str(opt_einsum.enabled), str(opt_einsum.strategy)]
+    devices = [torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())]
+    return [states, flags, products, overridden_aten_kernels(), devices]
+
+
+def overridden_aten_kernels() -> list[str]:
+    """Kernels that Python other than torch's put in the place of ATen's: operator and dispatch key of each."""
+    put = (name.split("/") for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta"))
+    return sorted(f"{name}/{key}" for _, name, key in put if not _is_registered_by_torch(name, key))
+
+
+def _is_registered_by_torch(name: str, key: str) -> bool:
+    """Whether a file of torch's registered this kernel, other than those through which anybody may."""
+    start = f"{key}: registered at {pathlib.Path(torch.__file__).parent}/"
+    lines = torch._C._dispatch_dump(f"aten::{name}").splitlines()
+    return any(
+        line.startswith(start) and not line.removeprefix(start).startswith(("library.py", "_library/"))
+        for line in lines
+    )

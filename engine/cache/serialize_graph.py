@@ -1,0 +1,85 @@
+"""Values and functional graphs as JSON, and back: only kinds that are listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from engine.cache.serialize_symbols import (
+    SymbolTable,
+)
+from engine.cache.serialize_values import (
+    CannotSerialize,
+    Data,
+    deserialize_fake,
+    deserialize_target,
+    deserialize_value,
+    serialize_fake,
+    serialize_target,
+    serialize_value,
+)
+from engine.ir.node_metadata import (
+    BACKWARD_KEY,
+    CHECKPOINT_KEY,
+    NodeProvenance,
+    checkpoint_of,
+    is_backward_node,
+    provenance_of,
+)
+
+
+def serialize_graph(module: torch.fx.GraphModule) -> Data:
+    """A functional graph as JSON. Of origins only the names of the traced graph's nodes are kept: where these stand may change.
+
+    Raises:
+        NotPlain: something in it has no form on disk.
+    """
+    return [_serialize_node(n, module) for n in module.graph.nodes]
+
+
+def _serialize_node(node: torch.fx.Node, module: torch.fx.GraphModule) -> Data:
+    if node.op not in ("placeholder", "call_function", "output", "get_attr"):
+        raise CannotSerialize(f"{node.name} is held by the graph")
+    origin = provenance_of(node)
+    sources = [n.rpartition(":")[2] for n in origin.nodes]
+    target: Data = serialize_target(node.target) if node.op == "call_function" else ""
+    if node.op == "get_attr":
+        target = serialize_value(getattr(module, str(node.target), None))
+    args = serialize_value((node.args, dict(node.kwargs)), lambda n: n.name) if node.op != "placeholder" else None
+    shape = serialize_fake(node.meta["val"]) if "val" in node.meta else None
+    marks = [is_backward_node(node), checkpoint_of(node)]
+    return [node.op, node.name, target, args, shape, sources, origin.note, marks]
+
+
+def deserialize_graph(
+    data: Data, mode: FakeTensorMode, symbols: SymbolTable, origin: Callable[[list[str], str], NodeProvenance]
+) -> torch.fx.GraphModule:
+    """The graph that ``serialize_graph`` was given, its fake values anew; ``origin`` makes a node's from names and note."""
+    graph = torch.fx.Graph()
+    nodes: dict[str, torch.fx.Node] = {}
+    constants: dict[str, Any] = {}
+    for op, name, target, args, shape, sources, note, (late, checkpoint) in data:
+        given = ((), {}) if args is None else deserialize_value(args, nodes.__getitem__, symbols)
+        if op == "output":
+            made = graph.output(given[0][0])
+        elif op == "placeholder":
+            made = graph.create_node(op, name, name=name)
+        elif op == "get_attr":
+            constants[name] = deserialize_value(target)
+            made = graph.create_node(op, name, name=name)
+        else:
+            made = graph.create_node(op, deserialize_target(target), given[0], given[1], name=name)
+        nodes[name] = made
+        if shape is not None:
+            made.meta["val"] = deserialize_fake(shape, mode, symbols)
+        custom: dict[str, Any] = {"engine_origin": origin(sources, note)}
+        if late:
+            custom[BACKWARD_KEY] = True
+        if checkpoint is not None:
+            custom[CHECKPOINT_KEY] = checkpoint
+        made.meta["custom"] = custom
+    return torch.fx.GraphModule(constants, graph)

@@ -1,0 +1,331 @@
+"""Serialize plain values, records and operator names for the disk cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
+from torch._higher_order_ops.effects import with_effects
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from engine.cache.custom_op_key import custom_op_fingerprint, op_overload_of
+from engine.cache.function_key import CannotFingerprint
+from engine.cache.serialize_symbols import (
+    SYMBOLIC_TYPES,
+    CannotSerializeExpression,
+    SymbolTable,
+    serialize_expression,
+    serialize_symbolic_number,
+)
+from engine.graph.composite_ops import composite_op as operator_of_ours
+from engine.graph.composite_ops import composite_ops
+from engine.graph.effect_tokens import effect_token_op
+from engine.graph.functionalize_rng import variant_by_name, variant_name
+from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo, ViewSpec, is_same_size
+from engine.ir.kernels.compile_triton import KernelConfig
+from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, ConstantTensor, Launch, LoweredProgram
+from engine.records.aot import PartitionRecord, SavedValue
+from engine.records.base import Record
+from engine.records.lowering import LoopOp, LoweringRecord
+
+_MAX_CONSTANT_BYTES = 1 << 12
+"""Bytes up to which a tensor that a graph holds is written down."""
+
+
+Data = Any
+"""What ``json`` reads and writes."""
+
+
+class CannotSerialize(Exception):
+    """A value has no form on disk; the text says which."""
+
+
+_SERIALIZABLE_CLASSES: Mapping[str, Any] = {
+    c.__name__: c
+    for c in (
+        *(ViewSpec, InputAliasInfo, OutputAliasInfo, AotMetadata, PartitionRecord, SavedValue),
+        *(
+            LoweredProgram,
+            Buffer,
+            Launch,
+            AtenCall,
+            BufferRef,
+            ConstantTensor,
+            GeneratedKernel,
+            KernelArg,
+            KernelConfig,
+        ),
+    )
+}
+
+
+_RECORDS: Mapping[str, type[Record]] = {c.__name__: c for c in (LoweringRecord, LoopOp)}
+
+
+_TORCH_ENUMS: Mapping[str, Mapping[str, Any]] = {
+    "dtype": {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)},
+    "layout": {str(v): v for v in vars(torch).values() if isinstance(v, torch.layout)},
+    "memory format": {str(v): v for v in vars(torch).values() if isinstance(v, torch.memory_format)},
+}
+
+
+_KINDS: Mapping[type, str] = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory format"}
+
+
+def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) -> Data:
+    """A value as JSON; ``node`` says what stands for a node of a graph.
+
+    Raises:
+        NotPlain: it is of a kind that is not listed.
+    """
+
+    def go(v: Any) -> Data:
+        if v is None or type(v) in (bool, int, str):
+            return v
+        if type(v) is float:
+            return {"float": repr(v)}
+        if type(v) is complex:
+            return {"complex": [repr(v.real), repr(v.imag)]}
+        if type(v) in (list, torch.fx.immutable_collections.immutable_list):
+            return [go(i) for i in v]
+        if type(v) in (tuple, torch.Size):
+            return {"tuple": [go(i) for i in v]}
+        if isinstance(v, dict):
+            return {"dict": [[go(k), go(i)] for k, i in v.items()]}
+        if type(v) is frozenset:
+            return {"set": [go(i) for i in sorted(v)]}
+        if type(v) is slice:
+            return {"slice": [go(v.start), go(v.stop), go(v.step)]}
+        if isinstance(v, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+            return {"operator": serialize_target(v)}
+        if v is Ellipsis:
+            return {"ellipsis": True}
+        if type(v) in _KINDS:
+            return {_KINDS[type(v)]: str(v)}
+        if type(v) is torch.device:
+            return {"device": str(v)}
+        if isinstance(v, SYMBOLIC_TYPES):
+            return {"number": _serialize_symbolic(serialize_symbolic_number, v)}
+        if isinstance(v, sympy.Basic):
+            return {"relation": _serialize_symbolic(serialize_expression, v)}
+        if isinstance(v, torch.fx.Node) and node is not None:
+            return {"node": node(v)}
+        if type(v) is torch.Tensor:
+            return {"tensor": _serialize_constant(v)}
+        if type(v) in _RECORDS.values():
+            return {"record": [type(v).__name__, v.to_dict()]}
+        if type(v).__name__ in _SERIALIZABLE_CLASSES and type(v) is _SERIALIZABLE_CLASSES[type(v).__name__]:
+            return {
+                "class": type(v).__name__,
+                "fields": {f.name: go(getattr(v, f.name)) for f in dataclasses.fields(v)},
+            }
+        raise CannotSerialize(f"a {type(v).__name__} cannot be written down")
+
+    return go(value)
+
+
+def _serialize_symbolic(write: Callable[[Any], Data], value: Any) -> Data:
+    try:
+        return write(value)
+    except CannotSerializeExpression as error:
+        raise CannotSerialize(str(error)) from error
+
+
+def deserialize_value(
+    data: Data, node: Callable[[str], torch.fx.Node] | None = None, symbols: SymbolTable | None = None
+) -> Any:
+    """What ``to_plain`` was given."""
+
+    def go(d: Data) -> Any:
+        if isinstance(d, list):
+            return [go(i) for i in d]
+        if not isinstance(d, dict):
+            return d
+        if "class" in d:
+            return _SERIALIZABLE_CLASSES[d["class"]](**{k: go(v) for k, v in d["fields"].items()})
+        ((kind, v),) = d.items()
+        return _READERS[kind](v, go) if kind in _READERS else _deserialize_reference(kind, v, node, symbols)
+
+    return go(data)
+
+
+def _deserialize_reference(
+    kind: str, value: Data, node: Callable[[str], torch.fx.Node] | None, symbols: SymbolTable | None
+) -> Any:
+    if kind == "node":
+        assert node is not None
+        return node(value)
+    if kind == "number":
+        assert symbols is not None
+        return symbols.deserialize_number(value)
+    if kind == "relation":
+        assert symbols is not None
+        return symbols.deserialize(value)
+    return _TORCH_ENUMS[kind][value]
+
+
+_READERS: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
+    "float": lambda v, _: float(v),
+    "complex": lambda v, _: complex(float(v[0]), float(v[1])),
+    "tuple": lambda v, go: tuple(go(i) for i in v),
+    "dict": lambda v, go: {go(k): go(i) for k, i in v},
+    "set": lambda v, go: frozenset(go(i) for i in v),
+    "slice": lambda v, go: slice(*map(go, v)),
+    "ellipsis": lambda v, go: Ellipsis,
+    "device": lambda v, _: torch.device(v),
+    "operator": lambda v, _: deserialize_target(v),
+    "tensor": lambda v, _: _deserialize_constant(v),
+    "record": lambda v, _: _RECORDS[v[0]].from_dict(v[1]),
+}
+
+
+def serialize_fake(value: Any) -> Data:
+    """A fake value as JSON: of a tensor what it looks like, not what it shares.
+
+    Raises:
+        NotPlain: it is no plain tensor, or a size is of no listed form.
+    """
+    if isinstance(value, (tuple, list)):
+        return {"several": [serialize_fake(v) for v in value]}
+    if not isinstance(value, torch.Tensor):
+        return {"value": serialize_value(value)}
+    if type(value) is not FakeTensor or value.layout != torch.strided or value.is_conj() or value.is_neg():
+        raise CannotSerialize(f"a {type(value).__name__} of an unusual kind is computed")
+    place = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
+    return {"tensor": [str(value.dtype), str(value.device), *place]}
+
+
+def deserialize_fake(data: Data, mode: FakeTensorMode, symbols: SymbolTable) -> Any:
+    """A new fake value that looks like the one that ``serialize_fake`` was given."""
+    if "several" in data:
+        return tuple(deserialize_fake(d, mode, symbols) for d in data["several"])
+    if "value" in data:
+        return deserialize_value(data["value"], symbols=symbols)
+    dtype, device = data["tensor"][:2]
+    shape, stride, offset = deserialize_value(data["tensor"][2:], symbols=symbols)
+    made = torch.empty_strided(shape, stride, dtype=_TORCH_ENUMS["dtype"][dtype], device="meta")
+    if not is_same_size(offset, 0):
+        reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        made = torch.empty(
+            offset + (max(reach, 0) if isinstance(reach, int) else reach), dtype=made.dtype, device="meta"
+        ).as_strided(shape, stride, offset)
+    return FakeTensor(mode, made, torch.device(device))
+
+
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+_HIGHER_ORDER_TARGETS: Mapping[Any, str] = {
+    with_effects: "with effects",
+    effect_token_op(): "token",
+    auto_functionalized: "auto functionalized",
+    auto_functionalized_v2: "auto functionalized, views",
+}
+
+
+_SIZE_FUNCTIONS: Mapping[Any, str] = {
+    getattr(place, name): f"{place.__name__}.{name}"
+    for place, names in (
+        (torch, "sym_max sym_min sym_not sym_float sym_int sym_ite sym_sum"),
+        (math, "ceil floor trunc"),
+    )
+    for name in names.split()
+    if hasattr(place, name)
+}
+"""What computes with sizes, apart from ``operator``."""
+
+
+def serialize_target(target: Any) -> str:
+    """The name of an operator of a functional graph.
+
+    Raises:
+        NotPlain: what it is cannot be told from its code.
+    """
+    if found := _HIGHER_ORDER_TARGETS.get(target) or _SIZE_FUNCTIONS.get(target):
+        return found
+    if isinstance(target, torch._ops.OpOverload):
+        if form := variant_name(target):
+            return form
+        name, overload = target._schema.name, target._overloadname
+        if target.namespace in ("aten", "prims") or name.removeprefix("engine::") in composite_ops():
+            return f"{name}.{overload}"
+    if isinstance(target, _OPERATORS):
+        return f"{target.name() if isinstance(target, _OPERATORS[0]) else target._qualified_op_name}#{_custom_op_fingerprint(target)}"
+    name = getattr(target, "__name__", "")
+    if name and getattr(operator, name, None) is target:
+        return f"operator.{name}"
+    raise CannotSerialize(f"{target} is an operator of somebody else's")
+
+
+def _custom_op_fingerprint(target: Any) -> str:
+    namespace = getattr(target, "namespace", "") or target._qualified_op_name.partition("::")[0]
+    if namespace in ("aten", "prims", "engine"):
+        return ""
+    try:
+        return custom_op_fingerprint(target, _serialize_read)
+    except CannotFingerprint as error:
+        raise CannotSerialize(str(error)) from error
+
+
+def _serialize_read(value: Any) -> Data:
+    """What the code of somebody else's operator reads, as JSON."""
+    try:
+        operator = op_overload_of(value)
+        return serialize_value(value) if operator is None else {"operator": serialize_target(operator)}
+    except CannotSerialize as error:
+        raise CannotFingerprint(str(error)) from error
+
+
+def deserialize_target(name: str) -> Any:
+    """The operator of this name.
+
+    Raises:
+        KeyError: there is none, or it is not what it was when its name was written.
+    """
+    for target, known in (*_HIGHER_ORDER_TARGETS.items(), *_SIZE_FUNCTIONS.items()):
+        if name == known:
+            return target
+    if name.startswith("operator."):
+        return getattr(operator, name.partition(".")[2])
+    if (form := variant_by_name(name, deserialize_target)) is not None:
+        return form
+    name, _, identity = name.partition("#")
+    namespace, _, rest = name.partition("::")
+    rest, _, overload = rest.partition(".")
+    if identity:
+        found = getattr(getattr(getattr(torch.ops, namespace), rest), overload or "default")
+        if _custom_op_fingerprint(found) != identity:
+            raise KeyError(name)
+        return found
+    if namespace == "engine":
+        return operator_of_ours(rest)
+    if namespace not in ("aten", "prims"):
+        raise KeyError(name)
+    return getattr(getattr(getattr(torch.ops, namespace), rest), overload)
+
+
+def _serialize_constant(value: torch.Tensor) -> Data:
+    """A small tensor that tracing made of numbers in the code: its type, its sizes and its bytes."""
+    is_plain = value.device.type == "cpu" and value.layout == torch.strided and not (value.is_conj() or value.is_neg())
+    if not is_plain or value.nbytes > _MAX_CONSTANT_BYTES or not value.is_contiguous():
+        raise CannotSerialize("a tensor that the graph holds is large, or of an unusual kind")
+    held = value.detach().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
+    return [str(value.dtype), list(value.shape), bytes(held).hex()]
+
+
+def _deserialize_constant(data: Data) -> torch.Tensor:
+    dtype, shape, held = data
+    kind: torch.dtype = _TORCH_ENUMS["dtype"][dtype]
+    with _disable_current_modes():
+        if not held:
+            return torch.empty(shape, dtype=kind)
+        return torch.frombuffer(bytearray.fromhex(held), dtype=torch.uint8).view(kind).reshape(shape)

@@ -1,0 +1,65 @@
+"""Expectations for tests: how many graphs, breaks and recompiles some code may make."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from engine.errors import ExpectationFailed
+from engine.ir.user_code_files import display_name
+from engine.records.bytecode import Span
+from engine.records.session import CompilationRecord, Session
+
+
+@contextlib.contextmanager
+def check_expectations(
+    session: Session, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None
+) -> Iterator[Session]:
+    """Count what ``session`` records while the context is open; None does not count.
+
+    Raises:
+        Expectation: there were more graphs, breaks or recompiles than given, or, for graphs, fewer; the message has each one's reason and line.
+    """
+    before = {c.id for c in session.compilations}
+    yield session
+    made = tuple(c for c in session.compilations if c.id not in before)
+    problems = [
+        *_graph_problems(made, graphs),
+        *_break_problems(made, breaks),
+        *_recompile_problems(session, made, recompiles),
+    ]
+    if problems:
+        raise ExpectationFailed("\n".join(problems))
+
+
+def _graph_problems(made: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
+    found = [c.id for c in made for g in c.graphs if g.stage == "fx"]
+    if allowed is None or len(found) == allowed:
+        return
+    yield f"expected {_count(allowed, 'graph')}, got {len(found)}{' (compilations ' + ', '.join(found) + ')' if found else ': nothing was compiled'}"
+
+
+def _break_problems(made: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
+    found = [b for c in made if c.trace is not None for b in c.trace.breaks]
+    if allowed is None or sum(b.count for b in found) <= allowed:
+        return
+    yield f"expected at most {_count(allowed, 'graph break')}, got {sum(b.count for b in found)}:"
+    yield from (f"  {b.title}: {b.context}{_at(b.span)}" for b in found)
+
+
+def _recompile_problems(session: Session, made: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
+    found = [c for c in made if not c.id.endswith("/0")]
+    if allowed is None or len(found) <= allowed:
+        return
+    spans = {call.entry: r.span for call in session.calls for r in call.guard_failures[:1]}
+    names = {f.id: f.name for f in session.frames}
+    yield f"expected at most {_count(allowed, 'recompile')}, got {len(found)}:"
+    yield from (f"  {names.get(c.frame, c.frame)}: {c.cause}{_at(spans.get(c.id))}" for c in found)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _at(span: Span | None) -> str:
+    return "" if span is None else f" ({display_name(span.file)}, line {span.line})"

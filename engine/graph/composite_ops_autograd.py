@@ -1,0 +1,264 @@
+"""Composites kept whole where gradients are needed: operators of ours for forward and for backward, joined by an autograd function.
+
+Attention keeps what torch's own kernel keeps. Recurrent layers keep only their inputs: their backward runs the forward once more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import _disable_current_modes
+
+from engine.graph.composite_ops import composite_op, is_padded_rnn_call
+
+Function = Callable[..., Any]
+aten = torch.ops.aten
+
+_ATTENTION = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale) -> (Tensor, Tensor)"
+)
+_ATTENTION_BACKWARD = (
+    "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, Tensor? attn_mask, bool is_causal, "
+    "float? scale) -> (Tensor, Tensor, Tensor)"
+)
+_RNN_ARGUMENTS = (
+    "str kind, Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
+    "bool bidirectional, bool batch_first, ScalarType? autocast"
+)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, logsumexp = kernel(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
+    return out, logsumexp
+
+
+def _attention_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, ...]:
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    return tuple(kernel(grad, query, key, value, out, logsumexp, 0.0, is_causal, attn_mask=mask, scale=scale))
+
+
+def _recurrent(
+    kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
+) -> list[torch.Tensor]:
+    """The forward as it runs where gradients are needed: with gradients off torch may take another library."""
+    with torch.enable_grad():
+        return [t.detach() for t in _outputs(kind, *_leaves(x, hidden, params), *flags)]
+
+
+def _recurrent_backward(
+    grads: Sequence[torch.Tensor],
+    kind: str,
+    x: torch.Tensor,
+    hidden: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],
+    *flags: Any,
+) -> list[torch.Tensor]:
+    with torch.enable_grad():
+        x, hidden, params = _leaves(x, hidden, params)
+        outputs = _outputs(kind, x, hidden, params, *flags)
+        inputs = (x, *hidden, *params)
+        found = torch.autograd.grad(outputs, inputs, list(grads), allow_unused=True)
+    return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found, strict=True)]
+
+
+def _outputs(
+    kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
+) -> tuple[torch.Tensor, ...]:
+    *flags, autocast = flags  # type: ignore[assignment]
+    state = list(hidden) if kind == "lstm" else hidden[0]
+    with torch.autocast(x.device.type, dtype=autocast, enabled=autocast is not None):
+        return tuple(getattr(torch, kind)(x, state, list(params), *flags))
+
+
+def _leaves(
+    x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    leaves = [t.detach().requires_grad_() for t in (x, *hidden, *params)]
+    return leaves[0], leaves[1 : 1 + len(hidden)], leaves[1 + len(hidden) :]
+
+
+TRAINING_OPS: dict[str, tuple[str, Function]] = {
+    "attention_with_backward": (_ATTENTION, _attention),
+    "attention_backward": (_ATTENTION_BACKWARD, _attention_backward),
+    "recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _recurrent),
+    "recurrent_backward": (f"(Tensor[] grads, {_RNN_ARGUMENTS}) -> Tensor[]", _recurrent_backward),
+}
+
+
+def _fake_recurrent(*args: Any) -> list[torch.Tensor]:
+    kind, x, hidden, params, *flags, autocast = args
+    if autocast is None:
+        return list(_outputs(kind, x, hidden, params, *flags, None))
+    with _disable_current_modes():
+        dtypes = _autocast_result_dtypes(
+            kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast
+        )
+    alike = [t.to(params[0].dtype) for t in (x, *hidden)]
+    made = _outputs(kind, alike[0], alike[1:], params, *flags, None)
+    return [torch.empty_like(t, dtype=d) for t, d in zip(made, dtypes, strict=True)]
+
+
+@functools.cache
+def _autocast_result_dtypes(
+    kind: str,
+    given: torch.dtype,
+    state: torch.dtype,
+    weight: torch.dtype,
+    has_biases: bool,
+    device: str,
+    autocast: torch.dtype,
+) -> list[torch.dtype]:
+    """Types of a recurrent layer's results under autocast, asked of the smallest layer there is: over fake tensors autocast is out of reach."""
+    gates = {"lstm": 4, "gru": 3}.get(kind, 1)
+    weights = [torch.zeros(gates, 1, dtype=weight, device=device)] * 2
+    biases = [torch.zeros(gates, dtype=weight, device=device)] * (2 if has_biases else 0)
+    hidden = [torch.zeros(1, 1, 1, dtype=state, device=device)] * (2 if kind == "lstm" else 1)
+    x = torch.zeros(1, 1, 1, dtype=given, device=device)
+    flags = (has_biases, 1, 0.0, True, False, False, autocast)
+    return [t.dtype for t in _recurrent(kind, x, hidden, [*weights, *biases], *flags)]
+
+
+def _fake_recurrent_backward(
+    grads: Sequence[torch.Tensor], kind: str, x: Any, hidden: Any, params: Any, *flags: Any
+) -> Any:
+    return [torch.empty_like(t) for t in (x, *hidden, *params)]
+
+
+FAKE_IMPLEMENTATIONS: dict[str, Function] = {
+    "recurrent": _fake_recurrent,
+    "recurrent_backward": _fake_recurrent_backward,
+}
+"""What tells the results' sizes, where that is not the implementation: over fake tensors autograd is out of reach."""
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> Any:
+        out, logsumexp = composite_op("attention_with_backward")(query, key, value, mask, is_causal, scale)
+        ctx.save_for_backward(query, key, value, out, logsumexp, mask)
+        ctx.options = (is_causal, scale)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        *saved, mask = ctx.saved_tensors
+        return *composite_op("attention_backward")(grads[0], *saved, mask, *ctx.options), None, None, None
+
+
+class _Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *rest: Any) -> Any:
+        ctx.save_for_backward(x, *rest)
+        ctx.options = (kind, hidden, flags)
+        return tuple(composite_op("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        kind, hidden, flags = ctx.options
+        x, *rest = ctx.saved_tensors
+        found = composite_op("recurrent_backward")(list(grads), kind, x, rest[:hidden], rest[hidden:], *flags)
+        return None, None, None, *found
+
+
+def _sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    original = F.scaled_dot_product_attention
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    if not _is_flash_on_cpu(*given, scale=scale, enable_gqa=enable_gqa):
+        return original(*given, scale=scale, enable_gqa=enable_gqa)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        fill = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
+        attn_mask = torch.where(attn_mask, torch.zeros((), dtype=query.dtype, device=query.device), fill)
+    return _Attention.apply(query, key, value, attn_mask, is_causal, scale)  # type: ignore[no-untyped-call]
+
+
+def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
+    """Whether eager would take the CPU's fused kernel, whose other form in a graph would be of no use to other devices.
+
+    torch is asked with real tensors of the same layout: over others it gives another answer.
+    """
+    given = [t for t in (query, *rest) if isinstance(t, torch.Tensor)]
+    if any(t.device.type != "cpu" or t._has_symbolic_sizes_strides for t in given):
+        return False
+    if torch.is_autocast_enabled("cpu"):  # its casts come with torch's own function
+        return False
+    layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in given]
+    with _disable_current_modes():
+        probes: Any = iter([torch.empty_strided(n, s, dtype=d).requires_grad_(g) for n, s, d, g in layouts])
+        asked: list[Any] = [next(probes) if isinstance(t, torch.Tensor) else t for t in (query, *rest)]
+        choose: Function = torch._fused_sdp_choice
+        return int(choose(*asked, **options)) == SDPBackend.FLASH_ATTENTION.value
+
+
+def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence[Any], flags: Sequence[Any]) -> Any:
+    """A stack of recurrent layers with dropout in between, drawn as torch's own stack draws it: with time in front."""
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    each, ways = len(params) // layers, 2 if bidirectional else 1
+    states = list(hx) if kind == "lstm" else [hx]
+    last: list[list[Any]] = [[] for _ in states]
+    x = x.transpose(0, 1) if batch_first else x
+    for n in range(layers):
+        own = [h[n * ways : (n + 1) * ways] for h in states]
+        given = tuple(own) if kind == "lstm" else own[0]
+        weights = list(params[n * each : (n + 1) * each])
+        x, *ended = call(x, given, weights, biases, 1, 0.0, train, bidirectional, False)
+        for known, h in zip(last, ended, strict=True):
+            known.append(h)
+        x = F.dropout(x, dropout, True) if n < layers - 1 else x
+    return (x.transpose(0, 1) if batch_first else x, *(torch.cat(h) for h in last))
+
+
+def _rnn(kind: str) -> Function:
+    original = getattr(torch, kind)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not is_padded_rnn_call(*args, **kwargs):
+            return original(*args, **kwargs)
+        x, hx, params, *flags = args
+        _, layers, dropout, train, _, _ = flags
+        if dropout and train and layers > 1:
+            return _run_layer_by_layer(call, kind, x, hx, params, flags)
+        device = x.device.type
+        flags.append(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
+        hidden = tuple(hx) if kind == "lstm" else (hx,)
+        return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call]
+
+    return call
+
+
+TRAINING_REPLACEMENTS: dict[Any, Function] = {
+    F.scaled_dot_product_attention: _sdpa,
+    **{getattr(torch, kind): _rnn(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+}
+"""What is exchanged where gradients are needed, and for what."""

@@ -1,0 +1,138 @@
+"""Effect tokens: operators with effects hand each other a value, so that the graph itself says in which order they run.
+
+The idea, and the operator ``with_effects(token, operator, *args) -> (token, *results)``, are torch's (AOTAutograd's effect tokens). Each half of a
+training call has a chain of its own: forwards run before backwards whatever a graph says.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any, cast
+
+import torch
+import torch.fx
+from torch._higher_order_ops.effects import with_effects
+from torch._library.effects import EffectType
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+
+from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
+
+Node = torch.fx.Node
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    library = torch.library.Library("engine", "FRAGMENT")
+    library.define("effect_token() -> Tensor")
+    library.impl("effect_token", lambda: torch.empty(0), "CompositeExplicitAutograd")
+    torch.library.register_fake("engine::effect_token", lambda: torch.empty(0), lib=library)
+    return library
+
+
+def effect_token_op() -> Any:
+    """The operator that begins a chain."""
+    _library()
+    return torch.ops.engine.effect_token.default
+
+
+def set_mode_tokens(mode: FunctionalTensorMode) -> None:
+    """Let operators that torch knows to have effects take the mode's token, of which there is one for each kind."""
+    for kind in EffectType:
+        with torch.no_grad():
+            token = effect_token_op()()
+        mode._tokens[kind] = token if isinstance(token, FunctionalTensor) else FunctionalTensor.to_functional(token)
+
+
+def is_with_effects(node: Node) -> bool:
+    """Whether a node is an operator with effects that hands on a token."""
+    return node.target is with_effects
+
+
+def thread_tokens(module: torch.fx.GraphModule) -> None:
+    """Let every operator with effects and no results take a token too, and all of them the token of the one before, in each half."""
+    graph = module.graph
+    chains: dict[bool, Node] = {}
+    for node in list(graph.nodes):
+        if not is_with_effects(node) and not _has_only_effect(node):
+            continue
+        half = bool(node.meta.get("custom", {}).get("engine_backward"))
+        if half not in chains:
+            chains[half] = _create_token(graph, node, half)
+        chains[half] = _next_token(graph, node, chains[half])
+    for node in reversed(list(graph.nodes)):
+        if not node.users and (node.target is effect_token_op() or _is_token(node)):
+            graph.erase_node(node)
+
+
+def _has_only_effect(node: Node) -> bool:
+    """Whether an operator gives no result: it is there for what it does. Of ATen's it is the one that looks for errors of linear algebra, which
+    newer torch hands a token itself.
+    """
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        return False
+    if target is torch.ops.aten._linalg_check_errors.default:
+        return True
+    return not target._schema.returns and target.namespace not in ("aten", "prims", "engine")
+
+
+def _create_token(graph: torch.fx.Graph, before: Node, half: bool) -> Node:
+    with graph.inserting_before(before):
+        token = graph.create_node("call_function", effect_token_op(), (), name="token")
+    token.meta = {"val": _value(before)}
+    set_provenance(token, NodeProvenance(note="what the first operator with effects starts from"))
+    if half:
+        token.meta["custom"]["engine_backward"] = True
+    return token
+
+
+def _value(node: Node) -> torch.Tensor:
+    from torch._guards import detect_fake_mode
+
+    mode = detect_fake_mode([n.meta.get("val") for n in (*node.all_input_nodes, *node.graph.nodes)])
+    if mode is None:
+        return torch.empty(0)
+    with mode, torch.no_grad():
+        return torch.empty(0)
+
+
+def _next_token(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
+    """The token after ``node``, which takes ``token``."""
+    if is_with_effects(node):
+        node.args = (token, *node.args[1:])
+        node._rename(_operator_name(node))
+        found = next((u for u in node.users if _is_token(u)), None)
+        if found is not None:
+            return found
+        called = node
+    else:
+        with graph.inserting_before(node):
+            name, ran = node.name, cast("Any", node.target)
+            called = graph.create_node("call_function", with_effects, (token, ran, *node.args), node.kwargs)
+        called.meta = {**node.meta, "val": (token.meta["val"], None)}
+        graph.erase_node(node)
+        called._rename(name)
+    with graph.inserting_after(called):
+        after = graph.create_node("call_function", operator.getitem, (called, 0), name="token")
+    after.meta = {**{k: v for k, v in called.meta.items() if k == "custom"}, "val": token.meta["val"]}
+    set_provenance(after, provenance_of(called))
+    return after
+
+
+def _operator_name(node: Node) -> str:
+    target: Any = node.args[1]
+    return target._schema.name.rpartition("::")[2] if isinstance(target, torch._ops.OpOverload) else str(target)
+
+
+def _is_token(node: Node) -> bool:
+    """Whether a node is the token that an operator hands on."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+        return False
+    return is_with_effects(node.args[0]) and bool(node.args[1] == 0)
+
+
+def run_with_token(token: torch.Tensor, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """What ``with_effects`` computes: the token is handed on."""
+    made = target(*args, **kwargs)
+    return (token, *made) if isinstance(made, tuple) else (token, made)

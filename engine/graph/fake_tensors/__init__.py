@@ -1,0 +1,1 @@
+"""Fake tensors whose layouts are those of eager."""

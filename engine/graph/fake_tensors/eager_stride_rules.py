@@ -1,0 +1,150 @@
+"""How eager lays out what ATen operators return, where torch's fake tensors may tell another layout: one rule an operator.
+
+They differ where dimensions have one element or none, where operands are broadcast, where numbers take part, and where a kernel on the
+CPU goes by rules of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from engine.graph.fake_tensors.output_strides import (
+    SizesAndStrides,
+    UnknownStrides,
+    contiguous,
+    elementwise_strides,
+    empty_like_strides,
+    sizes_equal,
+    suggested_format_strides,
+    view_strides,
+)
+
+StrideRule = Callable[[tuple[Any, ...], Sequence[SizesAndStrides]], tuple[Any, ...]]
+"""Strides of a result of these sizes, given the layouts of the operands."""
+
+
+def _like_first(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
+    if not sizes_equal(operands[0][0], shape):
+        raise UnknownStrides
+    return empty_like_strides(*operands[0])
+
+
+def _suggested_memory_format(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
+    return suggested_format_strides(shape, operands[0])
+
+
+def _contiguous(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
+    return contiguous(shape)
+
+
+def _view(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
+    return view_strides(shape, operands[0])
+
+
+def _like_second(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
+    return _like_first(shape, operands[1:])
+
+
+_OP_RULES: dict[str, StrideRule] = {
+    **dict.fromkeys(
+        "fill flip frexp hardtanh nan_to_num ones_like zeros_like full_like empty_like rand_like randn_like randint_like sort "
+        "_prelu_kernel binary_cross_entropy".split(),
+        _like_first,
+    ),
+    **dict.fromkeys(
+        "huber_loss_backward log_sigmoid_forward mse_loss_backward smooth_l1_loss_backward _log_softmax glu_backward "
+        "_log_softmax_backward_data masked_fill index_add renorm native_layer_norm native_layer_norm_backward tril triu sum amax "
+        "amin var linalg_vector_norm nll_loss2d_forward normal col2im".split(),
+        _contiguous,
+    ),
+    **dict.fromkeys(
+        "channel_shuffle max_unpool2d replication_pad3d replication_pad3d_backward native_batch_norm _native_batch_norm_legit "
+        "_batch_norm_with_update".split(),
+        _suggested_memory_format,
+    ),
+    **dict.fromkeys(
+        "complex polar mse_loss smooth_l1_loss elu_backward leaky_relu_backward hardtanh_backward softplus_backward "
+        "_prelu_kernel_backward native_dropout_backward".split(),
+        elementwise_strides,
+    ),
+    "binary_cross_entropy_backward": _like_second,
+    "binary_cross_entropy_with_logits": _like_second,
+    "view": _view,
+    "_unsafe_view": _view,
+}
+"""By name without overload."""
+
+_COMPLEX_OP_RULES: dict[str, StrideRule] = {"angle": _contiguous, "abs": _like_first}
+"""Of those by element: what goes by another rule for complex numbers."""
+
+_RULES_IN_FAKE_TENSOR = frozenset("clone _to_copy copy mvlgamma ldexp".split())
+"""Operators by element that go by other rules, which fake tensors know."""
+
+_SCALAR_IS_NO_OPERAND = frozenset("pow lerp".split())
+"""Operators by element whose number is no operand."""
+
+
+@functools.cache
+def stride_rule_for(func: Any) -> StrideRule | None:
+    """How an operator's results lie; None where fake tensors are right, or nothing is known."""
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return None
+    returns = func._schema.returns
+    if not _operand_arguments(func) or any(r.alias_info is not None for r in returns) != func.is_view:
+        return None
+    if func is torch.ops.aten.view.dtype:  # its sizes are of other elements
+        return None
+    known = _contiguous if str(func) == "aten.pow.Scalar" else _OP_RULES.get(func._opname)
+    if known is not None or func._opname in _RULES_IN_FAKE_TENSOR or func._schema.is_mutable:
+        return known
+    return elementwise_strides if torch.Tag.pointwise in func.tags and len(returns) == 1 else None
+
+
+def eager_strides(
+    func: Any, rule: StrideRule, args: Sequence[Any], kwargs: Mapping[str, Any], found: torch.Tensor
+) -> tuple[Any, ...] | None:
+    """Strides that eager gives what an operator returns; None where they are as ``found``, or cannot be told."""
+    if kwargs.get("memory_format") not in (None, torch.preserve_format):
+        return None
+    given = [args[n] if n < len(args) else kwargs.get(name) for n, name in _operand_arguments(func)]
+    operands = [
+        (tuple(v.shape), v.stride()) if isinstance(v, torch.Tensor) else ((), ()) for v in given if v is not None
+    ]
+    shape, strides = tuple(found.shape), found.stride()
+    if func._opname in _COMPLEX_OP_RULES and args[0].is_complex():
+        rule = _COMPLEX_OP_RULES[func._opname]
+    try:
+        if rule is elementwise_strides and _operands_lie_as_result(shape, strides, operands):
+            return None
+        told = rule(shape, operands)
+        return None if sizes_equal(told, strides) else told
+    except UnknownStrides:
+        return None
+
+
+def _operands_lie_as_result(
+    shape: tuple[Any, ...], strides: tuple[Any, ...], operands: Sequence[SizesAndStrides]
+) -> bool:
+    """Whether operands lie as the result does, which has neither dimensions of one element nor of none."""
+    if any(type(n) is not int or n < 2 for n in shape):
+        return False
+    return all(not n or (sizes_equal(n, shape) and sizes_equal(s, strides)) for n, s in operands)
+
+
+@functools.cache
+def _operand_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    """Positions and names of the arguments that are tensors, or numbers that are made one."""
+    is_number_made_tensor = "scalar" in func._overloadname.lower() and func._opname not in _SCALAR_IS_NO_OPERAND
+    kinds = (torch.TensorType, torch.NumberType) if is_number_made_tensor else (torch.TensorType,)
+    named = enumerate(func._schema.arguments)
+    return tuple(
+        (n, a.name) for n, a in named if isinstance(_unwrap_optional_type(a.type), kinds) and a.name != "alpha"
+    )
+
+
+def _unwrap_optional_type(kind: Any) -> Any:
+    return kind.getElementType() if isinstance(kind, torch.OptionalType) else kind

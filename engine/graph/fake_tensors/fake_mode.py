@@ -1,0 +1,56 @@
+"""The fake mode that graphs are traced under: torch's, save that views are of the memory they were made from, and layouts are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDispatchCache
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_rule_for
+
+
+def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
+    """A mode that keeps out of torch's cache of fake results the operators that return views without being marked as views (``prims.as_strided``).
+
+    A result from the cache would lie over memory of its own; torch's forms of views of tensors without elements come to this. Results are
+    laid out as eager lays them out. The class stays torch's: rules of higher-order operators are looked up by it.
+    """
+    mode = FakeTensorMode(shape_env=shape_env)
+    validate, dispatch = mode._validate_cache_key, mode.dispatch
+
+    def validate_views_too(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        if isinstance(func, torch._ops.OpOverload) and func.namespace == "prims" and _returns_view(func):
+            raise _BypassDispatchCache("a view that is not marked as one")
+        validate(func, args, kwargs)
+
+    def dispatch_laid_out(
+        func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = dispatch(func, types, args, kwargs or {})
+        rule = stride_rule_for(func)
+        if rule is None:
+            return found
+
+        def laid_out(result: Any) -> Any:
+            if type(result) is not FakeTensor:
+                return result
+            strides = eager_strides(func, rule, args, kwargs or {}, result)
+            if strides is None:
+                return result
+            with mode:
+                if func.is_view:
+                    return torch.as_strided(args[0], result.shape, strides, result.storage_offset())
+                return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+        return tuple(map(laid_out, found)) if isinstance(found, tuple) else laid_out(found)
+
+    mode._validate_cache_key = validate_views_too  # type: ignore[method-assign]
+    mode.dispatch = dispatch_laid_out  # type: ignore[method-assign]
+    return mode
+
+
+def _returns_view(func: torch._ops.OpOverload) -> bool:
+    return any(r.alias_info is not None for r in func._schema.returns)

@@ -1,0 +1,251 @@
+"""Random operators as functions of the generator's state: a backward that computes something again draws what the forward drew.
+
+That is done in activation checkpoints, where the user asked for it, and elsewhere with ``options={"draw_again": True}``. Otherwise masks are saved,
+a byte for each element: drawing one again takes many times as long as reading that.
+
+The idea of handing the state of the generator to a graph is torch's (AOTAutograd's functionalised random operators, with seed and offset).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.ir.node_metadata import checkpoint_of
+
+Node = torch.fx.Node
+
+_ORIGINAL_OPS: dict[Any, tuple[torch._ops.OpOverload, bool]] = {}
+"""Random operators by their forms that draw from a state, and whether they fill memory that was made for them."""
+
+
+_VARIANTS: dict[Any, tuple[torch._ops.OpOverload, bool, int]] = {}
+"""Both forms, with what they are forms of, and which of the two they are."""
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node draws random numbers from a generator that outlives the call."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """The states of the devices' random number generators: the whole state of a CPU's, seed and offset of a GPU's."""
+    return tuple(torch.get_rng_state() if d == "cpu" else torch.cuda.get_rng_state(d) for d in devices)
+
+
+def set_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
+    """Put the generators into these states."""
+    for device, state in zip(devices, states, strict=True):
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)
+
+
+@contextlib.contextmanager
+def with_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Draw from these states; afterwards the generators are where they were."""
+    now = get_rng_states(devices)
+    set_rng_states(devices, states)
+    try:
+        yield
+    finally:
+        set_rng_states(devices, now)
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    library = torch.library.Library("engine", "FRAGMENT")
+    library.define("random_state(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl("random_state", lambda device: get_rng_states((str(device),))[0], "CompositeExplicitAutograd")
+    fake = functools.partial(_fake_rng_state, torch.get_rng_state().numel())
+    torch.library.register_fake("engine::random_state", fake, lib=library)
+    return library
+
+
+def _fake_rng_state(size: int, device: torch.device) -> torch.Tensor:
+    return torch.empty(size if device.type == "cpu" else 16, dtype=torch.uint8)
+
+
+@functools.cache
+def _rng_state_variants(target: torch._ops.OpOverload, is_filled: bool) -> tuple[Any, Any]:
+    """Two forms of a random operator: one draws from a state that it is given, the other returns the state that it drew from as well."""
+    library = _library()
+    name, _, text = str(target._schema).partition("(")
+    name = name.replace("::", "_").replace(".", "_") + ("_in_place" if is_filled else "")
+    run = _bernoulli_into_new if is_filled else target
+    parameters, _, results = text.rpartition(") -> ")
+    state = "Tensor engine_state, " if parameters else "Tensor engine_state"
+    several = f"{results[1:-1]}" if results.startswith("(") else results
+    again, drawing = f"again_{name}", f"drawing_{name}"
+
+    def run_again(state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with with_rng_states(_devices(args, kwargs), (state,)):
+            return run(*args, **kwargs)
+
+    def run_drawing(*args: Any, **kwargs: Any) -> Any:
+        (state,) = get_rng_states(_devices(args, kwargs))
+        made = run(*args, **kwargs)
+        return (state, *made) if isinstance(made, tuple) else (state, made)
+
+    def fake_drawing(*args: Any, **kwargs: Any) -> Any:
+        made = target(*args, **kwargs)
+        state = _fake_rng_state(torch.get_rng_state().numel(), torch.device(_devices(args, kwargs)[0]))
+        return (state, *made) if isinstance(made, tuple) else (state, made)
+
+    library.define(f"{again}({state}{parameters}) -> {results}")
+    library.impl(again, run_again, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"engine::{again}", lambda _, *args, **kwargs: target(*args, **kwargs), lib=library)
+    library.define(f"{drawing}({parameters}) -> (Tensor, {several})", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl(drawing, run_drawing, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"engine::{drawing}", fake_drawing, lib=library)
+    forms = getattr(torch.ops.engine, again).default, getattr(torch.ops.engine, drawing).default
+    _ORIGINAL_OPS[forms[0]] = (target, is_filled)
+    for number, form in enumerate(forms):
+        _VARIANTS[form] = (target, is_filled, number)
+    return forms
+
+
+def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """``tensor.bernoulli_(p)``: numbers are drawn in the order of memory, which ATen's functional form does not keep."""
+    return torch.empty_like(tensor).bernoulli_(p, generator=generator)
+
+
+def _fills_new_memory(node: Node) -> bool:
+    filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
+    return isinstance(filled, Node) and filled.target is torch.ops.aten.empty_like.default
+
+
+def _devices(args: Any, kwargs: Any) -> tuple[str, ...]:
+    """The device that an operator draws on."""
+    found: list[torch.device] = []
+    torch.fx.node.map_aggregate((args, kwargs), lambda v: found.append(_device(v)) if _has_device(v) else None)
+    return (str(found[0]) if found else "cpu",)
+
+
+def _has_device(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, torch.device))
+
+
+def _device(value: Any) -> torch.device:
+    return value if isinstance(value, torch.device) else value.device
+
+
+def _supports_explicit_state(node: Node) -> bool:
+    """Whether it draws from a default generator, and makes nothing but tensors."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    if node.target.namespace == "engine" or schema.is_mutable:  # type: ignore[union-attr]
+        return False
+    plain = all(str(r.type) == "Tensor" and r.alias_info is None for r in schema.returns)
+    given = [node.kwargs.get("generator"), *(a for a in node.args if isinstance(a, torch.Generator))]
+    return plain and bool(schema.returns) and not any(g is not None for g in given)
+
+
+def make_rng_state_explicit(graph: torch.fx.Graph, *, outside_checkpoints_too: bool = False) -> int:
+    """Make random operators functions of a state that is read right before them, in checkpoints only or ``everywhere``; returns how many."""
+    count = 0
+    for node in list(graph.nodes):
+        if (
+            not (outside_checkpoints_too or checkpoint_of(node) is not None)
+            or not node.users
+            or not is_random(node)
+            or not _supports_explicit_state(node)
+        ):
+            continue
+        again, _ = _rng_state_variants(node.target, _fills_new_memory(node))
+        values = [n.meta.get("val") for n in node.all_input_nodes]
+        device = torch.device(_devices((values, node.args), node.kwargs)[0])
+        with graph.inserting_before(node):
+            state = graph.create_node("call_function", _rng_state_op(), (device,), name="random_state")
+            made = graph.call_function(again, (state, *node.args), dict(node.kwargs))
+        state.meta = {"val": _rng_state_value(node, device)}
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+        made._rename(node.name)
+        count += 1
+    return count
+
+
+def _rng_state_op() -> Any:
+    _library()
+    return torch.ops.engine.random_state.default
+
+
+def _rng_state_value(node: Node, device: torch.device) -> torch.Tensor:
+    value = node.meta["val"]
+    like = value[0] if isinstance(value, (tuple, list)) else value
+    with like.fake_mode:
+        return _fake_rng_state(torch.get_rng_state().numel(), device)
+
+
+def reads_rng_state(node: Node) -> bool:
+    """Whether a node reads a generator's state for the operator that follows."""
+    return node.target is _rng_state_op()
+
+
+def takes_rng_state(node: Node) -> bool:
+    """Whether a node draws from a state that it is given."""
+    return node.target in _ORIGINAL_OPS
+
+
+def save_rng_states(module: torch.fx.GraphModule) -> None:
+    """In a forward, join each reading of a state with the operator that draws from it, so that the generator moves on."""
+    graph = module.graph
+    for state in [n for n in graph.nodes if reads_rng_state(n)]:
+        drawn = next(u for u in state.users if u.op == "call_function")
+        original = _ORIGINAL_OPS[drawn.target]
+        drawn.args = drawn.args[1:]
+        if not state.users:  # nothing is to be drawn again
+            drawn.target = original[0]
+        else:
+            _return_rng_state(graph, state, drawn, _rng_state_variants(*original)[1])
+        if not state.users:
+            graph.erase_node(state)
+    module.recompile()
+
+
+def _return_rng_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: Any) -> None:
+    value = drawn.meta["val"]
+    is_several = isinstance(value, (tuple, list))
+    with graph.inserting_before(drawn):
+        both = graph.call_function(drawing, drawn.args, dict(drawn.kwargs))
+        first = graph.call_function(operator.getitem, (both, 0))
+    both.meta = {**drawn.meta, "val": (state.meta["val"], *value) if is_several else (state.meta["val"], value)}
+    first.meta = dict(state.meta)
+    state.replace_all_uses_with(first)
+    if is_several:
+        for item in list(drawn.users):
+            assert item.target is operator.getitem
+            item.args = (both, item.args[1] + 1)  # type: ignore[operator]
+    else:
+        with graph.inserting_before(drawn):
+            made = graph.call_function(operator.getitem, (both, 1))
+        made.meta = dict(drawn.meta)
+        drawn.replace_all_uses_with(made)
+    graph.erase_node(drawn)
+
+
+def variant_name(target: Any) -> str:
+    """The name of a form of a random operator that is given a state or returns it; empty for what is none."""
+    known = _VARIANTS.get(target)
+    if known is None:
+        return "state" if str(target) == "engine.random_state.default" else ""
+    original, is_filled, number = known
+    return f"form {number}{int(is_filled)} {original._schema.name}.{original._overloadname}"
+
+
+def variant_by_name(name: str, find: Callable[[str], Any]) -> Any:
+    """The form of this name, None for what names none; ``find`` gives a random operator by name."""
+    if name == "state":
+        return _rng_state_op()
+    if not name.startswith("form "):
+        return None
+    _, numbers, original = name.split(" ")
+    return _rng_state_variants(find(original), numbers[1] == "1")[int(numbers[0])]

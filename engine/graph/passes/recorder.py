@@ -1,0 +1,68 @@
+"""Notes what a rewrite changes in a graph, line by line, while a session records."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch.fx
+
+from engine.graph.format_node import format_node
+from engine.ir.current_session import current_session
+from engine.records.graph import EditRecord, PassRecord
+
+PASS_RECORDS_KEY = "engine_passes"  # noqa: S105 -- a key of node.meta
+"""In a module's ``meta``: what is recorded of the rewrites that it went through."""
+MAX_LINES = 100
+"""Lines that are kept of what a pass took away, and of what it made."""
+MAX_NODES_WITH_EDITS = 4_000
+"""Nodes of a graph whose passes are kept edit by edit."""
+
+
+class PassRecorder:
+    """The passes that were watched so far; a pass sets ``module`` where it makes a new graph."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self.module = module
+        self.records: list[PassRecord] = []
+        self._last_graph: tuple[str, ...] | None = None
+        """The graph as the last pass left it."""
+
+    @contextlib.contextmanager
+    def record_pass(self, name: str) -> Iterator[None]:
+        """Compare the graph before with the graph after; without a session that records, do nothing."""
+        if current_session() is None:
+            yield
+            return
+        before = _lines(self.module)
+        yield
+        after = _lines(self.module)
+        gone = [text for node, text in before.items() if after.get(node) != text]
+        made = [text for node, text in after.items() if before.get(node) != text]
+        told = PassRecord(
+            name, len(before), len(after), len(gone), len(made), tuple(gone[:MAX_LINES]), tuple(made[:MAX_LINES])
+        )
+        self.records.append(self._with_edits(told, tuple(before.values()), tuple(after.values())))
+
+    def _with_edits(self, told: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:
+        """The same with its edits, where the graph is small enough to keep them."""
+        if max(len(before), len(after)) > MAX_NODES_WITH_EDITS:
+            self._last_graph = None
+            return told
+        start = () if before == self._last_graph else before
+        self._last_graph = after
+        return replace(told, has_exact_edits=True, edits=diff_lines(before, after), lines_before=start)
+
+
+def diff_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRecord, ...]:
+    """What turns one text into the other, from the top down."""
+    if before == after:
+        return ()
+    found = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return tuple(EditRecord(j1, i2 - i1, after[j1:j2]) for tag, i1, i2, j1, j2 in found if tag != "equal")
+
+
+def _lines(module: torch.fx.GraphModule) -> dict[str, str]:
+    return {node.name: format_node(node) for node in module.graph.nodes}

@@ -1,0 +1,70 @@
+"""Tells an fx graph as records: one readable line a node, its tensor's layout, and where it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.graph.format_node import format_node, format_target
+from engine.graph.passes.recorder import PASS_RECORDS_KEY
+from engine.ir.aot.aot_graph import node_id_prefix
+from engine.ir.node_metadata import node_id, provenance_of
+from engine.records.graph import GraphRecord, NodeRecord
+
+
+def graph_record(module: torch.fx.GraphModule, stage: str, compilation: str, title: str) -> GraphRecord:
+    """The record of a traced graph ("fx") or of an ATen graph ("aten", "decomposed", ...); nothing is computed."""
+    nodes = tuple(_node_record(node, node_id_prefix(stage), compilation) for node in module.graph.nodes)
+    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=module.meta.get(PASS_RECORDS_KEY, ()))
+
+
+def fake_value_of(node: torch.fx.Node) -> Any:
+    """The fake value that a node stands for; None where none is known."""
+    value = node.meta.get("val")
+    return node.meta.get("example_value") if value is None else value
+
+
+def _node_record(node: torch.fx.Node, stage: str, compilation: str) -> NodeRecord:
+    origin = provenance_of(node)
+    value = fake_value_of(node)
+    layout = _tensor_fields(value) if isinstance(value, torch.Tensor) else {}
+    if not layout and isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        layout = {"dtype": f"{type(value).__name__}({value})"}
+    return NodeRecord(
+        id=node_id(stage, compilation, node),
+        name=node.name,
+        op=node.op,
+        target=format_target(node),
+        text=format_node(node),
+        inputs=tuple(node_id(stage, compilation, n) for n in node.all_input_nodes),
+        origins=origin.nodes,
+        span=origin.span,
+        stack=origin.stack,
+        module=origin.module,
+        note=origin.note or _note(node, value),
+        **layout,
+    )
+
+
+def _tensor_fields(value: torch.Tensor) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "shape": tuple(map(str, value.shape)),
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "device": str(value.device),
+    }
+    if value.layout != torch.strided:
+        return told
+    told["stride"] = tuple(map(str, value.stride()))
+    if all(isinstance(s, int) for s in value.shape):
+        told["bytes"] = value.numel() * value.element_size()
+    return told
+
+
+def _note(node: torch.fx.Node, value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"{len(value)} results"
+    if node.op == "get_attr":
+        return "a constant that the graph holds"
+    return ""

@@ -1,0 +1,322 @@
+"""One generated Python function per cache entry: true when all guards hold."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.guards.codegen_names import CELLS_PARAM, CheckNames, SourceReads
+from engine.guards.dict_versions.subtree import MIN_GUARDS, SubtreeVersionGuard
+from engine.guards.order import RELATIONAL_KINDS, implied_type, order_guards, tier
+from engine.guards.slow_path import SlowPath
+from engine.guards.torch_c_helpers import (
+    HAS_C_HELPERS,
+    HAS_DICT_VERSIONS,
+    HELPER_STATES,
+    MIN_HELPER_STATES,
+    STATES_IMPLIED_BY_DISPATCH_KEYS,
+    batchable_tensors,
+    dispatch_keys_show_modes,
+)
+from engine.ir.guards.aliasing import SameObject
+from engine.ir.guards.base import Guard
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.guards.python_values import EqualsMatch, TypeMatch
+from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES, TensorPropertyGuard
+from engine.ir.prefetched_params import PrefetchedParams
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import ConstantSource, GlobalSource, OptionalGlobalSource
+
+Check = Callable[..., bool]
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class CompiledCheck:
+    """``check(__cells__, *arguments)``, its text, and the guards in executed order."""
+
+    check: Check
+    text: str
+    guards: tuple[Guard, ...]
+
+
+def compile_check(
+    guards: Iterable[Guard],
+    parameters: tuple[str, ...],
+    *,
+    helpers: bool = HAS_C_HELPERS,
+    handed: PrefetchedParams | None = None,
+) -> CompiledCheck:
+    """The check of one entry. ``parameters`` are the frame's, in ``co_varnames`` order.
+
+    With ``helpers`` all tensors of a tier are checked in one call of torch's C helper first, and one by one only when that says no. Tensors
+    that ``handed`` wants are left with it where one such call reads them all.
+    """
+    in_order = order_guards(guards)
+    if not helpers or not batchable_tensors(in_order):
+        check, text, _ = _compile_body(one_by_one_body(in_order, CheckNames(parameters)))
+        return CompiledCheck(check, text, in_order)
+    names = CheckNames(parameters)
+    admission = SlowPath(
+        in_order, parameters, lambda: _compile_body(one_by_one_body(in_order, CheckNames(parameters)))[0]
+    )
+    check, text, space = _compile_body(_fast_path_body(in_order, names, admission, handed))
+    admission.install_helpers(space)
+    return CompiledCheck(check, text, in_order)
+
+
+@dataclass(frozen=True)
+class CheckBody:
+    """The statements of a check, and the names they use."""
+
+    lines: tuple[str, ...]
+    names: CheckNames
+
+
+def _compile_body(body: CheckBody) -> tuple[Check, str, dict[str, Any]]:
+    names = body.names
+    error = names.const(Exception, "Exception")
+    name = names.fresh("check")
+    arguments = ", ".join((CELLS_PARAM, *names.parameters.values()))
+    inner = "\n".join(f"        {line}" for line in body.lines)
+    text = f"def {name}({arguments}):\n    try:\n{inner}\n    except {error}:\n        return False\n"
+    file = f"<check {next(_numbers)}>"
+    space = names.namespace
+    exec(compile(text, file, "exec"), space)
+    # So that a traceback or a profiler shows the lines; a length of None keeps linecache from looking for a file.
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    check: Check = space[name]
+    return check, text, space
+
+
+def one_by_one_body(in_order: Sequence[Guard], names: CheckNames) -> CheckBody:
+    """One statement a guard, in executed order."""
+    writer = CheckWriter(in_order, names)
+    lines: list[str] = []
+    for guard in in_order:
+        writer.write(guard, lines)
+    return CheckBody((*lines, "return True"), names)
+
+
+class CheckWriter:
+    """Writes guards as statements, and remembers what those written before have settled."""
+
+    def __init__(self, guards: Sequence[Guard], names: CheckNames, *, no_modes: bool = False) -> None:
+        self.names = names
+        self.reads = SourceReads(
+            names,
+            (o for g in guards if not isinstance(g, GlobalStateMatch) for o in (*g.sources, *_sources_read_twice(g))),
+        )
+        self._known: dict[Source, type] = {}
+        self._no_modes = no_modes
+
+    def write(self, guard: Guard, lines: list[str]) -> None:
+        """Append the guard's statements to ``lines``."""
+        condition = self.condition(guard, lines)
+        if condition != "True":
+            lines.append(f"if not ({condition}): return False")
+
+    def condition(self, guard: Guard, lines: list[str]) -> str:
+        """The guard's condition; reads that it needs are appended to ``lines``."""
+        if isinstance(guard, GlobalStateMatch):
+            self._no_modes = self._no_modes or (guard.state_name == "torch_function_modes" and guard.expected == ())
+            return guard.condition("", self.names.const)
+        expr, *others = (self.reads.text(o, lines) for o in guard.sources)
+        text = guard.condition(expr, self.names.const, tuple(others), self._known_type(guard))
+        found = implied_type(guard)
+        if found is not None:
+            self._known[guard.source] = found
+        return text
+
+    def _known_type(self, guard: Guard) -> type | None:
+        known = self._known.get(guard.source)
+        return None if isinstance(guard, TensorPropertyGuard) and not self._no_modes else known
+
+    def assume_type(self, origin: Source, kind: type) -> None:
+        """Note that an origin's exact type has been checked by other means."""
+        self._known[origin] = kind
+
+
+def _sources_read_twice(guard: Guard) -> tuple[Source, ...]:
+    """The origin, where the guard's condition mentions it twice."""
+    return (
+        (guard.source,) if isinstance(guard, EqualsMatch) and type(guard.expected) in (int, float, str, bytes) else ()
+    )
+
+
+def _fast_path_body(
+    in_order: Sequence[Guard], names: CheckNames, admission: SlowPath, handed: PrefetchedParams | None
+) -> CheckBody:
+    """The check with what many guards ask asked in one call.
+
+    A tier's tensors go to one helper, all that lies below a module to one structure: arguments first, then those reached through something, then
+    what reads through those; last, being dearest, the structures of modules.
+    """
+    structured = _group_by_subtree(in_order, batchable_tensors(in_order)) if HAS_DICT_VERSIONS else {}
+    below = {g for found in structured.values() for g in found}
+    in_order = [g for g in in_order if g not in below]
+    tensors = batchable_tensors(in_order)
+    apart = [g for g in in_order if not (g.source in tensors and isinstance(g, (TensorPropertyGuard, TypeMatch)))]
+    writer = CheckWriter(apart + [g for g in in_order if g.source in tensors and g.rank == 10], names)
+    lines: list[str] = []
+    through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.sources}
+    late = [g for g in apart if any(through[o] for o in g.sources)]
+    early = [g for g in apart if not any(through[o] for o in g.sources)]
+    if dispatch_keys_show_modes(tensors):
+        early = [
+            g
+            for g in early
+            if not (isinstance(g, GlobalStateMatch) and (g.state_name, g.expected) in STATES_IMPLIED_BY_DISPATCH_KEYS)
+        ]
+    early = _global_state_line(early, writer, admission, lines)
+    if None in structured:
+        lines.append(_subtree_line(None, structured[None], writer, admission, lines))
+    below_modules: list[str] = []
+    for level in (0, 1, 2):
+        for guard in early:
+            if tier(guard) == level or (level == 2 and tier(guard) == 3):
+                writer.write(guard, lines)
+                if isinstance(guard, TypeMatch) and guard.source in structured:
+                    found = structured[guard.source]
+                    below_modules.append(_subtree_line(guard, found, writer, admission, lines, handed))
+        members = tuple(o for o in tensors if _source_tier(o) == level)
+        if members:
+            _tensor_batch_line(members, writer, admission, lines)
+    for guard in late:
+        writer.write(guard, lines)
+    return CheckBody((*lines, *below_modules, "return True"), names)
+
+
+def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object]) -> dict[Source | None, list[Guard]]:
+    """The guards below each outermost module, and (None) on globals and classes, where they are many.
+
+    Those on what is read through a tensor stay out.
+    """
+    modules = {g.source for g in in_order if isinstance(g, TypeMatch) and issubclass(g.type, torch.nn.Module)}
+    found: dict[Source | None, list[Guard]] = {}
+    for guard in in_order:
+        if isinstance(guard, (GlobalStateMatch, *RELATIONAL_KINDS)) and not isinstance(guard, SameObject):
+            continue
+        chain = guard.source.chain()
+        above = chain[:-1]
+        root = next((o for o in above if o in modules), None)
+        if any(o in tensors for o in above):
+            continue
+        if root is None or isinstance(chain[0], ConstantSource):
+            if not isinstance(chain[0], (ConstantSource, GlobalSource, OptionalGlobalSource)) or isinstance(
+                guard, SameObject
+            ):
+                continue
+            if guard.source in tensors or guard.source in modules:
+                continue
+            root = None
+        elif isinstance(guard, SameObject) and not (guard.expect_same and root in guard.other.chain()[:-1]):
+            continue
+        if guard.source in tensors and not isinstance(guard, (TensorPropertyGuard, TypeMatch)):
+            continue
+        found.setdefault(root, []).append(guard)
+    return {root: guards for root, guards in found.items() if len(guards) >= MIN_GUARDS}
+
+
+def _subtree_line(
+    root: TypeMatch | None,
+    guards: Sequence[Guard],
+    writer: CheckWriter,
+    admission: SlowPath,
+    lines: list[str],
+    handed: PrefetchedParams | None = None,
+) -> str:
+    """The statement that asks all guards below one module, or on globals and classes, at once; what it reads is appended to ``lines``."""
+    structure = SubtreeVersionGuard(
+        root.source if root else None, guards, lambda rest: _compile_subtree_check(root, rest), handed
+    )
+    admission.add_subtree(structure)
+    if root is None:
+        same = writer.names.const(structure, "same_surroundings")
+        return f"if not {same}(): return {_slow_path_call(writer.names, admission)}"
+    text = writer.reads.text(root.source, lines)
+    same = writer.names.const(structure, f"same_below_{text.strip('_')}" if text.isidentifier() else "same_below")
+    return f"if not {same}({text}): return {_slow_path_call(writer.names, admission)}"
+
+
+def _compile_subtree_check(root: TypeMatch | None, guards: Sequence[Guard]) -> Callable[[Any], bool]:
+    """A check of guards below a module that takes the module."""
+    names = CheckNames(("module",))
+    writer = CheckWriter(guards, names)
+    if root is not None:
+        writer.reads.set_text(root.source, "module")
+        writer.assume_type(root.source, root.type)
+    lines: list[str] = []
+    for guard in guards:
+        writer.write(guard, lines)
+    check, _, _ = _compile_body(CheckBody((*lines, "return True"), names))
+    return lambda module: check((), module)
+
+
+def _source_tier(origin: Source) -> int:
+    return 1 if origin.parent is None and type(origin).__name__ == "LocalSource" else 2
+
+
+def _global_state_line(early: list[Guard], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> list[Guard]:
+    """Replace the guards on plain global state by one call of the C helper; returns those that remain."""
+    states = {g.state_name for g in early if isinstance(g, GlobalStateMatch)}
+    if not states >= MIN_HELPER_STATES:
+        return early
+    name = writer.names.fresh("same_global_state")
+    admission.add_global_state(name)
+    lines.append(f"if not {name}(): return {_slow_path_call(writer.names, admission)}")
+    return [g for g in early if not (isinstance(g, GlobalStateMatch) and g.state_name in HELPER_STATES)]
+
+
+def _tensor_batch_line(members: tuple[Source, ...], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> None:
+    name = writer.names.fresh("tensors_match")
+    admission.add_tensor_batch(name, members)
+    values = ", ".join(writer.reads.text(o, lines) for o in members)
+    for origin in members:
+        writer.assume_type(origin, PLAIN_TENSOR_TYPES[0])
+    lines.append(f"if not {name}({values}): return {_slow_path_call(writer.names, admission)}")
+
+
+def _slow_path_call(names: CheckNames, admission: SlowPath) -> str:
+    return f"{names.const(admission, 'one_by_one')}({', '.join((CELLS_PARAM, *names.parameters.values()))})"
+
+
+def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
+    """Each guard's condition as one expression, read from the frame's own names."""
+    roots = {o.chain()[0] for g in in_order for o in g.sources}
+    variables = tuple(
+        dict.fromkeys(
+            str(v)
+            for r in roots
+            if (v := getattr(r, "variable_name", None)) is not None and type(r).__name__ == "LocalSource"
+        )
+    )
+    names = CheckNames(variables)
+    texts: dict[Source, str] = {}
+
+    def text(origin: Source) -> str:
+        if origin not in texts:
+            parent = origin.parent
+            is_local = parent is None and type(origin).__name__ == "LocalSource"
+            texts[origin] = (
+                names.parameters[getattr(origin, "variable_name", "")]
+                if is_local
+                else origin.code("" if parent is None else text(parent), names.const)
+            )
+        return texts[origin]
+
+    known: dict[Source, type] = {}
+    told = []
+    for guard in in_order:
+        expr, *others = ("",) if isinstance(guard, GlobalStateMatch) else tuple(text(o) for o in guard.sources)
+        told.append(guard.condition(expr, names.const, tuple(others), known.get(guard.source)))
+        found = implied_type(guard)
+        if found is not None:
+            known[guard.source] = found
+    return tuple(told)

@@ -1,0 +1,119 @@
+"""Names of generated check functions: parameters, locals for shared prefixes, and the objects that the text refers to."""
+
+from __future__ import annotations
+
+import keyword
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from engine.ir.sources.attributes import InstanceDictGetSource, ModuleHooksSource, ModuleMemberSource
+from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.roots import LocalSource
+
+CELLS_PARAM = "__cells__"
+"""The check's first parameter: the closure cells of the function being called."""
+
+
+class CheckNames:
+    """Hands out names that do not clash, and keeps the namespace of the generated text."""
+
+    def __init__(self, parameters: tuple[str, ...]) -> None:
+        self.namespace: dict[str, Any] = {}
+        self._taken: set[str] = {CELLS_PARAM, *keyword.kwlist}
+        self._next: defaultdict[str, int] = defaultdict(int)
+        self._by_id: dict[int, str] = {}
+        self.parameters: dict[str, str] = {}
+        for parameter in parameters:
+            self.parameters[parameter] = self.fresh(parameter if parameter.isidentifier() else "argument")
+
+    def fresh(self, wanted: str) -> str:
+        """``wanted``, or with a number behind it when that is taken."""
+        name = wanted
+        while name in self._taken:
+            self._next[wanted] += 1
+            name = f"{wanted}_{self._next[wanted]}"
+        self._taken.add(name)
+        return name
+
+    def const(self, held: object, wanted: str) -> str:
+        """The name of an object in the namespace (``ir.origin.ConstName``); one name for one object."""
+        name = self._by_id.get(id(held))
+        if name is None:
+            name = self._by_id[id(held)] = self.fresh(wanted)
+            self.namespace[name] = held
+        return name
+
+
+class SourceReads:
+    """Texts that read origins; one that is read more than once goes into a local first."""
+
+    def __init__(self, names: CheckNames, origins: Iterable[Source]) -> None:
+        self._names = names
+        self._texts: dict[Source, str] = {}
+        self._uses: Counter[Source] = Counter()
+        self._dicts: dict[Source, str] = {}
+        self._local_names = (f"_{i}" for i in range(1, 10_000_000))
+        seen: set[Source] = set()
+        for origin in origins:
+            self._uses[origin] += 1
+            _count_parents(origin, seen, self._uses)
+
+    def text(self, origin: Source, lines: list[str]) -> str:
+        """Text that reads the origin; assignments that must come before it are appended to ``lines``."""
+        found = self._texts.get(origin)
+        if found is not None:
+            return found
+        for link in self._links_without_text(origin):
+            self._texts[link] = self._read(link, lines)
+        return self._texts[origin]
+
+    def _links_without_text(self, origin: Source) -> list[Source]:
+        """The links of the chain below the last one that has a text, outermost first."""
+        links: list[Source] = []
+        link: Source | None = origin
+        while link is not None and link not in self._texts:
+            links.append(link)
+            link = link.parent
+        return links[::-1]
+
+    def set_text(self, origin: Source, text: str) -> None:
+        """Declare that ``text`` reads the origin."""
+        self._texts[origin] = text
+
+    def _read(self, origin: Source, lines: list[str]) -> str:
+        if isinstance(origin, LocalSource):
+            return self._names.parameters[origin.variable_name]
+        text = self._read_module_dict(origin, lines)
+        if not text:
+            base = "" if origin.parent is None else self._texts[origin.parent]
+            text = origin.code(base, self._names.const)
+        if self._uses[origin] < 2 or text.isidentifier():
+            return text
+        local = self._names.fresh(next(self._local_names))
+        lines.append(f"{local} = {text}")
+        return local
+
+    def _read_module_dict(self, origin: Source, lines: list[str]) -> str:
+        """Reads of a module's tables go through its ``__dict__``, read once: attribute access is slow on a class that has ``__getattr__``."""
+        if not isinstance(origin, (ModuleMemberSource, ModuleHooksSource, InstanceDictGetSource)):
+            return ""
+        space = self._dicts.get(origin.base)
+        if space is None:
+            space = self._dicts[origin.base] = self._names.fresh(f"{next(self._local_names)}_dict")
+            lines.append(f"{space} = {self._texts[origin.base]}.__dict__")
+        if isinstance(origin, ModuleMemberSource):
+            return f"{space}[{origin.table!r}][{origin.member_name!r}]"
+        if isinstance(origin, InstanceDictGetSource):
+            return f"{space}.get({origin.attribute!r}, {self._names.const(MISSING, 'MISSING')})"
+        return "(" + " or ".join(f"{space}[{table!r}]" for table in ModuleHooksSource.TABLES) + ")"
+
+
+def _count_parents(origin: Source, seen: set[Source], uses: Counter[Source]) -> None:
+    while origin not in seen:
+        seen.add(origin)
+        parent = origin.parent
+        if parent is None:
+            return
+        uses[parent] += 1
+        origin = parent

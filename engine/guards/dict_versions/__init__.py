@@ -1,0 +1,1 @@
+"""Fast guards on dict versions below a module."""

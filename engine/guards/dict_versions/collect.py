@@ -1,0 +1,344 @@
+"""What many guards together depend on: dictionaries not written to, classes, attributes of functions, empty tables, tensors."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import enum
+import gc
+import types
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.guards.torch_c_helpers import track_attribute_writes
+from engine.ir.guards.aliasing import SameObject
+from engine.ir.guards.base import Guard
+from engine.ir.guards.python_values import (
+    CodeMatch,
+    DictKeysMatch,
+    EqualsMatch,
+    HasAttrGuard,
+    IdMatch,
+    LengthMatch,
+    TypeMatch,
+)
+from engine.ir.guards.tensors import TensorPropertyGuard
+from engine.ir.introspection import python_objects
+from engine.ir.sources.attributes import (
+    AttrSource,
+    CellContentsSource,
+    InstanceDictGetSource,
+    ModuleHooksSource,
+    ModuleMemberSource,
+)
+from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import ConstantSource, GlobalSource, OptionalGlobalSource
+
+MAX_VERSION_CHANGES = 3
+"""How often a dictionary may turn out written to before its entries are compared instead of its version."""
+
+_FIXED_CLASS_TYPES = (
+    type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType, tuple, list, dict, set, frozenset, range, slice,
+)  # fmt: skip
+"""Types whose instances cannot be given another ``__class__``."""
+
+
+class NotCovered(Exception):
+    """A value is not reached through dictionaries alone."""
+
+
+@dataclass
+class SubtreeDependencies:
+    """What stands for the guards below one module, gathered while they hold."""
+
+    versioned_dicts: dict[int, Any] = field(default_factory=dict)
+    """Dictionaries whose version is compared, by id."""
+    class_dicts: dict[int, Any] = field(default_factory=dict)
+    """The same for the dictionaries of classes."""
+    compared_entries: dict[int, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
+    """Dictionaries that are written to often, with the entries that matter (``MISSING``: absent)."""
+    objects: dict[int, Any] = field(default_factory=dict)
+    """Objects whose class is compared."""
+    weak_objects: dict[int, Any] = field(default_factory=dict)
+    """The same of objects that a person may want freed: to be held weakly."""
+    globals_ids: set[int] = field(default_factory=set)
+    """Ids of the dictionaries that hold globals."""
+    attributes: dict[tuple[int, str], tuple[Any, str, Any]] = field(default_factory=dict)
+    """(object, attribute, value) for attributes that are read in C: of functions, cells and classes."""
+    empty_containers: list[Any] = field(default_factory=list)
+    tensors: dict[Source, Any] = field(default_factory=dict)
+
+
+def collect_dependencies(
+    root: Source | None, value: Any, guards: Sequence[Guard], written: Counter[int]
+) -> tuple[SubtreeDependencies, list[Guard]]:
+    """What stands for the guards, and those that nothing can stand for."""
+    walk = _DependencyCollector(root, value, written)
+    rest: list[Guard] = []
+    for guard in guards:
+        try:
+            walk.add_guard(guard)
+        except (NotCovered, LookupError, AttributeError, TypeError):
+            rest.append(guard)
+    spoilt = {o for o in walk.plan.tensors for g in rest if g.source == o}
+    for origin in spoilt:
+        del walk.plan.tensors[origin]
+        rest += [g for g in guards if g.source == origin and g not in rest]
+    return walk.plan, rest
+
+
+class _DependencyCollector:
+    """Reads what guards read, and notes through which dictionaries."""
+
+    def __init__(self, root: Source | None, value: Any, written: Counter[int]) -> None:
+        self.plan = SubtreeDependencies()
+        self._written = written
+        self._module = value
+        self._values: dict[Source, Any] = {} if root is None else {root: value}
+
+    def add_guard(self, guard: Guard) -> None:
+        """Note what stands for a guard.
+
+        Raises:
+            Uncovered, LookupError, AttributeError, TypeError: nothing does.
+        """
+        if isinstance(guard.source, ModuleHooksSource):
+            self._add_empty_hooks(guard)
+            return
+        if isinstance(guard, SameObject):
+            self._value(guard.source), self._value(guard.other)
+            return
+        value = self._value(guard.source)
+        if isinstance(guard, TensorPropertyGuard) or (
+            isinstance(guard, TypeMatch) and issubclass(guard.type, torch.Tensor)
+        ):
+            self.plan.tensors.setdefault(guard.source, value)
+        elif isinstance(guard, TypeMatch):
+            if guard.type not in _FIXED_CLASS_TYPES:
+                self._require_holdable(value)
+                self.plan.objects[id(value)] = value
+        elif isinstance(guard, CodeMatch):
+            self._add_c_attribute(value, "__code__")
+        elif isinstance(guard, EqualsMatch):
+            if not _is_constant(value):
+                raise NotCovered
+        elif (
+            isinstance(guard, LengthMatch)
+            and guard.length == 0
+            and isinstance(guard.source, ConstantSource)
+            and type(value) in _EMPTY_CHECKED_TYPES
+        ):
+            self.plan.empty_containers.append(value)
+        elif isinstance(guard, (DictKeysMatch, LengthMatch)):
+            self._add_container(value)
+        elif isinstance(guard, HasAttrGuard):
+            self._add_attribute_lookup(value)
+        elif not isinstance(guard, IdMatch):
+            raise NotCovered
+
+    def _require_holdable(self, value: Any) -> None:
+        """Refuse to keep what a person may want freed."""
+        if not self._may_hold(value):
+            raise NotCovered
+
+    def _may_hold(self, value: Any) -> bool:
+        """Whether a value may be held: below a module it lives as long as that; elsewhere nothing says so."""
+        return self._module is not None or (
+            type(value) in _FIXED_CLASS_TYPES
+            or isinstance(value, (type, types.ModuleType, property))
+            or _is_constant(value)
+        )
+
+    def _add_c_attribute(self, owner: Any, name: str) -> Any:
+        found = getattr(owner, name)
+        if name != "__code__":
+            self._require_holdable(found)
+        self.plan.attributes[id(owner), name] = (owner, name, found)
+        return found
+
+    def _add_attribute_lookup(self, value: Any) -> None:
+        """Note everything that looking for an attribute without running code depends on."""
+        space = _own_dict(value)
+        self._require_plain_lookup(value, "")
+        found = [space] + [t for n in ("_parameters", "_buffers", "_modules") if type(t := space.get(n)) is dict]
+        if any(self._written[id(s)] >= MAX_VERSION_CHANGES for s in found):
+            raise NotCovered
+        self.plan.versioned_dicts.update((id(s), s) for s in found)
+
+    def _add_container(self, value: Any) -> None:
+        if type(value) is dict:
+            if self._written[id(value)] >= MAX_VERSION_CHANGES:
+                raise NotCovered
+            self.plan.versioned_dicts[id(value)] = value
+        elif type(value) not in (tuple, str, bytes, torch.Size):
+            raise NotCovered
+
+    def _add_empty_hooks(self, guard: Guard) -> None:
+        module = self._value(guard.source.base)  # type: ignore[attr-defined]
+        if not (isinstance(guard, LengthMatch) and guard.length == 0):
+            raise NotCovered
+        for table in ModuleHooksSource.TABLES:
+            self.plan.empty_containers.append(self._entry(_own_dict(module), table))
+
+    def _value(self, origin: Source) -> Any:
+        if origin not in self._values:
+            self._values[origin] = self._read(origin)
+        return self._values[origin]
+
+    def _read(self, origin: Source) -> Any:
+        match origin:
+            case ConstantSource():
+                return origin.value
+            case GlobalSource():
+                self.plan.globals_ids.add(id(origin.namespace.values))
+                return self._entry(origin.namespace.values, origin.variable_name)
+            case OptionalGlobalSource():
+                self.plan.globals_ids.add(id(origin.namespace.values))
+                return self._entry(origin.namespace.values, origin.variable_name, MISSING)
+            case CellContentsSource():
+                return self._add_c_attribute(self._value(origin.base).__closure__[origin.index], "cell_contents")
+            case AttrSource():
+                base = self._value(origin.base)
+                if isinstance(base, type):
+                    return self._class_entry(base, origin.attribute)
+                if type(base) is types.FunctionType and origin.attribute in _FUNCTION_ATTRIBUTES:
+                    return self._add_c_attribute(base, origin.attribute)
+                if origin.attribute == "__dict__":
+                    return _own_dict(base)
+                if type(base) is property and origin.attribute == "fget":
+                    return base.fget
+                self._require_plain_lookup(base, origin.attribute)
+                return self._entry(_own_dict(base), origin.attribute)
+            case InstanceDictGetSource():
+                owner = self._value(origin.base)
+                if isinstance(owner, type):
+                    self._add_class_dict(_dict_of_class(owner))
+                    return vars(owner).get(origin.attribute, MISSING)
+                return self._entry(_own_dict(owner), origin.attribute, MISSING)
+            case ModuleMemberSource():
+                table = self._entry(_own_dict(self._value(origin.base)), origin.table)
+                if type(table) is not dict:
+                    raise NotCovered
+                return self._entry(table, origin.member_name)
+            case GetItemSource():
+                base = self._value(origin.base)
+                if type(base) is dict and type(origin.key) in (str, int):
+                    return self._entry(base, origin.key)
+                if type(base) is not tuple:
+                    raise NotCovered
+                return base[origin.key]
+            case _:
+                raise NotCovered
+
+    def _entry(self, space: Any, key: Any, *default: Any) -> Any:
+        """An entry of a dictionary; the dictionary takes part in the question from now on."""
+        found = space.get(key, *default) if default else space[key]
+        if self._written[id(space)] < MAX_VERSION_CHANGES:
+            self.plan.versioned_dicts[id(space)] = space
+        elif isinstance(found, torch.Tensor):
+            # Kept weakly only, which takes a dictionary that is known to keep it.
+            raise NotCovered
+        else:
+            self._require_holdable(found)
+            self.plan.compared_entries.setdefault(id(space), (space, {}))[1][key] = found
+        return found
+
+    def _class_entry(self, cls: type, name: str) -> Any:
+        """A class's own or inherited attribute, as plain access gives it."""
+        if type(cls) not in (type, abc.ABCMeta) or hasattr(type(vars(type).get(name)), "__set__"):
+            raise NotCovered
+        self.plan.attributes[id(cls), "__mro__"] = (cls, "__mro__", cls.__mro__)
+        for base in cls.__mro__:
+            space = _dict_of_class(base)
+            if base is not object:
+                self._add_class_dict(space)
+            if name in space:
+                found = space[name]
+                if type(found) not in (types.FunctionType, property) and hasattr(type(found), "__get__"):
+                    raise NotCovered
+                return found
+        raise NotCovered
+
+    def _require_plain_lookup(self, base: Any, name: str) -> None:
+        """Make sure that plain attribute access finds the instance's own entry, and go on making sure."""
+        if type(type(base)) in (type, abc.ABCMeta):
+            self.plan.attributes[id(type(base)), "__mro__"] = (type(base), "__mro__", type(base).__mro__)
+        for cls in python_objects.mro_of(type(base)):
+            space = _dict_of_class(cls)
+            found = space.get(name)
+            if found is not None and hasattr(type(found), "__set__"):
+                raise NotCovered
+            # A ``__getattribute__`` of the user's was traced and is guarded itself: what reads through it here is the plain look-up at its end.
+            if cls is not object:
+                self._add_class_dict(space)
+        if base is not self._module:
+            self._add_object_class(base)
+
+    def _add_object_class(self, value: Any) -> None:
+        if self._may_hold(value):
+            self.plan.objects[id(value)] = value
+        elif type(value).__weakrefoffset__:
+            self.plan.weak_objects[id(value)] = value
+        else:
+            raise NotCovered
+
+    def _add_class_dict(self, space: Any) -> None:
+        if self._written[id(space)] >= MAX_VERSION_CHANGES:
+            raise NotCovered
+        self.plan.class_dicts[id(space)] = space
+
+
+def _own_dict(value: Any) -> dict[str, Any]:
+    """The dictionary behind an instance's attributes.
+
+    Raises:
+        Uncovered: it has none, or its class answers for it.
+    """
+    found = python_objects.instance_dict(value)
+    if isinstance(value, type) or type(found) is not dict or not (isinstance(value, torch.nn.Module) or found):
+        raise NotCovered
+    track_attribute_writes(value, found)
+    return found
+
+
+def _dict_of_class(cls: type) -> Any:
+    """The dictionary behind a class's namespace: its version moves when the class is written to."""
+    (found,) = gc.get_referents(python_objects.class_dict(cls))
+    return found
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value cannot change without being another object."""
+    if type(value) is tuple:
+        return all(map(_is_constant, value))
+    return (
+        type(value) in _CONSTANT_TYPES
+        or isinstance(value, type)
+        or python_objects.builtin_base(type(value), (enum.Enum,)) is not None
+    )
+
+
+_EMPTY_CHECKED_TYPES = (list, dict, set, collections.OrderedDict)
+"""Containers that say themselves whether they are empty."""
+_FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__closure__", "__kwdefaults__")
+_CONSTANT_TYPES = frozenset(
+    (
+        *python_objects.SINGLETON_TYPES,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        torch.device,
+        torch.Size,
+        range,
+        frozenset,
+        slice,
+    )
+)

@@ -1,0 +1,261 @@
+"""Many guards checked at once, those below a module or on globals and classes: what they read has not been written to since they last held.
+
+Nearly all guards on a module tree read entries of dictionaries that are seldom written: instance dictionaries, tables of submodules and parameters.
+When all guards have held, each such dictionary's version is noted. As long as no version differs, nothing that was read through them differs, and
+what remains is to compare classes, empty tables of hooks, and the tensors' own metadata. A "no" means nothing: the guards are then checked one by one.
+The idea is Dynamo's dictionary tags.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import call, is_, itemgetter
+from typing import Any
+
+from engine.guards.dict_versions.check import make_unchanged_check
+from engine.guards.dict_versions.collect import SubtreeDependencies, collect_dependencies
+from engine.guards.torch_c_helpers import always_false, dict_version, make_tensor_check
+from engine.ir.guards.base import Guard
+from engine.ir.guards.tensors import TensorPropertyGuard
+from engine.ir.introspection import python_objects
+from engine.ir.prefetched_params import PrefetchedParams
+from engine.ir.sources.base import MISSING, Source
+
+MIN_GUARDS = 24
+"""With fewer guards below a module than this, checking them one by one is as quick."""
+MAX_OBJECTS_SEARCHED = 20_000
+"""Objects looked at when it is made sure that what is kept does not keep the module itself alive."""
+MAX_MODULES = 64
+"""Modules of one class that one entry remembers."""
+MAX_EAGER_RELEARNS = 16
+"""How often it is learned anew at once; afterwards only when it has said no ``PATIENCE`` times."""
+MISSES_BEFORE_RELEARN = 64
+
+
+class SubtreeVersionGuard:
+    """All guards below one module, or (``root`` None) on globals and classes, as one question.
+
+    Safe to share between threads: what it replaces is replaced whole.
+    """
+
+    def __init__(
+        self,
+        root: Source | None,
+        guards: Sequence[Guard],
+        compile_rest: Callable[[Sequence[Guard]], Any],
+        handed: PrefetchedParams | None = None,
+    ) -> None:
+        self.root = root
+        self._handed = handed
+        self._guards = tuple(guards)
+        self._compile_rest = compile_rest
+        self._facets: dict[Source, list[TensorPropertyGuard]] = {}
+        for guard in guards:
+            if isinstance(guard, TensorPropertyGuard):
+                self._facets.setdefault(guard.source, []).append(guard)
+        self._checks: dict[int, tuple[Callable[[], Any], _VersionCheck]] = {}
+        self._change_counts: Counter[int] = Counter()
+        self._rest: tuple[frozenset[Guard], Callable[[Any], bool]] | None = None
+        self._record_counts: dict[int, tuple[int, int]] = {}
+        """By module: how often it was taken note of, and how often that would have been done since."""
+
+    def __call__(self, root: Any = None) -> bool:
+        """Whether the guards are known to hold for this module; False says nothing."""
+        found = self._checks.get(id(root))
+        try:
+            holds = found is not None and found[0]() is root and found[1]()
+        except Exception:
+            holds = False
+        if not holds and self._handed is not None:
+            self._handed.discard()  # of an earlier check, after which the code did not run
+        return holds
+
+    def record_versions(self, root: Any) -> None:
+        """Take note of a module for which all guards have just held."""
+        key = id(root)
+        if len(self._checks) >= MAX_MODULES and key not in self._checks:
+            return
+        learned, waited = self._record_counts.get(key, (0, 0))
+        self._record_counts[key] = (
+            (learned, waited + 1)
+            if learned >= MAX_EAGER_RELEARNS and waited < MISSES_BEFORE_RELEARN
+            else (learned + 1, 0)
+        )
+        if self._record_counts[key][1]:
+            return
+        self._count_changed_dicts(key)
+        plan, rest = collect_dependencies(self.root, root, self._guards, self._change_counts)
+        owner = weakref.ref(self)
+
+        def gone(_: Any) -> None:
+            state = owner()
+            if state is not None:
+                state._forget(key)
+                state._record_counts.pop(key, None)
+
+        check = self._build_check(plan, rest, root, gone)
+        if check is None or not (
+            _weak_objects_are_freeable(plan) if root is None else _does_not_reach_module(plan, root)
+        ):
+            self._forget(key)
+            return
+        self._checks[key] = (_no_module if root is None else weakref.ref(root, gone), check)
+
+    def _forget(self, key: int) -> None:
+        self._checks.pop(key, None)
+
+    def _count_changed_dicts(self, key: int) -> None:
+        """Count the dictionaries that were written to since this module was last taken note of."""
+        if key in self._checks:
+            self._change_counts.update(map(id, self._checks[key][1].changed_dicts()))
+
+    def _build_check(
+        self, plan: SubtreeDependencies, rest: Sequence[Guard], root: Any, gone: Callable[[Any], None]
+    ) -> _VersionCheck | None:
+        values = list(plan.tensors.values())
+        helper: Callable[..., bool] | None = always_false
+        if values:
+            helper = make_tensor_check(values, [tuple(self._facets[o]) for o in plan.tensors])
+        if helper is None:
+            return None
+        chosen = frozenset(rest)
+        if chosen and (self._rest is None or self._rest[0] != chosen):
+            self._rest = (chosen, self._compile_rest(rest))
+        owner = _no_module if root is None else weakref.ref(root)
+        give = None if self._handed is None else self._handed.writer(tuple(plan.tensors))
+        return _VersionCheck(plan, helper, self._rest[1] if chosen and self._rest else None, owner, give, gone)
+
+
+def _no_module() -> None:
+    """Stands for the weak reference of what has no module."""
+
+
+class _VersionCheck:
+    """The question for one module; built anew whenever it had to say no although the guards held."""
+
+    __slots__ = (
+        "_classes",
+        "_dicts",
+        "_entries",
+        "_helper",
+        "_hooks",
+        "_prefetch",
+        "_rest",
+        "_root",
+        "_tensors",
+        "_unchanged",
+        "_versions",
+        "_weak_objects",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        plan: SubtreeDependencies,
+        helper: Callable[..., bool],
+        rest: Callable[[Any], bool] | None,
+        root: Callable[[], Any],
+        give: Callable[[Sequence[Any]], None] | None,
+        gone: Callable[[Any], None],
+    ) -> None:
+        self._dicts = [*plan.versioned_dicts.values(), *plan.class_dicts.values()]
+        self._versions = list(map(dict_version, self._dicts))
+        self._entries = [_entries_unchanged(space, wanted) for space, wanted in plan.compared_entries.values()]
+        self._hooks = plan.empty_containers
+        self._unchanged = make_unchanged_check(self._dicts, [*plan.objects.values()], [*plan.attributes.values()])
+        self._weak_objects = [weakref.ref(o, gone) for o in plan.weak_objects.values()]
+        self._classes = list(map(type, plan.weak_objects.values()))
+        # Tensors are held weakly: a parameter that is replaced must not stay.
+        self._tensors = [weakref.ref(t) for t in plan.tensors.values()]
+        self._helper = helper
+        self._rest = rest
+        self._root = root
+        self._prefetch = give
+
+    def changed_dicts(self) -> list[Any]:
+        """Dictionaries that were written to since."""
+        return [d for d, version in zip(self._dicts, self._versions, strict=True) if dict_version(d) != version]
+
+    def __call__(self) -> bool:
+        # The tensors last: only while no dictionary was written to are they the ones that are looked at.
+        if not self._unchanged() or any(self._hooks):
+            return False
+        if self._weak_objects and not all(map(is_, map(type, map(call, self._weak_objects)), self._classes)):
+            return False
+        for unchanged in self._entries:
+            if not unchanged():
+                return False
+        tensors = tuple(map(call, self._tensors))
+        if tensors and not self._helper(*tensors):
+            return False
+        if self._rest is not None and not self._rest(self._root()):
+            return False
+        if self._prefetch is not None:
+            self._prefetch(tensors)
+        return True
+
+
+def _entries_unchanged(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]:
+    """Whether these entries of a dictionary are the very same objects, and the absent ones still absent."""
+    absent = [k for k, v in wanted.items() if v is MISSING]
+    present = [k for k, v in wanted.items() if v is not MISSING]
+    expected = [wanted[k] for k in present]
+    # One more key than needed, so that the getter always gives a tuple.
+    get = itemgetter(*present, present[0]) if present else None
+
+    def unchanged() -> bool:
+        if get is not None and not all(map(is_, get(space), expected)):
+            return False
+        return not any(k in space for k in absent)
+
+    def guarded() -> bool:
+        try:
+            return unchanged()
+        except KeyError:
+            return False
+
+    return guarded
+
+
+def _does_not_reach_module(plan: SubtreeDependencies, root: Any) -> bool:
+    """Whether what is kept does not lead back to the module, which then would never be freed."""
+    reached = _reachable_ids((*plan.versioned_dicts.values(), *plan.objects.values()))
+    return reached is not None and id(root) not in reached
+
+
+def _weak_objects_are_freeable(plan: SubtreeDependencies) -> bool:
+    """Whether what is lent is freed with its last user: its own attributes, which are kept until then, do not lead back to it, nor does what is not its."""
+    owned: set[int] = set()
+    for value in plan.weak_objects.values():
+        reached = _reachable_ids((python_objects.instance_dict(value),))
+        if reached is None or id(value) in reached:
+            return False
+        owned |= reached
+    kept = (*(d for n, d in plan.versioned_dicts.items() if n not in plan.globals_ids), *plan.objects.values())
+    reached = _reachable_ids([k for k in kept if id(k) not in owned]) if plan.weak_objects else set()
+    return reached is not None and reached.isdisjoint(plan.weak_objects)
+
+
+def _reachable_ids(kept: Iterable[Any]) -> set[int] | None:
+    """Ids of all that these lead to; None where that is too much to look at."""
+    seen: set[int] = set()
+    stack = list(kept)
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if not gc.is_tracked(value) or isinstance(value, _UNSEARCHED_TYPES):
+            continue
+        if len(seen) > MAX_OBJECTS_SEARCHED:
+            return None
+        is_function = type(value) is types.FunctionType
+        stack.extend((value.__closure__ or ()) if is_function else gc.get_referents(value))
+    return seen
+
+
+_UNSEARCHED_TYPES = (type, types.ModuleType, types.CodeType, types.FrameType)
+"""What lives on its own: not searched."""

@@ -1,0 +1,52 @@
+"""Why an entry did not serve a call: the first guard that failed, in a plain sentence, with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.guards.explain import GuardEvaluation, evaluate_guards, guard_id, guard_results
+from engine.guards.failure_hints import hint_for
+from engine.ir.guards.base import Guard
+from engine.ir.sources.base import FrameScope
+from engine.records.guards import Fix, GuardFailure
+
+
+def first_guard_failure(entry_id: str, ordered: Sequence[Guard], scope: FrameScope) -> GuardFailure | None:
+    """The rejection of one call by one entry; None when all its guards hold."""
+    found = evaluate_guards(ordered, scope)
+    index = next((i for i, f in enumerate(found) if not f.holds), None)
+    if index is None:
+        return None
+    first = found[index]
+    guard = first.guard
+    return GuardFailure(
+        entry_id,
+        guard_id(index),
+        guard.source.expr,
+        guard.kind_label,
+        guard.expected_text(),
+        first.actual_text(),
+        failure_message(first),
+        guard.cause.span,
+        failure_fixes(first),
+        guard_results(found),
+        hint_for(first),
+    )
+
+
+def failure_message(finding: GuardEvaluation) -> str:
+    """Why this guard failed."""
+    guard = finding.guard
+    if not finding.read.ok:
+        return f"{guard.user_expr} is {finding.read.error_text}; the compiled code expects {guard.kind_label} {guard.expected_text()}."
+    return guard.failure_message(finding.actual_text())
+
+
+def failure_fixes(finding: GuardEvaluation) -> tuple[Fix, ...]:
+    """What to do, best first."""
+    if not finding.read.ok:
+        return (Fix(f"Set {finding.guard.user_expr} before every call, with the same kind of value."),)
+    try:
+        return finding.guard.fixes(finding.read.value, finding.others)
+    except (TypeError, RuntimeError, IndexError):
+        return ()

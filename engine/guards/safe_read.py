@@ -1,0 +1,146 @@
+"""Reading guarded values for the explaining walk: as the check reads them, or, past a failed guard, without running any code of the user's."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.ir.introspection import describe_values, python_objects
+from engine.ir.sources.attributes import (
+    AttrSource,
+    CellContentsSource,
+    ModuleMemberSource,
+    OptionalCellContentsSource,
+    TypeSource,
+)
+from engine.ir.sources.base import FrameScope, Source
+from engine.ir.sources.containers import GetItemSource, RawItemSource
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """What reading an origin gave: a value, or why there is none. ``is_safe`` is False when reading might have run the user's code and so was not done."""
+
+    value: Any = None
+    error_text: str = ""
+    is_safe: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return not self.error_text
+
+
+class UnsafeRead(Exception):
+    """The value cannot be read without running code of the user's."""
+
+
+class SourceReader:
+    """Reads origins against one scope, each once."""
+
+    def __init__(self, scope: FrameScope) -> None:
+        self._scope = scope
+        self._seen: dict[tuple[Source, bool], ReadResult] = {}
+
+    def read(self, origin: Source, doubtful: bool = False) -> ReadResult:
+        """The value of an origin; ``doubtful`` says that a guard on the way to it has failed, so that its type is not as expected."""
+        key = (origin, doubtful)
+        found = self._seen.get(key)
+        if found is None:
+            found = self._seen[key] = self._read(origin, doubtful)
+        return found
+
+    def _read(self, origin: Source, doubtful: bool) -> ReadResult:
+        parent = origin.parent
+        base: Any = self._scope
+        if parent is not None:
+            above = self.read(parent, doubtful)
+            if not above.ok:
+                return above
+            base = above.value
+        try:
+            return ReadResult(read_static(origin, base) if doubtful and parent is not None else origin.read(base))
+        except UnsafeRead as error:
+            return ReadResult(error_text=str(error), is_safe=False)
+        except Exception as error:
+            return ReadResult(error_text=read_error_text(error))
+
+
+def read_error_text(error: Exception) -> str:
+    """Why a read failed, in a few words."""
+    if isinstance(error, KeyError):
+        return f"missing: no {describe_values.describe(error.args[0])}" if error.args else "missing"
+    if isinstance(error, (AttributeError, IndexError)):
+        return f"missing ({type(error).__name__})"
+    return f"unreadable ({type(error).__name__})"
+
+
+def read_static(origin: Source, base: Any) -> Any:
+    """Read one step without running any code of the user's.
+
+    Raises:
+        Unsafe: that cannot be known.
+        KeyError, IndexError, AttributeError, TypeError: the step leads nowhere.
+    """
+    reader = _SAFE_READERS.get(type(origin))
+    if reader is None:
+        raise UnsafeRead(f"not read: {type(base).__name__} is of another type than expected")
+    return reader(origin, base)
+
+
+def _attr(origin: AttrSource, base: Any) -> Any:
+    found = python_objects.static_attribute(base, origin.attribute)
+    if found is python_objects.NO_ATTRIBUTE:
+        raise AttributeError(origin.attribute)
+    in_class = any(
+        python_objects.class_dict(c).get(origin.attribute) is found for c in python_objects.mro_of(type(base))
+    )
+    if in_class and hasattr(type(found), "__get__") and type(found) is not types.FunctionType:
+        raise UnsafeRead(f"not read: {origin.attribute} is computed by {type(base).__name__}")
+    return types.MethodType(found, base) if in_class and type(found) is types.FunctionType else found
+
+
+def _item(origin: GetItemSource, base: Any) -> Any:
+    if type(base) not in (list, tuple, dict, torch.Size, types.MappingProxyType):
+        raise UnsafeRead(f"not read: {type(base).__name__} may compute its items")
+    if type(base) is dict and type(origin.key) not in (int, str, bool, bytes, float, type(None)):
+        raise UnsafeRead("not read: comparing keys may run code")
+    return base[origin.key]
+
+
+def _raw_item(origin: RawItemSource, base: Any) -> Any:
+    if type(origin.key) not in (int, str, bool, bytes, float, type(None)):
+        raise UnsafeRead("not read: comparing keys may run code")
+    return origin.read(base)
+
+
+def _member(origin: ModuleMemberSource, base: Any) -> Any:
+    table = python_objects.instance_dict(base)[origin.table]
+    if not isinstance(table, dict):
+        raise TypeError(type(table).__name__)
+    return dict.__getitem__(table, origin.member_name)
+
+
+def _cell(origin: CellContentsSource | OptionalCellContentsSource, base: Any) -> Any:
+    if type(base) is not types.FunctionType:
+        raise TypeError(type(base).__name__)
+    return origin.read(base)
+
+
+def _type(origin: TypeSource, base: Any) -> Any:
+    return type(base)
+
+
+_SAFE_READERS: dict[type, Callable[[Any, Any], Any]] = {
+    AttrSource: _attr,
+    GetItemSource: _item,
+    ModuleMemberSource: _member,
+    RawItemSource: _raw_item,
+    CellContentsSource: _cell,
+    OptionalCellContentsSource: _cell,
+    TypeSource: _type,
+}

@@ -1,0 +1,44 @@
+"""Guards as records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.guards.codegen import condition_texts
+from engine.guards.explain import guard_id
+from engine.ir.guards.base import Cause, Guard
+from engine.ir.sources.base import Source
+from engine.ir.user_code_files import is_library_file
+from engine.records.bytecode import Span
+from engine.records.guards import GuardRecord, GuardsRecord
+
+MAX_CALLERS = 6
+"""Calls kept for one guard."""
+
+
+def guards_record(ordered: Sequence[Guard], text: str) -> GuardsRecord:
+    """All guards of an entry in executed order, with the text of its check."""
+    texts = condition_texts(ordered)
+    paths: dict[Source, tuple[str, ...]] = {}
+    return GuardsRecord(tuple(_record(i, g, texts[i], paths) for i, g in enumerate(ordered)), text)
+
+
+def _record(index: int, guard: Guard, code: str, paths: dict[Source, tuple[str, ...]]) -> GuardRecord:
+    if guard.source not in paths:
+        paths[guard.source] = tuple(o.accessor for o in guard.source.chain())
+    return GuardRecord(
+        guard_id(index),
+        guard.source.expr,
+        paths[guard.source],
+        guard.kind_label,
+        guard.expected_text(),
+        code,
+        guard.cause.reason,
+        guard.cause.span,
+        stack=_user_callers(guard.cause),
+    )
+
+
+def _user_callers(cause: Cause) -> tuple[Span, ...]:
+    """The innermost of the user's own calls that led to the guard's line."""
+    return tuple(s for s in cause.stack if s != cause.span and not is_library_file(s.file))[-MAX_CALLERS:]

@@ -1,0 +1,1 @@
+"""AOT calling convention and graphs, as stages hand them on."""

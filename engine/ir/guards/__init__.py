@@ -1,0 +1,1 @@
+"""Guard kinds, one frozen class each."""

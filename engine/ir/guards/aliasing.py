@@ -1,0 +1,272 @@
+"""Guards on how several values stand to each other: objects, memory and sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from engine.ir.guards.base import Guard, KnownType, user_expr
+from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.sources.base import ConstName, Source
+from engine.records.guards import Fix
+
+
+@dataclass(frozen=True)
+class SameObject(Guard):
+    """Two origins reach the same object (``same``), or must not."""
+
+    kind: ClassVar[str] = "same object"
+    rank: ClassVar[int] = 30
+
+    other: Source
+    expect_same: bool
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, self.other)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{expr} is {'' if self.expect_same else 'not '}{others[0]}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return (value is others[0]) is self.expect_same
+
+    def expected_text(self) -> str:
+        return f"{'the same object as' if self.expect_same else 'another object than'} {user_expr(self.other)}"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        return f"{'the same object as' if value is others[0] else 'another object than'} {user_expr(self.other)}"
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} is {actual}, which was otherwise when this entry was compiled."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if self.expect_same:
+            return (Fix(f"Pass one object as {self.user_expr} and {user_expr(self.other)} in every call."),)
+        return (
+            Fix(
+                f"Pass a copy, so that {self.user_expr} and {user_expr(self.other)} are never one object",
+                f"{self.user_expr} = {self.user_expr}.clone()",
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class NoAliasing(Guard):
+    """Base of guards that keep this tensor and the others apart; ``apart`` asks it of all their values at once."""
+
+    rank: ClassVar[int] = 80
+    copy_purpose: ClassVar[str]
+
+    others: tuple[Source, ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *self.others)
+
+    @staticmethod
+    def are_disjoint(*values: Any) -> bool:
+        """Whether the values are as far apart as the compiled code needs."""
+        raise NotImplementedError
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{const(self.are_disjoint, self.are_disjoint.__name__)}({', '.join((expr, *others))})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return self.are_disjoint(value, *others)
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Pass a copy of one of them, so that {self.copy_purpose}",
+                f"{self.user_expr} = {self.user_expr}.clone()",
+            ),
+        )
+
+
+def has_disjoint_storage(tensor: Any, *others: Any) -> bool:
+    """Whether the first tensor's storage has no byte in common with those of the others; several storages may lie over one array's memory."""
+    start, end, storage = _storage_range(tensor)
+    for other in others:
+        first, last, its = _storage_range(other)
+        if its == storage or (first < end and start < last):
+            return False
+    return True
+
+
+def all_distinct_objects(*values: Any) -> bool:
+    """Whether no object is given twice."""
+    return len({id(v) for v in values}) == len(values)
+
+
+def mutated_storages_are_disjoint(written: int, *tensors: Any) -> bool:
+    """Whether none of the first ``written`` tensors has a byte in common with any other one; the rest may share theirs among themselves."""
+    storages: dict[int, bool] = {}
+    spans: list[tuple[int, int, bool]] = []
+    for n, tensor in enumerate(tensors):
+        start, end, storage = _storage_range(tensor)
+        is_written = n < written
+        if storage in storages and (is_written or storages[storage]):
+            return False
+        storages[storage] = is_written
+        if start < end:
+            spans.append((start, end, is_written))
+    reach = reach_of_written = 0
+    for start, end, is_written in sorted(spans):
+        if start < reach_of_written or (is_written and start < reach):
+            return False
+        reach = max(reach, end)
+        if is_written:
+            reach_of_written = end
+    return True
+
+
+@dataclass(frozen=True)
+class DisjointStorage(NoAliasing):
+    """This tensor shares its memory with none of the others (needed only where a mutation of it could be seen through one of them).
+
+    With ``written`` the same holds for so many of the tensors, this one first: one guard for all that a call writes to.
+    """
+
+    kind: ClassVar[str] = "no overlap"
+    copy_purpose: ClassVar[str] = "a write to one is not seen in the other"
+    are_disjoint = staticmethod(has_disjoint_storage)
+
+    num_mutated: int = 1
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        if self.num_mutated == 1:
+            return super().condition(expr, const, others, known)
+        return f"{const(mutated_storages_are_disjoint, 'written_differ')}({', '.join((str(self.num_mutated), expr, *others))})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return (
+            mutated_storages_are_disjoint(self.num_mutated, value, *others)
+            if self.num_mutated > 1
+            else super().test(value, others)
+        )
+
+    def expected_text(self) -> str:
+        return "no memory shared with " + ", ".join(user_expr(o) for o in self.others)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        named = [(user_expr(o), t) for o, t in zip(self.sources, (value, *others), strict=True)]
+        for n, (name, tensor) in enumerate(named[: self.num_mutated]):
+            for other, its in named[n + 1 :]:
+                if not has_disjoint_storage(tensor, its):
+                    return f"shared by {name} and {other}"
+        return "no memory shared"
+
+    def failure_message(self, actual: str) -> str:
+        return f"Memory is {actual}; the compiled code writes to one of them and was made for tensors of their own."
+
+
+@dataclass(frozen=True)
+class DistinctObjects(NoAliasing):
+    """This object and the others are all different (needed only where what is set on one would be found on another, or where they are keys)."""
+
+    kind: ClassVar[str] = "distinct"
+    copy_purpose: ClassVar[str] = "they are different objects"
+    are_disjoint = staticmethod(all_distinct_objects)
+
+    def expected_text(self) -> str:
+        return "another object than each of " + ", ".join(user_expr(o) for o in self.others)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        first: dict[int, Source] = {}
+        for found, origin in zip((value, *others), self.sources, strict=True):
+            if (known := first.setdefault(id(found), origin)) != origin:
+                return f"{user_expr(origin)} and {user_expr(known)} are one object"
+        return "all are different objects"
+
+    def failure_message(self, actual: str) -> str:
+        return f"{actual[0].upper()}{actual[1:]}; the compiled code was made for different objects."
+
+
+def _storage_id(tensor: Any) -> int:
+    if type(tensor) is TensorSpec:
+        return id(tensor)
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.untyped_storage(tensor)._cdata)
+
+
+def _storage_range(tensor: Any) -> tuple[int, int, int]:
+    """Where a tensor's storage starts and ends, and which storage it is; without an address for what has no memory."""
+    if type(tensor) is TensorSpec:
+        return 0, 0, id(tensor)
+    with torch._C.DisableTorchFunction():
+        storage = torch.Tensor.untyped_storage(tensor)
+    try:
+        start = storage.data_ptr()
+    except RuntimeError:  # stand-ins have none
+        start = 0
+    return start, start + (storage.nbytes() if start else 0), storage._cdata
+
+
+@dataclass(frozen=True)
+class SharedStorage(Guard):
+    """These tensors share one storage of at least ``held`` bytes, and start this many bytes after its start."""
+
+    kind: ClassVar[str] = "shared memory"
+    rank: ClassVar[int] = 80
+
+    others: tuple[Source, ...]
+    byte_offsets: tuple[int, ...]
+    min_storage_bytes: int = 0
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *self.others)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        text = (
+            f"{const(byte_offsets_in_storage, 'starts_in_one')}({', '.join((expr, *others))}) == {self.byte_offsets!r}"
+        )
+        return (
+            f"{text} and {const(_storage_bytes, 'bytes_held')}({expr}) >= {self.min_storage_bytes}"
+            if self.min_storage_bytes
+            else text
+        )
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return byte_offsets_in_storage(value, *others) == self.byte_offsets and (
+            not self.min_storage_bytes or _storage_bytes(value) >= self.min_storage_bytes
+        )
+
+    def expected_text(self) -> str:
+        return self._words(self.byte_offsets, f"at least {self.min_storage_bytes}")
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        return self._words(byte_offsets_in_storage(value, *others), str(_storage_bytes(value)))
+
+    def _words(self, starts: tuple[int | None, ...], held: str) -> str:
+        names = map(user_expr, self.sources)
+        pairs = zip(names, starts, strict=True)
+        text = ", ".join(f"{n} in other memory" if s is None else f"{n} from byte {s}" for n, s in pairs)
+        return f"{text} of {held}" if self.min_storage_bytes else text
+
+    def failure_message(self, actual: str) -> str:
+        return f"The tensors see their memory as {actual}; the compiled code writes to it and was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix("Pass tensors that see their shared memory in the same way in every call, or copies of their own."),
+        )
+
+
+def byte_offsets_in_storage(first: Any, *others: Any) -> tuple[int | None, ...]:
+    """How many bytes after the start of the first one's storage each tensor starts; None in another storage."""
+    storage = _storage_id(first)
+    return (_start_byte(first), *(_start_byte(t) if _storage_id(t) == storage else None for t in others))
+
+
+def _storage_bytes(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.untyped_storage(tensor).nbytes())
+
+
+def _start_byte(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(torch.Tensor.storage_offset(tensor)) * int(torch.Tensor.element_size(tensor))

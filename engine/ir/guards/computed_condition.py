@@ -1,0 +1,84 @@
+"""A guard on a decision: a few operations on small tensors and numbers, done again before each call, must come to the same truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from engine.ir.guards.base import Guard, KnownType, user_expr
+from engine.ir.sources.base import ConstName, Source
+from engine.records.guards import Fix
+
+
+@dataclass(frozen=True)
+class ValueRef:
+    """Stands for a value in a step's arguments: the inputs come first, then what each step gave."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class ConditionOp:
+    """One operation: the name of a method of its first argument, or a function."""
+
+    target: str | Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+
+def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | None:
+    """The truth of what the last step gives; None where a step fails. Tensors are copied first: steps may write to them."""
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        try:
+            known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
+            for step in steps:
+                args = [known[a.index] if type(a) is ValueRef else a for a in step.args]
+                words = {k: known[a.index] if type(a) is ValueRef else a for k, a in step.kwargs}
+                run = step.target if callable(step.target) else getattr(args.pop(0), step.target)
+                known.append(run(*args, **words))
+            return bool(known[-1])
+        except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class ComputedCondition(Guard):
+    """The steps, done with these values, end in ``truth``."""
+
+    kind: ClassVar[str] = "outcome"
+    rank: ClassVar[int] = 90
+
+    others: tuple[Source, ...]
+    ops: tuple[ConditionOp, ...]
+    expected: bool
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *self.others)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        given = ", ".join((const(self.ops, "steps"), expr, *others))
+        return f"{const(evaluate_condition, 'comes_to')}({given}) is {self.expected}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return evaluate_condition(self.ops, value, *others) is self.expected
+
+    def expected_text(self) -> str:
+        return f"values that make a condition {str(self.expected).lower()}"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        found = evaluate_condition(self.ops, value, *others)
+        return "values of which the condition cannot be asked" if found is None else self._words(found)
+
+    def _words(self, truth: bool) -> str:
+        return f"values that make it {str(truth).lower()}"
+
+    def failure_message(self, actual: str) -> str:
+        of = ", ".join(map(user_expr, self.sources))
+        return f"A condition on what {of} holds was {str(self.expected).lower()} when this entry was compiled; now there are {actual}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix("Accept one entry for each outcome, or use torch.where to compute with both."),)

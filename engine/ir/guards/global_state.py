@@ -1,0 +1,93 @@
+"""Guards on torch's global state: grad mode, default dtype, autocast and the like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from engine.ir.guards.base import NO_CAUSE, Cause, Guard, KnownType
+from engine.ir.introspection import describe_values
+from engine.ir.introspection.torch_global_state import FAST_CHECKS, GLOBAL_STATES, global_state_equal
+from engine.ir.sources.base import ConstName
+from engine.ir.sources.roots import ConstantSource
+from engine.records.guards import Fix
+
+
+@dataclass(frozen=True)
+class GlobalStateMatch(Guard):
+    """A piece of torch's global state. ``state`` is a name in GLOBAL_STATES; ``origin`` is ``Fixed(torch, "torch")``."""
+
+    kind: ClassVar[str] = "global state"
+    rank: ClassVar[int] = 0
+
+    state_name: str
+    expected: Any
+
+    @property
+    def user_expr(self) -> str:
+        return GLOBAL_STATES[self.state_name].label
+
+    @property
+    def kind_label(self) -> str:
+        return self.user_expr
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        if self._is_plain and (self.state_name, self.expected) in FAST_CHECKS:
+            template, function = FAST_CHECKS[self.state_name, self.expected]
+            return str(template).format(const(function, function.__name__.lstrip("_")))
+        read = GLOBAL_STATES[self.state_name].read
+        call = f"{const(read, read.__name__.lstrip('_'))}()"
+        if self.expected is None or type(self.expected) is bool:
+            return f"{call} is {self.expected}"
+        if type(self.expected) is torch.dtype:
+            return f"{call} is {const(self.expected, describe_values.short_dtype(self.expected))}"
+        return f"{const(global_state_equal, 'same_state')}({call}, {const(self.expected, self.state_name)})"
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.expected is None or (type(self.expected) is tuple and not self.expected)
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return global_state_equal(GLOBAL_STATES[self.state_name].read(), self.expected)
+
+    def expected_text(self) -> str:
+        return _state_text(self.expected)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        found = _state_text(GLOBAL_STATES[self.state_name].read())
+        return f"another {found}" if found == self.expected_text() and not self.test(value) else found
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr[0].upper()}{self.user_expr[1:]} is {actual}, the compiled code was made with {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if self.state_name == "grad_mode":
+            wanted = "enable_grad" if self.expected else "no_grad"
+            return (
+                Fix(
+                    "Call it always under the same grad mode, or accept one entry for each",
+                    f"with torch.{wanted}():\n    ...",
+                ),
+            )
+        return (Fix(f"Set the {self.user_expr} once, before the first call, or accept one entry for each setting."),)
+
+
+def _state_text(value: Any) -> str:
+    if type(value) is bool:
+        return "on" if value else "off"
+    if value is None or (type(value) is tuple and not value):
+        return "none"
+    return describe_values.describe(value)
+
+
+TORCH_SOURCE = ConstantSource(torch, "torch")
+"""The origin of every guard on global state."""
+
+
+def current_global_state_guards(cause: Cause = NO_CAUSE) -> tuple[GlobalStateMatch, ...]:
+    """One guard for each piece of torch's global state, as it is now."""
+    return tuple(
+        GlobalStateMatch(TORCH_SOURCE, state.name, state.read(), cause=cause) for state in GLOBAL_STATES.values()
+    )

@@ -1,0 +1,387 @@
+"""Guards on one Python value each: its type, identity, content, attributes or code."""
+
+from __future__ import annotations
+
+import enum
+import types
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from engine.ir.guards.base import Guard, KnownType
+from engine.ir.introspection import describe_values, python_objects
+from engine.ir.introspection.tensor_spec import described_type
+from engine.ir.sources.attributes import ModuleHooksSource
+from engine.ir.sources.base import MISSING, ConstName
+from engine.records.guards import Fix
+
+
+def _name_of(cls: type) -> str:
+    return cls.__name__ if cls.__name__.isidentifier() else "cls"
+
+
+@dataclass(frozen=True)
+class TypeMatch(Guard):
+    """``type(value) is type``: exact, subclasses do not pass."""
+
+    kind: ClassVar[str] = "type"
+    rank: ClassVar[int] = 10
+
+    type: type
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{const(type, 'type')}({expr}) is {const(self.type, _name_of(self.type))}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return described_type(value) is self.type
+
+    def expected_text(self) -> str:
+        return describe_values.type_name(self.type)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        if value is MISSING:
+            return "nothing there"
+        found = describe_values.type_name(described_type(value))
+        is_twin = found == self.expected_text() and described_type(value) is not self.type
+        return f"another class named {found}" if is_twin else found
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if self.type in (int, float) and type(value) in (int, float):
+            return (
+                Fix(
+                    f"Pass {self.user_expr} always as {self.type.__name__}",
+                    f"{self.user_expr} = {self.type.__name__}({self.user_expr})",
+                ),
+            )
+        if self.actual_text(value).startswith("another class"):
+            return (
+                Fix(
+                    "The class was defined again (its cell was re-run): make the object again from the new class, or compile after the last definition."
+                ),
+            )
+        return (Fix(f"Pass {self.user_expr} always as one type, or write a function for each."),)
+
+
+@dataclass(frozen=True)
+class IdMatch(Guard):
+    """``value is held`` (functions, classes, modules, None, singletons). ``held`` is kept alive, so that its id is never another's."""
+
+    kind: ClassVar[str] = "id"
+    rank: ClassVar[int] = 12
+
+    expected: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdMatch) and self.source == other.source and self.expected is other.expected
+
+    def __hash__(self) -> int:
+        return hash((self.source, id(self.expected)))
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        if self.expected is None or type(self.expected) is bool:
+            return f"{expr} is {self.expected}"
+        return f"{expr} is {const(self.expected, _const_name(self.expected))}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return value is self.expected
+
+    def expected_text(self) -> str:
+        return "nothing there" if self.expected is MISSING else describe_values.describe(self.expected)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        found = "nothing there" if value is MISSING else describe_values.describe(value)
+        return f"another {found}" if found == self.expected_text() and value is not self.expected else found
+
+    def failure_message(self, actual: str) -> str:
+        if self.expected is MISSING:
+            return f"{self.user_expr} is {actual}, there was nothing when this entry was compiled."
+        return f"{self.user_expr} is {actual}, the compiled code was made for this very object: {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if self.expected is None or value is None:
+            return (Fix(f"Give {self.user_expr} always, or never: None and a value are compiled apart."),)
+        if type(self.expected) is types.FunctionType:
+            return (
+                Fix(
+                    f"Define {self.user_expr} once, outside of the loop that calls this: each definition is a new function object."
+                ),
+            )
+        return (Fix(f"Keep one object for {self.user_expr} instead of making a new one for each call."),)
+
+
+def _const_name(held: Any) -> str:
+    name = (
+        held.__name__
+        if type(held) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
+        else type(held).__name__
+    )
+    return name.rpartition(".")[2] if name.rpartition(".")[2].isidentifier() else "held"
+
+
+@dataclass(frozen=True)
+class EqualsMatch(Guard):
+    """Same type and equal value: int, float (NaN equals NaN, 0.0 does not equal -0.0), str, bytes, bool, dtype, device, enum, slice, and tuples of them."""
+
+    kind: ClassVar[str] = "equals"
+    rank: ClassVar[int] = 14
+    reports_changed_dims: ClassVar[bool] = True
+
+    expected: Any
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, EqualsMatch)
+            and self.source == other.source
+            and python_objects.constants_equal(other.expected, self.expected)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.source, type(self.expected)))
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        value, kind = self.expected, type(self.expected)
+        if value is None or kind is bool:
+            return f"{expr} is {value}"
+        if kind in python_objects.SINGLETON_TYPES or isinstance(value, (enum.Enum, type)):
+            return f"{expr} is {const(value, _const_name(value))}"
+        if kind in (int, str, bytes):
+            return f"{const(type, 'type')}({expr}) is {const(kind, kind.__name__)} and {expr} == {value!r}"
+        if kind is float and value == value and value not in (0.0, float("inf"), float("-inf")):
+            return f"{const(type, 'type')}({expr}) is {const(float, 'float')} and {expr} == {value!r}"
+        return f"{const(python_objects.constants_equal, 'same')}({expr}, {const(value, 'expected')})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        if isinstance(self.expected, (enum.Enum, type)):
+            return value is self.expected
+        return python_objects.constants_equal(value, self.expected)
+
+    def expected_text(self) -> str:
+        return describe_values.describe(self.expected)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        found = describe_values.describe(value)
+        return (
+            f"{describe_values.type_name(type(value))} {found}"
+            if found == self.expected_text() and not self.test(value)
+            else found
+        )
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} is {actual}, the compiled code was specialised for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if self.user_expr.endswith(".training"):
+            return (Fix("None needed: training and evaluation are compiled apart, once each."),)
+        if type(self.expected) in (int, float) and type(value) in (int, float):
+            lift = Fix(
+                f"Pass {self.user_expr} as a tensor, so that its value is data and not part of the code",
+                f"{self.user_expr} = torch.tensor({self.user_expr})",
+            )
+            symbol = Fix(f"Let {self.user_expr} be a symbol from the start", "f = engine.compile(f, dynamic=True)")
+            return (symbol, lift) if type(self.expected) is int and self.source.is_argument_or_item() else (lift,)
+        return (Fix(f"Keep {self.user_expr} constant, or move what depends on it out of the compiled function."),)
+
+    def changed_dims(self, value: Any) -> frozenset[int]:
+        is_number = type(self.expected) in (int, float) or is_numpy_number(self.expected)
+        return (
+            frozenset((-1,))
+            if is_number and type(value) is type(self.expected) and not self.test(value)
+            else frozenset()
+        )
+
+
+def is_numpy_number(value: Any) -> bool:
+    """Whether a value is a whole number or a float of numpy's."""
+    kind = type(value)
+    return kind.__module__ == "numpy" and kind.__name__.startswith(("int", "uint", "float"))
+
+
+@dataclass(frozen=True)
+class LengthMatch(Guard):
+    """``len(value) == length`` of a builtin container whose type is already guarded."""
+
+    kind: ClassVar[str] = "length"
+    rank: ClassVar[int] = 16
+
+    length: int
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        if self._checks_no_hooks:
+            return f"not {expr}"
+        measure = len if known in (list, tuple, dict, set, frozenset, str, bytes) else python_objects.builtin_len
+        return f"{const(measure, measure.__name__)}({expr}) == {self.length}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return not value if self._checks_no_hooks else python_objects.builtin_len(value) == self.length
+
+    @property
+    def _checks_no_hooks(self) -> bool:
+        # Reading the tables of hooks has asked each whether it is empty already.
+        return type(self.source) is ModuleHooksSource and self.length == 0
+
+    def expected_text(self) -> str:
+        return str(self.length)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        return (
+            str(python_objects.builtin_len(value))
+            if python_objects.builtin_base(type(value), python_objects._LEN_METHODS)
+            else describe_values.describe(value)
+        )
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} has length {actual}, the compiled code was made for length {self.length}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Stack the items of {self.user_expr} into one tensor: its size can be a symbol, a container's length cannot."
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class DictKeysMatch(Guard):
+    """The dict has these keys, in this order (constants compared by type and value, other keys by identity)."""
+
+    kind: ClassVar[str] = "dict keys"
+    rank: ClassVar[int] = 20
+
+    keys: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, DictKeysMatch)
+            and self.source == other.source
+            and python_objects.constants_equal(other.keys, self.keys)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.source, len(self.keys)))
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        if not self.keys and known is dict:
+            return f"not {expr}"
+        return f"{const(python_objects.dict_keys_equal, 'same_keys')}({expr}, {const(self.keys, 'keys')})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return python_objects.dict_keys_equal(value, self.keys)
+
+    def expected_text(self) -> str:
+        return _keys_text(self.keys)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        if not python_objects.builtin_base(type(value), (dict, types.MappingProxyType)):
+            return describe_values.describe(value)
+        found = _keys_text(python_objects.builtin_dict_keys(value))
+        return f"{found} (other objects)" if found == self.expected_text() and not self.test(value) else found
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} has the keys {actual}, the compiled code was made for {self.expected_text()}, in this order."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Always give {self.user_expr} the same keys in the same order; fill absent ones with None."),)
+
+
+def _keys_text(keys: Any) -> str:
+    words = [describe_values.describe(k) for k in keys]
+    return "[" + ", ".join(words if len(words) <= 12 else [*words[:11], f"... {len(words) - 11} more"]) + "]"
+
+
+@dataclass(frozen=True)
+class HasAttrGuard(Guard):
+    """Whether an attribute is found on the value without running code of the user's: looked up through the type's MRO and the instance dict."""
+
+    kind: ClassVar[str] = "hasattr"
+    rank: ClassVar[int] = 22
+
+    attribute: str
+    present: bool
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{'' if self.present else 'not '}{const(python_objects.has_static_attribute, 'has_attribute')}({expr}, {self.attribute!r})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return python_objects.has_static_attribute(value, self.attribute) is self.present
+
+    def expected_text(self) -> str:
+        return f"{'has' if self.present else 'has no'} {self.attribute}"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        return f"{'has' if python_objects.has_static_attribute(value, self.attribute) else 'has no'} {self.attribute}"
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} {actual}, which was otherwise when this entry was compiled."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Set {self.user_expr}.{self.attribute} before the first call, to None if it is not there yet."),)
+
+
+@dataclass(frozen=True)
+class CodeMatch(Guard):
+    """A function still has the code object that was traced."""
+
+    kind: ClassVar[str] = "code"
+    rank: ClassVar[int] = 18
+
+    code: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CodeMatch) and self.source == other.source and self.code is other.code
+
+    def __hash__(self) -> int:
+        return hash((self.source, id(self.code)))
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        function = const(types.FunctionType, "FunctionType")
+        return f"{const(type, 'type')}({expr}) is {function} and {expr}.__code__ is {const(self.code, 'code')}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return type(value) is types.FunctionType and value.__code__ is self.code
+
+    def expected_text(self) -> str:
+        return _code_text(self.code)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        if type(value) is not types.FunctionType:
+            return describe_values.describe(value)
+        found = _code_text(value.__code__)
+        return f"another {found}" if found == self.expected_text() and not self.test(value) else found
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} now runs {actual}, the compiled code was made from {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Define {self.user_expr} once, before the first call: another definition is another program."),)
+
+
+@dataclass(frozen=True)
+class OperatorArgsMatch(Guard):
+    """A callable of ``operator``'s (``itemgetter``, ``attrgetter``, ``methodcaller``) is made of the same constants. Its type is guarded already."""
+
+    kind: ClassVar[str] = "made of"
+    rank: ClassVar[int] = 24
+
+    constructor_args: Any
+    """Positional arguments, and pairs of keyword arguments."""
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{const(python_objects.constants_equal, 'same')}({const(python_objects.operator_callable_args, 'parts_of')}({expr}), {const(self.constructor_args, 'parts')})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return python_objects.constants_equal(python_objects.operator_callable_args(value), self.constructor_args)
+
+    def expected_text(self) -> str:
+        return repr(self.constructor_args[0])
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        try:
+            return repr(python_objects.operator_callable_args(value)[0])
+        except TypeError:
+            return describe_values.describe(value)
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} is made of {actual}, the compiled code was made with {self.expected_text()}."
+
+
+def _code_text(code: Any) -> str:
+    return f"{code.co_qualname} (line {code.co_firstlineno})"

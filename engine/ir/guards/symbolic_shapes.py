@@ -1,0 +1,117 @@
+"""Guard on a sympy relation over sizes and strides."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import sympy
+import torch
+
+from engine.ir.guards.base import Guard, KnownType, user_expr
+from engine.ir.guards.sympy_printer import relation_code, relation_display
+from engine.ir.introspection import describe_values
+from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.sources.base import ConstName, Source
+from engine.records.guards import Fix
+
+
+@dataclass(frozen=True)
+class SymbolicShapeGuard(Guard):
+    """A sympy relation over sizes. ``symbols`` says where each symbol is read: (symbol, origin, dimension), dimension -1 for an int's own value.
+
+    ``origin`` is the first symbol's.
+    """
+
+    kind: ClassVar[str] = "shape relation"
+    rank: ClassVar[int] = 70
+
+    relation: sympy.Basic
+    symbol_sources: tuple[tuple[sympy.Symbol, Source, int], ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *dict.fromkeys(o for _, o, _ in self._used_symbols if o != self.source))
+
+    @property
+    def _used_symbols(self) -> tuple[tuple[sympy.Symbol, Source, int], ...]:
+        """The symbols that the relation speaks of."""
+        free = self.relation.free_symbols
+        return tuple(place for place in self.symbol_sources if place[0] in free)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        texts = dict(zip(self.sources, (expr, *others), strict=True))
+        size = const(_size_at, "size_at")
+        reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used_symbols}
+        if self.relation.has(sympy.Or, sympy.Not, sympy.ITE, sympy.Piecewise):
+            # What holds without reading all of its sizes must not admit a value that has no such size.
+            return f"{const(_compile_relation(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
+        return relation_code(self.relation, reads, const)
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        sizes = self._sizes(value, others)
+        return bool(_compile_relation(self.relation, tuple(sizes))(*sizes.values()))
+
+    def _sizes(self, value: Any, others: tuple[Any, ...]) -> dict[sympy.Symbol, int | float]:
+        values = dict(zip(self.sources, (value, *others), strict=True))
+        return {s: _size_at(values[o], d) for s, o, d in self._used_symbols}
+
+    def expected_text(self) -> str:
+        return relation_display(self.relation)
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        try:
+            sizes = self._sizes(value, others)
+        except (TypeError, IndexError, RuntimeError):
+            return describe_values.describe(value)
+        return ", ".join(f"{s.name} = {v}" for s, v in sizes.items())
+
+    def failure_message(self, actual: str) -> str:
+        where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols)
+        return f"The compiled code holds where {self.expected_text()} ({where}); here {actual}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Keep sizes to {self.expected_text()}, for example by padding, or accept one entry on each side of it."
+            ),
+        )
+
+
+def _size_text(origin: Source, dimension: int) -> str:
+    return user_expr(origin) if dimension < 0 else f"{user_expr(origin)}.shape[{dimension}]"
+
+
+def _size_at(value: Any, dimension: int) -> int | float:
+    """One size of a tensor, or a number itself (dimension -1).
+
+    Raises:
+        TypeError: not a tensor, or not a number.
+        IndexError: no such dimension.
+    """
+    if dimension >= 0 and type(value) is TensorSpec:
+        return int(value.shape[dimension])
+    if dimension >= 0:
+        with torch._C.DisableTorchFunction():
+            size: int = torch.Tensor.size(value)[dimension]
+            return size
+    if type(value) not in (int, float):
+        raise TypeError(f"{type(value).__name__} is no number")
+    number: int | float = value
+    return number
+
+
+@functools.lru_cache(maxsize=4096)
+def _compile_relation(relation: sympy.Basic, symbols: tuple[sympy.Symbol, ...]) -> Callable[..., bool]:
+    names = [f"v{i}" for i in range(len(symbols))]
+    space: dict[str, Any] = {}
+
+    def const(held: object, name: str) -> str:
+        space[name] = held
+        return name
+
+    text = relation_code(relation, dict(zip(symbols, names, strict=True)), const)
+    made: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", space)
+    return made

@@ -1,0 +1,76 @@
+"""Sympy relations over sizes as Python text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+from torch.utils._sympy.printers import PythonPrinter
+
+from engine.ir.sources.base import ConstName
+
+
+class _Printer(PythonPrinter):
+    """Prints a relation with each symbol replaced by the text that reads it."""
+
+    reads: Mapping[sympy.Symbol, str]
+
+    def _print_Symbol(self, expr: sympy.Symbol) -> str:
+        return self.reads[expr]
+
+    def _print_Not(self, expr: sympy.Basic) -> str:
+        return f"(not ({self._print(expr.args[0])}))"
+
+    def _print_BooleanTrue(self, expr: sympy.Basic) -> str:
+        return "True"
+
+    def _print_BooleanFalse(self, expr: sympy.Basic) -> str:
+        return "False"
+
+    def _helper_sqrt(self, expr: sympy.Basic) -> str:
+        return f"math.sqrt({self._print(expr)})"
+
+    def _print_ToFloat(self, expr: sympy.Basic) -> str:
+        return f"float({self._print(expr.args[0])})"
+
+
+def _print(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str]) -> str:
+    make: Any = _Printer
+    printer = make()
+    printer.reads = reads
+    return str(printer.doprint(relation))
+
+
+def relation_code(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], const: ConstName) -> str:
+    """Python text of a relation; ``reads`` says how each symbol is read (a name, or text in parentheses).
+
+    Raises:
+        KeyError: the relation has a symbol that cannot be read.
+    """
+    text = _print(relation, reads)
+    for name, held in (
+        ("math.", math),
+        ("float(", float),
+        ("int(", int),
+        ("max(", max),
+        ("min(", min),
+        ("abs(", abs),
+        ("round(", round),
+    ):
+        text = _bind_builtin(text, name, held, const)
+    return text
+
+
+def _bind_builtin(text: str, name: str, held: Any, const: ConstName) -> str:
+    if name not in text:
+        return text
+    word = name[:-1]
+    return text.replace(name, const(held, word) + name[-1])
+
+
+def relation_display(relation: sympy.Basic) -> str:
+    """A relation as a person writes it: ``s0 % 8 == 0``."""
+    plain = {s: s.name for s in relation.free_symbols if isinstance(s, sympy.Symbol)}
+    return _print(relation, plain)

@@ -1,0 +1,512 @@
+"""Guards on tensors: what tracing took from one, and one guard for each facet of it, which is how it is checked, shown and explained."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from engine.ir.guards.base import Guard, KnownType, user_expr
+from engine.ir.guards.python_values import TypeMatch
+from engine.ir.introspection import describe_values
+from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.sources.base import ConstName
+from engine.records.guards import Fix
+
+PLAIN_TENSOR_TYPES: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+"""Exact types whose attributes are read in C with no override in the way."""
+
+_Tensor: Any = torch.Tensor
+
+
+def dispatch_keys_of(tensor: Any) -> str:
+    """The tensor's own dispatch keys as text, as ``TensorMatch.dispatch_keys`` holds them."""
+    return tensor.dispatch_keys if type(tensor) is TensorSpec else str(torch._C._dispatch_keys(tensor))
+
+
+def _dispatch_key_bits(tensor: Any) -> int:
+    if type(tensor) is TensorSpec:
+        return _parse_dispatch_keys(tensor.dispatch_keys) or 0
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
+    """Reads a tensor's attribute past any override; of a description, what it says.
+
+    The reader raises TypeError for what is no tensor, RuntimeError for a facet that the tensor has not.
+    """
+    found = getattr(_Tensor, name)
+    get = found.__get__ if hasattr(type(found), "__set__") else None
+
+    def read(value: Any) -> Any:
+        if type(value) is TensorSpec:
+            told = getattr(value, name)
+            return told() if name in ("size", "stride") else told
+        with torch._C.DisableTorchFunction():
+            return found(value) if get is None else get(value)
+
+    read.__name__ = f"{name}_of"
+    return read
+
+
+_dtype, _device, _layout, _requires_grad = (
+    _tensor_property_reader("dtype"),
+    _tensor_property_reader("device"),
+    _tensor_property_reader("layout"),
+    _tensor_property_reader("requires_grad"),
+)
+_ndim, _size, _stride = (
+    _tensor_property_reader("ndim"),
+    _tensor_property_reader("size"),
+    _tensor_property_reader("stride"),
+)
+
+
+@dataclass(frozen=True)
+class TensorMatch(Guard):
+    """What tracing took from a tensor; ``facets`` expands it to one guard a facet before ordering.
+
+    ``sizes`` and ``strides`` have None where the dimension is a symbol.
+    """
+
+    kind: ClassVar[str] = "tensor"
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    requires_grad: bool
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+    dispatch_keys: str
+
+
+@dataclass(frozen=True)
+class TensorSubclassMatch(Guard):
+    """A tensor subclass around others comes apart into the same names and the same context (``__tensor_flatten__``)."""
+
+    kind: ClassVar[str] = "tensor subclass"
+    rank: ClassVar[int] = 58
+
+    inner_names: tuple[str, ...]
+    context: Any = field(hash=False)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{const(self.test, 'comes_apart')}({expr})"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        names, context = value.__tensor_flatten__()
+        return tuple(names) == self.inner_names and _contexts_match(type(value), self.context, context)
+
+    def expected_text(self) -> str:
+        return f"{', '.join(self.inner_names)} and {self.context!r}"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        if not hasattr(value, "__tensor_flatten__"):
+            return describe_values.describe(value)
+        names, context = value.__tensor_flatten__()
+        return f"{', '.join(names)} and {context!r}"
+
+
+def _contexts_match(cls: type, expected: Any, given: Any) -> bool:
+    """Whether code traced for one context serves another: as the class says (``__metadata_guard__``), else where they are equal.
+
+    A ``DTensor`` repeats its shape in its context; that is guarded as the tensor's own, where it may vary.
+    """
+    own = getattr(cls, "__metadata_guard__", None)
+    if own is not None:
+        return bool(own(expected, given))
+    if type(expected) is tuple and type(given) is tuple and len(expected) == len(given):
+        return all(_context_items_match(e, g) for e, g in zip(expected, given, strict=True))
+    return bool(expected == given)
+
+
+def _context_items_match(expected: Any, given: Any) -> bool:
+    if type(expected) is type(given) and _is_dtensor_meta(expected):
+        return bool(expected.dtype == given.dtype)
+    return bool(expected == given)
+
+
+def _is_dtensor_meta(item: Any) -> bool:
+    """Whether it is torch's ``TensorMeta``: the shape, strides and type of a ``DTensor``."""
+    return (type(item).__module__, type(item).__name__) == ("torch.distributed.tensor._dtensor_spec", "TensorMeta")
+
+
+@dataclass(frozen=True)
+class TensorPropertyGuard(Guard):
+    """Base of the facets: ``attribute`` is read plainly from plain tensors, with ``reader`` from all others."""
+
+    attribute: ClassVar[str]
+    reader: ClassVar[Any]
+    """Reads the facet from any value; raises TypeError for what is no tensor."""
+
+    def _read(self, expr: str, const: ConstName, known: KnownType) -> str:
+        return (
+            f"{expr}.{self.attribute}"
+            if known in PLAIN_TENSOR_TYPES
+            else f"{const(type(self).reader, type(self).reader.__name__)}({expr})"
+        )
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        try:
+            return self.value_text(type(self).reader(value))
+        except (TypeError, RuntimeError):
+            return describe_values.describe(value)
+
+    def value_text(self, found: Any) -> str:
+        """A facet's value for a person."""
+        return str(found)
+
+
+@dataclass(frozen=True)
+class DispatchKeysMatch(TensorPropertyGuard):
+    """The tensor's own dispatch keys (conjugate, inference, nested, wrapped tensors differ in them)."""
+
+    kind: ClassVar[str] = "dispatch keys"
+    rank: ClassVar[int] = 49
+    reader = staticmethod(dispatch_keys_of)
+
+    keys: str
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        raw = _parse_dispatch_keys(self.keys)
+        if raw is None:
+            return f"{const(dispatch_keys_of, 'dispatch_keys_of')}({expr}) == {self.keys!r}"
+        return f"{const(torch._C._dispatch_keys, 'dispatch_keys')}({expr}).raw_repr() == {raw}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        raw = _parse_dispatch_keys(self.keys)
+        return dispatch_keys_of(value) == self.keys if raw is None else _dispatch_key_bits(value) == raw
+
+    def expected_text(self) -> str:
+        return self.value_text(self.keys)
+
+    def value_text(self, found: Any) -> str:
+        return str(found).removeprefix("DispatchKeySet(").removesuffix(")")
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix(f"Make {self.user_expr} an ordinary tensor", f"{self.user_expr} = {self.user_expr}.clone()"),)
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_dispatch_keys(text: str) -> int | None:
+    """The key set's bits, None where the text does not say them all."""
+    c: Any = torch._C
+    names = [n for n in text.removeprefix("DispatchKeySet(").removesuffix(")").split(", ") if n]
+    try:
+        found = c.DispatchKeySet.from_raw_repr(0)
+        for name in names:
+            found = found.add(c._dispatch_key_parse(name))
+    except (RuntimeError, TypeError, AttributeError):
+        return None
+    return int(found.raw_repr()) if str(found) == text else None
+
+
+@dataclass(frozen=True)
+class DtypeMatch(TensorPropertyGuard):
+    """The tensor's dtype."""
+
+    kind: ClassVar[str] = "dtype"
+    rank: ClassVar[int] = 44
+    attribute = "dtype"
+    reader = staticmethod(_dtype)
+
+    dtype: torch.dtype
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{self._read(expr, const, known)} is {const(self.dtype, str(self.dtype).removeprefix('torch.'))}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _dtype(value) is self.dtype
+
+    def expected_text(self) -> str:
+        return self.value_text(self.dtype)
+
+    def value_text(self, found: Any) -> str:
+        return describe_values.short_dtype(found)
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Convert {self.user_expr} before the call, so that one entry serves",
+                f"{self.user_expr} = {self.user_expr}.to({self.dtype})",
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class DeviceMatch(TensorPropertyGuard):
+    """The tensor's device."""
+
+    kind: ClassVar[str] = "device"
+    rank: ClassVar[int] = 46
+    attribute = "device"
+    reader = staticmethod(_device)
+
+    device: torch.device
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{self._read(expr, const, known)} == {const(self.device, self.device.type)}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return bool(_device(value) == self.device)
+
+    def expected_text(self) -> str:
+        return str(self.device)
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Move {self.user_expr} before the call",
+                f"{self.user_expr} = {self.user_expr}.to({str(self.device)!r})",
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class LayoutMatch(TensorPropertyGuard):
+    """The tensor's layout."""
+
+    kind: ClassVar[str] = "layout"
+    rank: ClassVar[int] = 48
+    attribute = "layout"
+    reader = staticmethod(_layout)
+
+    layout: torch.layout
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{self._read(expr, const, known)} is {const(self.layout, str(self.layout).removeprefix('torch.'))}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _layout(value) is self.layout
+
+    def expected_text(self) -> str:
+        return str(self.layout).removeprefix("torch.")
+
+    def value_text(self, found: Any) -> str:
+        return str(found).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class RequiresGradMatch(TensorPropertyGuard):
+    """Whether the tensor requires grad."""
+
+    kind: ClassVar[str] = "requires_grad"
+    rank: ClassVar[int] = 50
+    attribute = "requires_grad"
+    reader = staticmethod(_requires_grad)
+
+    requires_grad: bool
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{self._read(expr, const, known)} is {self.requires_grad}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _requires_grad(value) is self.requires_grad
+
+    def expected_text(self) -> str:
+        return str(self.requires_grad)
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr}.requires_grad is {actual}, the compiled code was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if not self.requires_grad:
+            return (
+                Fix(
+                    f"Detach {self.user_expr} where no gradient is needed through it",
+                    f"{self.user_expr} = {self.user_expr}.detach()",
+                ),
+            )
+        return (Fix(f"Let {self.user_expr} require grad in every call", f"{self.user_expr}.requires_grad_(True)"),)
+
+
+@dataclass(frozen=True)
+class NdimMatch(TensorPropertyGuard):
+    """How many dimensions the tensor has."""
+
+    kind: ClassVar[str] = "ndim"
+    rank: ClassVar[int] = 52
+    attribute = "ndim"
+    reader = staticmethod(_ndim)
+
+    ndim: int
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return f"{self._read(expr, const, known)} == {self.ndim}"
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return bool(_ndim(value) == self.ndim)
+
+    def expected_text(self) -> str:
+        return str(self.ndim)
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} has ndim {actual}, the compiled code was made for ndim {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Give {self.user_expr} the same number of dimensions in every call, for example with unsqueeze or reshape."
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class ShapeMatch(TensorPropertyGuard):
+    """The tensor's static sizes; None where the dimension is a symbol."""
+
+    kind: ClassVar[str] = "shape"
+    rank: ClassVar[int] = 54
+    reports_changed_dims: ClassVar[bool] = True
+    attribute = "shape"
+    reader = staticmethod(_size)
+
+    sizes: tuple[int | None, ...]
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return _static_sizes_condition(self._read(expr, const, known), self.sizes)
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _static_sizes_match(_size(value), self.sizes)
+
+    def expected_text(self) -> str:
+        return _sizes_text(self.sizes)
+
+    def value_text(self, found: Any) -> str:
+        return _sizes_text(tuple(found))
+
+    def failure_message(self, actual: str) -> str:
+        found, wanted = actual.strip("[]").split(", "), self.expected_text().strip("[]").split(", ")
+        differing = [i for i, (f, w) in enumerate(zip(found, wanted, strict=False)) if w not in ("*", f)]
+        if len(found) != len(wanted) or len(differing) != 1:
+            return f"{self.user_expr} has shape {actual}, the compiled code was made for {self.expected_text()}."
+        at = differing[0]
+        return f"{self.user_expr} has size {found[at]} in dimension {at}, the compiled code was made for size {wanted[at]}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        dimensions = sorted(self.changed_dims(value))
+        sizes = _size(value) if dimensions else ()
+        if any(sizes[d] in (0, 1) for d in dimensions):
+            return (
+                Fix(
+                    "Accept this entry: sizes 0 and 1 are always compiled apart, because they broadcast and vanish differently."
+                ),
+            )
+        marks = "\n".join(f"engine.mark_dynamic({self.user_expr}, {d})" for d in dimensions)
+        words = " and ".join(f"dimension {d}" for d in dimensions)
+        mark = (
+            (
+                Fix(
+                    f"Say before the first call that {words} of {self.user_expr} varies: one entry then serves all sizes",
+                    marks,
+                ),
+            )
+            if dimensions
+            else ()
+        )
+        return (*mark, Fix(f"Pad {self.user_expr} to one shape"))
+
+    def changed_dims(self, value: Any) -> frozenset[int]:
+        try:
+            found = _size(value)
+        except (TypeError, RuntimeError):
+            return frozenset()
+        if len(found) != len(self.sizes):
+            return frozenset()
+        return frozenset(
+            i
+            for i, (f, s) in enumerate(zip(found, self.sizes, strict=True))
+            if s is not None and (type(f) is not int or f != s)
+        )
+
+
+@dataclass(frozen=True)
+class StrideMatch(TensorPropertyGuard):
+    """The tensor's static strides in elements; None where the stride is a symbol."""
+
+    kind: ClassVar[str] = "stride"
+    rank: ClassVar[int] = 56
+    attribute = "stride()"
+    reader = staticmethod(_stride)
+
+    strides: tuple[int | None, ...]
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return _static_sizes_condition(self._read(expr, const, known), self.strides)
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return _static_sizes_match(_stride(value), self.strides)
+
+    def expected_text(self) -> str:
+        return _sizes_text(self.strides)
+
+    def value_text(self, found: Any) -> str:
+        return _sizes_text(tuple(found))
+
+    def failure_message(self, actual: str) -> str:
+        return f"{self.user_expr} has strides {actual}, the compiled code was made for {self.expected_text()}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (
+            Fix(
+                f"Pass {self.user_expr} always in one memory layout",
+                f"{self.user_expr} = {self.user_expr}.contiguous()",
+            ),
+        )
+
+
+def _sizes_text(sizes: tuple[Any, ...]) -> str:
+    return "[" + ", ".join("*" if s is None else str(s) for s in sizes) + "]"
+
+
+def _static_sizes_condition(read: str, expected: tuple[int | None, ...]) -> str:
+    """Text that compares a read size tuple with the static ones in ``expected``."""
+    if None not in expected:
+        return f"{read} == {tuple(expected)!r}"
+    static = [f"{read}[{i}] == {s}" for i, s in enumerate(expected) if s is not None]
+    return " and ".join(static) or "True"
+
+
+def _static_sizes_match(found: Any, expected: tuple[int | None, ...]) -> bool:
+    if None not in expected:
+        return bool(found == expected)
+    return all(s is None or found[i] == s for i, s in enumerate(expected))
+
+
+def expand_tensor_match(match: TensorMatch) -> tuple[Guard, ...]:
+    """A tensor match as one guard a facet, in executed order; sizes and strides that are all symbols need none."""
+    o, cause = match.source, match.cause
+    sized = any(s is not None for s in match.sizes) or not match.sizes
+    strided = any(s is not None for s in match.strides)
+    return (
+        TypeMatch(o, match.type, cause=cause),
+        DtypeMatch(o, match.dtype, cause=cause),
+        DeviceMatch(o, match.device, cause=cause),
+        LayoutMatch(o, match.layout, cause=cause),
+        DispatchKeysMatch(o, match.dispatch_keys, cause=cause),
+        RequiresGradMatch(o, match.requires_grad, cause=cause),
+        NdimMatch(o, len(match.sizes), cause=cause),
+        *((ShapeMatch(o, match.sizes, cause=cause),) if sized and match.sizes else ()),
+        *((StrideMatch(o, match.strides, cause=cause),) if strided else ()),
+    )
+
+
+__all__ = [
+    "PLAIN_TENSOR_TYPES",
+    "DeviceMatch",
+    "DispatchKeysMatch",
+    "DtypeMatch",
+    "LayoutMatch",
+    "NdimMatch",
+    "RequiresGradMatch",
+    "ShapeMatch",
+    "StrideMatch",
+    "TensorPropertyGuard",
+    "dispatch_keys_of",
+    "expand_tensor_match",
+    "user_expr",
+]  # fmt: skip

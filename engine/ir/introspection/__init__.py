@@ -1,0 +1,1 @@
+"""Read Python values without running user code."""

@@ -1,0 +1,105 @@
+"""Short text for a value, a type, a dtype or arguments."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from engine.ir.introspection.python_objects import (
+    SINGLETON_TYPES,
+    builtin_base,
+    builtin_len,
+    class_dict,
+    instance_dict,
+    is_dtensor_placement,
+)
+from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.sources.base import STACK_PARAM_PREFIX
+
+SHORT_DTYPES = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
+    torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+"""dtype -> the field's short word; others print without their "torch."."""
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """``f32`` for ``torch.float32``."""
+    return SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def describe(value: Any, depth: int = 0) -> str:
+    """A value in a few words: ``f32[4, 16]``, ``5``, ``'abc'``, ``list of 3``, ``MyModule``. Runs no ``__repr__`` of the user's."""
+    kind = type(value)
+    if kind in (int, float, bool, type(None)):
+        return repr(value)
+    if kind is TensorSpec:
+        text = f"{short_dtype(value.dtype)}[{', '.join(map(str, value.shape))}]"
+        return text if value.device.type == "cpu" else f"{text} {value.device}"
+    if builtin_base(kind, (torch.Tensor,)) is not None:
+        return _describe_tensor(value)
+    if (
+        kind in (int, float, complex, bool, type(None), type(Ellipsis), slice, range)
+        or kind in SINGLETON_TYPES
+        or kind is torch.device
+        or is_dtensor_placement(value)
+    ):
+        return repr(value)
+    if kind in (str, bytes):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:56]}...{text[-1]}"
+    if kind in (tuple, torch.Size) and len(value) <= 8 and depth < 2:
+        inner = ", ".join(describe(v, depth + 1) for v in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if builtin_base(kind, (list, tuple, dict, set, frozenset)) is not None:
+        return f"{kind.__name__} of {builtin_len(value)}"
+    if builtin_base(kind, (enum.Enum,)) is not None:
+        return f"{kind.__name__}.{instance_dict(value).get('_name_', '?')}"
+    if kind is types.FunctionType:
+        return f"function {value.__qualname__}"
+    if kind is types.ModuleType:
+        return f"module {value.__dict__.get('__name__', '?')}"
+    if issubclass(kind, type):
+        return f"class {type_name(value)}"
+    return f"{kind.__name__} object" if builtin_base(kind, (torch.nn.Module,)) is None else kind.__name__
+
+
+def _describe_tensor(value: Any) -> str:
+    try:
+        with torch._C.DisableTorchFunction():
+            sizes = ", ".join(map(str, torch.Tensor.size(value)))
+            text = f"{short_dtype(torch.Tensor.dtype.__get__(value))}[{sizes}]"  # type: ignore[attr-defined]
+            device = torch.Tensor.device.__get__(value)
+    except RuntimeError:
+        return type(value).__name__
+    return text if device.type == "cpu" else f"{text} {device}"
+
+
+def type_name(cls: type) -> str:
+    """``torch.Tensor``, ``int``, ``MyModule``: qualified except for builtins and ``__main__``."""
+    space = class_dict(cls)
+    module = space.get("__module__", "builtins")
+    name = type.__dict__["__qualname__"].__get__(cls)
+    return str(name) if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"
+
+
+MAX_DICT_ITEMS = 8
+"""Items of a dict that are told one by one."""
+
+
+def describe_arguments(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments of a frame in words. What a resume function is handed from the stack has a name that nobody gave: it is left out."""
+    return {
+        name: _describe_argument(value) for name, value in arguments.items() if not name.startswith(STACK_PARAM_PREFIX)
+    }
+
+
+def _describe_argument(value: Any) -> str:
+    """A value in words; a small dict, as ``**kwargs`` is, with what it holds."""
+    if type(value) is not dict or not 0 < len(value) <= MAX_DICT_ITEMS or any(type(k) is not str for k in value):
+        return describe(value)
+    return f"{{{', '.join(f'{k!r}: {describe(v, 1)}' for k, v in value.items())}}}"

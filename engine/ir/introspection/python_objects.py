@@ -1,0 +1,262 @@
+"""Questions about values that run no code of the user's: exact equality, length, keys, attributes, short descriptions."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import operator
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from engine.ir.introspection.tensor_spec import TensorSpec
+
+NO_ATTRIBUTE = object()
+"""Stands for an attribute that is not there."""
+
+
+SINGLETON_TYPES: tuple[type, ...] = (
+    type(None),
+    bool,
+    type(Ellipsis),
+    type(NotImplemented),
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+)
+"""Types whose values are compared by identity because equal means same."""
+
+
+_LEN_METHODS: dict[type, Any] = {
+    t: t.__len__
+    for t in (
+        dict,
+        collections.OrderedDict,
+        list,
+        tuple,
+        set,
+        frozenset,
+        str,
+        bytes,
+        bytearray,
+        range,
+        collections.deque,
+        types.MappingProxyType,
+    )
+}
+
+
+_TYPE_MRO: Any = type.__dict__["__mro__"]
+
+
+_TYPE_DICT: Any = type.__dict__["__dict__"]
+
+
+def mro_of(cls: type) -> tuple[type, ...]:
+    """The method resolution order, whatever the metaclass says of it."""
+    found: tuple[type, ...] = _TYPE_MRO.__get__(cls)
+    return found
+
+
+def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
+    """The class's own namespace, whatever the metaclass says of it."""
+    found: types.MappingProxyType[str, Any] = _TYPE_DICT.__get__(cls)
+    return found
+
+
+def builtin_base(cls: type, bases: Iterable[type]) -> type | None:
+    """The first class in ``cls``'s MRO that is one of ``bases``."""
+    wanted = set(bases)
+    return next((c for c in mro_of(cls) if c in wanted), None)
+
+
+def constants_equal(value: Any, expected: Any) -> bool:
+    """Same type and equal value: True is not 1, 1 is not 1.0, 0.0 is not -0.0, NaN is NaN; anything unknown goes by identity."""
+    kind = type(expected)
+    if type(value) is not kind:
+        return False
+    if value is expected:
+        return True
+    if kind is float:
+        return _floats_equal(value, expected)
+    if kind is complex:
+        return _floats_equal(value.real, expected.real) and _floats_equal(value.imag, expected.imag)
+    if kind in (int, str, bytes, torch.device, range, torch._C.DispatchKeySet):
+        return bool(value == expected)
+    if kind.__module__.partition(".")[0] == "numpy":
+        return _numpy_constants_equal(value, expected)
+    if kind in (tuple, list, torch.Size):
+        return len(value) == len(expected) and all(map(constants_equal, value, expected))
+    if kind is slice:
+        return constants_equal((value.start, value.stop, value.step), (expected.start, expected.stop, expected.step))
+    if kind in (frozenset, set):
+        return len(value) == len(expected) and all(any(constants_equal(v, e) for e in expected) for v in value)
+    if kind is dict:
+        return len(value) == len(expected) and all(map(constants_equal, value.items(), expected.items()))
+    if is_dtensor_placement(expected):
+        return bool(value == expected)
+    if kind.__module__ == "datetime":
+        return repr(value) == repr(expected)  # of equal times, one may be the later of two in a repeated hour
+    return False
+
+
+def is_dtensor_placement(value: Any) -> bool:
+    """Whether it says how a tensor lies on a mesh of devices: ``Shard(0)``, ``Replicate()``, ``Partial()``; immutable, equal ones are interchangeable."""
+    return is_dtensor_placement_class(type(value))
+
+
+def is_dtensor_placement_class(cls: type) -> bool:
+    """Whether it is one of torch's own classes of placements."""
+    own = cls.__module__ == "torch.distributed.tensor.placement_types"
+    return own and any(base.__name__ == "Placement" for base in mro_of(cls))
+
+
+def _numpy_constants_equal(value: Any, expected: Any) -> bool:
+    """Two of numpy's numbers, or of its types of elements."""
+    if hasattr(expected, "tobytes") and getattr(expected, "shape", None) == ():
+        return bool(value.tobytes() == expected.tobytes())
+    return type(expected).__module__ == "numpy.dtypes" and bool(value == expected)
+
+
+def _floats_equal(value: float, expected: float) -> bool:
+    if expected != expected:
+        return value != value
+    return value == expected and math.copysign(1.0, value) == math.copysign(1.0, expected)
+
+
+def operator_callable_args(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    """What an ``itemgetter``, ``attrgetter`` or ``methodcaller`` was made of: positional arguments, and pairs of keyword arguments.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if type(value) not in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+        raise TypeError(f"{type(value).__name__} is no callable of operator's")
+    function, args = value.__reduce__()[:2]
+    if isinstance(function, functools.partial):
+        return (*function.args, *args), tuple(function.keywords.items())
+    return tuple(args), ()
+
+
+def builtin_len(value: Any) -> int:
+    """``len`` of a builtin container or of a subclass of one, never through an overriding ``__len__``.
+
+    Raises:
+        TypeError: it is no such container.
+    """
+    kind = type(value)
+    measure = _LEN_METHODS.get(kind)
+    if measure is None:
+        base = builtin_base(kind, _LEN_METHODS)
+        if base is None:
+            raise TypeError(f"{kind.__name__} is no builtin container")
+        measure = _LEN_METHODS[base]
+    found: int = measure(value)
+    return found
+
+
+def builtin_dict_keys(value: Any) -> list[Any]:
+    """The keys of a dict or of a subclass of one, in order, never through an overriding ``__iter__``.
+
+    Raises:
+        TypeError: it is no dict.
+    """
+    if type(value) is dict:
+        return list(value)
+    base: Any = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
+    if base is None:
+        raise TypeError(f"{type(value).__name__} is no dict")
+    return list(base.__iter__(value))
+
+
+def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:
+    """Whether a dict has exactly these keys in this order; constants by type and value, others by identity."""
+    found = builtin_dict_keys(value)
+    return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(constants_equal, found, keys)))
+
+
+def instance_dict(value: Any) -> dict[str, Any]:
+    """The instance's own ``__dict__`` (empty where it has none), never through a property of that name."""
+    holder = _lookup_in_mro(type(value), "__dict__")
+    if type(holder) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+        found = holder.__get__(value, type(value))
+        return found if type(found) is dict else {}
+    return value.__dict__ if type(value) is types.ModuleType else {}
+
+
+def set_instance_dict(value: Any, space: dict[str, Any]) -> None:
+    """Let ``space`` be the instance's own ``__dict__``, never through a property of that name; without effect where it has none."""
+    holder = _lookup_in_mro(type(value), "__dict__")
+    if type(holder) is types.GetSetDescriptorType:
+        holder.__set__(value, space)
+
+
+def static_attribute(value: Any, name: str) -> Any:
+    """The attribute as found without running code of the user's, ``MISSING`` when there is none.
+
+    A property or other descriptor written in Python is returned as it is, not called; slots and C-level attributes are read.
+    """
+    kind = type(value)
+    if issubclass(kind, type):
+        found = _lookup_in_mro(value, name)
+        if found is not NO_ATTRIBUTE:
+            return found
+    found = _lookup_in_mro(kind, name)
+    if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        return _read_descriptor(found, value)
+    own = instance_dict(value)
+    if name in own and not hasattr(type(found), "__set__"):
+        return own[name]
+    return _module_getattr(value, own, name) if found is NO_ATTRIBUTE else found
+
+
+_TRUSTED_METACLASSES = (type, type(torch.Tensor))
+"""They read attributes of classes as Python does, and cannot be changed."""
+
+
+def _lookup_in_mro(cls: type, name: str) -> Any:
+    """The first entry of this name in the namespaces of a class's MRO."""
+    # Plain access where the metaclass is known to leave it alone: this is asked often.
+    if type(cls) in _TRUSTED_METACLASSES:
+        for base in cls.__mro__:
+            if type(base) not in _TRUSTED_METACLASSES:
+                break
+            space = base.__dict__
+            if name in space:
+                return space[name]
+        else:
+            return NO_ATTRIBUTE
+    for base in mro_of(cls):
+        space = class_dict(base)
+        if name in space:
+            return space[name]
+    return NO_ATTRIBUTE
+
+
+def _read_descriptor(descriptor: Any, value: Any) -> Any:
+    try:
+        with torch._C.DisableTorchFunction():
+            return descriptor.__get__(value, type(value))
+    except (AttributeError, TypeError, RuntimeError):
+        return NO_ATTRIBUTE
+
+
+def _module_getattr(value: Any, own: dict[str, Any], name: str) -> Any:
+    """What ``nn.Module.__getattr__`` would find; a class with a ``__getattr__`` of its own is not asked."""
+    if _lookup_in_mro(type(value), "__getattr__") is not torch.nn.Module.__getattr__:
+        return NO_ATTRIBUTE
+    for table in ("_parameters", "_buffers", "_modules"):
+        members = own.get(table)
+        if type(members) is dict and name in members:
+            return members[name]
+    return NO_ATTRIBUTE
+
+
+def has_static_attribute(value: Any, name: str) -> bool:
+    """Whether the attribute is there, without running code of the user's."""
+    if type(value) is TensorSpec:
+        return _lookup_in_mro(value.tensor_type, name) is not NO_ATTRIBUTE
+    return static_attribute(value, name) is not NO_ATTRIBUTE

@@ -1,0 +1,1 @@
+"""Kernels and programs, as lowering hands them to the runtime."""

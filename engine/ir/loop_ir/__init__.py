@@ -1,0 +1,1 @@
+"""The loop IR: ops, tensor definitions, builder, kernels."""

@@ -1,0 +1,324 @@
+"""The loop IR: tensors defined element by element, and the operations that one kernel's loops perform.
+
+A ``Def`` says how to compute one element of a tensor: a function from a builder and an index to the operation whose value it is.
+Nothing is stored until the scheduler says so. Running bodies through a ``Builder`` writes the operations of a kernel down; whether a
+load of another Def becomes a memory access or more arithmetic depends on what the builder was told to fuse.
+
+Rounding: values of float16 and bfloat16 are computed in float32 and rounded where they are stored and where the program casts to
+them, so a fused chain is at least as accurate as the eager one, which rounds after every operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+import sympy
+import torch
+
+from engine.ir.loop_ir.index_expr import (
+    ZERO,
+    IndexExpr,
+    IndirectIndex,
+    LoopVar,
+    Size,
+    as_size,
+    flatten,
+    is_below,
+    is_nonnegative,
+    lower_bound,
+    unflatten,
+)
+from engine.ir.loop_ir.ops import LOOP_INVARIANT, WRITE_OPS, LoopIROp, R, X, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
+
+
+def is_nonnegative_index(index: IndexExpr) -> bool:
+    """Whether an index is known never to be negative."""
+    bottom = lower_bound(index)
+    return bottom is not None and is_nonnegative(bottom)
+
+
+class LoopBuilder:
+    """Writes down the operations of one kernel. Equal operations are written once.
+
+    Loads of Defs in ``fused`` become their bodies; all others are recorded in ``demands`` and become memory accesses.
+    ``inner`` are the variables that are reduced over, ``reduced`` their flat position.
+    """
+
+    def __init__(
+        self,
+        fused: Collection[TensorDef] = (),
+        inner: frozenset[LoopVar] = frozenset(),
+        reduced: IndexExpr = ZERO,
+        is_wide: bool = False,
+    ) -> None:
+        self.fused = fused
+        self.reduction_vars = inner
+        self.reduction_index = reduced
+        self.index_dtype = torch.int64 if is_wide else torch.int32
+        self.ops: list[LoopIROp] = []
+        self.memory_reads: list[MemoryRead] = []
+        self.read_tensors: dict[str, TensorDef] = {}
+        self._cse: dict[Any, LoopIROp] = {}
+        self._inlined_values: dict[Any, LoopIROp] = {}
+        self._masks: list[LoopIROp] = []
+        self._node_ids: tuple[str, ...] = ()
+        self._user_line = ""
+
+    def _space(self, index: IndexExpr) -> frozenset[str]:
+        space = frozenset(R if v in self.reduction_vars else X for v in index.variables())
+        for number in index.indirect_ops():
+            space |= self.ops[number].loops
+        return space
+
+    def _emit(
+        self,
+        name: str,
+        args: tuple[LoopIROp, ...],
+        dtype: torch.dtype,
+        *,
+        value: Any = None,
+        index: IndexExpr | None = None,
+        buffer: str = "",
+        mask: LoopIROp | None = None,
+        space: frozenset[str] | None = None,
+    ) -> LoopIROp:
+        value_key = (type(value), value, math.copysign(1, value) if isinstance(value, float) else 0)
+        if isinstance(value, float) and value != value:
+            value_key = (float, "nan", 0)
+        key = (name, tuple(a.number for a in args), dtype, value_key, index, buffer, mask.number if mask else None)
+        found = self._cse.get(key)
+        if found is None:
+            if space is None:
+                space = frozenset().union(*(a.loops for a in args))
+                if index is not None:
+                    space |= self._space(index)
+                if mask is not None:
+                    space |= mask.loops
+            found = LoopIROp(len(self.ops), name, args, dtype, space, value, index, buffer, mask)
+            self.ops.append(found)
+            self._cse[key] = found
+        for origin in self._node_ids:
+            if origin not in found.node_ids:
+                found.node_ids.append(origin)
+        return found
+
+    def constant(self, value: Any, dtype: torch.dtype) -> LoopIROp:
+        """A constant of a computing dtype, or a number that follows from sizes."""
+        if isinstance(value, sympy.Expr) and not value.is_number:
+            return self.size(as_size(value), dtype) if value.is_integer else self.number(value, dtype)
+        dtype = compute_dtype(dtype)
+        converted: Any = bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
+        return self._emit("constant", (), dtype, value=converted, space=LOOP_INVARIANT)
+
+    def number(self, value: sympy.Expr, dtype: torch.dtype) -> LoopIROp:
+        """A fraction that follows from sizes or is given: whoever launches the kernel computes it, as Python does.
+
+        Raises:
+            TypeError: values of the type are whole.
+        """
+        if not dtype.is_floating_point:
+            raise TypeError(f"{value} need not be whole, and {dtype} is")
+        return self._emit("number", (), compute_dtype(dtype), value=value, space=LOOP_INVARIANT)
+
+    def size(self, value: Size, dtype: torch.dtype) -> LoopIROp:
+        """A size as a number, symbolic or not."""
+        if isinstance(value, int):
+            return self.constant(value, dtype)
+        if dtype == torch.int64:  # sizes are whole numbers of any width: they take on their partner's
+            return self._emit("index", (), dtype, index=IndexExpr({}, value))
+        return self.cast(self.index_value(IndexExpr({}, value)), dtype)
+
+    def index_value(self, index: IndexExpr) -> LoopIROp:
+        """The value of an index expression."""
+        if index.is_constant and isinstance(index.const, int):
+            return self.constant(index.const, self.index_dtype)
+        if len(index.terms) == 1 and index.const == 0:
+            ((atom, coefficient),) = index.terms.items()
+            if isinstance(atom, IndirectIndex) and coefficient == 1:
+                return self.ops[atom.op]
+        return self._emit("index", (), self.index_dtype, index=index)
+
+    def call(self, name: str, *args: LoopIROp, dtype: torch.dtype | None = None) -> LoopIROp:
+        """Apply an operation to operands of one dtype; the result has that dtype unless said otherwise."""
+        return self._emit(name, args, dtype or args[-1].dtype)
+
+    def cast(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
+        """Convert to the computing type of ``dtype``, without rounding to ``dtype`` itself."""
+        held = compute_dtype(dtype)
+        if op.dtype == held:
+            return op
+        if op.name == "constant":
+            return (
+                self.constant(op.value, held)
+                if not (isinstance(op.value, float) and not held.is_floating_point and not math.isfinite(op.value))
+                else self._emit("to", (op,), held, value=held)
+            )
+        return self._emit("to", (op,), held, value=held)
+
+    def round_to_dtype(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
+        """Convert to ``dtype`` exactly as a cast in the program does, rounding to 16 bits where it is that narrow."""
+        if compute_dtype(dtype) == dtype:
+            return self.cast(op, dtype)
+        return self._emit("round", (self.cast(op, torch.float32),), torch.float32, value=dtype)
+
+    def bitcast(self, op: LoopIROp, own: torch.dtype, dtype: torch.dtype) -> LoopIROp:
+        """The bits of a value of dtype ``own`` read as ``dtype``, which has as many."""
+        return self._emit("bitcast", (op,), compute_dtype(dtype), value=(own, dtype))
+
+    def where(self, condition: LoopIROp, then: LoopIROp, otherwise: LoopIROp) -> LoopIROp:
+        """Choose between two values of one dtype."""
+        if condition.name == "constant":
+            return then if condition.value else otherwise
+        return self.call("where", condition, then, otherwise, dtype=then.dtype)
+
+    def index_lt(self, index: IndexExpr, limit: Size) -> LoopIROp:
+        """Whether an index is less than a size."""
+        return self.call("lt", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
+
+    def index_ge(self, index: IndexExpr, limit: Size) -> LoopIROp:
+        """Whether an index is at least a size."""
+        return self.call("ge", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
+
+    def logical_and(self, a: LoopIROp, b: LoopIROp) -> LoopIROp:
+        """Logical and."""
+        return self.call("and", a, b, dtype=torch.bool)
+
+    def masked(self, condition: LoopIROp, then: Callable[[], LoopIROp], otherwise: LoopIROp) -> LoopIROp:
+        """``then()`` where the condition holds, reading memory only there."""
+        if condition.name == "constant":
+            return then() if condition.value else otherwise
+        self._masks.append(condition)
+        try:
+            value = then()
+        finally:
+            self._masks.pop()
+        return self.where(condition, value, otherwise)
+
+    def indirect_index(self, value: LoopIROp, size: Size, *, wraps: bool = True, is_checked: bool = True) -> IndexExpr:
+        """A value as an index into a dimension, with a check that it is in bounds; where it ``wraps``, negative values count from the end."""
+        inner = value.args[0] if value.name == "to" else value
+        if inner.name == "index" and inner.index is not None and is_nonnegative_index(inner.index):
+            return inner.index
+        value = self.cast(value, torch.int64)
+        if wraps:
+            is_negative = self.call("lt", value, self.constant(0, torch.int64), dtype=torch.bool)
+            wrapped = self.where(is_negative, self.call("add", value, self.size(size, torch.int64)), value)
+            if not wrapped.label:
+                wrapped.label = f"{value.label or 'picked'}_at"
+            value = wrapped
+        if is_checked:
+            mask = self._mask()
+            space = value.loops | (mask.loops if mask is not None else LOOP_INVARIANT)
+            limit = IndexExpr({}, size)
+            self._emit("check", (value,), torch.bool, value=self._user_line, index=limit, mask=mask, space=space)
+        return IndexExpr({IndirectIndex(value.number, size): 1})
+
+    def _mask(self) -> LoopIROp | None:
+        mask: LoopIROp | None = None
+        for condition in self._masks:
+            mask = condition if mask is None else self.logical_and(mask, condition)
+        return mask
+
+    def load(self, source: TensorDef, index: Coordinates) -> LoopIROp:
+        """One element of a tensor, in its computing type."""
+        if source in self.fused:
+            return self._inlined(source, index)
+        self.memory_reads.append(MemoryRead(source, index, bool(self._masks)))
+        self.read_tensors[source.name] = source
+        position, mask = flatten(index, source.stride), self._mask()
+        is_narrower = mask is not None and bool(mask.loops - self._space(position))
+        if is_narrower and all(is_below(i, n) for i, n in zip(index, source.shape, strict=True)):
+            mask = None  # what belongs to a whole row is there wherever in the row the mask looks
+        read = self._emit("load", (), source.dtype, index=position, buffer=source.name, mask=mask)
+        if not read.label:
+            read.label = source.label or source.name
+        return (
+            self._emit("to", (read,), torch.float32, value=torch.float32)
+            if compute_dtype(source.dtype) != source.dtype
+            else read
+        )
+
+    def _inlined(self, source: TensorDef, index: Coordinates) -> LoopIROp:
+        mask = self._mask() if source.kind == "pointwise" else None
+        key = (source, index, mask.number if mask else None)
+        found = self._inlined_values.get(key)
+        if found is None:
+            masks = self._masks
+            if source.kind != "pointwise":  # read at the loop's own position, which always exists
+                self._masks = []
+            found = self._inlined_values[key] = self.inline_body(source, index)
+            self._masks = masks
+        return found
+
+    def inline_body(self, source: TensorDef, index: Coordinates) -> LoopIROp:
+        """The body of one Def at an index."""
+        outer, self._node_ids = self._node_ids, source.node_ids
+        place, self._user_line = self._user_line, source.user_line or self._user_line
+        value: LoopIROp
+        try:
+            if source.kind == "reduction":
+                value = source.body(self, index, unflatten(self.reduction_index, source.ranges))
+                value = self._fold_one_hot_sum(source, value) or self._emit(
+                    "reduce", (value,), value.dtype, value=source.reduction, space=value.loops - {R}
+                )
+            elif source.kind == "scan":
+                value = source.body(self, index)
+                value = self._emit("scan", (value,), value.dtype, value=source.reduction, space=value.loops | {R})
+            else:
+                value = source.body(self, index)
+        finally:
+            self._node_ids, self._user_line = outer, place
+        if not value.label and value.name not in ("constant", "load", *WRITE_OPS):
+            value.label = source.label or source.name
+        return value
+
+    def _fold_one_hot_sum(self, source: TensorDef, value: LoopIROp) -> LoopIROp | None:
+        """A sum over ``where(position == wanted, x, 0)`` is ``x``, if ``wanted`` is a position at all; None for other reductions."""
+        if source.reduction != "sum" or value.name != "where" or len(source.ranges) != 1:
+            return None
+        test, x, rest = value.args
+        if test.name != "eq" or R in x.loops or rest.name != "constant" or rest.value != 0:
+            return None
+        place, wanted = test.args
+        walked = place.args[0] if place.name == "to" else place
+        if walked.name != "index" or walked.index != self.reduction_index or R in wanted.loops:
+            return None
+        is_position = self.logical_and(
+            self.call("ge", wanted, self.constant(0, wanted.dtype), dtype=torch.bool),
+            self.call("lt", wanted, self.size(source.ranges[0], wanted.dtype), dtype=torch.bool),
+        )
+        return self.where(is_position, x, rest)
+
+    def scatter(
+        self, target: TensorDef, walked: Coordinates, place: Coordinates, value: LoopIROp, *, is_added: bool
+    ) -> LoopIROp:
+        """Write ``value`` to an element of a tensor, or add it there, once for each position ``walked``; places outside are left out."""
+        inside: LoopIROp | None = None
+        for i, size in zip(place, target.shape, strict=True):
+            if i.indirect_ops():
+                for test in (self.index_ge(i, 0), self.index_lt(i, size)):
+                    inside = test if inside is None else self.logical_and(inside, test)
+        position = flatten(place, target.stride)
+        space = self._space(position) | value.loops | frozenset().union(*(self._space(i) for i in walked))
+        name = "atomic_add" if is_added else "store"
+        written = self._emit(name, (value,), target.dtype, index=position, buffer=target.name, mask=inside, space=space)
+        written.label = target.label or target.name
+        return written
+
+    def store(self, target: TensorDef, index: Coordinates, value: LoopIROp) -> LoopIROp:
+        """Write one element of a tensor, rounded to its dtype."""
+        self._node_ids = target.node_ids
+        position = flatten(index, target.stride)
+        written = self._emit(
+            "store",
+            (value,),
+            target.dtype,
+            index=position,
+            buffer=target.name,
+            space=self._space(position) | value.loops,
+        )
+        written.label = target.label or target.name
+        return written

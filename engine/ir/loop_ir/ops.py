@@ -1,0 +1,119 @@
+"""One loop-IR op, its cost, loop spaces and computing dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.index_expr import (
+    IndexExpr,
+    index_text,
+)
+
+X = "x"
+
+
+R = "r"
+
+
+VARIES_WITH_X = frozenset((X,))
+
+
+VARIES_WITH_XR = frozenset((X, R))
+
+
+LOOP_INVARIANT: frozenset[str] = frozenset()
+
+
+OP_COSTS = {
+    "exp": 8,
+    "exp2": 6,
+    "log": 8,
+    "log2": 8,
+    "log1p": 14,
+    "expm1": 14,
+    "sin": 20,
+    "cos": 20,
+    "tanh": 14,
+    "erf": 20,
+    "sqrt": 4,
+    "rsqrt": 4,
+    "div": 4,
+    "pow": 30,
+    "fmod": 12,
+    "floordiv": 8,
+    "rem": 12,
+    "sigmoid": 12,
+    "reduce": 2,
+    "scan": 10,
+    "common_divisor": 400,
+    "hurwitz": 400,
+    "bessel_k_near": 100,
+    "bessel_k_far": 1500,
+    "airy_near": 400,
+    "lower_gamma": 1000,
+    "upper_gamma": 2000,
+    "chebyshev": 100,
+    "hermite": 100,
+    "legendre": 100,
+    "laguerre": 100,
+    "rand": 60,
+    "randint": 60,
+}
+
+
+FREE_OPS = frozenset(("constant", "number", "index", "load", "store", "to", "bitcast", "check"))
+
+
+WRITE_OPS = frozenset(("store", "atomic_add"))
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which values of a dtype are held while computing."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+@dataclass(eq=False)
+class LoopIROp:
+    """One operation. ``space`` says along which loops its value varies; ``dtype`` is the type that it is held in.
+
+    ``value`` is a constant, a reduction's kind, a cast's target, or whose line a check is for; ``index`` the memory position (load, store),
+    the value (index), or what the operand must be below (check).
+    """
+
+    number: int
+    name: str
+    args: tuple[LoopIROp, ...]
+    dtype: torch.dtype
+    loops: frozenset[str]
+    value: Any = None
+    index: IndexExpr | None = None
+    buffer: str = ""
+    mask: LoopIROp | None = None
+    node_ids: list[str] = field(default_factory=list)
+    label: str = ""
+
+    def __str__(self) -> str:
+        return self.to_text({})
+
+    def to_text(self, buffers: Mapping[str, str]) -> str:
+        """The operation as a line, buffers by other names where given."""
+        parts = [f"%{a.number}" for a in self.args]
+        if self.value is not None:
+            told = self.value if isinstance(self.value, tuple) else (self.value,)
+            parts += [str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else repr(v) for v in told]
+        if self.index is not None:
+            where = index_text(self.index, lambda number: f"%{number}")
+            parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)
+        masked = f" if %{self.mask.number}" if self.mask is not None else ""
+        kind = str(self.dtype).removeprefix("torch.")
+        head = "" if self.name in WRITE_OPS or self.name == "check" else f"%{self.number}: {kind} = "
+        return f"{head}{self.name}({', '.join(parts)}){masked}"
+
+    @property
+    def cost(self) -> int:
+        """Rough arithmetic cost of one evaluation."""
+        return 0 if self.name in FREE_OPS else OP_COSTS.get(self.name, 1)

@@ -1,0 +1,181 @@
+"""Sources that read an attribute, a member, a type or a cell."""
+
+from __future__ import annotations
+
+import keyword
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from engine.ir.sources.base import MISSING, ConstName, Source
+from engine.ir.sources.roots import cell_contents_or_missing
+
+
+@dataclass(frozen=True)
+class AttrSource(Source):
+    """An attribute, read by plain attribute access: only for reads that run no code of the user's."""
+
+    base: Source
+    attribute: str
+
+    @property
+    def expr(self) -> str:
+        if not is_attribute_name(self.attribute):
+            return f"getattr({self.base.expr}, {self.attribute!r})"
+        return f"{self.base.expr}.{self.attribute}"
+
+    def code(self, base: str, const: ConstName) -> str:
+        if not is_attribute_name(self.attribute):
+            return f"{const(getattr, 'getattr')}({base}, {self.attribute!r})"
+        return f"{base}.{self.attribute}"
+
+    def read(self, base: Any) -> Any:
+        return getattr(base, self.attribute)
+
+
+def is_attribute_name(text: str) -> bool:
+    """Whether an attribute can be written after a dot; ``setattr`` and ``__dict__`` take any text."""
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+@dataclass(frozen=True)
+class ModuleMemberSource(Source):
+    """A parameter, buffer or submodule, read from its table so that ``nn.Module.__getattr__`` need not run.
+
+    ``table`` is "_parameters", "_buffers" or "_modules".
+    """
+
+    base: Source
+    table: str
+    member_name: str
+
+    @property
+    def expr(self) -> str:
+        return (
+            f"{self.base.expr}.{self.member_name}"
+            if self.member_name.isidentifier()
+            else f"{self.base.expr}[{self.member_name}]"
+        )
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.{self.table}[{self.member_name!r}]"
+
+    def read(self, base: Any) -> Any:
+        return getattr(base, self.table)[self.member_name]
+
+
+@dataclass(frozen=True)
+class CellContentsSource(Source):
+    """What the ``index``-th closure cell of a function value holds."""
+
+    base: Source
+    index: int
+    variable_name: str
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__closure__[{self.index}].cell_contents"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.__closure__[{self.index}].cell_contents"
+
+    def read(self, base: Any) -> Any:
+        return base.__closure__[self.index].cell_contents
+
+
+@dataclass(frozen=True)
+class TypeSource(Source):
+    """The class of a value."""
+
+    base: Source
+
+    @property
+    def expr(self) -> str:
+        return f"type({self.base.expr})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(type, 'type')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return type(base)
+
+
+@dataclass(frozen=True)
+class InstanceDictGetSource(Source):
+    """An entry of an object's own ``__dict__``, or ``MISSING``: an instance attribute may come to hide the class's."""
+
+    base: Source
+    attribute: str
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__dict__.get({self.attribute!r})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.__dict__.get({self.attribute!r}, {const(MISSING, 'MISSING')})"
+
+    def read(self, base: Any) -> Any:
+        return base.__dict__.get(self.attribute, MISSING)
+
+
+@dataclass(frozen=True)
+class OptionalCellContentsSource(Source):
+    """What the ``index``-th closure cell of a function value holds, or ``MISSING``."""
+
+    base: Source
+    index: int
+    variable_name: str
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__closure__[{self.index}]"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(cell_contents_or_missing, 'contents')}({base}.__closure__[{self.index}])"
+
+    def read(self, base: Any) -> Any:
+        return cell_contents_or_missing(base.__closure__[self.index])
+
+
+@dataclass(frozen=True)
+class ModuleHooksSource(Source):
+    """A module's first table of hooks that is not empty, else an empty one: its length says whether calling the module runs hooks."""
+
+    base: Source
+
+    TABLES: ClassVar[tuple[str, ...]] = (
+        "_forward_pre_hooks",
+        "_forward_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+    )
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.<hooks>"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return "(" + " or ".join(f"{base}.{table}" for table in self.TABLES) + ")"
+
+    def read(self, base: Any) -> Any:
+        found: Any = {}
+        for table in self.TABLES:
+            found = found or getattr(base, table)
+        return found
+
+
+@dataclass(frozen=True)
+class MethodResultSource(Source):
+    """What a method that takes nothing tells: ``storage_offset()`` of a tensor, ``__subclasses__()`` of a class."""
+
+    base: Source
+    method: str
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.{self.method}()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.{self.method}()"
+
+    def read(self, base: Any) -> Any:
+        return getattr(base, self.method)()

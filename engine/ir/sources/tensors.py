@@ -1,0 +1,73 @@
+"""Sources of strides, scalars in tensors and tensors over numpy arrays."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from engine.ir.sources.base import ConstName, Source
+
+
+@dataclass(frozen=True)
+class StrideSource(Source):
+    """The stride of one dimension of a tensor, an int."""
+
+    base: Source
+    dimension: int
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.stride({self.dimension})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{base}.stride({self.dimension})"
+
+    def read(self, base: Any) -> Any:
+        return base.stride(self.dimension)
+
+
+def tensor_from_array(array: Any) -> Any:
+    """A tensor over the memory of a numpy array; None where there can be none (strings, objects, negative strides)."""
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an array that is not writable: the graph does not write to it
+            return torch.from_numpy(array)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+@dataclass(frozen=True)
+class NumpyTensorSource(Source):
+    """The tensor over the memory of a numpy array."""
+
+    base: Source
+
+    @property
+    def expr(self) -> str:
+        return f"from_numpy({self.base.expr})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(tensor_from_array, 'tensor_of_array')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return tensor_from_array(base)
+
+
+@dataclass(frozen=True)
+class TensorItemSource(Source):
+    """The one integer, or truth as 0 or 1, that a tensor in main memory holds."""
+
+    base: Source
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.item()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(int, 'int')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return int(base)

@@ -1,0 +1,59 @@
+"""Lead from a dispatcher, compiled module or torch.compile wrapper to the original."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import MutableMapping
+from typing import Any
+
+DISPATCHER_ORIGINALS: MutableMapping[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
+"""Dispatcher -> the function it dispatches, for every dispatcher alive."""
+
+
+ORIGINAL_MODULE_ATTR = "_engine_original"
+"""Attribute of a compiled module: the module it was made from, with which it shares its ``__dict__``."""
+
+
+_TORCH_COMPILE_ATTR = "_torchdynamo_orig_callable"
+
+
+_CONTEXT_WRAPPER_QUALNAME = "wrap_dunder_call_ctx_manager.<locals>.inner"
+"""What torch makes of a function that one of its settings decorates, such as ``torch._dynamo.dont_skip_tracing``."""
+
+
+def is_error_on_graph_break_context(obj: Any) -> bool:
+    """Whether it is what ``torch._dynamo.error_on_graph_break`` makes: it means something to us too."""
+    cls = type(obj)
+    return (cls.__module__, cls.__name__) == ("torch._dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager")
+
+
+def unwrap_torch_compile(obj: Any) -> Any:
+    """What ``torch.compile`` made a function or a module from; None for all else, also for what ``torch.compiler.disable`` wrapped."""
+    if type(obj) is types.FunctionType:
+        found = obj.__dict__
+        if obj.__qualname__ == _CONTEXT_WRAPPER_QUALNAME and obj.__closure__ is not None:
+            inside = dict(zip(obj.__code__.co_freevars, obj.__closure__, strict=True))
+            return (
+                None if is_error_on_graph_break_context(inside["self"].cell_contents) else inside["func"].cell_contents
+            )
+        region = found.get("__marked_compile_region_fn__")
+        return None if found.get("_torchdynamo_disable") else region or found.get(_TORCH_COMPILE_ATTR)
+    if type(obj).__module__ == "torch._dynamo.eval_frame":
+        return vars(obj).get("_modules", {}).get("_orig_mod")
+    return None
+
+
+def unwrap_compiled(obj: Any) -> Any:
+    """What a dispatcher or a compiled module, torch.compile's too, was made from, also behind a bound method; anything else as it is."""
+    behind = unwrap_torch_compile(obj)
+    if behind is not None:
+        return unwrap_compiled(behind)
+    if type(obj) is types.FunctionType:
+        return DISPATCHER_ORIGINALS.get(obj, obj)
+    if type(obj) is types.MethodType:
+        function, owner = unwrap_compiled(obj.__func__), unwrap_compiled(obj.__self__)
+        return obj if function is obj.__func__ and owner is obj.__self__ else types.MethodType(function, owner)
+    if ORIGINAL_MODULE_ATTR in type(obj).__dict__:
+        return getattr(obj, ORIGINAL_MODULE_ATTR)
+    return obj

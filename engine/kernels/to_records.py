@@ -1,0 +1,60 @@
+"""A kernel as it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.records.kernels import KernelRecord, LaunchRecord, TargetRecord, VerifyRecord
+from engine.records.lowering import LoopOp
+
+
+def kernel_record(
+    source: GeneratedKernel,
+    targets: Sequence[TargetRecord] = (),
+    verify: VerifyRecord | None = None,
+    launches: Sequence[GeneratedKernel] = (),
+) -> KernelRecord:
+    """The record of one kernel. Symbolic sizes are told as their expressions.
+
+    ``launches`` are all launches of it, which differ in their buffers and in the nodes behind their operations; none given, there is
+    one: ``source`` itself.
+    """
+    launches = launches or (source,)
+    launch = {a.name: a.buffer if a.kind == "pointer" else str(a.value) for a in source.args}
+    return KernelRecord(
+        id=source.id,
+        name=source.name,
+        text=source.text,
+        line_ops=source.line_ops,
+        ops=_merge_op_origins(launches),
+        grid=f"({', '.join(str(size) for size in source.grid)})",
+        launch_args={**launch, "num_warps": str(source.num_warps), "num_stages": str(source.num_stages)},
+        bytes_moved=source.bytes_moved,
+        flops=source.flops,
+        fused_nodes=tuple(dict.fromkeys(n for launched in launches for n in launched.nodes)),
+        targets=tuple(targets),
+        verify=verify,
+        launches=tuple(
+            LaunchRecord({a.name: a.buffer for a in launched.args if a.kind == "pointer"}, launched.nodes)
+            for launched in launches
+        ),
+    )
+
+
+def kernel_records(launched: Iterable[GeneratedKernel]) -> tuple[KernelRecord, ...]:
+    """A record for each distinct kernel among launches, in the order of first launches."""
+    by_id: dict[str, list[GeneratedKernel]] = {}
+    for source in launched:
+        by_id.setdefault(source.id, []).append(source)
+    return tuple(kernel_record(launches[0], launches=launches) for launches in by_id.values())
+
+
+def _merge_op_origins(launches: Sequence[GeneratedKernel]) -> tuple[LoopOp, ...]:
+    """The operations, each with the nodes behind it in any launch."""
+    if len(launches) == 1:
+        return launches[0].ops
+    return tuple(
+        LoopOp(same[0].id, same[0].text, tuple(dict.fromkeys(o for op in same for o in op.origins)))
+        for same in zip(*(launched.ops for launched in launches), strict=True)
+    )

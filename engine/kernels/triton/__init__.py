@@ -1,0 +1,1 @@
+"""Print loop IR as Triton source."""

@@ -1,0 +1,391 @@
+"""Prints attention: scores stay in a block, a row's largest one and the sum of its weights are kept up as keys go by.
+
+Forward and backward follow FlashAttention-2 (Dao, 2023): the backward makes the weights again from each row's logarithm of the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.ir.kernels.attention_kernel import (
+    DELTA_KERNEL,
+    FORWARD_KERNEL,
+    GRAD_KEY_VALUE_KERNEL,
+    GRAD_QUERY_KERNEL,
+    AttentionKernel,
+    AttentionLaunch,
+    AttentionOperand,
+)
+from engine.ir.kernels.compile_triton import KernelConfig
+from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
+from engine.kernels.triton.op_codegen import SIGNATURE_DTYPES
+from engine.records.lowering import LoopOp
+
+LOG2E = 1 / math.log(2)
+OP_TEXTS = (
+    "query = load(query)", "key = load(key)", "value = load(value)", "scores = dot(query, key) * scale", "scores = masked(scores)",
+    "weights = softmax(scores)", "out = dot(weights, value)", "logsumexp = log(sum(exp(scores)))", "sums = sum(grad * out)",
+    "grad_weights = dot(grad, value)", "grad_scores = weights * (grad_weights - sums)", "grad_value = dot(weights, grad)",
+    "grad_key = dot(grad_scores, query) * scale", "grad_query = dot(grad_scores, key) * scale",
+    "grad_mask = grad_scores",
+)  # fmt: skip
+(
+    QUERY,
+    KEY,
+    VALUE,
+    SCORES,
+    MASKED,
+    WEIGHTS,
+    OUT,
+    LOGSUMEXP,
+    DELTA,
+    GRAD_WEIGHTS,
+    GRAD_SCORES,
+    GRAD_VALUE,
+    GRAD_KEY,
+    GRAD_QUERY,
+    GRAD_MASK,
+) = range(15)
+KERNEL_NAMES = {
+    FORWARD_KERNEL: "attention",
+    DELTA_KERNEL: "attention_sums",
+    GRAD_KEY_VALUE_KERNEL: "attention_keys_backward",
+    GRAD_QUERY_KERNEL: "attention_queries_backward",
+}
+
+
+@dataclass
+class _SourceLines:
+    lines: list[str] = field(default_factory=list)
+    ops: list[tuple[int, ...]] = field(default_factory=list)
+    indent: int = 1
+
+    def add(self, text: str, *ops: int) -> None:
+        self.lines.append("    " * self.indent + text)
+        self.ops.append(ops)
+
+
+def attention_source(attention: AttentionLaunch) -> GeneratedKernel:
+    """The kernel's Triton module."""
+    kernel, text = attention.kernel, _SourceLines()
+    printer = _AttentionPrinter(kernel, text)
+    printer.print_kernel()
+    name, prefix, nodes = KERNEL_NAMES[kernel.kind], attention.prefix, attention.nodes
+    ordered = sorted(kernel.tensors, key=lambda t: t.is_written)
+    args = [
+        KernelArg(
+            f"{t.role}_ptr", "pointer", f"*{SIGNATURE_DTYPES[t.dtype]}", attention.buffers[t.role], None, t.is_written
+        )
+        for t in ordered
+    ]
+    args += [KernelArg(n, "constexpr", "constexpr", value=v) for n, v in printer.block_sizes.items()]
+    parameters = ", ".join(f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args)
+    head = ["import triton", "import triton.language as tl", "", "", "@triton.jit", f"def {name}({parameters}):"]
+    used = sorted({n for ops in text.ops for n in ops})
+    blocks = kernel.blocks
+    return GeneratedKernel(
+        id=attention.id,
+        name=name,
+        text="\n".join(head + text.lines) + "\n",
+        args=tuple(args),
+        grid=printer.grid(),
+        line_ops=((),) * len(head) + tuple(tuple(f"{prefix}:{n}" for n in ops) for ops in text.ops),
+        ops=tuple(LoopOp(f"{prefix}:{n}", OP_TEXTS[n], nodes) for n in used),
+        nodes=nodes,
+        num_warps=blocks.num_warps,
+        num_stages=blocks.num_stages,
+        bytes_moved=_bytes(kernel),
+        flops=_flops(kernel),
+        fallback_configs=printer.smaller_configurations(),
+    )
+
+
+class _AttentionPrinter:
+    def __init__(self, kernel: AttentionKernel, text: _SourceLines) -> None:
+        self.kernel, self.text, self.add = kernel, text, text.add
+        k = kernel
+        self.block_sizes = {
+            "ROWS": k.blocks.query_block,
+            "COLS": k.blocks.key_block,
+            "WIDTH": _block_side(k.head_dim),
+            "VALUES": _block_side(k.value_dim),
+        }
+        if k.kind == DELTA_KERNEL:
+            self.block_sizes = {"ROWS": k.blocks.query_block, "VALUES": _block_side(k.value_dim)}
+        self.precision_arg = f', input_precision="{k.precision}"' if k.precision else ""
+
+    def grid(self) -> tuple[Size, ...]:
+        k = self.kernel
+        if k.kind == GRAD_KEY_VALUE_KERNEL:
+            return (-(-k.key_len // k.blocks.key_block), k.batch * k.kv_heads)
+        return (-(-k.query_len // k.blocks.query_block), k.batch * k.heads)
+
+    def smaller_configurations(self) -> tuple[KernelConfig, ...]:
+        """Fewer keys at a time (queries, where those are gone through), and then fewer on the way."""
+        k = self.kernel
+        through = "ROWS" if k.kind == GRAD_KEY_VALUE_KERNEL else "COLS"
+        if k.kind == DELTA_KERNEL:
+            return ()
+        size, sizes = self.block_sizes[through], [self.block_sizes[through]]
+        while size > 16:
+            size //= 2
+            sizes.append(size)
+        planned = self.block_sizes[through], k.blocks.num_stages
+        cuts = [(n, stages) for n in sizes for stages in (2, 1) if (n, stages) != planned]
+        return tuple(KernelConfig(((through, n),), k.blocks.num_warps, stages) for n, stages in cuts)
+
+    def print_kernel(self) -> None:
+        writers: dict[str, Callable[[], None]] = {
+            FORWARD_KERNEL: self._print_forward,
+            DELTA_KERNEL: self._print_delta,
+            GRAD_KEY_VALUE_KERNEL: self._print_key_value_backward,
+            GRAD_QUERY_KERNEL: self._print_query_backward,
+        }
+        writers[self.kernel.kind]()
+
+    # Pieces.
+
+    def _pointer_text(self, role: str, row: str, col: str) -> str:
+        """The pointer of a block of a tensor; ``row`` and ``col`` are index texts with their dimensions."""
+        t = self._operand(role)
+        is_key = role in ("key", "value", "grad_key", "grad_value")
+        parts = [f"{role}_ptr"]
+        if t.offset:
+            parts.append(str(t.offset))
+        terms = [("batch", t.stride[0]), ("key_head" if is_key else "head", t.stride[1]), (row, t.stride[2])]
+        if len(t.stride) > 3:
+            terms.append((col, t.stride[3]))
+        parts += [n if s == 1 else f"{n} * {s}" for n, s in terms if s]
+        return " + ".join(parts)
+
+    def _operand(self, role: str) -> AttentionOperand:
+        found = self.kernel.operand(role)
+        assert found is not None
+        return found
+
+    def _bounds_tests(self, *tests: tuple[str, int, int]) -> list[str]:
+        """Tests that are not known: index text, size, and what the blocks reach."""
+        return [f"({text} < {size})" for text, size, block in tests if size % block]
+
+    def _print_block_load(
+        self, name: str, role: str, row: tuple[str, int, str], col: tuple[str, int, str], op: int
+    ) -> None:
+        """Load a block: (index, size, block's name) both ways; zero beyond the tensor."""
+        tests = self._bounds_tests(*((text, size, self.block_sizes[block]) for text, size, block in (row, col)))
+        mask = f", mask={' & '.join(tests)}, other=0" if tests else ""
+        self.add(f"{name} = tl.load({self._pointer_text(role, row[0], col[0])}{mask})", op)
+
+    def _print_block_store(
+        self, role: str, value: str, row: tuple[str, int, str], col: tuple[str, int, str], op: int
+    ) -> None:
+        tests = self._bounds_tests(*((text, size, self.block_sizes[block]) for text, size, block in (row, col)))
+        mask = f", mask={' & '.join(tests)}" if tests else ""
+        self.add(f"tl.store({self._pointer_text(role, row[0], col[0])}, {value}{mask})", op)
+
+    def _print_head_indices(self) -> None:
+        k = self.kernel
+        wide = ".to(tl.int64)" if k.uses_int64_index else ""
+        self.add(f"batch = tl.program_id(1){wide} // {k.kv_heads if k.kind == GRAD_KEY_VALUE_KERNEL else k.heads}")
+        if k.kind == GRAD_KEY_VALUE_KERNEL:
+            self.add(f"key_head = tl.program_id(1){wide} % {k.kv_heads}")
+            return
+        self.add(f"head = tl.program_id(1){wide} % {k.heads}")
+        if k.kind != DELTA_KERNEL:
+            shared = k.heads // k.kv_heads
+            self.add("key_head = head" if shared == 1 else f"key_head = head // {shared}")
+
+    def _print_row_load(self, op: int, name: str, role: str, beyond: str) -> None:
+        """One number a row: the logarithm of its sum, or its sum of results times gradients."""
+        tests = self._bounds_tests(("row", self.kernel.query_len, self.block_sizes["ROWS"]))
+        mask = f", mask={tests[0]}, other={beyond}" if tests else ""
+        self.add(f"{name} = tl.load({self._pointer_text(role, 'row', '')}{mask})", op)
+
+    def _print_row_store(self, op: int, role: str, value: str) -> None:
+        tests = self._bounds_tests(("row", self.kernel.query_len, self.block_sizes["ROWS"]))
+        mask = f", mask={tests[0]}" if tests else ""
+        self.add(f"tl.store({self._pointer_text(role, 'row', '')}, {value}{mask})", op)
+
+    def _print_scores(self) -> None:
+        """Scores in powers of two, those that do not count minus infinity."""
+        k = self.kernel
+        factor = k.scale * LOG2E
+        self.add(f"scores = tl.dot(query, key{self.precision_arg}) * {factor!r}", SCORES)
+        mask = k.operand("mask")
+        tests = self._bounds_tests(("col[None, :]", k.key_len, self.block_sizes["COLS"]))
+        if mask is not None:
+            rows, cols = ("row[:, None]", k.query_len, "ROWS"), ("col[None, :]", k.key_len, "COLS")
+            self._print_block_load("mask", "mask", rows, cols, MASKED)
+            if mask.dtype == torch.bool:
+                tests.append("mask")
+            else:
+                self.add(f"scores += mask.to(tl.float32) * {LOG2E!r}", MASKED)
+        if k.is_causal:
+            tests.append("(col[None, :] <= row[:, None])")
+        if tests:
+            self.add(f'scores = tl.where({" & ".join(tests)}, scores, float("-inf"))', MASKED)
+
+    # Kernels.
+
+    def _print_forward(self) -> None:
+        k = self.kernel
+        self._print_head_indices()
+        self.add("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)")
+        self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
+        rows, width = ("row[:, None]", k.query_len, "ROWS"), ("width[None, :]", k.head_dim, "WIDTH")
+        values = ("values[None, :]", k.value_dim, "VALUES")
+        self._print_block_load("query", "query", rows, width, QUERY)
+        self.add('largest = tl.full((ROWS,), float("-inf"), tl.float32)', WEIGHTS)
+        self.add("total = tl.zeros((ROWS,), tl.float32)", WEIGHTS)
+        self.add("out = tl.zeros((ROWS, VALUES), tl.float32)", OUT)
+        self.add(f"for start in range(0, {self._key_limit()}, COLS):")
+        self.text.indent = 2
+        self.add("col = start + tl.arange(0, COLS)")
+        self._print_block_load(
+            "key", "key", ("col[None, :]", k.key_len, "COLS"), ("width[:, None]", k.head_dim, "WIDTH"), KEY
+        )
+        self._print_scores()
+        self.add("raised = tl.maximum(largest, tl.max(scores, 1))", WEIGHTS)
+        self.add('base = tl.where(raised == float("-inf"), 0.0, raised)', WEIGHTS)
+        self.add("weights = tl.exp2(scores - base[:, None])", WEIGHTS)
+        self.add("kept = tl.exp2(largest - base)", WEIGHTS)
+        self.add("total = total * kept + tl.sum(weights, 1)", WEIGHTS)
+        self._print_block_load("value", "value", ("col[:, None]", k.key_len, "COLS"), values, VALUE)
+        self.add(f"out = tl.dot(weights.to(value.dtype), value, out * kept[:, None]{self.precision_arg})", OUT)
+        self.add("largest = raised", WEIGHTS)
+        self.text.indent = 1
+        self.add("# A row that may look at nothing gives zeros.")
+        self.add("out = out / tl.where(total == 0.0, 1.0, total)[:, None]", OUT)
+        self._print_block_store("out", "out", rows, values, OUT)
+        if k.operand("logsumexp") is not None:
+            self._print_row_store(LOGSUMEXP, "logsumexp", f"(largest + tl.log2(total)) * {math.log(2)!r}")
+
+    def _key_limit(self) -> str:
+        k = self.kernel
+        return f"tl.minimum({k.key_len}, (tl.program_id(0) + 1) * ROWS)" if k.is_causal else str(k.key_len)
+
+    def _print_delta(self) -> None:
+        k = self.kernel
+        self._print_head_indices()
+        self.add("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)")
+        self.add("values = tl.arange(0, VALUES)")
+        rows, values = ("row[:, None]", k.query_len, "ROWS"), ("values[None, :]", k.value_dim, "VALUES")
+        self._print_block_load("out", "out", rows, values, DELTA)
+        self._print_block_load("grad", "grad", rows, values, DELTA)
+        self.add("sums = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)", DELTA)
+        self._print_row_store(DELTA, "sums", "sums")
+
+    def _print_recomputed_weights(self) -> None:
+        """The weights and the gradients of scores, for the block at hand."""
+        self._print_scores()
+        self.add("weights = tl.exp2(scores - logarithm[:, None])", WEIGHTS)
+        self.add(f"grad_weights = tl.dot(grad, tl.trans(value){self.precision_arg})", GRAD_WEIGHTS)
+        self.add("grad_scores = (weights * (grad_weights - sums[:, None])).to(query.dtype)", GRAD_SCORES)
+
+    def _print_row_loads(self) -> None:
+        """Gradient, logarithm and sum of a block of rows. Beyond the last row, and where nothing counts, weights become zero."""
+        k = self.kernel
+        rows = ("row[:, None]", k.query_len, "ROWS")
+        self._print_block_load("query", "query", rows, ("width[None, :]", k.head_dim, "WIDTH"), QUERY)
+        self._print_block_load("grad", "grad", rows, ("values[None, :]", k.value_dim, "VALUES"), GRAD_WEIGHTS)
+        self._print_row_load(LOGSUMEXP, "logarithm", "logsumexp", 'float("inf")')
+        counted = 'tl.where(logarithm == float("-inf"), float("inf"), logarithm)'
+        self.add(f"logarithm = {counted} * {LOG2E!r}", LOGSUMEXP)
+        self._print_row_load(DELTA, "sums", "sums", "0.0")
+
+    def _print_key_value_backward(self) -> None:
+        k = self.kernel
+        self._print_head_indices()
+        self.add("col = tl.program_id(0) * COLS + tl.arange(0, COLS)")
+        self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
+        cols, width = ("col[:, None]", k.key_len, "COLS"), ("width[None, :]", k.head_dim, "WIDTH")
+        values = ("values[None, :]", k.value_dim, "VALUES")
+        self._print_block_load(
+            "key", "key", ("col[None, :]", k.key_len, "COLS"), ("width[:, None]", k.head_dim, "WIDTH"), KEY
+        )
+        self._print_block_load("value", "value", cols, values, VALUE)
+        self.add("grad_key = tl.zeros((COLS, WIDTH), tl.float32)", GRAD_KEY)
+        self.add("grad_value = tl.zeros((COLS, VALUES), tl.float32)", GRAD_VALUE)
+        shared = k.heads // k.kv_heads
+        if shared > 1:
+            self.add(f"for head in range(key_head * {shared}, (key_head + 1) * {shared}):")
+            self.text.indent = 2
+        else:
+            self.add("head = key_head")
+        first = "tl.program_id(0) * COLS // ROWS * ROWS" if k.is_causal else "0"
+        self.add(f"for start in range({first}, {k.query_len}, ROWS):")
+        self.text.indent += 1
+        self.add("row = start + tl.arange(0, ROWS)")
+        self._print_row_loads()
+        self._print_recomputed_weights()
+        self.add(
+            f"grad_value = tl.dot(tl.trans(weights.to(grad.dtype)), grad, grad_value{self.precision_arg})", GRAD_VALUE
+        )
+        self.add(f"grad_key = tl.dot(tl.trans(grad_scores), query, grad_key{self.precision_arg})", GRAD_KEY)
+        self.text.indent = 1
+        self._print_block_store("grad_key", f"grad_key * {k.scale!r}", cols, width, GRAD_KEY)
+        self._print_block_store("grad_value", "grad_value", cols, values, GRAD_VALUE)
+
+    def _print_query_backward(self) -> None:
+        k = self.kernel
+        self._print_head_indices()
+        self.add("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)")
+        self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
+        self._print_row_loads()
+        self.add("grad_query = tl.zeros((ROWS, WIDTH), tl.float32)", GRAD_QUERY)
+        tells_mask = k.operand("grad_mask") is not None  # of every score, also of those that do not count
+        self.add(f"for start in range(0, {k.key_len if tells_mask else self._key_limit()}, COLS):")
+        self.text.indent = 2
+        self.add("col = start + tl.arange(0, COLS)")
+        self._print_block_load(
+            "key", "key", ("col[None, :]", k.key_len, "COLS"), ("width[:, None]", k.head_dim, "WIDTH"), KEY
+        )
+        self._print_block_load(
+            "value", "value", ("col[:, None]", k.key_len, "COLS"), ("values[None, :]", k.value_dim, "VALUES"), VALUE
+        )
+        self._print_recomputed_weights()
+        if tells_mask:
+            rows, cols = ("row[:, None]", k.query_len, "ROWS"), ("col[None, :]", k.key_len, "COLS")
+            self._print_block_store("grad_mask", "grad_scores", rows, cols, GRAD_MASK)
+        self.add(f"grad_query = tl.dot(grad_scores, tl.trans(key), grad_query{self.precision_arg})", GRAD_QUERY)
+        self.text.indent = 1
+        rows, width = ("row[:, None]", k.query_len, "ROWS"), ("width[None, :]", k.head_dim, "WIDTH")
+        self._print_block_store("grad_query", f"grad_query * {k.scale!r}", rows, width, GRAD_QUERY)
+
+
+def _block_side(size: int) -> int:
+    return max(16, 1 << max(size - 1, 0).bit_length())
+
+
+def _flops(k: AttentionKernel) -> int:
+    scores = k.batch * k.heads * k.query_len * k.key_len // (2 if k.is_causal else 1)
+    each = {
+        FORWARD_KERNEL: 2 * (k.head_dim + k.value_dim) + 10,
+        DELTA_KERNEL: 0,
+        GRAD_KEY_VALUE_KERNEL: 2 * (2 * k.head_dim + 2 * k.value_dim) + 10,
+        GRAD_QUERY_KERNEL: 2 * (2 * k.head_dim + k.value_dim) + 10,
+    }[k.kind]
+    return scores * each + (2 * k.batch * k.heads * k.query_len * k.value_dim if k.kind == DELTA_KERNEL else 0)
+
+
+def _bytes(k: AttentionKernel) -> int:
+    """Bytes of all tensors, each read or written once; a mask that is the same for several heads counts once."""
+    lengths = {"row": k.query_len, "col": k.key_len}
+
+    def count(t: AttentionOperand) -> int:
+        heads = k.kv_heads if t.role in ("key", "value", "grad_key", "grad_value") else k.heads
+        if t.role in ("mask", "grad_mask"):
+            sizes: Sequence[int] = [
+                n for n, s in zip((k.batch, k.heads, k.query_len, k.key_len), t.stride, strict=True) if s
+            ]
+            return math.prod(sizes)
+        length = lengths["col" if heads == k.kv_heads and t.role.endswith(("key", "value")) else "row"]
+        wide = (
+            1 if len(t.stride) == 3 else k.value_dim if t.role in ("value", "out", "grad", "grad_value") else k.head_dim
+        )
+        return k.batch * heads * length * wide
+
+    return sum(count(t) * t.dtype.itemsize for t in k.tensors)

@@ -1,0 +1,155 @@
+"""How each operation of the loop IR reads in Triton, with only what every target and Triton's interpreter have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from engine.kernels.triton.jit_helpers import JIT_HELPERS, LIBDEVICE_HELPERS
+
+TRITON_DTYPES = {
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.int8: "tl.int8",
+    torch.int16: "tl.int16",
+    torch.int32: "tl.int32",
+    torch.int64: "tl.int64",
+    torch.uint8: "tl.uint8",
+    torch.bool: "tl.int1",
+}
+
+
+SIGNATURE_DTYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.bool: "i1",
+}
+
+
+INFIX_OPERATORS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "truncdiv": "//",
+    "rem": "%",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "shr": ">>",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+}
+
+
+TRITON_FUNCTIONS = {
+    **{
+        n: f"tl.{n}"
+        for n in (
+            "exp",
+            "exp2",
+            "log",
+            "log2",
+            "sin",
+            "cos",
+            "erf",
+            "rsqrt",
+            "sigmoid",
+            "abs",
+            "floor",
+            "ceil",
+            "where",
+            "rand",
+            "randint",
+        )
+    },
+    **{
+        n: f"libdevice.{n}"
+        for n in (
+            "tanh",
+            "expm1",
+            "log1p",
+            "trunc",
+            "pow",
+            "atan2",
+            "fmod",
+            "sinh",
+            "cosh",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+        )
+    },
+    **{
+        n: f"libdevice.{n}"
+        for n in ("asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "hypot", "copysign", "nextafter")
+    },
+    "round": "libdevice.nearbyint",
+    "i0": "libdevice.cyl_bessel_i0",
+    "i1": "libdevice.cyl_bessel_i1",
+    **{n: f"libdevice.{n}" for n in ("j0", "j1", "y0", "y1", "erfcx")},
+}
+
+
+NAN_PROPAGATING = ("maximum", "minimum")
+
+
+def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:
+    """A constant; ``typed`` where nothing beside it tells Triton its type."""
+    if isinstance(value, float) and not math.isfinite(value):
+        text = 'float("nan")' if value != value else f'float("{"-" if value < 0 else ""}inf")'
+    else:
+        text = repr(value)
+    is_exact = (
+        not isinstance(value, float)
+        or not math.isfinite(value)
+        or float(torch.tensor(value, dtype=torch.float32, device="cpu")) == value
+    )
+    if typed or (dtype == torch.float64 and not is_exact):
+        return f"tl.full((), {text}, {TRITON_DTYPES[dtype]})"
+    return text
+
+
+def operation_text(name: str, args: Sequence[str], operand: torch.dtype) -> str:
+    """One operation over operands' texts; infix texts come in parentheses-free form, so operands must be closed."""
+    if name in INFIX_OPERATORS:
+        return f"{args[0]} {INFIX_OPERATORS[name]} {args[1]}"
+    if name in JIT_HELPERS:
+        return f"{name}({', '.join(args)})"
+    if name == "neg":  # Triton subtracts from zero, which would lose the sign of a zero
+        return f"{args[0]} * -1.0" if operand.is_floating_point else f"-{args[0]}"
+    if name == "not":  # Triton's interpreter has no complement of unsigned numbers
+        return f"{args[0]} ^ 255" if operand == torch.uint8 else f"~{args[0]}"
+    if name == "sqrt":
+        return f"{'tl.sqrt_rn' if operand == torch.float32 else 'tl.sqrt'}({args[0]})"
+    if name in NAN_PROPAGATING:
+        keeping = ", propagate_nan=tl.PropagateNan.ALL" if operand.is_floating_point else ""
+        return f"tl.{name}({args[0]}, {args[1]}{keeping})"
+    return f"{TRITON_FUNCTIONS[name]}({', '.join(args)})"
+
+
+def needs_parentheses(name: str) -> bool:
+    """Whether an operation's text needs parentheses inside a larger one."""
+    return name in INFIX_OPERATORS or name in ("neg", "not")
+
+
+def needs_libdevice(name: str) -> bool:
+    """Whether an operation calls the target's own mathematical library."""
+    return name in LIBDEVICE_HELPERS or TRITON_FUNCTIONS.get(name, "").startswith("libdevice.")

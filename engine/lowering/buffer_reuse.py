@@ -1,0 +1,154 @@
+"""Decides which tensors take over the memory of one that nothing reads any more: in place, or right after its last reader.
+
+Only equal tensors (dtype, sizes, strides) that kernels and libraries alone touch are exchanged, and only where no other memory is asked for
+in between, so that the most memory in use at a time never grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, ProgramStep
+from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.records.lowering import BufferReuse
+
+MIN_REUSE_BYTES = 1 << 16
+"""Bytes below which memory costs nothing worth saving."""
+IN_PLACE_REASON = "In place: each element is read before it is overwritten, and nothing reads it later."
+LAST_USE_REASON = "Its memory is free: it was read for the last time just before."
+
+
+def plan_buffer_reuse(
+    steps: Sequence[ProgramStep], loops: Mapping[int, LoopKernel], buffers: Mapping[str, Buffer], outputs: Sequence[Any]
+) -> tuple[dict[str, Buffer], tuple[BufferReuse, ...]]:
+    """The buffers with what each takes over, and why. ``loops`` are the kernels of the steps that launch one made of loops."""
+    last = {name: number for number, step in enumerate(steps) for name in _touched_buffers(step)}
+    pinned = {
+        name
+        for step in steps
+        if isinstance(step, AtenCall) and not _returns_fresh_memory(step)
+        for name in _touched_buffers(step)
+    }
+    pinned |= {r.buffer for r in pytree.tree_leaves(list(outputs)) if isinstance(r, BufferRef)}
+    pinned |= {name for name, buffer in buffers.items() if buffer.kind == "input"}
+    free: set[str] = set()
+    made: set[str] = set()
+    found: dict[str, BufferReuse] = {}
+    for number, step in enumerate(steps):
+        if isinstance(step, AtenCall):
+            made.update(r for r in step.result_buffers if r is not None)
+            free.clear()
+            continue
+        dying = {n for n in _touched_buffers(step) if last[n] == number and n in made and n not in pinned}
+        for name in _allocated_buffers(step, made, buffers):
+            taken = _find_reusable_buffer(name, step, loops.get(number), buffers, free, dying)
+            size = _bytes(buffers[name])
+            if taken is None or size is None:
+                if size is None or size >= MIN_REUSE_BYTES:
+                    free.clear()
+                continue
+            free.discard(taken)
+            dying.discard(taken)
+            reason = IN_PLACE_REASON if last[taken] == number else LAST_USE_REASON
+            found[name] = BufferReuse(name, taken, size, reason)
+        free |= dying
+    planned = {n: replace(b, reuses=found[n].reused) if n in found else b for n, b in buffers.items()}
+    return planned, tuple(found.values())
+
+
+def _returns_fresh_memory(step: AtenCall) -> bool:
+    """Whether a call gives memory of its own, one tensor of it, that has nothing to do with its arguments."""
+    if not isinstance(step.target, torch._ops.OpOverload) or not step.is_library_call or len(step.result_buffers) != 1:
+        return False
+    schema = step.target._schema
+    return step.target.namespace == "aten" and all(value.alias_info is None for value in schema.returns)
+
+
+def _touched_buffers(step: ProgramStep) -> Iterator[str]:
+    """Buffers that a step reads or writes."""
+    if isinstance(step, Launch):
+        yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
+        yield from (a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str))
+        return
+    leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
+    yield from (v.buffer for v in leaves if isinstance(v, BufferRef))
+    yield from (r for r in step.result_buffers if r is not None)
+
+
+def _allocated_buffers(step: Launch, made: set[str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    """Buffers that a launch needs memory for."""
+    for argument in step.kernel.args:
+        name = argument.buffer
+        if argument.kind == "pointer" and argument.is_written and name not in made and buffers[name].kind != "input":
+            made.add(name)
+            yield name
+
+
+def _find_reusable_buffer(
+    name: str,
+    step: Launch,
+    kernel: LoopKernel | None,
+    buffers: Mapping[str, Buffer],
+    free: set[str],
+    dying: set[str],
+) -> str | None:
+    """The buffer whose memory a new one takes over, None if there is none."""
+    size = _bytes(buffers[name])
+    if (
+        size is None
+        or size < MIN_REUSE_BYTES
+        or any(a.buffer == name and a.initial_value is not None for a in step.kernel.args)
+    ):
+        return None
+    for other in sorted(dying):
+        if (
+            kernel is not None
+            and _has_same_layout(buffers[name], buffers[other])
+            and can_run_in_place(kernel, name, other)
+        ):
+            return other
+    return next((other for other in sorted(free) if _has_same_layout(buffers[name], buffers[other])), None)
+
+
+def _has_same_layout(first: Buffer, second: Buffer) -> bool:
+    return (first.dtype, first.shape, first.stride) == (second.dtype, second.shape, second.stride)
+
+
+def _bytes(buffer: Buffer) -> int | None:
+    total = buffer.dtype.itemsize
+    for size in buffer.shape:
+        if not isinstance(size, int):
+            return None
+        total *= size
+    return total
+
+
+def can_run_in_place(kernel: LoopKernel, written: str, read: str) -> bool:
+    """Whether an elementwise kernel reads each element of one buffer only to compute the same element of the other."""
+    if kernel.r is not None or read in kernel.initial_values.values():
+        return False
+    stores = [op for op in kernel.ops if op.name != "load" and op.buffer == written]
+    if len(stores) != 1 or stores[0].name != "store" or stores[0].mask is not None:
+        return False
+    (store,) = stores
+    loads = [op for op in kernel.ops if op.name == "load" and op.buffer == read]
+    needed = _transitive_inputs(store)
+    return all(op.index == store.index and op.mask is None and op.number in needed for op in loads)
+
+
+def _transitive_inputs(store: LoopIROp) -> set[int]:
+    """Numbers of the operations that must have run before a store."""
+    seen: set[int] = set()
+    stack = list(store.args)
+    while stack:
+        op = stack.pop()
+        if op.number not in seen:
+            seen.add(op.number)
+            stack.extend(op.args)
+    return seen

@@ -1,0 +1,116 @@
+"""Build the loop kernel of a fusion group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from engine.ir.kernels.lowered_program import Buffer
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, product, unflatten, variable
+from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R
+from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.lowering.bytes_and_flops import bytes_moved, flops
+from engine.lowering.scheduler import FusionGroup
+from engine.lowering.transpose_tile import choose_transpose_tile
+
+if TYPE_CHECKING:
+    from engine.lowering.graph_lowering import GraphLowering
+
+
+INT32_LIMIT = 1 << 31
+
+
+UNNAMED_OPS = frozenset(("clone", "copy", "to", "convert", "element", "type", "full", "arange", "t", "default"))
+
+
+def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers: Mapping[str, Buffer]) -> LoopKernel:
+    """The operations of a group over one flat outer and one flat inner loop."""
+    outer, inner = choose_transpose_tile(group) or (group.outer_vars, group.reduction_vars)
+    x = LoopVar("x", product(v.size for v in outer))
+    r = LoopVar("r", product(v.size for v in inner)) if inner is not None else None
+    values = _unflatten_vars(outer, x) | (_unflatten_vars(inner, r) if inner is not None and r is not None else {})
+    is_wide = _needs_int64_index(group, buffers, product(v.size for v in (x, r) if v is not None))
+    builder = LoopBuilder(
+        group.members,
+        frozenset((r,)) if r is not None else frozenset(),
+        variable(r) if r is not None else IndexExpr(),
+        is_wide,
+    )
+    for made, index in sorted(group.stores.items(), key=lambda item: item[0].program_order):
+        place = tuple(i.replace(values) for i in index)
+        value = builder.load(made, place)
+        if made.kind != "scatter":
+            builder.store(made, place, value)
+    ops = tuple(builder.ops)
+    if not _depends_on_inner_loop(ops):
+        r = None  # a sum of which one element is known not to be zero
+    used = {op.buffer for op in ops if op.buffer}
+    mine = {name: buffers[name] for name in buffers if name in used}
+    nodes = tuple(
+        dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.program_order) for o in made.node_ids)
+    )
+    rows = r.size if r is not None else 1
+    return LoopKernel(
+        id,
+        f"loop:{walk.context.compilation}:{id}",
+        _op_words(nodes),
+        ops,
+        x,
+        r,
+        mine,
+        nodes,
+        is_wide,
+        bytes_moved(ops, mine, x.size, rows),
+        flops(ops, x.size, rows),
+        initial_values={
+            m.name: m.initial_value.name if isinstance(m.initial_value, TensorDef) else m.initial_value
+            for m in group.stores
+            if m.initial_value is not None
+        },
+    )
+
+
+def _depends_on_inner_loop(ops: tuple[LoopIROp, ...]) -> bool:
+    """Whether anything that is written depends on an inner loop."""
+    seen: set[int] = set()
+    stack = [op for op in ops if op.name in WRITE_OPS]
+    while stack:
+        op = stack.pop()
+        if op.number in seen:
+            continue
+        if R in op.loops or op.name in ("reduce", "scan"):
+            return True
+        seen.add(op.number)
+        picks = () if op.index is None else op.index.indirect_ops()
+        stack += [*op.args, *(ops[n] for n in picks), *([] if op.mask is None else [op.mask])]
+    return False
+
+
+def _unflatten_vars(variables: tuple[LoopVar, ...], flat: LoopVar) -> dict[LoopVar, IndexExpr]:
+    return dict(zip(variables, unflatten(variable(flat), tuple(v.size for v in variables)), strict=True))
+
+
+def _needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: Size) -> bool:
+    if isinstance(numel, int) and numel >= INT32_LIMIT:
+        return True
+    for made in (*group.input_defs(), *group.stores):
+        buffer = buffers[made.name]
+        last = flatten([IndexExpr({}, s - 1) for s in buffer.shape], buffer.stride).const
+        if isinstance(last, int) and last >= INT32_LIMIT:
+            return True
+    return False
+
+
+def _op_words(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """What a kernel does, from the names of the nodes in it."""
+    words: list[str] = []
+    for node in nodes:
+        word = node.rsplit(":", 1)[-1].strip("_")
+        head, _, tail = word.rpartition("_")
+        word = head if tail.isdigit() and head else word
+        word = word.removeprefix("native_")
+        if word and word not in words and word not in UNNAMED_OPS and not word.startswith("getitem"):
+            words.append(word)
+    return tuple(words)

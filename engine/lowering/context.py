@@ -1,0 +1,206 @@
+"""What a lowering sees: tensors, index helpers and extern calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Body, Coordinates, ReductionBody, TensorDef
+from engine.lowering.pad_strides import pad_row_stride
+from engine.lowering.registry import NotLowered
+from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, dense_stride
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredTensor:
+    """A tensor while lowering: elements of a Def seen through an index map.
+
+    ``mapping`` turns an index of this tensor into one of ``base``. One that ``is_complex`` has a last dimension of two, the real and the
+    imaginary parts, and goes to lowerings of complex numbers only.
+    """
+
+    shape: tuple[Size, ...]
+    definition: TensorDef
+    index_map: Callable[[Coordinates], Coordinates] | None = None
+    is_complex: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type."""
+        return self.definition.dtype
+
+    def load(self, b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        """One element, in its computing type."""
+        return b.load(self.definition, self.index_map(index) if self.index_map else index)
+
+    def view(self, shape: Sequence[Size], mapping: Callable[[Coordinates], Coordinates]) -> LoweredTensor:
+        """This tensor through another index map."""
+        inner = self.index_map
+        return LoweredTensor(
+            tuple(shape), self.definition, mapping if inner is None else lambda index: inner(mapping(index))
+        )
+
+
+class LoweringContext:
+    """One graph on its way to loops: the Defs made so far, and the node at work."""
+
+    def __init__(self, compilation: str) -> None:
+        self.compilation = compilation
+        self.defs: list[TensorDef] = []
+        self.externs: list[ExternNode] = []
+        self.no_fuse: set[TensorDef] = set()
+        """Defs that had better not be computed by the kernels that read them."""
+        self.name_counts: dict[str, int] = {}
+        self.current_node: torch.fx.Node | None = None
+        self.origins: tuple[str, ...] = ()
+        self.user_line = ""
+        """The line of the user's that the node at work comes from."""
+
+    def unique_name(self, wanted: str) -> str:
+        """A name that no other Def has."""
+        wanted = wanted.lstrip("_") or "t"
+        count = self.name_counts.get(wanted, 0)
+        self.name_counts[wanted] = count + 1
+        return wanted if count == 0 else self.unique_name(f"{wanted}_{count}")
+
+    def add(self, made: TensorDef) -> TensorDef:
+        """Put a Def into the program's order."""
+        made.program_order = len(self.defs)
+        made.label = made.label or made.name
+        self.defs.append(made)
+        return made
+
+    def pointwise(
+        self,
+        shape: Sequence[Size],
+        dtype: torch.dtype,
+        body: Body,
+        *,
+        name: str = "",
+        stride: Sequence[Size] | None = None,
+    ) -> LoweredTensor:
+        """A tensor whose element at an index is ``body(builder, index)``, in the computing type of ``dtype``."""
+        return self._define("pointwise", shape, dtype, body, name, stride=stride)
+
+    def reduction(
+        self,
+        kind: str,
+        shape: Sequence[Size],
+        ranges: Sequence[Size],
+        dtype: torch.dtype,
+        body: ReductionBody,
+        *,
+        name: str = "",
+    ) -> LoweredTensor:
+        """A tensor whose element is a reduction of ``body(builder, index, reduced index)`` over ``ranges``."""
+        return self._define("reduction", shape, dtype, body, name, ranges=tuple(ranges), reduction=kind)
+
+    def scan(self, kind: str, shape: Sequence[Size], axis: int, dtype: torch.dtype, body: Body) -> LoweredTensor:
+        """A tensor whose element is the running sum or product of ``body`` along ``axis``."""
+        return self._define("scan", shape, dtype, body, "", reduction=kind, axis=axis)
+
+    def scatter(
+        self,
+        shape: Sequence[Size],
+        ranges: Sequence[Size],
+        dtype: torch.dtype,
+        start: TensorDef | float,
+        write: Callable[[LoopBuilder, Coordinates], tuple[Coordinates, LoopIROp]],
+        *,
+        is_added: bool,
+        name: str = "",
+    ) -> LoweredTensor:
+        """A tensor that starts as another, or as a number, and is written at places that ``write`` gives with values.
+
+        ``write`` is run once for each position in ``ranges``; values are in the computing type of ``dtype``.
+        """
+
+        def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+            place, value = write(b, index)
+            return b.scatter(made.definition, index, place, value, is_added=is_added)
+
+        made = self._define("scatter", shape, dtype, body, name, ranges=tuple(ranges), start=start)
+        return made
+
+    def _define(
+        self,
+        kind: str,
+        shape: Sequence[Size],
+        dtype: torch.dtype,
+        body: Any,
+        name: str,
+        *,
+        stride: Sequence[Size] | None = None,
+        ranges: tuple[Size, ...] = (),
+        reduction: str = "",
+        axis: int = 0,
+        start: TensorDef | float | None = None,
+    ) -> LoweredTensor:
+        wanted = name or self._current_node_name()
+        sizes = tuple(shape)
+        made = TensorDef(
+            self.unique_name(wanted),
+            dtype,
+            sizes,
+            self._result_stride(sizes, stride),
+            kind,
+            self.origins,
+            body,
+            ranges,
+            reduction,
+            axis,
+            initial_value=start,
+            user_line=self.user_line,
+        )
+        made.label = wanted.lstrip("_").removeprefix("native_")
+        return LoweredTensor(sizes, self.add(made))
+
+    def _current_node_name(self) -> str:
+        return self.current_node.name if self.current_node is not None else "t"
+
+    def _result_stride(self, shape: tuple[Size, ...], stride: Sequence[Size] | None) -> tuple[Size, ...]:
+        """The eager layout where the node's own value has this shape and fills its memory, else row-major."""
+        if stride is not None:
+            return tuple(stride)
+        value = self.current_node.meta.get("val") if self.current_node is not None else None
+        if isinstance(value, torch.Tensor) and value.dtype in REAL_DTYPES and len(shape) == len(value.shape) + 1:
+            value = as_real_meta(value)
+        if (
+            isinstance(value, torch.Tensor)
+            and len(value.shape) == len(shape)
+            and all(sizes_equal(as_size(a), b) for a, b in zip(value.shape, shape, strict=True))
+        ):
+            return (
+                pad_row_stride(self.current_node, dense_stride(value))
+                if self.current_node is not None
+                else dense_stride(value)
+            )
+        return contiguous_strides(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class ExternNode:
+    """A call left to ATen. ``args`` hold Tensors, ``results`` its tensor results as Defs (None: not a tensor)."""
+
+    node: torch.fx.Node
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[TensorDef | None, ...]
+    is_library: bool
+    reason: str
+    origins: tuple[str, ...]
+
+
+def fake_result(low: LoweringContext) -> Any:
+    """The fake value of the node at work."""
+    if low.current_node is None:
+        raise NotLowered("outside a graph")
+    return low.current_node.meta["val"]

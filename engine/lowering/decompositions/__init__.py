@@ -1,0 +1,1 @@
+"""Decompositions that torch does not provide."""

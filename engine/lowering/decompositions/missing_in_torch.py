@@ -1,0 +1,172 @@
+"""Operators that torch does not take apart, taken apart here: gradients of distances and of normalised weights, distances of all pairs,
+diagonals, operators on lists of tensors, and what a gradient scaler does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.lowering.decompositions import interpolation
+
+aten = torch.ops.aten
+
+
+def _cdist_backward(grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, p: float, distance: torch.Tensor) -> Any:
+    """The gradient for the first of two sets of points, (..., P, M) and (..., R, M), of their distances (..., P, R)."""
+    apart = a.unsqueeze(-2) - b.unsqueeze(-3)
+    towards, length = grad.unsqueeze(-1), distance.unsqueeze(-1)
+    if p == 0.0:
+        return torch.zeros_like(a)
+    if p == 1.0:
+        return (towards * apart.sign()).sum(-2)
+    if math.isinf(p):
+        return (towards * apart.sign() * (apart.abs() == length)).sum(-2)
+    if p == 2.0:
+        return torch.where(length == 0.0, 0.0, towards * apart / length).sum(-2)
+    if p < 2.0:
+        part = apart.sign() * apart.abs() ** (p - 1.0) * towards / length ** (p - 1.0)
+        return torch.where((length == 0.0) | ((apart == 0.0) & (p < 1.0)), 0.0, part).sum(-2)
+    return torch.where(length == 0.0, 0.0, apart * apart.abs() ** (p - 2.0) * towards / length ** (p - 1.0)).sum(-2)
+
+
+def _pdist(a: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+    """The distances of all pairs of rows, the first row's first."""
+    first, second = torch.triu_indices(a.shape[0], a.shape[0], 1, device=a.device).unbind()
+    distances: torch.Tensor = torch.linalg.vector_norm(a[first] - a[second], p, -1)
+    return distances
+
+
+def _weight_norm_backward(
+    grad: torch.Tensor, direction: torch.Tensor, length: torch.Tensor, norms: torch.Tensor, dim: int
+) -> Any:
+    """Gradients of ``direction / norm * length``, where norms leave out one dimension."""
+    held = norms.dtype
+    dims = [d for d in range(direction.dim()) if d != dim % direction.dim()]
+    wide, moved = direction.to(held), grad.to(held)
+    along = (moved * wide).sum(dims, keepdim=True)
+    norm, scale = norms.reshape(along.shape), length.to(held).reshape(along.shape)
+    turned = scale / norm * (moved - wide * along / (norm * norm))
+    return turned.to(direction.dtype), (along / norm).to(length.dtype).reshape(length.shape)
+
+
+def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> torch.Tensor:
+    """A last dimension along the diagonal of two new ones."""
+    rank, size = a.dim() + 1, a.shape[-1] + abs(offset)
+    place = torch.arange(size, device=a.device)
+    row, column = dim1 % rank, dim2 % rank
+    padded = torch.nn.functional.pad(a, (max(offset, 0), max(-offset, 0)))
+    is_there = place[None, :] == place[:, None] + offset
+    # Along each column the element is the one of its number.
+    square = torch.where(is_there, padded.unsqueeze(-2), torch.zeros((), dtype=a.dtype, device=a.device))
+    return square.movedim((-2, -1), (row, column)).contiguous()
+
+
+def _fake_quantize(
+    a: torch.Tensor, scale: torch.Tensor | float, zero: torch.Tensor | float, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers rounded to the nearest of a range of whole steps, and which of them were inside of it."""
+    wide = a if a.dtype == torch.float64 else a.to(torch.float32)
+    steps = (wide * (1.0 / scale)).round() + zero
+    rounded = (steps.clamp(least, most) - zero) * scale
+    return rounded.to(a.dtype), (steps >= least) & (steps <= most)
+
+
+def _fake_quantize_if_enabled(
+    a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, enabled: torch.Tensor, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same where a number held in a tensor says so."""
+    value, inside = _fake_quantize(a, scale, zero, least, most)
+    is_on = enabled != 0
+    return torch.where(is_on, value, a), inside | ~is_on
+
+
+def _fake_quantize_per_channel(
+    a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, axis: int, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with a step for each place along a dimension."""
+    shape = [-1 if d == axis % a.dim() else 1 for d in range(a.dim())]
+    return _fake_quantize(a, scale.reshape(shape), zero.reshape(shape), least, most)
+
+
+FOREACH_OPS = (
+    "abs", "add", "addcdiv", "addcmul", "ceil", "clamp_max", "clamp_min", "copy", "cos", "div", "erf", "exp", "expm1", "floor", "frac",
+    "lerp", "log", "log10", "log1p", "log2", "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid", "sign",
+    "sin", "sqrt", "sub", "tanh", "trunc",
+)  # fmt: skip
+"""What ``_foreach_`` operators do to each tensor of their lists, by name."""
+
+
+def _copy_to_dtype(tensor: torch.Tensor, source: torch.Tensor, *_: Any) -> torch.Tensor:
+    return source.to(tensor.dtype)
+
+
+def _foreach_op(name: str) -> Callable[..., list[torch.Tensor]]:
+    """An operator on lists as one call for each tensor, which is what eager runs on a CPU."""
+    function: Callable[..., torch.Tensor] = _copy_to_dtype if name == "copy" else getattr(torch, name)
+
+    def call(tensors: list[torch.Tensor], *more: Any, alpha: Any = 1, value: Any = None, **named: Any) -> Any:
+        more = (*more, *named.values())
+        columns = [v if isinstance(v, (list, tuple)) else [v] * len(tensors) for v in more]
+        rows = [list(row) for row in zip(tensors, *columns, strict=True)] if columns else [[t] for t in tensors]
+        if name in ("addcdiv", "addcmul"):
+            weights = [row.pop() if len(row) > 3 else (1 if value is None else value) for row in rows]
+            return [function(*row, value=w) for row, w in zip(rows, weights, strict=True)]
+        return [function(*row, alpha=alpha) if alpha != 1 else function(*row) for row in rows]
+
+    return call
+
+
+def _foreach_norm(tensors: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    return [torch.linalg.vector_norm(t, ord, dtype=dtype) for t in tensors]
+
+
+def _foreach_decompositions() -> dict[Any, Callable[..., Any]]:
+    found: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _foreach_norm}
+    for name in FOREACH_OPS:
+        packet = getattr(aten, f"_foreach_{name}")
+        for overload in packet.overloads():
+            is_listed = not overload.endswith("out") and not (name in ("addcdiv", "addcmul") and overload == "Tensor")
+            if is_listed and overload != "ScalarAndTensor":
+                found[getattr(packet, overload)] = _foreach_op(name)
+    return found
+
+
+def _check_and_unscale(
+    grads: list[torch.Tensor], found: torch.Tensor, factor: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Gradients times a factor, and whether one of them was infinite or no number, as ``found`` may say already."""
+    for grad in grads:
+        found = torch.where(torch.isfinite(grad).all(), found, 1.0)
+    # Where the factor is one, even what is no number stays as it is.
+    return [torch.where(factor == 1.0, g, (g * factor).to(g.dtype)) for g in grads], found
+
+
+def _update_scale(
+    scale: torch.Tensor, steps: torch.Tensor, found: torch.Tensor, growth: float, backoff: float, interval: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A gradient scaler's next scale and how many steps went well since it last changed."""
+    went_wrong, more = found != 0, steps + 1
+    is_due = more == interval
+    grown = scale * growth
+    kept = torch.where(is_due & torch.isfinite(grown), grown, scale)
+    return torch.where(went_wrong, scale * backoff, kept), torch.where(went_wrong | is_due, 0, more)
+
+
+MISSING_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    **_foreach_decompositions(),
+    **interpolation.INTERPOLATION_DECOMPOSITIONS,
+    aten._amp_foreach_non_finite_check_and_unscale.default: _check_and_unscale,
+    aten._amp_update_scale.default: _update_scale,
+    aten._cdist_backward.default: _cdist_backward,
+    aten._pdist_forward.default: _pdist,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
+    aten.diag_embed.default: _diag_embed,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_if_enabled,
+    aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_per_channel,
+}
+"""Each operator in terms of others."""

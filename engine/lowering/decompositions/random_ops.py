@@ -1,0 +1,173 @@
+"""Takes random operators apart into numbers that a kernel draws by itself and arithmetic on them, where this is asked for.
+
+A seed then gives other numbers than eager's generator does, though the same at each run: hence only when asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._guards import detect_fake_mode
+
+from engine.lowering.philox_ops import random_bits, random_seeds, random_uniform
+
+aten = torch.ops.aten
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MAX_INTEGER_RANGE = 1 << 32
+
+DrawFn = Callable[..., torch.Tensor]
+"""``draw(like, operator)``: numbers for each element of a tensor like this, in the order of its memory."""
+RandomRule = Callable[..., Any]
+
+
+def _box_muller(draw: DrawFn, like: torch.Tensor) -> torch.Tensor:
+    """Box and Muller (1958)."""
+    length = torch.sqrt(-2.0 * torch.log(1.0 - draw(like)))
+    return length * torch.cos((2.0 * math.pi) * draw(like))
+
+
+def _normal_like(draw: DrawFn, like: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, **_: Any) -> torch.Tensor:
+    made = _box_muller(draw, like)
+    made = made if isinstance(std, (int, float)) and std == 1 else made * std
+    return (made if isinstance(mean, (int, float)) and mean == 0 else made + mean).to(like.dtype)
+
+
+def _uniform_like(draw: DrawFn, like: torch.Tensor, start: float = 0.0, end: float = 1.0, **_: Any) -> torch.Tensor:
+    return (draw(like) * (end - start) + start).to(like.dtype)
+
+
+def _randint_like(draw: DrawFn, like: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    return (draw(like, random_bits) % (end - start) + start).to(like.dtype)
+
+
+def _dropout(draw: DrawFn, like: torch.Tensor, x: torch.Tensor, p: float, train: bool | None) -> Any:
+    kept = draw(like) >= p
+    return x * kept.to(x.dtype) * (1.0 / (1.0 - p)), kept
+
+
+RANDOM_DECOMPOSITIONS: dict[Any, tuple[int, RandomRule]] = {
+    aten.rand.default: (1, lambda draw, like, *_, **__: draw(like).to(like.dtype)),
+    aten.rand_like.default: (1, lambda draw, like, *_, **__: draw(like).to(like.dtype)),
+    aten.randn.default: (2, lambda draw, like, *_, **__: _normal_like(draw, like)),
+    aten.randn_like.default: (2, lambda draw, like, *_, **__: _normal_like(draw, like)),
+    aten.bernoulli.p: (1, lambda draw, like, _, p, **__: (draw(like) < p).to(like.dtype)),
+    aten.bernoulli.default: (1, lambda draw, like, p, **__: (draw(like) < p).to(like.dtype)),
+    aten.uniform.default: (1, lambda draw, like, _, *bounds, **named: _uniform_like(draw, like, *bounds, **named)),
+    aten.normal_functional.default: (2, lambda draw, like, _, *more, **named: _normal_like(draw, like, *more, **named)),
+    aten.normal.Tensor_Tensor: (2, lambda draw, like, *both, **_: _normal_like(draw, like, *both)),
+    aten.normal.Tensor_float: (2, lambda draw, like, *both, **_: _normal_like(draw, like, *both)),
+    aten.normal.float_Tensor: (2, lambda draw, like, *both, **_: _normal_like(draw, like, *both)),
+    aten.normal.float_float: (2, lambda draw, like, mean, std, *_, **__: _normal_like(draw, like, mean, std)),
+    aten.exponential.default: (
+        1,
+        lambda draw, like, _, rate=1.0, **__: (torch.log(1.0 - draw(like)) * (-1.0 / rate)).to(like.dtype),
+    ),
+    aten.randint.default: (1, lambda draw, like, end, *_, **__: _randint_like(draw, like, 0, end)),
+    aten.randint.low: (1, lambda draw, like, start, end, *_, **__: _randint_like(draw, like, start, end)),
+    aten.randint_like.default: (1, lambda draw, like, _, end, **__: _randint_like(draw, like, 0, end)),
+    aten.randint_like.low_dtype: (1, lambda draw, like, _, start, end, **__: _randint_like(draw, like, start, end)),
+    aten.native_dropout.default: (1, _dropout),
+}
+"""How many seeds an operator takes, and what it is made of: ``rule(draw, a stand-in for its result, *its arguments)``."""
+INTEGER_OPS = frozenset(
+    (aten.randint.default, aten.randint.low, aten.randint_like.default, aten.randint_like.low_dtype)
+)
+
+
+class RandomDecomposer:
+    """The random operators of one graph: which seed each takes, and the node that draws all seeds."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self._first_seed: dict[torch.fx.Node, int] = {}
+        self.seed_count = 0
+        for node in module.graph.nodes:
+            if node.op == "call_function" and _can_draw_in_kernel(node):
+                self._first_seed[node] = self.seed_count
+                self.seed_count += RANDOM_DECOMPOSITIONS[node.target][0]
+        self._seeds_node: torch.fx.Node | None = None
+
+    def decompose(self, node: torch.fx.Node) -> torch.fx.GraphModule | None:
+        """A random operator as a graph over the seeds and its tensor and size arguments, None for other operators."""
+        if node not in self._first_seed:
+            return None
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        like = _first_result(node)
+        sources = list(node.all_input_nodes)
+        values = [n.meta.get("val") for n in sources]
+        mode = detect_fake_mode([*values, like])
+        first, rule = self._first_seed[node], RANDOM_DECOMPOSITIONS[node.target][1]
+
+        def call(seeds: torch.Tensor, *inputs: Any) -> Any:
+            taken = iter(range(first, self.seed_count))
+
+            def draw(shaped: torch.Tensor, operator: Any = random_uniform) -> torch.Tensor:
+                order = sorted(range(shaped.dim()), key=lambda d: -_stride_or_rank(shaped, d))
+                numbers: torch.Tensor = operator(seeds, next(taken), [shaped.shape[d] for d in order])
+                return (
+                    numbers if order == sorted(order) else numbers.permute([order.index(d) for d in range(len(order))])
+                )
+
+            given = dict(zip(sources, inputs, strict=True))
+            args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+            return rule(draw, like, *args, **kwargs)
+
+        if mode is None:
+            return None
+        with mode, torch.no_grad():
+            seeds = torch.empty(self.seed_count, dtype=torch.int64, device=like.device)
+            return make_fx(call, tracing_mode="real")(seeds, *values)
+
+    def seeds_node(self, graph: torch.fx.Graph, like: torch.fx.Node) -> torch.fx.Node:
+        """The node that draws the seeds, made when it is first needed."""
+        if self._seeds_node is None:
+            device, mode = _first_result(like).device, detect_fake_mode([_first_result(like)])
+            self._seeds_node = graph.create_node(
+                "call_function", random_seeds, (self.seed_count,), {"device": device}, name="seeds"
+            )
+            with mode:  # type: ignore[union-attr]
+                self._seeds_node.meta["val"] = torch.empty(self.seed_count, dtype=torch.int64, device=device)
+        return self._seeds_node
+
+
+def _first_result(node: torch.fx.Node) -> torch.Tensor:
+    value = node.meta["val"]
+    result: torch.Tensor = value[0] if isinstance(value, (tuple, list)) else value
+    return result
+
+
+def _stride_or_rank(value: torch.Tensor, dim: int) -> int:
+    step = value.stride(dim)
+    return step if isinstance(step, int) else value.dim() - dim
+
+
+def _can_draw_in_kernel(node: torch.fx.Node) -> bool:
+    """Whether a kernel can draw what an operator does: not in double precision, nor from a generator of the user's."""
+    if node.target not in RANDOM_DECOMPOSITIONS or node.kwargs.get("generator") is not None:
+        return False
+    if node.target is aten.native_dropout.default and not (node.args[2] and 0.0 < node.args[1] < 1.0):  # type: ignore[operator]
+        return False
+    dtype = _first_result(node).dtype
+    if node.target in INTEGER_OPS:
+        bounds = [a for a in node.args if isinstance(a, int)]
+        return all(map(_is_static_bound, node.args)) and abs(max(bounds) - min([*bounds[:-1], 0])) < MAX_INTEGER_RANGE
+    return dtype in FLOAT_DTYPES and all(map(_has_float_dtype, _tensor_args(node.args)))
+
+
+def _is_static_bound(value: Any) -> bool:
+    return not isinstance(value, torch.SymInt) and not (
+        isinstance(value, torch.fx.Node) and not isinstance(value.meta.get("val"), torch.Tensor)
+    )
+
+
+def _tensor_args(args: Sequence[Any]) -> list[torch.Tensor]:
+    values = [a.meta.get("val") for a in args if isinstance(a, torch.fx.Node)]
+    return [v for v in values if isinstance(v, torch.Tensor)]
+
+
+def _has_float_dtype(value: torch.Tensor) -> bool:
+    return value.dtype in FLOAT_DTYPES

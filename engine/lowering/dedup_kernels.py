@@ -1,0 +1,122 @@
+"""Gives kernels with equal loops one text: the first is printed, each further one launches it on buffers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+
+from engine.ir.kernels.attention_kernel import AttentionKernel, AttentionLaunch
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.records.lowering import LoopOp
+
+PrintKernel = Callable[[LoopKernel | AttentionLaunch, str], GeneratedKernel]
+"""Prints one kernel for a target; given by the caller, since printing is the next stage's work."""
+
+
+class KernelDeduplicator:
+    """The distinct kernels of one program, printed once each."""
+
+    def __init__(self, emit: PrintKernel, target: str, letter: str = "k") -> None:
+        self._id_prefix = letter
+        self._emit = emit
+        self._target = target
+        self._printed: dict[Hashable, tuple[GeneratedKernel, tuple[str, ...]]] = {}
+        self._name_counts: dict[str, int] = {}
+
+    @property
+    def next_id(self) -> str:
+        """The id of the next kernel that has no equal."""
+        return f"{self._id_prefix}{len(self._printed)}"
+
+    def kernel_source(self, kernel: LoopKernel) -> GeneratedKernel:
+        """The kernel as it is launched here: its text is that of the first kernel with equal loops."""
+        roles = _buffers_in_order(kernel)
+        key = structural_key(kernel)
+        known = self._printed.get(key)
+        if known is not None:
+            return _rebind_buffers(known[0], dict(zip(known[1], roles, strict=True)), kernel)
+        source = _set_initial_values(self._emit(replace(kernel, name=self._unique_name(kernel)), self._target), kernel)
+        self._printed[key] = (source, roles)
+        return source
+
+    def attention_source(
+        self, kernel: AttentionKernel, buffers: Mapping[str, str], prefix: str, nodes: tuple[str, ...]
+    ) -> GeneratedKernel:
+        """A kernel of attention as it is launched here: equal ones share a text."""
+        known = self._printed.get(kernel)
+        if known is None:
+            made = self._emit(
+                AttentionLaunch(kernel, self.next_id, f"{prefix}:{self.next_id}", nodes, buffers), self._target
+            )
+            self._printed[kernel] = (made, ())
+            return made
+        source, _ = known
+        args = tuple(
+            replace(a, buffer=buffers[a.name.removesuffix("_ptr")]) if a.kind == "pointer" else a for a in source.args
+        )
+        ops = tuple(LoopOp(op.id, op.text, nodes) for op in source.ops)
+        return replace(source, args=args, ops=ops, nodes=nodes)
+
+    def _unique_name(self, kernel: LoopKernel) -> str:
+        """What a kernel is called: what it does, and a number only where another kernel of the program does the same otherwise."""
+        name = _kernel_name(kernel)
+        count = self._name_counts[name] = self._name_counts.get(name, 0) + 1
+        return name if count == 1 else f"{name}_{count}"
+
+
+def _kernel_name(kernel: LoopKernel) -> str:
+    words: list[str] = []
+    for word in kernel.name_parts:
+        if len(words) == 5 or sum(map(len, words)) + len(word) > 48:
+            break
+        words.append(word)
+    joined = "_".join(words or ["copy"])
+    return f"fused_{joined}" if len(kernel.nodes) > 1 else f"{joined}_kernel"
+
+
+def _buffers_in_order(kernel: LoopKernel) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(op.buffer for op in kernel.ops if op.buffer))
+
+
+def structural_key(kernel: LoopKernel) -> Hashable:
+    """All that a kernel's text follows from, buffers told by their place and values by how they are written (1 is not 1.0)."""
+    roles = _buffers_in_order(kernel)
+    place = {name: number for number, name in enumerate(roles)}
+    ops = tuple(
+        (
+            op.name,
+            tuple(a.number for a in op.args),
+            op.dtype,
+            op.loops,
+            repr(op.value),
+            op.index,
+            place.get(op.buffer),
+            None if op.mask is None else op.mask.number,
+        )
+        for op in kernel.ops
+    )
+    dtypes = tuple(kernel.buffers[name].dtype for name in roles)
+    return ops, kernel.x, kernel.r, dtypes, kernel.uses_int64_index, kernel.matmul, kernel.block_config
+
+
+def _rebind_buffers(source: GeneratedKernel, buffers: dict[str, str], kernel: LoopKernel) -> GeneratedKernel:
+    args = tuple(replace(a, buffer=buffers[a.buffer]) if a.kind == "pointer" else a for a in source.args)
+    args = _set_initial_values(replace(source, args=args), kernel).args
+    ops = tuple(LoopOp(op.id, op.text, tuple(kernel.ops[_op_number(op)].node_ids)) for op in source.ops)
+    return replace(source, args=args, ops=ops, nodes=kernel.nodes, bytes_moved=kernel.bytes_moved, flops=kernel.flops)
+
+
+def _set_initial_values(source: GeneratedKernel, kernel: LoopKernel) -> GeneratedKernel:
+    if not kernel.initial_values:
+        return source
+    return replace(
+        source,
+        args=tuple(
+            replace(a, initial_value=kernel.initial_values.get(a.buffer)) if a.is_written else a for a in source.args
+        ),
+    )
+
+
+def _op_number(op: LoopOp) -> int:
+    return int(op.id.rpartition(":")[2])

@@ -1,0 +1,93 @@
+"""Cost of fusing: reads, bytes and operations that fusion would repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import (
+    LoopVar,
+    Size,
+    contiguous_strides,
+    flatten,
+    product,
+    variable,
+)
+from engine.ir.loop_ir.tensor_def import TensorDef
+
+if TYPE_CHECKING:
+    from engine.lowering.scheduler import FusionGroup
+
+SPARSE_READ_RATIO = 16
+"""A kernel that reads one element in so many computes it again."""
+
+
+MAX_RECOMPUTE_COST = 10
+"""Arithmetic per element that may be done again rather than stored and read back."""
+
+
+MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
+"""The same where what it is computed from takes as many bytes, or fewer."""
+
+
+def _row_major(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
+    return contiguous_strides(tuple(v.size for v in variables))
+
+
+def build_unfused(made: TensorDef) -> LoopBuilder:
+    """The operations of one element of a Def, nothing fused."""
+    builder = LoopBuilder()
+    index = tuple(variable(LoopVar(f"i{d}", n)) for d, n in enumerate(made.loop_ranges))
+    if made.kind == "reduction":
+        inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges))
+        builder = LoopBuilder((), frozenset(inner), flatten([variable(v) for v in inner], _row_major(inner)))
+    builder.inline_body(made, index)
+    return builder
+
+
+def reads_sparsely(made: TensorDef, group: FusionGroup) -> bool:
+    """Whether a kernel reads so few elements of an elementwise Def that computing them costs less than keeping all in memory."""
+    total, own = group.numel, product(made.shape)
+    if made.kind != "pointwise" or not isinstance(total, int) or not isinstance(own, int):
+        return False
+    return total * len(group.reads_of(made)) * SPARSE_READ_RATIO <= own
+
+
+def has_no_reads(made: TensorDef) -> bool:
+    """Whether a Def is made from nothing but constants and positions."""
+    if made.kind != "pointwise":
+        return False
+    probe = build_unfused(made)
+    return not probe.memory_reads and sum(op.cost for op in probe.ops) <= MAX_RECOMPUTE_COST
+
+
+def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
+    """Whether computing a Def so many times more costs less than writing and reading it: from no more bytes, with little arithmetic."""
+    if made.kind != "pointwise":
+        return False
+    probe, own = build_unfused(made), product(made.shape)
+    sources = [s for s in probe.read_tensors.values() if not is_negligible_size(product(s.shape), own)]
+    if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
+        return False
+    saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
+    return times * sum(op.cost for op in probe.ops) <= (
+        MAX_RECOMPUTE_COST_FEWER_BYTES if saves else MAX_RECOMPUTE_COST_SAME_BYTES
+    )
+
+
+def is_negligible_size(size: Size, whole: Size) -> bool:
+    """Whether reading so many elements hardly counts beside the whole."""
+    return isinstance(size, int) and isinstance(whole, int) and size * SPARSE_READ_RATIO <= whole
+
+
+def stored_bytes(made: TensorDef) -> int | None:
+    """The memory that a Def takes when stored, None where symbolic."""
+    count = product(made.shape)
+    return count * made.dtype.itemsize if isinstance(count, int) else None
+
+
+def bytes_saved(made: TensorDef, times: int = 2) -> int | None:
+    """Traffic saved by not writing and reading a Def."""
+    size = stored_bytes(made)
+    return None if size is None else size * times

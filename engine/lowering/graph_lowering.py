@@ -1,0 +1,524 @@
+"""Interpret an ATen graph and build loop IR, operator by operator."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.errors import EngineError
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.kernels.lowered_program import ConstantTensor
+from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
+from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
+from engine.ir.user_code_files import display_name, is_cell
+from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext
+from engine.lowering.fusion_cost import build_unfused
+from engine.lowering.library_ops import fallback_reason, is_library_op
+from engine.lowering.ops import find_complex_lowering, find_lowering
+from engine.lowering.registry import NotLowered
+from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
+from engine.lowering.scheduler import extern_read_defs
+from engine.lowering.strided_views import strided_view_of
+from engine.records.bytecode import Span
+
+aten = torch.ops.aten
+
+
+class LoweringError(EngineError):
+    """The graph as a whole could not be lowered; results then come from ATen."""
+
+
+_TAKES_SIZES = frozenset(
+    (
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.expand.default,
+        aten.repeat.default,
+        aten.full.default,
+        aten.empty.memory_format,
+        aten.zeros.default,
+        aten.ones.default,
+        aten.new_empty.default,
+        aten.new_full.default,
+        aten.new_zeros.default,
+        aten.new_ones.default,
+        torch.ops.prims.iota.default,
+    )
+)
+"""What takes sizes in a list, or before all else."""
+
+
+_TAKES_SCALARS_FROM_TENSORS = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
+"""What takes numbers that are known only when the graph runs."""
+
+
+class GraphLowering:
+    """Goes through a decomposed graph node by node and gives each a meaning in ``values``."""
+
+    def __init__(
+        self,
+        compilation: str,
+        module: torch.fx.GraphModule,
+        stage: str = "aten",
+        saved: Mapping[int, torch.fx.Node] = MappingProxyType({}),
+        refused: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.forced_fallbacks = refused
+        self.stage = stage
+        self.saved_placeholders = saved
+        self.module = module
+        self.context = LoweringContext(compilation)
+        self.context.name_counts.update({n.name: 1 for n in module.graph.nodes})
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.inputs: list[tuple[str, Any]] = []
+        self.symbols: dict[str, tuple[int, int]] = {}
+        self.size_hints: dict[str, int] = {}
+        """By symbol, the size at hand."""
+        self.unbacked_definitions: dict[str, tuple[TensorDef, int]] = {}
+        """Symbols that are known once an ATen call was made: its result, and the dimension, -1 for a number."""
+        self.assumed_values: dict[str, Size] = {}
+        """By node that reads a number: what it is taken to be."""
+        self.outputs: tuple[Any, ...] = ()
+        self.inputs_with_unknown_strides: list[tuple[torch.fx.Node, LoweredTensor]] = []
+        self.compute_node_count = 0
+        self.lowered_node_count = 0
+
+    def run(self) -> None:
+        """Walk the graph."""
+        for node in self.module.graph.nodes:
+            if self.inputs_with_unknown_strides and node.op != "placeholder":
+                self._copy_inputs_with_unknown_strides()
+                self.inputs_with_unknown_strides.clear()
+            self.context.current_node = node
+            self.context.origins = provenance_of(node).nodes
+            self.context.user_line = format_user_line(provenance_of(node).span)
+            getattr(self, f"_{node.op}")(node)
+        self.context.current_node = None
+
+    def defs_in_memory(self) -> set[TensorDef]:
+        """Defs that must be in memory."""
+        kept = {v.definition for v in self.outputs if isinstance(v, LoweredTensor)}
+        for extern in self.context.externs:
+            kept.update(extern_read_defs(extern))
+        return kept
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        value = node.meta["val"]
+        position = len(self.inputs)
+        self.inputs.append((node.name, value))
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = self._as_expr(value)
+            self._bind_symbol(value, position, -1)
+            return
+        for dim, size in enumerate(value.shape):
+            self._bind_symbol(size, position, dim)
+        read = self._tensor_in_memory(node.name, value, "input", ())
+        stride = read.definition.stride
+        self.values[node] = read
+        if not all(isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys() for s in stride):
+            self.inputs_with_unknown_strides.append((node, read))
+
+    def _tensor_in_memory(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> LoweredTensor:
+        """A tensor that is there: an input, or an ATen call's result. A complex one is read as its real view."""
+        seen = as_real_meta(value)
+        is_complex = seen is not value
+        stride = tuple(as_size(s) for s in seen.stride()) if value.layout == torch.strided else ()
+        stride = self._known_strides(symbolic_shape(seen), stride, kind)
+        made = TensorDef(name, seen.dtype, symbolic_shape(seen), stride, kind, origins, is_complex=is_complex)
+        return LoweredTensor(made.shape, self.context.add(made), is_complex=is_complex)
+
+    def _known_strides(self, shape: tuple[Size, ...], stride: tuple[Size, ...], kind: str) -> tuple[Size, ...]:
+        """Strides without symbols that nothing tells: over one element they do not matter, and an ATen call's result can be copied."""
+        told = symbols_of(shape) | self.symbols.keys() | self.unbacked_definitions.keys()
+        if symbols_of(stride) <= told:
+            return stride
+        even = contiguous_strides(shape)
+        if kind == "extern" and not symbols_of(s for n, s in zip(shape, stride, strict=True) if n != 1) <= told:
+            return even
+        return tuple(
+            e if n == 1 and not symbols_of((s,)) <= told else s for n, s, e in zip(shape, stride, even, strict=True)
+        )
+
+    def _copy_inputs_with_unknown_strides(self) -> None:
+        """Inputs whose strides are symbols that no size gives are copied first."""
+        for node, read in self.inputs_with_unknown_strides:
+            if all(
+                isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys()
+                for s in read.definition.stride
+            ):
+                continue
+            self.context.current_node, self.context.origins = node, provenance_of(node).nodes
+            copied = TensorDef(
+                self.context.unique_name(f"{node.name}_rows"),
+                read.dtype,
+                read.shape,
+                contiguous_strides(read.shape),
+                "extern",
+                is_complex=read.is_complex,
+            )
+            reason = "Its strides are symbols that no size gives."
+            target = torch.ops.aten.clone.default
+            self.context.externs.append(
+                ExternNode(
+                    node, target, (read,), {"memory_format": torch.contiguous_format}, (copied,), False, reason, ()
+                )
+            )
+            self.context.add(copied)
+            self.values[node] = LoweredTensor(read.shape, copied, is_complex=read.is_complex)
+
+    def _bind_symbol(self, value: Any, position: int, dim: int) -> None:
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
+            name = str(value.node.expr)
+            self.symbols.setdefault(name, (position, dim))
+            if isinstance(value, torch.SymInt) and value.node.has_hint():
+                self.size_hints[name] = int(value.node.hint)
+
+    def _as_expr(self, value: Any) -> Any:
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            return value.node.expr
+        return as_size(value) if isinstance(value, torch.SymInt) else value
+
+    def _get_attr(self, node: torch.fx.Node) -> None:
+        value = getattr(self.module, str(node.target))
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = value
+            return
+        value = value.detach()
+        self.compute_node_count += 1
+        if (
+            value.numel() == 1
+            and value.device.type == "cpu"
+            and not isinstance(value, torch._subclasses.FakeTensor)
+            and value.dtype != torch.complex64
+        ):
+            number = value.item()
+            if isinstance(number, (bool, int, float)):
+                self.lowered_node_count += 1
+                self.values[node] = self._name_after_node(
+                    node,
+                    self.context.pointwise(
+                        symbolic_shape(value), value.dtype, lambda b, i: b.constant(number, value.dtype)
+                    ),
+                )
+                return
+        self._add_extern(node, ConstantTensor(value), (), {}, "a constant tensor that the graph holds", is_library=True)
+
+    def _call_function(self, node: torch.fx.Node) -> None:
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            found = self._value_of(node.args[0])[node.args[1]]
+            self.values[node] = self._name_after_node(node, found)
+            return
+        if (
+            isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+            and not (isinstance(value, bool) and isinstance(node.target, torch._ops.OpOverload))
+            and not _is_item_call(node)
+        ):
+            self.values[node] = self._as_expr(value)
+            return
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            raise LoweringError(f"The graph is not functional: {node.target} writes into its argument.")
+        self.compute_node_count += 1
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._value_of)
+        reason = self._try_lowering(node, args, kwargs)
+        if reason is None:
+            self.lowered_node_count += 1
+            return
+        is_library_call = is_library_op(node.target) or _has_only_empty_results(node)
+        self._add_extern(node, node.target, args, kwargs, reason, is_library=is_library_call)
+
+    def _value_of(self, node: Any) -> Any:
+        return self.values[node]
+
+    def _try_lowering(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
+        """Try the table; why it did not work, None if it did."""
+        is_complex = _is_complex(node, args, kwargs)
+        lowering = (find_complex_lowering if is_complex else find_lowering)(node.target)
+        refused = next((self.forced_fallbacks[o] for o in self.context.origins if o in self.forced_fallbacks), None)
+        if refused is not None and lowering is not None and not _is_view(node.target):
+            return refused
+        if lowering is None:
+            return fallback_reason(node.target, is_complex=is_complex)
+        mark = len(self.context.defs)
+        if self._has_unknown_size(node.meta.get("val")):
+            return "The size of the result is known only when ATen has made it."
+        if any(has_unbacked_symbols(n.meta.get("val")) for n in _scalar_inputs(node)) and not _takes_only_float_scalars(
+            node
+        ):
+            return "It is given a number that is read from a tensor, of which neither sign nor width is known."
+        try:
+            _check_devices(node)
+            _check_not_empty(node)
+            result = lowering(self.context, *args, **kwargs)
+            _check_result(node, result)
+            for made in self.context.defs[mark:]:
+                if made.is_computed:
+                    build_unfused(made)
+        except NotLowered as refusal:
+            del self.context.defs[mark:]
+            return _as_sentence(str(refusal))
+        except Exception as error:
+            del self.context.defs[mark:]
+            return f"Its lowering failed ({type(error).__name__}: {error}): ATen runs it."
+        self.values[node] = self._name_after_node(node, result) if isinstance(result, LoweredTensor) else result
+        return None
+
+    def _has_unknown_size(self, value: Any) -> bool:
+        """Whether a result has a size that nothing before tells."""
+        if not isinstance(value, torch.Tensor) or not value._has_symbolic_sizes_strides:
+            return False
+        unknown = symbols_of(symbolic_shape(value)) - self.symbols.keys() - self.unbacked_definitions.keys()
+        return any(s.is_Symbol and str(s) in unknown for s in symbolic_shape(value) if not isinstance(s, int))
+
+    def _name_after_node(self, node: torch.fx.Node, value: Any) -> Any:
+        """Name what holds exactly this node's value after the node."""
+        if (
+            isinstance(value, LoweredTensor)
+            and value.index_map is None
+            and value.definition.is_computed
+            and value.definition.name not in _node_names(self.module)
+        ):
+            value.definition.name = node.name
+        return value
+
+    def _add_extern(
+        self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, reason: str, *, is_library: bool
+    ) -> None:
+        args, kwargs = torch.utils._pytree.tree_map(
+            lambda v: self.realize(v) if isinstance(v, LoweredTensor) else v, (tuple(args), dict(kwargs))
+        )
+        value = node.meta.get("val")
+        tensors: list[LoweredTensor | None] = []
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._add_extern_scalar(node, value, target, args, kwargs)
+            return
+        many = isinstance(value, (tuple, list))
+        if many and any(isinstance(item, (tuple, list)) for item in value):  # type: ignore[union-attr]
+            raise LoweringError(f"{node.target} gives several lists of tensors, which programs do not hold.")
+        for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
+            name = node.name if not many else self.context.unique_name(f"{node.name}_{k}")
+            tensors.append(self._extern_result(name, item) if isinstance(item, torch.Tensor) else None)
+            if (made := tensors[-1]) is not None:
+                self._bind_result_sizes(made.definition)
+        results = tuple(None if t is None else t.definition for t in tensors)
+        self.context.externs.append(
+            ExternNode(node, target, args, kwargs, results, is_library, reason, self.context.origins)
+        )
+        self.values[node] = tuple(tensors) if many else tensors[0]
+        if not many and results[0] is None and value is not None:
+            raise LoweringError(f"{node.target} gives a {type(value).__name__}, which programs do not hold.")
+
+    def _add_extern_scalar(self, node: torch.fx.Node, value: Any, target: Any, args: Any, kwargs: Any) -> None:
+        """A number that is known once ATen has read it from a tensor."""
+        number = TensorDef(node.name, torch.int64, (), (), "number", self.context.origins)
+        reason = "A number is read from a tensor: whoever launches kernels waits for it."
+        self.context.externs.append(
+            ExternNode(node, target, args, kwargs, (number,), True, reason, self.context.origins)
+        )
+        self.context.add(number)
+        self.values[node] = self._as_expr(value)
+        expression = value.node.expr
+        symbol = next(iter(expression.free_symbols), None)
+        # A truth is a symbol too: whether it is one.
+        is_new = str(symbol) not in self.symbols and str(symbol) not in self.unbacked_definitions
+        if is_new and (expression == symbol or isinstance(value, torch.SymBool)):
+            self.unbacked_definitions[str(symbol)] = (number, -1)
+        elif isinstance(value, torch.SymInt):
+            self.assumed_values[node.name] = as_size(expression)
+
+    def _bind_result_sizes(self, made: TensorDef) -> None:
+        """Note the sizes that only an ATen call's result tells."""
+        for dim, size in enumerate(made.shape):
+            if not isinstance(size, int) and size.is_Symbol and str(size) not in self.symbols:
+                self.unbacked_definitions.setdefault(str(size), (made, dim))
+
+    def _extern_result(self, name: str, value: torch.Tensor) -> LoweredTensor:
+        if value.layout != torch.strided:
+            raise LoweringError(f"{name} is a sparse tensor: graphs with sparse results are not lowered.")
+        return self._tensor_in_memory(name, value, "extern", self.context.origins)
+
+    def realize(self, value: LoweredTensor) -> LoweredTensor:
+        """The tensor itself where it is a strided view of something in memory, else a copy."""
+        if strided_view_of(value) is not None:
+            return value
+        node, self.context.current_node = self.context.current_node, None
+        copied = self.context.pointwise(value.shape, value.dtype, value.load, name=f"{value.definition.name}_copy")
+        self.context.current_node = node
+        return replace(copied, is_complex=value.is_complex)
+
+    def _output(self, node: torch.fx.Node) -> None:
+        given = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
+        values = [self._value_of(v) if isinstance(v, torch.fx.Node) else v for v in given]
+        result: list[Any] = []
+        for position, (source, value) in enumerate(zip(given, values, strict=True)):
+            if isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
+                value = self._output_tensor(source, value)
+            result.append(value)
+        self.outputs = tuple(result)
+
+    def _saves_padded_rows(self, position: int, value: LoweredTensor) -> bool:
+        """Whether a matrix is saved as it lies, its rows apart: the backward is told, and reads it there."""
+        placeholder, placed = self.saved_placeholders.get(position), strided_view_of(value)
+        if placeholder is None or placed is None or placed[1] != 0 or len(value.shape) != 2 or value.is_complex:
+            return False
+        (row, column), (_, width) = placed[0], value.shape
+        if column != 1 or not isinstance(row, int) or not isinstance(width, int) or row <= width:
+            return False
+        set_saved_row_stride(placeholder, row)
+        return True
+
+    def _output_tensor(self, source: Any, value: LoweredTensor) -> LoweredTensor:
+        """Something in memory with the strides that eager gives."""
+        self.context.origins = provenance_of(source).nodes
+        placed = strided_view_of(value)
+        wanted = as_real_meta(source.meta["val"])
+        if placed is not None and _same_layout(placed, value, wanted):
+            return value
+        self.context.current_node = source
+        copied = self.context.pointwise(
+            value.shape,
+            value.dtype,
+            value.load,
+            name=f"{source.name}_copy",
+            stride=non_overlapping_stride(wanted),
+        )
+        self.context.current_node = None
+        return replace(copied, is_complex=value.is_complex)
+
+
+def _scalar_inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The symbols that a node is given other than as sizes, which torch has found not to be negative."""
+    given = list(node.all_input_nodes)
+    if node.target in _TAKES_SIZES:
+        given = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, torch.fx.Node)]
+    return [n for n in given if isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))]
+
+
+def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
+    """Whether an elementwise operation takes fractions that are read from tensors, which whoever launches a kernel hands over."""
+    made, given = node.meta.get("val"), [n.meta["val"] for n in _scalar_inputs(node)]
+    is_float = isinstance(made, torch.Tensor) and made.dtype.is_floating_point
+    return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(isinstance(v, torch.SymFloat) for v in given)
+
+
+def _node_names(module: torch.fx.GraphModule) -> set[str]:
+    names: set[str] | None = getattr(module, "_names", None)
+    if names is None:
+        names = {n.name for n in module.graph.nodes}
+        module._names = names  # type: ignore[assignment]
+    return names
+
+
+def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
+    """Whether a call takes or gives complex tensors that loops compute with."""
+    given = torch.utils._pytree.tree_leaves((args, kwargs))
+    made = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(v, LoweredTensor) and v.is_complex for v in given) or any(
+        isinstance(v, torch.Tensor) and v.dtype in REAL_DTYPES for v in made
+    )
+
+
+def _is_view(target: Any) -> bool:
+    """Whether an operator's result shares memory with what it is given."""
+    return any(r.alias_info is not None for r in target._schema.returns)
+
+
+def _is_item_call(node: torch.fx.Node) -> bool:
+    return node.target in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+
+
+def _as_sentence(reason: str) -> str:
+    return reason[:1].upper() + reason[1:] + ("" if reason.endswith(".") else ".")
+
+
+def _check_devices(node: torch.fx.Node) -> None:
+    values = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta.get("val")]
+    flat = torch.utils._pytree.tree_leaves(values)
+    scalars = {
+        id(n.meta["val"]) for n in node.all_input_nodes if n.op == "placeholder" and _is_cpu_scalar(n.meta["val"])
+    }
+    devices = {v.device.type for v in flat if isinstance(v, torch.Tensor) and id(v) not in scalars}
+    if len(devices) > 1:
+        raise NotLowered(f"it mixes tensors on {' and '.join(sorted(devices))}")
+    if any(v.layout != torch.strided for v in flat if isinstance(v, torch.Tensor)):
+        raise NotLowered("sparse tensors are computed by ATen")
+
+
+def _is_cpu_scalar(value: Any) -> bool:
+    """A 0-dim tensor on the CPU, which eager mixes with any device: the runtime moves it."""
+    return isinstance(value, torch.Tensor) and not value.shape and value.device.type == "cpu"
+
+
+def _check_not_empty(node: torch.fx.Node) -> None:
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):  # results that nobody looks at are not made
+        seen = {user.args[1] for user in node.users if user.target is operator.getitem}
+        is_seen = len(seen) == len(node.users)
+        value = [v for k, v in enumerate(value) if k in seen or not is_seen]
+    if any(map(_has_no_elements, torch.utils._pytree.tree_leaves(value))):
+        raise NotLowered("its result has no elements: there is nothing to launch")
+
+
+def _has_only_empty_results(node: torch.fx.Node) -> bool:
+    """Whether no result has an element: nothing is left undone where ATen makes them."""
+    leaves = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return bool(leaves) and all(map(_has_no_elements, leaves))
+
+
+def _has_no_elements(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and any(isinstance(s, int) and s == 0 for s in value.shape)
+
+
+def _check_result(node: torch.fx.Node, result: Any) -> None:
+    """A lowering must give the dtypes and shapes that eager gives."""
+    value = node.meta.get("val")
+    results = result if isinstance(result, tuple) else (result,)
+    wanted = value if isinstance(value, (tuple, list)) else (value,)
+    for made, expected in zip(results, wanted, strict=True):
+        if not isinstance(expected, torch.Tensor):
+            continue
+        expected = as_real_meta(expected)
+        same = (
+            isinstance(made, LoweredTensor) and made.dtype == expected.dtype and len(made.shape) == len(expected.shape)
+        )
+        if not same or not all(sizes_equal(a, as_size(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
+            raise AssertionError(
+                f"it gave {getattr(made, 'dtype', None)}{getattr(made, 'shape', None)} for {expected.dtype}{tuple(expected.shape)}"
+            )
+
+
+def _same_layout(placed: tuple[tuple[Size, ...], Size], value: LoweredTensor, wanted: torch.Tensor) -> bool:
+    return all(
+        n == 1 or sizes_equal(s, as_size(w)) for n, s, w in zip(value.shape, placed[0], wanted.stride(), strict=True)
+    )
+
+
+def reset_saved_row_stride(placeholder: torch.fx.Node) -> None:
+    """Take back what ``set_saved_row_stride`` told of a value that is saved for a backward."""
+    if PADDED_ROWS_KEY in placeholder.meta:
+        placeholder.meta = {**placeholder.meta, "val": placeholder.meta[PADDED_ROWS_KEY]}
+        del placeholder.meta[PADDED_ROWS_KEY]
+
+
+def set_saved_row_stride(placeholder: torch.fx.Node, row: int) -> None:
+    """Tell a backward that a matrix is saved with its rows ``row`` elements apart."""
+    told = placeholder.meta["val"]
+    with told.fake_mode:
+        apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
+    placeholder.meta = {**placeholder.meta, "val": apart, PADDED_ROWS_KEY: told}
+
+
+def format_user_line(span: Span | None) -> str:
+    """A line of the user's as messages of kernels name it: "model.py:12", without the folders of this machine, or "cell 3, line 2"."""
+    if span is None:
+        return ""
+    name = display_name(span.file)
+    return f"{name}, line {span.line}" if is_cell(span.file) else f"{name}:{span.line}"

@@ -1,0 +1,95 @@
+"""Operators left to vendor libraries, with the reason for the fallback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.lowering.philox_ops import random_seeds
+
+LIBRARY_OPS = frozenset(
+    (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "linear",
+        "_scaled_mm",
+        "convolution",
+        "scaled_dot_product_attention",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_fused_attention_overrideable",
+        "convolution_backward",
+        "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention_backward",
+        "_cdist_forward",
+        "_fft_r2c",
+        "_fft_c2c",
+        "_fft_c2r",
+        "sort",
+        "topk",
+        "_cudnn_rnn",
+        "mkldnn_rnn_layer",
+        "kthvalue",
+        "median",
+        "nanmedian",
+        "mode",
+        "addbmm",
+        "cholesky",
+        "cholesky_inverse",
+        "cholesky_solve",
+        "geqrf",
+        "ormqr",
+        "lu_unpack",
+        "triangular_solve",
+        "lstsq",
+    )
+)
+"""Operators that stay whole: a vendor library does them best."""
+
+
+LINALG_PREFIXES = ("linalg_", "_linalg_")
+"""How the names of matrix factorisations and solvers begin, which LAPACK and its likes do."""
+
+
+ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
+
+
+def is_library_op(target: Any) -> bool:
+    """Whether an operator is left to ATen on purpose: a library does it, or there is nothing to compute."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target.namespace != "aten":
+        return target.namespace == "engine"
+    return _packet_name(target) in LIBRARY_OPS | ALLOCATION_OPS or _packet_name(target).startswith(LINALG_PREFIXES)
+
+
+def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
+    """Why an operator without a lowering (for complex tensors) is called in ATen."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return "It has no lowering."
+    if _packet_name(target) in ALLOCATION_OPS:
+        return "It only allocates: there is nothing to compute."
+    if target is random_seeds:
+        return "The generator gives each random tensor its seed; kernels count on from there."
+    if is_library_op(target):
+        return "A vendor library does it best."
+    if is_complex:
+        return "Complex numbers are computed by ATen."
+    if _is_random(target):
+        return "Random numbers come from ATen, so that a seed gives what it gives in eager; options={'fused_random': True} lets kernels draw them."
+    return "It has no lowering."
+
+
+def _packet_name(target: torch._ops.OpOverload) -> str:
+    name: str = target._schema.name
+    return name.split("::")[1]
+
+
+def _is_random(op: Any) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags

@@ -1,0 +1,134 @@
+"""Operators on how numbers are written: shifts, signs, neighbours, rounding to digits, extremes that pass over NaN, common divisors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.promotion import ALWAYS_BOOL, INT_TO_FLOAT, promote_dtypes
+from engine.lowering.registry import NotLowered, register_lowering
+
+aten = torch.ops.aten
+
+
+def _shift(low: LoweringContext, a: Any, other: Any, name: str) -> LoweredTensor:
+    dtype = promote_dtypes((a, other))[1]
+    if dtype == torch.bool or dtype.is_floating_point:
+        raise NotLowered("only whole numbers are shifted by a kernel")
+    width = torch.iinfo(dtype).bits
+
+    def compute(b: LoopBuilder, value: LoopIROp, by: LoopIROp) -> LoopIROp:
+        """Shifts by less than nothing or by the whole width leave no bit, and only the sign to the right: eager's rule, not C's."""
+        zero, most = b.constant(0, dtype), b.constant(width - 1, dtype)
+        too_far = b.call("gt", by, most, dtype=torch.bool)
+        if dtype != torch.uint8:
+            too_far = b.call("or", too_far, b.call("lt", by, zero, dtype=torch.bool), dtype=torch.bool)
+        if name == "shr":
+            emptied = zero if dtype == torch.uint8 else b.call("shr", value, most)
+            return b.where(too_far, emptied, b.call("shr", value, b.where(too_far, most, by)))
+        return b.where(too_far, zero, b.call("shl", value, b.where(too_far, zero, by)))
+
+    return elementwise(low, (a, other), compute)
+
+
+@register_lowering(
+    aten.bitwise_left_shift.Tensor,
+    aten.bitwise_left_shift.Tensor_Scalar,
+    aten.bitwise_left_shift.Scalar_Tensor,
+    aten.__lshift__.Tensor,
+    aten.__lshift__.Scalar,
+)
+def left_shift(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _shift(low, a, other, "shl")
+
+
+@register_lowering(
+    aten.bitwise_right_shift.Tensor,
+    aten.bitwise_right_shift.Tensor_Scalar,
+    aten.bitwise_right_shift.Scalar_Tensor,
+    aten.__rshift__.Tensor,
+    aten.__rshift__.Scalar,
+)
+def right_shift(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _shift(low, a, other, "shr")
+
+
+@register_lowering(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return elementwise(low, (a, other), lambda b, x, y: b.call("copysign", x, y), INT_TO_FLOAT)
+
+
+@register_lowering(aten.nextafter.default)
+def nextafter(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
+    if promote_dtypes((a, other))[1] not in (torch.float32, torch.float64):
+        raise NotLowered("the neighbour of a 16-bit number is found by ATen")
+    return elementwise(low, (a, other), lambda b, x, y: b.call("nextafter", x, y))
+
+
+def _ignoring_nan(name: str) -> Any:
+    def lowered(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
+        def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+            value = b.call(name, x, y)
+            if not x.dtype.is_floating_point:
+                return value
+            value = b.where(b.call("ne", y, y, dtype=torch.bool), x, value)
+            return b.where(b.call("ne", x, x, dtype=torch.bool), y, value)
+
+        return elementwise(low, (a, other), compute)
+
+    return lowered
+
+
+register_lowering(aten.fmax.default)(_ignoring_nan("maximum"))
+register_lowering(aten.fmin.default)(_ignoring_nan("minimum"))
+
+
+@register_lowering(aten.round.decimals)
+def round_decimals(low: LoweringContext, a: LoweredTensor, *, decimals: int = 0) -> LoweredTensor:
+    if a.dtype not in (torch.float32, torch.float64):
+        raise NotLowered("only 32 and 64-bit numbers are rounded to digits by a kernel")
+    scale = float(10 ** abs(decimals))
+
+    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
+        if decimals == 0:
+            return b.call("round", v)
+        there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+        return b.call(back, b.call("round", b.call(there, v, b.constant(scale, v.dtype))), b.constant(scale, v.dtype))
+
+    return elementwise(low, (a,), compute)
+
+
+@register_lowering(aten.signbit.default)
+def signbit(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    held = promote_dtypes((a,))[0] if a.dtype.is_floating_point else a.dtype
+
+    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
+        if v.dtype == torch.bool:
+            return b.constant(False, torch.bool)
+        if v.dtype.is_floating_point:
+            v = b.call("copysign", b.constant(1.0, v.dtype), v)
+        return b.call("lt", v, b.constant(0, v.dtype), dtype=torch.bool)
+
+    return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(held, torch.bool))
+
+
+@register_lowering(aten.gcd.default)
+def gcd(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
+    return elementwise(low, (a, other), lambda b, x, y: b.call("common_divisor", x, y))
+
+
+@register_lowering(aten.lcm.default)
+def lcm(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+        divisor = b.call("common_divisor", x, y)
+        none = b.constant(0, x.dtype)
+        is_none = b.call("eq", divisor, none, dtype=torch.bool)
+        quotient = b.call("truncdiv", x, b.where(is_none, b.constant(1, x.dtype), divisor))
+        return b.where(is_none, none, b.call("abs", b.call("mul", quotient, y)))
+
+    return elementwise(low, (a, other), compute)

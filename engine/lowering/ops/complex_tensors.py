@@ -1,0 +1,557 @@
+"""Complex numbers: a complex tensor is a real one with a last dimension of two, the real and the imaginary parts.
+
+Rotary embeddings written with ``view_as_complex`` and filters of Fourier transforms are index arithmetic and a few products this way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, Size
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
+from engine.lowering.registry import LOWERINGS, LoweringFn, NotLowered, register_complex_lowering
+from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, symbolic_shape
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+ComplexPair = tuple[LoopIROp, LoopIROp]
+"""The real and the imaginary part of one element."""
+PairLoader = Callable[[LoopBuilder, Coordinates], ComplexPair]
+ComplexElementwiseFn = Callable[..., ComplexPair]
+"""``(builder, *pairs) -> pair``."""
+
+
+def real_or_imag(a: LoweredTensor, part: int) -> LoweredTensor:
+    """The real (0) or imaginary (1) parts of a complex tensor."""
+    return replace(a, is_complex=False).view(a.shape[:-1], lambda i: (*i, IndexExpr({}, part)))
+
+
+def _pair_loader(a: Any, held: torch.dtype, shape: tuple[Size, ...]) -> PairLoader:
+    """The elements of a tensor or number broadcast to ``shape``, as pairs."""
+    if isinstance(a, LoweredTensor) and a.is_complex:
+        real, imaginary = (
+            broadcast_loader(real_or_imag(a, 0), held, shape),
+            broadcast_loader(real_or_imag(a, 1), held, shape),
+        )
+        return lambda b, i: (real(b, i), imaginary(b, i))
+    if isinstance(a, complex):
+        return lambda b, i: (b.constant(a.real, held), b.constant(a.imag, held))
+    check_supported_dtype(a)
+    value = broadcast_loader(a, held, shape)
+    return lambda b, i: (value(b, i), b.constant(0.0, held))
+
+
+def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torch.dtype:
+    """The type of the parts of the result at work."""
+    dtype = (fake_result(low) if value is None else value).dtype
+    if dtype not in REAL_DTYPES:
+        raise NotLowered(f"{str(dtype).removeprefix('torch.')} is computed by ATen")
+    return REAL_DTYPES[dtype]
+
+
+def from_pairs(low: LoweringContext, shape: tuple[Size, ...], held: torch.dtype, parts: PairLoader) -> LoweredTensor:
+    """A complex tensor from the pairs of its elements."""
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        real, imaginary = parts(b, i[:-1])
+        which = i[-1]
+        if which.is_constant:
+            return imaginary if which.const else real
+        is_real = b.call("eq", b.index_value(which), b.constant(0, b.index_dtype), dtype=torch.bool)
+        return b.where(is_real, real, imaginary)
+
+    return replace(low.pointwise((*shape, 2), held, body), is_complex=True)
+
+
+def _complex_elementwise(low: LoweringContext, args: Sequence[Any], compute: ComplexElementwiseFn) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    operands = [_pair_loader(a, held, shape) for a in args]
+    return from_pairs(low, shape, held, lambda b, i: compute(b, *(o(b, i) for o in operands)))
+
+
+def _per_part(name: str) -> ComplexElementwiseFn:
+    return lambda b, *pairs: (b.call(name, *(p[0] for p in pairs)), b.call(name, *(p[1] for p in pairs)))
+
+
+def _complex_mul(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
+    def of(first: LoopIROp, second: LoopIROp) -> LoopIROp:
+        return b.call("mul", first, second)
+
+    return (
+        b.call("sub", of(x[0], y[0]), of(x[1], y[1])),
+        b.call("add", of(x[0], y[1]), of(x[1], y[0])),
+    )
+
+
+def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
+    """By the larger part of the divisor, so that no square overflows (Smith, 1962)."""
+    first, second = b.call("abs", y[0]), b.call("abs", y[1])
+    is_first = b.call("ge", first, second, dtype=torch.bool)
+    large, small = b.where(is_first, y[0], y[1]), b.where(is_first, y[1], y[0])
+    ratio = b.call("div", small, large)
+    scale = b.call("div", b.constant(1.0, large.dtype), b.call("add", large, b.call("mul", small, ratio)))
+    near, far = b.where(is_first, x[0], x[1]), b.where(is_first, x[1], x[0])
+    real = b.call("mul", b.call("add", near, b.call("mul", far, ratio)), scale)
+    turned = b.call("mul", b.call("sub", far, b.call("mul", near, ratio)), scale)
+    imaginary = b.where(is_first, turned, b.call("neg", turned))
+    is_none = b.logical_and(
+        is_first,
+        b.call("eq", first, b.constant(0.0, first.dtype), dtype=torch.bool),
+    )
+    return (
+        b.where(is_none, b.call("div", x[0], first), real),
+        b.where(is_none, b.call("div", x[1], second), imaginary),
+    )
+
+
+def _add_scaled(alpha: Any, name: str) -> ComplexElementwiseFn:
+    def compute(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
+        if alpha != 1:
+            factor = complex(alpha)
+            y = _complex_mul(b, y, (b.constant(factor.real, y[0].dtype), b.constant(factor.imag, y[0].dtype)))
+        return _per_part(name)(b, x, y)
+
+    return compute
+
+
+@register_complex_lowering(aten.add.Tensor, aten.add.Scalar)
+def add(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _add_scaled(alpha, "add"))
+
+
+@register_complex_lowering(aten.sub.Tensor, aten.sub.Scalar)
+def sub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _add_scaled(alpha, "sub"))
+
+
+@register_complex_lowering(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
+    return _complex_elementwise(low, (other, a), _add_scaled(alpha, "sub"))
+
+
+@register_complex_lowering(aten.mul.Tensor, aten.mul.Scalar)
+def mul(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _complex_mul)
+
+
+@register_complex_lowering(aten.div.Tensor, aten.div.Scalar)
+def div(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_elementwise(low, (a, other), _complex_div)
+
+
+@register_complex_lowering(aten.reciprocal.default)
+def reciprocal(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (1.0, a), _complex_div)
+
+
+@register_complex_lowering(aten.square.default)
+def square(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (a,), lambda b, x: _complex_mul(b, x, x))
+
+
+@register_complex_lowering(aten.neg.default)
+def neg(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (a,), _per_part("neg"))
+
+
+@register_complex_lowering(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
+def conj(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (a,), lambda b, x: (x[0], b.call("neg", x[1])))
+
+
+@register_complex_lowering(aten.exp.default)
+def exp(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
+        """The imaginary part stays what it is where it is nothing, also beside infinity."""
+        size = b.call("exp", x[0])
+        is_real = b.call("eq", x[1], b.constant(0.0, size.dtype), dtype=torch.bool)
+        across = b.where(is_real, x[1], b.call("mul", size, b.call("sin", x[1])))
+        return b.where(is_real, size, b.call("mul", size, b.call("cos", x[1]))), across
+
+    return _complex_elementwise(low, (a,), compute)
+
+
+@register_complex_lowering(aten.log.default)
+def log(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
+        return b.call("log", b.call("hypot", *x)), b.call("atan2", x[1], x[0])
+
+    return _complex_elementwise(low, (a,), compute)
+
+
+def _complex_sqrt(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
+    """The principal one: half the sum of length and size of the real part is never the difference of near numbers."""
+    real, across, half_ = *x, b.constant(0.5, x[0].dtype)
+    length, size = b.call("mul", b.call("hypot", real, across), half_), b.call("mul", b.call("abs", real), half_)
+    long = b.call("sqrt", b.call("add", length, size))
+    short = b.call("div", b.call("mul", b.call("abs", across), half_), long)
+    zero = b.constant(0.0, real.dtype)
+    short = b.where(b.call("eq", long, zero, dtype=torch.bool), zero, short)
+    is_left = b.call("lt", real, zero, dtype=torch.bool)
+    first, second = b.where(is_left, short, long), b.call("copysign", b.where(is_left, long, short), across)
+    endless = b.call("eq", b.call("abs", across), b.constant(math.inf, real.dtype), dtype=torch.bool)
+    return b.where(endless, b.constant(math.inf, real.dtype), first), b.where(endless, across, second)
+
+
+@register_complex_lowering(aten.sqrt.default)
+def sqrt(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (a,), _complex_sqrt)
+
+
+@register_complex_lowering(aten.rsqrt.default)
+def rsqrt(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_elementwise(low, (1.0, a), lambda b, one, x: _complex_div(b, one, _complex_sqrt(b, x)))
+
+
+@register_complex_lowering(aten.sin.default)
+def sin(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
+        across, along = b.call("cosh", x[1]), b.call("sinh", x[1])
+        return b.call("mul", b.call("sin", x[0]), across), b.call("mul", b.call("cos", x[0]), along)
+
+    return _complex_elementwise(low, (a,), compute)
+
+
+@register_complex_lowering(aten.addcmul.default)
+def addcmul(
+    low: LoweringContext, a: LoweredTensor, first: LoweredTensor, second: LoweredTensor, *, value: Any = 1
+) -> LoweredTensor:
+    scaled = _add_scaled(value, "add")
+    return _complex_elementwise(low, (a, first, second), lambda b, x, y, z: scaled(b, x, _complex_mul(b, y, z)))
+
+
+@register_complex_lowering(aten.copy.default)
+def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_blocking: bool = False) -> LoweredTensor:
+    return _complex_elementwise(low, (source,), lambda b, x: x)
+
+
+@register_complex_lowering(aten.where.self)
+def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    test, then, otherwise = (
+        broadcast_loader(condition, torch.bool, shape),
+        _pair_loader(a, held, shape),
+        _pair_loader(other, held, shape),
+    )
+
+    def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
+        chosen, first, second = test(b, i), then(b, i), otherwise(b, i)
+        return b.where(chosen, first[0], second[0]), b.where(chosen, first[1], second[1])
+
+    return from_pairs(low, shape, held, parts)
+
+
+@register_complex_lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, value: Any) -> LoweredTensor:
+    return where(low, mask, value, a)  # type: ignore[no-any-return]
+
+
+@register_complex_lowering(aten.complex.default)
+def complex_(low: LoweringContext, real: LoweredTensor, imaginary: LoweredTensor) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    first, second = broadcast_loader(real, held, shape), broadcast_loader(imaginary, held, shape)
+    return from_pairs(low, shape, held, lambda b, i: (first(b, i), second(b, i)))
+
+
+@register_complex_lowering(aten.polar.default)
+def polar(low: LoweringContext, size: LoweredTensor, angle: LoweredTensor) -> LoweredTensor:
+    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    first, second = broadcast_loader(size, held, shape), broadcast_loader(angle, held, shape)
+
+    def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
+        length, turn = first(b, i), second(b, i)
+        return b.call("mul", length, b.call("cos", turn)), b.call("mul", length, b.call("sin", turn))
+
+    return from_pairs(low, shape, held, parts)
+
+
+@register_complex_lowering(aten.view_as_complex.default)
+def view_as_complex(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    _real_dtype(low)
+    return replace(a, is_complex=True)
+
+
+@register_complex_lowering(aten.view_as_real.default)
+def view_as_real(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return replace(a, is_complex=False)
+
+
+def _real_result(
+    low: LoweringContext, a: LoweredTensor, compute: Callable[[LoopBuilder, LoopIROp, LoopIROp], LoopIROp]
+) -> LoweredTensor:
+    """A real tensor from a complex one."""
+    real, imaginary = real_or_imag(a, 0), real_or_imag(a, 1)
+    dtype = fake_result(low).dtype
+    return low.pointwise(
+        real.shape, dtype, lambda b, i: b.cast(compute(b, real.load(b, i), imaginary.load(b, i)), dtype)
+    )
+
+
+@register_complex_lowering(aten.abs.default)
+def abs_(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _real_result(low, a, lambda b, x, y: b.call("hypot", x, y))
+
+
+@register_complex_lowering(aten.angle.default)
+def angle(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _real_result(low, a, lambda b, x, y: b.call("atan2", y, x))
+
+
+@register_complex_lowering(aten.eq.Tensor, aten.eq.Scalar)
+def eq(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_compare(low, a, other, "eq", "and")
+
+
+@register_complex_lowering(aten.ne.Tensor, aten.ne.Scalar)
+def ne(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+    return _complex_compare(low, a, other, "ne", "or")
+
+
+def _complex_compare(low: LoweringContext, a: Any, other: Any, name: str, together: str) -> LoweredTensor:
+    shape = symbolic_shape(fake_result(low))
+    dtypes = {t.dtype for t in (a, other) if isinstance(t, LoweredTensor)}
+    held = torch.float64 if torch.float64 in dtypes else torch.float32
+    first, second = _pair_loader(a, held, shape), _pair_loader(other, held, shape)
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        x, y = first(b, i), second(b, i)
+        real, imaginary = (b.call(name, p, q, dtype=torch.bool) for p, q in zip(x, y, strict=True))
+        return b.call(together, real, imaginary, dtype=torch.bool)
+
+    return low.pointwise(shape, torch.bool, body)
+
+
+@register_complex_lowering(aten.isnan.default)
+def isnan(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_compare(low, a, a, "ne", "or")
+
+
+def _logical(name: str, together: str) -> None:
+    @register_complex_lowering(getattr(aten, name).default)
+    def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
+        shape = symbolic_shape(fake_result(low))
+        first, second = _is_not_zero(a, shape), _is_not_zero(other, shape)
+        return low.pointwise(
+            shape, torch.bool, lambda b, i: b.call(together, first(b, i), second(b, i), dtype=torch.bool)
+        )
+
+
+for _name, _joint in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "ne")):
+    _logical(_name, _joint)
+
+
+@register_complex_lowering(aten.logical_not.default)
+def logical_not(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _complex_compare(low, a, 0, "eq", "and")
+
+
+def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBuilder, Coordinates], LoopIROp]:
+    """Whether any part of an element is something, broadcast to ``shape``."""
+    if not a.is_complex:
+        return broadcast_loader(a, torch.bool, shape)
+    parts = _pair_loader(a, a.dtype, shape)
+
+    def test(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        real, imaginary = (b.call("ne", p, b.constant(0.0, p.dtype), dtype=torch.bool) for p in parts(b, i))
+        return b.call("or", real, imaginary, dtype=torch.bool)
+
+    return test
+
+
+@register_complex_lowering(aten._to_copy.default, prims.convert_element_type.default)
+def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
+    """Between complex types and from real ones; to a real one the imaginary parts go."""
+    if other.get("layout") not in (None, torch.strided):
+        raise NotLowered("other layouts are made by ATen")
+    result = fake_result(low)
+    if result.dtype.is_complex:
+        return _complex_elementwise(low, (a,), lambda b, x: x)
+    check_supported_dtype(result)
+    kept = real_or_imag(a, 0)
+    if result.dtype is torch.bool:
+        return _complex_compare(low, a, 0, "ne", "or")
+    return low.pointwise(kept.shape, result.dtype, lambda b, i: b.round_to_dtype(kept.load(b, i), result.dtype))
+
+
+@register_complex_lowering(
+    aten.full.default,
+    aten.full_like.default,
+    aten.new_full.default,
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten.ones.default,
+    aten.ones_like.default,
+    aten.new_ones.default,
+    aten.scalar_tensor.default,
+)
+def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
+    name = str(low.current_node.target) if low.current_node is not None else ""
+    fill = 0 if "zeros" in name else 1 if "ones" in name else args[0] if "scalar_tensor" in name else args[-1]
+    if not isinstance(fill, (bool, int, float, complex)):
+        raise NotLowered("a complex tensor is filled with a number that follows from sizes by ATen")
+    return _complex_elementwise(low, (complex(fill),), lambda b, x: x)
+
+
+# ---- what does not look at the numbers: the same for a real tensor with one dimension more -------------------------
+
+
+@dataclass(eq=False)
+class _RealNode:
+    """Stands for the node at work while its complex result is made as a real tensor."""
+
+    name: str
+    target: Any
+    meta: dict[str, Any]
+    users: dict[Any, None] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def _as_real_result(low: LoweringContext) -> Iterator[None]:
+    node = low.current_node
+    assert node is not None
+    low.current_node = _RealNode(node.name, node.target, {"val": pytree.tree_map(as_real_meta, node.meta["val"])})  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        low.current_node = node
+
+
+AdaptArgs = Callable[[int, list[Any]], list[Any]]
+"""``(rank, arguments after the tensor) -> the same`` for a tensor with one dimension more at its end."""
+
+
+def _canonical_dims(*places: int, default: Sequence[Any] = ()) -> AdaptArgs:
+    """Dimensions at these places among the arguments, counted from the front."""
+
+    def changed(rank: int, args: list[Any]) -> list[Any]:
+        filled = [*args, *default[len(args) :]]
+        for place in places:
+            given = filled[place]
+            is_many = isinstance(given, (list, tuple))
+            filled[place] = [canonical_dim(d, rank) for d in given] if is_many else canonical_dim(given, rank)
+        return filled
+
+    return changed
+
+
+SCALAR_IDENTITY_OPS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default, aten.cumsum.default)
+"""Of a single number they are that number."""
+
+
+def _reduction_args(rank: int, args: list[Any]) -> list[Any]:
+    given = args[0] if args else None
+    dims = [given] if isinstance(given, int) else list(given or range(rank))
+    return [[canonical_dim(d, rank) for d in dims], *args[1:]]
+
+
+STRUCTURAL_OPS: dict[Any, AdaptArgs] = {
+    **dict.fromkeys(
+        (
+            aten.view.default,
+            aten._unsafe_view.default,
+            aten.reshape.default,
+            aten.unsqueeze.default,
+            aten.squeeze.default,
+            aten.squeeze.dim,
+            aten.squeeze.dims,
+            aten.expand.default,
+            aten.clone.default,
+            aten.alias.default,
+            aten.detach.default,
+            aten.lift_fresh_copy.default,
+            aten.contiguous.default,
+            aten.index.Tensor,
+            aten._unsafe_index.Tensor,
+        ),
+        lambda rank, args: args,
+    ),
+    aten.permute.default: lambda rank, args: [[*(d % max(rank, 1) for d in args[0]), rank]],
+    aten.transpose.int: _canonical_dims(0, 1),
+    aten.t.default: lambda rank, args: args,
+    aten.select.int: _canonical_dims(0),
+    aten.slice.Tensor: _canonical_dims(0, default=(0,)),
+    aten.split.Tensor: _canonical_dims(1, default=(None, 0)),
+    aten.split_with_sizes.default: _canonical_dims(1, default=(None, 0)),
+    aten.unsafe_split.Tensor: _canonical_dims(1, default=(None, 0)),
+    aten.unbind.int: _canonical_dims(0, default=(0,)),
+    aten.flip.default: _canonical_dims(0),
+    aten.roll.default: _canonical_dims(1, default=(None, ())),
+    aten.index_select.default: _canonical_dims(0),
+    aten.constant_pad_nd.default: lambda rank, args: [[0, 0, *args[0]], *args[1:]],
+    aten.repeat.default: lambda rank, args: [[*args[0], 1]],
+    aten.slice_scatter.default: _canonical_dims(1, default=(None, 0)),
+    aten.select_scatter.default: _canonical_dims(1),
+    aten.sum.dim_IntList: _reduction_args,
+    aten.sum.default: _reduction_args,
+    aten.mean.dim: _reduction_args,
+    aten.mean.default: _reduction_args,
+    aten.cumsum.default: _canonical_dims(0),
+}
+
+
+def _as_complex(value: Any) -> Any:
+    return tuple(map(_as_complex, value)) if isinstance(value, tuple) else replace(value, is_complex=True)
+
+
+def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
+    def lowered(low: LoweringContext, a: LoweredTensor, *args: Any, **kwargs: Any) -> Any:
+        _real_dtype(low, next(iter(pytree.tree_leaves(fake_result(low)))))
+        kept = kwargs.pop("dtype", None)
+        is_changed = not a.is_complex or (kept is not None and REAL_DTYPES.get(kept) != a.dtype)
+        if is_changed or any(isinstance(v, complex) for v in args):
+            raise NotLowered("a change of type on the way is made by ATen")
+        if operator is aten.constant_pad_nd.default and args[1:] not in ((), (0,)):
+            raise NotLowered("padding by another number than 0, whose imaginary part is 0, is done by ATen")
+        if operator in SCALAR_IDENTITY_OPS and len(a.shape) == 1:
+            return _complex_elementwise(low, (a,), lambda b, x: x)
+        given = [
+            replace(v, is_complex=False) if isinstance(v, LoweredTensor) and v.is_complex else v
+            for v in changed(len(a.shape) - 1, list(args))
+        ]
+        if low.current_node is not None and low.current_node.target is aten.t.default:
+            return a if len(a.shape) < 3 else _transposed(a)
+        with _as_real_result(low):
+            return _as_complex(LOWERINGS[operator](low, replace(a, is_complex=False), *given, **kwargs))
+
+    return lowered
+
+
+def _transposed(a: LoweredTensor) -> LoweredTensor:
+    turned = a.view((a.shape[1], a.shape[0], 2), lambda i: (i[1], i[0], i[2]))
+    return replace(turned, is_complex=True)
+
+
+for _operator, _change in STRUCTURAL_OPS.items():
+    register_complex_lowering(_operator)(_lower_structural(_operator, _change))
+
+
+@register_complex_lowering(aten.cat.default)
+def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) -> LoweredTensor:
+    return _concatenate(low, aten.cat.default, tensors, canonical_dim(dim, len(fake_result(low).shape)))
+
+
+@register_complex_lowering(aten.stack.default)
+def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) -> LoweredTensor:
+    return _concatenate(low, aten.stack.default, tensors, canonical_dim(dim, len(fake_result(low).shape)))
+
+
+def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredTensor], dim: int) -> LoweredTensor:
+    held = _real_dtype(low)
+    if any(not t.is_complex or t.dtype != held for t in tensors):
+        raise NotLowered("tensors of several types are put together by ATen")
+    with _as_real_result(low):
+        made: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
+    return replace(made, is_complex=True)

@@ -1,0 +1,186 @@
+"""Rows of a table that are looked up and summed in bags, and the gradients of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import as_size
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.ops.reductions import reduce
+from engine.lowering.ops.scatter import scatter_into
+from engine.lowering.ops.searchsorted import binary_search
+from engine.lowering.promotion import check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
+
+aten = torch.ops.aten
+
+SUM, MEAN, MAX = 0, 1, 2
+"""How a bag's rows are put together."""
+
+
+def _node_name(low: LoweringContext) -> str:
+    return low.current_node.name if low.current_node is not None else "bags"
+
+
+def _bag_of_each_index(low: LoweringContext, indices: LoweredTensor, offsets: LoweredTensor) -> LoweredTensor:
+    """Which bag each index is in: how many begin at or before it, less one."""
+    places = low.pointwise(
+        indices.shape,
+        torch.int64,
+        lambda b, i: b.cast(b.index_value(i[0]), torch.int64),
+        name=f"{_node_name(low)}_places",
+    )
+    return binary_search(low, offsets, places, None, torch.int64, right=True)
+
+
+def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | None:
+    return None if padding < 0 else b.call("eq", index, b.constant(padding, index.dtype), dtype=torch.bool)
+
+
+def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopIROp) -> LoopIROp:
+    """A value, nothing where the index is the one that pads."""
+    left_out = _is_padding(b, index, padding)
+    return value if left_out is None else b.where(left_out, b.constant(0, value.dtype), value)
+
+
+@register_lowering(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def embedding_bag(
+    low: LoweringContext,
+    weight: LoweredTensor,
+    indices: LoweredTensor,
+    offsets: LoweredTensor,
+    scale_by_frequency: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample: LoweredTensor | None = None,
+    include_last: bool = False,
+    padding: int = -1,
+) -> tuple[LoweredTensor, ...]:
+    """``(sums or means, each index's bag, how many indices a bag counts, the same again)``: rows are added to their bags atomically."""
+    check_supported_dtype(weight)
+    if mode == MAX:
+        raise NotLowered("the largest of each bag is found by ATen")
+    made, bag_of_each, size_of_each, largest = fake_result(low)
+    if len(indices.shape) != 1 or 0 in indices.shape or 0 in made.shape:
+        raise NotLowered("empty bags are left to ATen")
+    bags, count = symbolic_shape(made)[0], indices.shape[0]
+    held = compute_dtype(weight.dtype)
+    places = _bag_of_each_index(low, indices, offsets)
+
+    def bag(b: LoopBuilder, i: Coordinates) -> Any:
+        """The bag of an index; those behind the last bag's end are in none, and left out where they would be written."""
+        return b.indirect_index(
+            b.call("sub", places.load(b, i), b.constant(1, torch.int64)), bags, wraps=False, is_checked=False
+        )
+
+    def add(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        index = indices.load(b, i[:1])
+        value = b.cast(weight.load(b, (b.indirect_index(index, weight.shape[0], wraps=False), i[1])), held)
+        if per_sample is not None:
+            value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), held))
+        return (bag(b, i[:1]), i[1]), _zero_if_padding(b, index, padding, value)
+
+    def tally(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        return (bag(b, i),), _zero_if_padding(b, indices.load(b, i), padding, b.constant(1, torch.int64))
+
+    zeros = low.pointwise(
+        (bags, weight.shape[1]), held, lambda b, i: b.constant(0.0, held), name=f"{_node_name(low)}_zeros"
+    )
+    none = low.pointwise((bags,), torch.int64, lambda b, i: b.constant(0, torch.int64), name=f"{_node_name(low)}_none")
+    sums = scatter_into(low, zeros, (count, weight.shape[1]), add, is_added=True)
+    counts = scatter_into(low, none, (count,), tally, is_added=True)
+
+    def result(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        value = sums.load(b, i)
+        if mode == SUM:
+            return value
+        size = b.call("maximum", counts.load(b, i[:1]), b.constant(1, torch.int64))
+        return b.call("div", value, b.cast(size, held))
+
+    def owner(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return b.cast(b.call("sub", places.load(b, i), b.constant(1, torch.int64)), bag_of_each.dtype)
+
+    return (
+        low.pointwise(symbolic_shape(made), made.dtype, result),
+        low.pointwise(symbolic_shape(bag_of_each), bag_of_each.dtype, owner, name=f"{_node_name(low)}_bags"),
+        low.pointwise(
+            symbolic_shape(size_of_each), size_of_each.dtype, lambda b, i: b.cast(counts.load(b, i), size_of_each.dtype)
+        ),
+        low.pointwise(symbolic_shape(largest), largest.dtype, lambda b, i: b.cast(counts.load(b, i), largest.dtype)),
+    )
+
+
+@register_lowering(aten._embedding_bag_dense_backward.default)
+def embedding_bag_dense_backward(
+    low: LoweringContext,
+    grad: LoweredTensor,
+    indices: LoweredTensor,
+    bag_of_each: LoweredTensor,
+    size_of_each: LoweredTensor,
+    largest: LoweredTensor,
+    rows: Any,
+    scale_by_frequency: bool,
+    mode: int,
+    per_sample: LoweredTensor | None,
+    padding: int = -1,
+) -> LoweredTensor:
+    """Each looked-up row gets its bag's gradient, of a mean its share."""
+    check_supported_dtype(grad)
+    if mode == MAX or scale_by_frequency:
+        raise NotLowered("gradients of largest rows, or divided by how often a row was looked up, are computed by ATen")
+    if 0 in indices.shape or 0 in grad.shape or 0 in bag_of_each.shape:
+        raise NotLowered("empty bags are left to ATen")
+    held = compute_dtype(grad.dtype)
+    table = low.pointwise((as_size(rows), grad.shape[1]), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype))
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        index = indices.load(b, i[:1])
+        bag = b.indirect_index(bag_of_each.load(b, i[:1]), grad.shape[0], wraps=False)
+        value = b.cast(grad.load(b, (bag, i[1])), held)
+        if per_sample is not None:
+            value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), held))
+        if mode == MEAN:
+            size = size_of_each.load(b, (bag,))
+            value = b.call("div", value, b.cast(b.call("maximum", size, b.constant(1, size.dtype)), held))
+        return (b.indirect_index(index, table.shape[0], wraps=False), i[1]), _zero_if_padding(b, index, padding, value)
+
+    return scatter_into(low, table, (indices.shape[0], grad.shape[1]), write, is_added=True)
+
+
+@register_lowering(aten._embedding_bag_per_sample_weights_backward.default)
+def embedding_bag_per_sample_weights_backward(
+    low: LoweringContext,
+    grad: LoweredTensor,
+    weight: LoweredTensor,
+    indices: LoweredTensor,
+    offsets: LoweredTensor,
+    bag_of_each: LoweredTensor,
+    mode: int,
+    padding: int = -1,
+) -> LoweredTensor:
+    """The product of each looked-up row with its bag's gradient."""
+    check_supported_dtype(grad, weight)
+    if mode != SUM or 0 in indices.shape or 0 in grad.shape:
+        raise NotLowered("weights of empty bags are left to ATen")
+    places = bag_of_each
+    if 0 in bag_of_each.shape:
+        after = _bag_of_each_index(low, indices, offsets)
+        one = torch.int64
+        places = low.pointwise(indices.shape, one, lambda b, i: b.call("sub", after.load(b, i), b.constant(1, one)))
+    held = compute_dtype(grad.dtype)
+    each = LoweredTensor((indices.shape[0], grad.shape[1]), grad.definition)
+
+    def product(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        index = indices.load(b, i[:1])
+        bag = b.indirect_index(places.load(b, i[:1]), grad.shape[0], wraps=False, is_checked=False)
+        row = b.indirect_index(index, weight.shape[0], wraps=False)
+        value = b.call("mul", b.cast(grad.load(b, (bag, i[1])), held), b.cast(weight.load(b, (row, i[1])), held))
+        return _zero_if_padding(b, index, padding, value)
+
+    return reduce(low, "sum", each, (1,), False, grad.dtype, product)

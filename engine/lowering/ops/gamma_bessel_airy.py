@@ -1,0 +1,228 @@
+"""Incomplete gamma functions, the second modified Bessel functions and Airy's, by series and integrals in a wider type where that is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.promotion import INT_TO_FLOAT, promote_dtypes
+from engine.lowering.registry import NotLowered, register_lowering
+
+aten = torch.ops.aten
+F64 = torch.float64
+EULER_GAMMA = 0.57721566490153286
+BESSEL_SERIES_LIMIT = 1.0
+"""Up to where the Bessel functions' series holds its digits."""
+
+
+def _below(b: LoopBuilder, x: LoopIROp, limit: float) -> LoopIROp:
+    return b.call("lt", x, b.constant(limit, x.dtype), dtype=torch.bool)
+
+
+def _equals(b: LoopBuilder, x: LoopIROp, value: float) -> LoopIROp:
+    return b.call("eq", x, b.constant(value, x.dtype), dtype=torch.bool)
+
+
+def _sum(b: LoopBuilder, *parts: LoopIROp) -> LoopIROp:
+    total = parts[0]
+    for part in parts[1:]:
+        total = b.call("add", total, part)
+    return total
+
+
+def _product(b: LoopBuilder, *parts: LoopIROp) -> LoopIROp:
+    total = parts[0]
+    for part in parts[1:]:
+        total = b.call("mul", total, part)
+    return total
+
+
+def _bessel_k(order: int, *, is_scaled: bool) -> Callable[[LoopBuilder, LoopIROp], LoopIROp]:
+    """A Bessel function K, ``is_scaled``: times ``exp(x)``."""
+
+    def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+        one = b.constant(1.0, x.dtype)
+        is_near = _below(b, x, BESSEL_SERIES_LIMIT)
+        small, large = b.where(is_near, x, one), b.where(is_near, one, x)
+        level = b.constant(float(order), x.dtype)
+        logarithm = _sum(
+            b, b.call("log", b.call("mul", small, b.constant(0.5, x.dtype))), b.constant(EULER_GAMMA, x.dtype)
+        )
+        near = b.call("bessel_k_near", small, b.call(f"i{order}", small), logarithm, level)
+        far = b.call("bessel_k_far", large, level)
+        if is_scaled:
+            near = b.call("mul", near, b.call("exp", small))
+        else:
+            far = b.call("mul", far, b.call("exp", b.call("neg", large)))
+        value = b.where(is_near, near, b.where(_equals(b, x, math.inf), b.constant(0.0, x.dtype), far))
+        value = b.where(_equals(b, x, 0.0), b.constant(math.inf, x.dtype), value)
+        return b.where(_below(b, x, 0.0), b.constant(math.nan, x.dtype), value)
+
+    return compute
+
+
+def _lowers_bessel(operator: Any, order: int, *, is_scaled: bool) -> None:
+    compute = _bessel_k(order, is_scaled=is_scaled)
+    register_lowering(operator)(lambda low, a: elementwise(low, (a,), compute, INT_TO_FLOAT))
+
+
+_lowers_bessel(aten.special_modified_bessel_k0.default, 0, is_scaled=False)
+_lowers_bessel(aten.special_modified_bessel_k1.default, 1, is_scaled=False)
+_lowers_bessel(aten.special_scaled_modified_bessel_k0.default, 0, is_scaled=True)
+_lowers_bessel(aten.special_scaled_modified_bessel_k1.default, 1, is_scaled=True)
+
+
+def _elementwise_in_float64(
+    low: LoweringContext, args: tuple[Any, ...], compute: Callable[..., LoopIROp]
+) -> LoweredTensor:
+    """An elementwise function of numbers that have room for its errors in 64 bits.
+
+    Raises:
+        NotLowered: they have 64 bits themselves.
+    """
+    dtype = promote_dtypes(args, INT_TO_FLOAT)[1]
+    if dtype == F64:
+        raise NotLowered("there is no wider type than float64, in which its series would hold all digits")
+
+    def narrowed(b: LoopBuilder, *given: LoopIROp) -> LoopIROp:
+        return b.cast(compute(b, *(b.cast(x, F64) for x in given)), given[0].dtype)
+
+    return elementwise(low, args, narrowed, INT_TO_FLOAT)
+
+
+ASYMPTOTIC_LIMIT = 1e4
+"""From where the distribution's shape is taken from the normal one (Temme, 1979), whose error is then below 32 bits."""
+
+
+def _incomplete_gamma(*, is_upper: bool) -> Callable[[LoopBuilder, LoopIROp, LoopIROp], LoopIROp]:
+    """The regularised incomplete gamma function, of what is below x or ``is_upper`` above it."""
+
+    def compute(b: LoopBuilder, a: LoopIROp, x: LoopIROp) -> LoopIROp:
+        zero, one, nothing = (b.constant(v, F64) for v in (0.0, 1.0, math.nan))
+        is_common = b.logical_and(b.call("gt", a, zero, dtype=torch.bool), _below(b, a, ASYMPTOTIC_LIMIT))
+        is_common = b.logical_and(
+            is_common, b.logical_and(b.call("gt", x, zero, dtype=torch.bool), _below(b, x, math.inf))
+        )
+        own, at = b.where(is_common, a, one), b.where(is_common, x, one)
+        power = b.call("sub", b.call("sub", b.call("mul", own, b.call("log", at)), at), b.call("lgamma", own))
+        weight = b.call("exp", power)
+        is_low = b.call("lt", at, b.call("add", own, one), dtype=torch.bool)
+        lower = b.call("mul", weight, b.call("lower_gamma", own, b.where(is_low, at, one)))
+        beyond = b.where(is_low, b.call("add", own, one), at)
+        upper = b.call("mul", weight, b.call("upper_gamma", own, beyond))
+        if is_upper:
+            value = b.where(is_low, b.call("sub", one, lower), upper)
+        else:
+            value = b.where(is_low, lower, b.call("sub", one, upper))
+        is_many = b.call("ge", a, b.constant(ASYMPTOTIC_LIMIT, F64), dtype=torch.bool)
+        value = b.where(is_many, _incomplete_gamma_asymptotic(b, a, x, is_upper=is_upper), value)
+        none, all_ = (one, zero) if is_upper else (zero, one)
+        value = b.where(_equals(b, x, 0.0), none, value)
+        value = b.where(_equals(b, a, 0.0), b.where(_equals(b, x, 0.0), nothing, all_), value)
+        value = b.where(_equals(b, x, math.inf), all_, value)
+        value = b.where(_equals(b, a, math.inf), b.where(_equals(b, x, math.inf), nothing, none), value)
+        is_outside = b.call("or", _below(b, a, 0.0), _below(b, x, 0.0), dtype=torch.bool)
+        is_odd = b.call(
+            "or", b.call("ne", a, a, dtype=torch.bool), b.call("ne", x, x, dtype=torch.bool), dtype=torch.bool
+        )
+        return b.where(b.call("or", is_outside, is_odd, dtype=torch.bool), nothing, value)
+
+    return compute
+
+
+def _incomplete_gamma_asymptotic(b: LoopBuilder, a: LoopIROp, x: LoopIROp, *, is_upper: bool) -> LoopIROp:
+    """The leading terms of the uniform expansion for a large first argument."""
+
+    def number(value: float) -> LoopIROp:
+        return b.constant(value, F64)
+
+    off = b.call("div", b.call("sub", x, a), a)
+    height = b.call("sub", off, b.call("log1p", off))
+    eta = b.call("copysign", b.call("sqrt", b.call("mul", height, number(2.0))), off)
+    tail = b.call("erfc", b.call("mul", eta, b.call("sqrt", b.call("mul", a, number(0.5)))))
+    if not is_upper:
+        tail = b.call("sub", number(2.0), tail)
+    is_flat = _below(b, b.call("abs", off), 1e-3)
+    steep = b.where(is_flat, number(1.0), off)
+    slope = b.where(is_flat, number(1.0), eta)
+    exact = b.call("sub", b.call("div", number(1.0), steep), b.call("div", number(1.0), slope))
+    # -1/3 + eta/12 - 2 eta**2/135
+    series = b.call("sub", number(1.0 / 12.0), b.call("mul", eta, number(2.0 / 135.0)))
+    series = b.call("sub", b.call("mul", eta, series), number(1.0 / 3.0))
+    bell = b.call("exp", b.call("neg", b.call("mul", a, height)))
+    part = b.call("div", bell, b.call("sqrt", b.call("mul", a, number(2.0 * math.pi))))
+    correction = b.call("mul", part, b.where(is_flat, series, exact))
+    half = b.call("mul", tail, number(0.5))
+    return b.call("add", half, correction) if is_upper else b.call("sub", half, correction)
+
+
+@register_lowering(aten.igamma.default)
+def igamma(low: LoweringContext, a: LoweredTensor, x: LoweredTensor) -> LoweredTensor:
+    return _elementwise_in_float64(low, (a, x), _incomplete_gamma(is_upper=False))
+
+
+@register_lowering(aten.igammac.default)
+def igammac(low: LoweringContext, a: LoweredTensor, x: LoweredTensor) -> LoweredTensor:
+    return _elementwise_in_float64(low, (a, x), _incomplete_gamma(is_upper=True))
+
+
+AIRY_NEAR = 1.5
+AIRY_FAR = -8.0
+"""Between these Airy's function is its Maclaurin series, above a Bessel function, below its asymptotic expansion."""
+AIRY_AT_ZERO, AIRY_SLOPE_AT_ZERO = 0.355028053887817239, -0.258819403792806798
+
+
+def _airy_asymptotic_coefficients() -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Coefficients of even and odd powers of ``1 / zeta``, the highest first (Abramowitz and Stegun, 10.4.58)."""
+    found = [1.0]
+    for k in range(1, 12):
+        found.append(found[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))
+    even = [(-1) ** k * c for k, c in enumerate(found[0::2])]
+    odd = [(-1) ** k * c for k, c in enumerate(found[1::2])]
+    return tuple(reversed(even)), tuple(reversed(odd))
+
+
+def _airy(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+    def number(value: float) -> LoopIROp:
+        return b.constant(value, F64)
+
+    def series(at: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
+        total = number(coefficients[0])
+        for coefficient in coefficients[1:]:
+            total = b.call("add", b.call("mul", total, at), number(coefficient))
+        return total
+
+    def zeta_of(size: LoopIROp) -> LoopIROp:
+        return _product(b, size, b.call("sqrt", size), number(2.0 / 3.0))
+
+    is_high = b.call("gt", x, number(AIRY_NEAR), dtype=torch.bool)
+    is_low = _below(b, x, AIRY_FAR)
+    middle = b.where(b.call("or", is_high, is_low, dtype=torch.bool), number(0.0), x)
+    near = b.call("airy_near", middle, number(AIRY_AT_ZERO), number(AIRY_SLOPE_AT_ZERO))
+    high = b.where(is_high, x, number(AIRY_NEAR))
+    zeta = zeta_of(high)
+    bessel = b.call("mul", b.call("bessel_k_far", zeta, number(1.0 / 3.0)), b.call("exp", b.call("neg", zeta)))
+    above = _product(b, b.call("sqrt", b.call("mul", high, number(1.0 / 3.0))), bessel, number(1.0 / math.pi))
+    deep = b.where(is_low, b.call("neg", x), number(-AIRY_FAR))
+    zeta = zeta_of(deep)
+    inverse = b.call("div", number(1.0), zeta)
+    square = b.call("mul", inverse, inverse)
+    even, odd = _airy_asymptotic_coefficients()
+    turn = b.call("sub", zeta, number(math.pi / 4.0))
+    waves = b.call("mul", b.call("cos", turn), series(square, even))
+    waves = b.call("add", waves, _product(b, b.call("sin", turn), series(square, odd), inverse))
+    below = b.call("div", waves, b.call("sqrt", b.call("mul", b.call("sqrt", deep), number(math.pi))))
+    value = b.where(is_high, above, b.where(is_low, below, near))
+    return b.where(_equals(b, b.call("abs", x), math.inf), number(math.nan), value)
+
+
+@register_lowering(aten.special_airy_ai.default)
+def airy_ai(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return _elementwise_in_float64(low, (a,), _airy)

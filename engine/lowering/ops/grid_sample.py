@@ -1,0 +1,269 @@
+"""Pictures read at the places that a grid names, in two and three dimensions, and the gradients for picture and grid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, Size
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.decompositions.interpolation import CUBIC_COEFFICIENT
+from engine.lowering.op_expr import OpExpr
+from engine.lowering.ops.reductions import reduce
+from engine.lowering.ops.scatter import scatter_into
+from engine.lowering.promotion import check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
+
+aten = torch.ops.aten
+
+LINEAR, NEAREST, BICUBIC = 0, 1, 2
+"""Between which neighbours a place is taken to lie."""
+TAP_COUNTS = (2, 1, 4)
+"""Neighbours along each dimension, by that."""
+ZEROS, BORDER, REFLECTION = 0, 1, 2
+"""What lies outside of the picture."""
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One neighbour along one dimension: where it is, how much it counts, and how fast that grows with the grid's value."""
+
+    position: OpExpr
+    weight: OpExpr
+    derivative: OpExpr
+
+    @property
+    def parts(self) -> tuple[OpExpr, OpExpr, OpExpr]:
+        """All three."""
+        return self.position, self.weight, self.derivative
+
+
+@dataclass(frozen=True)
+class Neighbor:
+    """One neighbour: its index in the picture, whether it is inside (None: surely), its weight, and its changes along each dimension."""
+
+    index: Coordinates
+    inside: LoopIROp | None
+    weight: OpExpr
+    derivatives: tuple[OpExpr, ...]
+
+
+@dataclass(frozen=True)
+class GridSampler:
+    """How a picture (N, C, sizes) is read at a grid (N, places, rank), whose last dimension names the last size first."""
+
+    sizes: tuple[Size, ...]
+    grid: LoweredTensor
+    mode: int
+    padding: int
+    align_corners: bool
+    compute_dtype: torch.dtype
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of the picture."""
+        return len(self.sizes)
+
+    def neighbors(self, b: LoopBuilder, where: Coordinates) -> Iterator[Neighbor]:
+        """The neighbours of the place that the grid names at ``where``, sample first."""
+        for taps in itertools.product(*self._taps_per_dim(b, where)):
+            yield self._combine_taps(b, taps)
+
+    @property
+    def neighbor_count(self) -> int:
+        """How many neighbours a place has."""
+        return int(TAP_COUNTS[self.mode] ** self.rank)
+
+    def neighbor(self, b: LoopBuilder, where: Coordinates, number: IndexExpr) -> Neighbor:
+        """One of the neighbours, by its number."""
+        taps, width = [], TAP_COUNTS[self.mode]
+        for d, side in enumerate(self._taps_per_dim(b, where)):
+            chosen, which = side[-1], number.div(width**d).mod(width)
+            for k in reversed(range(width - 1)):
+                is_here = OpExpr(b, b.call("eq", b.index_value(which), b.constant(k, b.index_dtype), dtype=torch.bool))
+                chosen = Tap(*(is_here.where(a, o) for a, o in zip(side[k].parts, chosen.parts, strict=True)))
+            taps.append(chosen)
+        return self._combine_taps(b, tuple(taps))
+
+    def _taps_per_dim(self, b: LoopBuilder, where: Coordinates) -> list[list[Tap]]:
+        return [self._taps_along(b, where, d, size) for d, size in enumerate(self.sizes)]
+
+    def _combine_taps(self, b: LoopBuilder, taps: tuple[Tap, ...]) -> Neighbor:
+        inside: LoopIROp | None = None
+        for tap, size in zip(taps, self.sizes, strict=True) if self.padding == ZEROS or self.mode == LINEAR else ():
+            test = ((tap.position >= 0.0) & (tap.position < OpExpr(b, b.size(size, self.compute_dtype)))).op
+            inside = test if inside is None else b.logical_and(inside, test)
+        index = tuple(
+            b.indirect_index(b.cast(t.position.op, torch.int64), n, wraps=False, is_checked=False)
+            for t, n in zip(taps, self.sizes, strict=True)
+        )
+        changes = tuple(
+            _product([t.derivative if e == d else t.weight for e, t in enumerate(taps)]) for d in range(self.rank)
+        )
+        return Neighbor(index, inside, _product([t.weight for t in taps]), changes)
+
+    def _taps_along(self, b: LoopBuilder, where: Coordinates, dim: int, size: Size) -> list[Tap]:
+        along = OpExpr(b, b.cast(self.grid.load(b, (*where, IndexExpr({}, self.rank - 1 - dim))), self.compute_dtype))
+        count = OpExpr(b, b.size(size, self.compute_dtype))
+        place = (along + 1.0) * ((count - 1.0) * 0.5) if self.align_corners else ((along + 1.0) * count - 1.0) * 0.5
+        slope = (count - 1.0) * 0.5 if self.align_corners else count * 0.5
+        if self.mode == BICUBIC:
+            return self._cubic_taps(place, slope, count)
+        place, slope = self._apply_padding_mode(place, slope, count)
+        if self.mode == NEAREST:
+            return [Tap(place.call("round"), place.constant(1.0), place.constant(0.0))]
+        first = place.call("floor")
+        share = place - first
+        return [Tap(first, 1.0 - share, -slope), Tap(first + 1.0, share, slope)]
+
+    def _cubic_taps(self, place: OpExpr, slope: OpExpr, count: OpExpr) -> list[Tap]:
+        first = place.call("floor")
+        share = place - first
+        taps = []
+        for k, weigh in ((-1, _cubic_outer), (0, _cubic_inner), (1, _cubic_inner), (2, _cubic_outer)):
+            weight, change = weigh(share - float(k) if k < 1 else float(k) - share)
+            bounded = self._apply_padding_mode(first + float(k), slope, count)[0]
+            taps.append(Tap(bounded, weight, change * (slope if k < 1 else -slope)))
+        return taps
+
+    def _apply_padding_mode(self, place: OpExpr, slope: OpExpr, count: OpExpr) -> tuple[OpExpr, OpExpr]:
+        """Where a place comes to lie by the padding, and how fast it moves there."""
+        if self.padding == ZEROS:
+            return place, slope
+        if self.padding == REFLECTION:
+            place, turned = _reflect(place, count, align=self.align_corners)
+            slope = slope * turned
+        last = count - 1.0
+        is_free = (place > 0.0) & (place < last)
+        return place.clamp(0.0, last), is_free.where(slope, 0.0)
+
+
+def _product(parts: Sequence[OpExpr]) -> OpExpr:
+    result = parts[0]
+    for part in parts[1:]:
+        result = result * part
+    return result
+
+
+def _reflect(place: OpExpr, count: OpExpr, *, align: bool) -> tuple[OpExpr, OpExpr]:
+    """A place thrown back at both ends as often as it takes, and 1 or -1: whether it then runs forwards."""
+    start, span = (0.0, count - 1.0) if align else (-0.5, count)
+    span = (span > 0.0).where(span, 1.0)
+    moved = place - start
+    length = moved.call("abs")
+    half = (length / span).call("floor") * 0.5
+    rest = length.call("fmod", span)
+    is_even = half.equals(half.call("floor"))
+    forwards = (moved < 0.0).where(moved.constant(-1.0), 1.0)
+    if align:
+        forwards = (count > 1.0).where(forwards, 0.0)
+        rest = (count > 1.0).where(rest, 0.0)
+    return is_even.where(rest + start, span - rest + start), is_even.where(forwards, -forwards)
+
+
+def _cubic_inner(x: OpExpr) -> tuple[OpExpr, OpExpr]:
+    """The cubic kernel at a distance of at most 1, and its slope (Keys, 1981)."""
+    a = CUBIC_COEFFICIENT
+    return ((x * (a + 2.0)) - (a + 3.0)) * x * x + 1.0, (x * (3.0 * (a + 2.0)) - 2.0 * (a + 3.0)) * x
+
+
+def _cubic_outer(x: OpExpr) -> tuple[OpExpr, OpExpr]:
+    """The same at a distance from 1 to 2."""
+    a = CUBIC_COEFFICIENT
+    return ((x * a - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a, (x * (3.0 * a) - 10.0 * a) * x + 8.0 * a
+
+
+def _make_sampler(a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int, align: bool) -> GridSampler:
+    check_supported_dtype(a, grid)
+    if not a.dtype.is_floating_point or any(n == 0 for n in a.shape):
+        raise NotLowered("such pictures are read by ATen")
+    held = compute_dtype(a.dtype)
+    return GridSampler(a.shape[2:], grid, mode, padding, align, held)
+
+
+def _load_neighbor(b: LoopBuilder, a: LoweredTensor, lead: Coordinates, near: Neighbor, held: torch.dtype) -> OpExpr:
+    def read() -> LoopIROp:
+        return b.cast(a.load(b, (*lead, *near.index)), held)
+
+    return OpExpr(b, read() if near.inside is None else b.masked(near.inside, read, b.constant(0.0, held)))
+
+
+@register_lowering(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
+def grid_sampler(
+    low: LoweringContext, a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int, align: bool
+) -> LoweredTensor:
+    sampler = _make_sampler(a, grid, mode, padding, align)
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        total: Any = None
+        for near in sampler.neighbors(b, (i[0], *i[2:])):
+            part = _load_neighbor(b, a, i[:2], near, sampler.compute_dtype) * near.weight
+            total = part if total is None else total + part
+        return total.op  # type: ignore[no-any-return]
+
+    return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
+
+
+@register_lowering(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
+def grid_sampler_backward(
+    low: LoweringContext,
+    grad: LoweredTensor,
+    a: LoweredTensor,
+    grid: LoweredTensor,
+    mode: int,
+    padding: int,
+    align: bool,
+    wanted: Sequence[bool],
+) -> tuple[LoweredTensor | None, LoweredTensor]:
+    """The gradient is added to each neighbour by its weight; the grid gets what the neighbours change by, summed over channels."""
+    sampler = _make_sampler(a, grid, mode, padding, align)
+    held = sampler.compute_dtype
+    picture = _grad_input(low, grad, a, sampler) if wanted[0] else None
+    value = fake_result(low)[1]
+    if mode == NEAREST:
+        return picture, low.pointwise(grid.shape, value.dtype, lambda b, i: b.constant(0.0, value.dtype))
+    rank, name = sampler.rank, low.current_node.name if low.current_node is not None else "grid"
+
+    def side(dim: int) -> LoweredTensor:
+        def moved(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+            total: Any = None
+            for near in sampler.neighbors(b, (i[0], *i[2:])):
+                part = _load_neighbor(b, a, i[:2], near, held) * near.derivatives[dim]
+                total = part if total is None else total + part
+            return (total * OpExpr(b, b.cast(grad.load(b, i), held))).op  # type: ignore[no-any-return]
+
+        return reduce(low, "sum", grad, (1,), False, held, moved, name=f"{name}_{dim}")
+
+    sides = [side(rank - 1 - k) for k in range(rank)]
+
+    def joined(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        chosen = sides[-1].load(b, i[:-1])
+        for k in reversed(range(rank - 1)):
+            is_here = b.call("eq", b.index_value(i[-1]), b.constant(k, b.index_dtype), dtype=torch.bool)
+            chosen = b.where(is_here, sides[k].load(b, i[:-1]), chosen)
+        return chosen
+
+    return picture, low.pointwise(grid.shape, value.dtype, joined)
+
+
+def _grad_input(low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, sampler: GridSampler) -> LoweredTensor:
+    """Zeros, to each place's neighbours in which its gradient is added; the neighbours are a dimension more to walk."""
+    held = sampler.compute_dtype
+    zeros = low.pointwise(a.shape, a.dtype, lambda b, i: b.constant(0.0, a.dtype), name="zeros")
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        near = sampler.neighbor(b, (i[1], *i[3:]), i[0])
+        value = (OpExpr(b, b.cast(grad.load(b, i[1:]), held)) * near.weight).op
+        if near.inside is not None:
+            value = b.where(near.inside, value, b.constant(0.0, held))
+        return (*i[1:3], *near.index), value
+
+    return scatter_into(low, zeros, (sampler.neighbor_count, *grad.shape), write, is_added=True)

@@ -1,0 +1,55 @@
+"""Lowering of histc."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.ops.reductions import min_or_max
+from engine.lowering.ops.scatter import scatter_into
+from engine.lowering.ops.scatter_reduce import aten
+from engine.lowering.promotion import check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+
+
+@register_lowering(aten.histc.default)
+def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 0, max: float = 0) -> LoweredTensor:
+    """How many elements lie in each of equal bins; between the extremes of the data where no other bounds are given."""
+    check_supported_dtype(a)
+    if not all(isinstance(v, (int, float)) for v in (min, max)) or 0 in a.shape:
+        raise NotLowered("bins with bounds that follow from sizes are filled by ATen")
+    held = compute_dtype(a.dtype) if a.dtype.is_floating_point else torch.float32
+    dims = tuple(range(len(a.shape)))
+    name = low.current_node.name if low.current_node is not None else "histc"
+    if min == max:
+        least = min_or_max(low, "min", a, dims, False, name=f"{name}_least")
+        most = min_or_max(low, "max", a, dims, False, name=f"{name}_most")
+    zeros = low.pointwise((bins,), a.dtype, lambda b, i: b.constant(0, a.dtype), name="zeros")
+
+    def bounds(b: LoopBuilder) -> tuple[LoopIROp, LoopIROp]:
+        if min != max:
+            return b.constant(float(min), held), b.constant(float(max), held)
+        if min != 0:
+            return b.constant(min - 1.0, held), b.constant(max + 1.0, held)
+        low_end, high_end = b.cast(least.load(b, ()), held), b.cast(most.load(b, ()), held)
+        is_flat, one = b.call("eq", low_end, high_end, dtype=torch.bool), b.constant(1.0, held)
+        return (
+            b.where(is_flat, b.call("sub", low_end, one), low_end),
+            b.where(is_flat, b.call("add", high_end, one), high_end),
+        )
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        value, (start, end) = b.cast(a.load(b, i), held), bounds(b)
+        share = b.call("mul", b.call("sub", value, start), b.constant(float(bins), held))
+        place = b.cast(b.call("div", share, b.call("sub", end, start)), torch.int64)
+        place = b.call("minimum", place, b.constant(bins - 1, torch.int64))
+        inside = b.logical_and(b.call("ge", value, start, dtype=torch.bool), b.call("le", value, end, dtype=torch.bool))
+        outside = b.constant(bins, torch.int64)
+        return (b.indirect_index(b.where(inside, place, outside), bins, wraps=False, is_checked=False),), b.constant(
+            1, compute_dtype(a.dtype)
+        )
+
+    return scatter_into(low, zeros, a.shape, write, is_added=True)

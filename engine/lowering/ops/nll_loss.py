@@ -1,0 +1,110 @@
+"""Lowerings of nll_loss and its backward."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, Size
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.ops.indexing import aten
+from engine.lowering.ops.reductions import reduce
+from engine.lowering.promotion import check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+
+
+@register_lowering(aten.nll_loss_forward.default)
+def nll_loss_forward(
+    low: LoweringContext,
+    a: LoweredTensor,
+    target: LoweredTensor,
+    weight: LoweredTensor | None,
+    reduction: int,
+    ignore_index: int,
+) -> tuple[LoweredTensor, LoweredTensor]:
+    """Negative log-likelihood of class indices; the second result is the total weight."""
+    check_supported_dtype(a)
+    held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    classes = a.shape[-1]
+    is_single = len(a.shape) == 1
+    count: tuple[Size, ...] = () if is_single else (a.shape[0],)
+
+    def kept(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp, IndexExpr]:
+        wanted = target.load(b, i if target.shape else ())
+        is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
+        safe = b.where(is_kept, wanted, b.constant(0, wanted.dtype))
+        place = b.indirect_index(safe, classes, wraps=False)
+        factor = b.constant(1.0, held) if weight is None else b.cast(weight.load(b, (place,)), held)
+        return is_kept, factor, place
+
+    def loss(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        is_kept, factor, place = kept(b, i)
+        likelihood = b.cast(a.load(b, (place,) if is_single else (*i, place)), held)
+        value = b.call("neg", likelihood if weight is None else b.call("mul", likelihood, factor))
+        return b.where(is_kept, value, b.constant(0.0, held))
+
+    def weighed(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        is_kept, factor, _ = kept(b, i)
+        return b.where(is_kept, factor, b.constant(0.0, held))
+
+    name = low.current_node.name if low.current_node is not None else "nll"
+    losses = low.pointwise(count, held, loss, name=f"{name}_each")
+    if reduction == 0 and not is_single:
+        return low.pointwise(count, a.dtype, losses.load), low.pointwise(
+            (), a.dtype, lambda b, i: b.constant(0.0, held)
+        )
+    if is_single:
+        own_weight = low.pointwise((), a.dtype, (lambda b, i: b.constant(0.0, held)) if reduction == 0 else weighed)
+        if reduction != 1:
+            return low.pointwise((), a.dtype, loss), own_weight
+        return low.pointwise((), a.dtype, lambda b, i: b.call("div", loss(b, i), weighed(b, i))), own_weight
+    # One element of each row is picked where the rows are reduced, not by the one program that adds them up.
+    low.no_fuse.add(losses.definition)
+    weights = low.pointwise(count, held, weighed, name=f"{name}_weights")
+    total = reduce(low, "sum", losses, (0,), False, held, losses.load, name=f"{name}_sum")
+    weight_sum = reduce(low, "sum", weights, (0,), False, held, weights.load, name=f"{name}_weight")
+    shown = low.pointwise((), a.dtype, weight_sum.load)
+    if reduction == 2:
+        return low.pointwise((), a.dtype, total.load), shown
+    return low.pointwise((), a.dtype, lambda b, i: b.call("div", total.load(b, i), weight_sum.load(b, i))), shown
+
+
+@register_lowering(aten.nll_loss_backward.default)
+def nll_loss_backward(
+    low: LoweringContext,
+    gradient: LoweredTensor,
+    a: LoweredTensor,
+    target: LoweredTensor,
+    weight: LoweredTensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: LoweredTensor,
+) -> LoweredTensor:
+    """Minus the loss's gradient at each sample's class, zero elsewhere: nothing is scattered."""
+    check_supported_dtype(a)
+    if len(a.shape) == 1:
+        raise NotLowered("the loss of a single sample is computed by ATen")
+    held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    name = low.current_node.name if low.current_node is not None else "nll"
+
+    def at_class(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        wanted = target.load(b, i)
+        is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
+        value = b.call("neg", b.cast(gradient.load(b, i if gradient.shape else ()), held))
+        if reduction == 1:
+            value = b.call("div", value, b.cast(total_weight.load(b, ()), held))
+        if weight is not None:
+            place = b.indirect_index(b.where(is_kept, wanted, b.constant(0, wanted.dtype)), a.shape[-1])
+            value = b.call("mul", value, b.cast(weight.load(b, (place,)), held))
+        return b.where(is_kept, value, b.constant(0.0, held))
+
+    each = low.pointwise((a.shape[0],), held, at_class, name=f"{name}_each")
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        wanted = b.cast(target.load(b, i[:1]), torch.int64)
+        is_here = b.call("eq", b.cast(b.index_value(i[1]), torch.int64), wanted, dtype=torch.bool)
+        return b.where(is_here, each.load(b, i[:1]), b.constant(0.0, held))
+
+    return low.pointwise(a.shape, a.dtype, body)

@@ -1,0 +1,77 @@
+"""Orthogonal polynomials, by their three-term recurrences: each element has a degree of its own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.promotion import INT_TO_FLOAT
+from engine.lowering.registry import register_lowering
+
+aten = torch.ops.aten
+
+MAX_HERMITE_DEGREE = {torch.float32: 128, torch.float64: 512}
+"""Degrees beyond which eager gives no Hermite polynomial."""
+
+
+def _affine(b: LoopBuilder, x: LoopIROp, slope: float, offset: float) -> LoopIROp:
+    """``slope * x + offset``."""
+    value = x if slope == 1.0 else b.call("mul", x, b.constant(slope, x.dtype))
+    return value if offset == 0.0 else b.call("add", value, b.constant(offset, x.dtype))
+
+
+def _degree(b: LoopBuilder, n: LoopIROp) -> LoopIROp:
+    return b.cast(n, torch.int64)
+
+
+def _chebyshev(slope: float, offset: float, *, is_shifted: bool) -> Any:
+    """One of the four kinds, told apart by the polynomial of degree one."""
+
+    def compute(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
+        x = _affine(b, x, 2.0, -1.0) if is_shifted else x
+        return b.call("chebyshev", x, _affine(b, x, slope, offset), _degree(b, n), dtype=x.dtype)
+
+    return compute
+
+
+def _hermite(slope: float, step: float) -> Any:
+    def compute(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
+        degree = _degree(b, n)
+        highest = b.constant(MAX_HERMITE_DEGREE[x.dtype], torch.int64)
+        is_high = b.call("gt", degree, highest, dtype=torch.bool)
+        first = _affine(b, x, slope, 0.0)
+        value = b.call("hermite", first, b.constant(step, x.dtype), b.call("minimum", degree, highest), dtype=x.dtype)
+        return b.where(is_high, b.constant(math.nan, x.dtype), value)
+
+    return compute
+
+
+def _legendre(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
+    return b.call("legendre", x, _degree(b, n), dtype=x.dtype)
+
+
+def _laguerre(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
+    return b.call("laguerre", x, _degree(b, n), dtype=x.dtype)
+
+
+def _polynomial(name: str, compute: Any) -> None:
+    packet = getattr(aten, f"special_{name}")
+
+    @register_lowering(packet.default, packet.x_scalar, packet.n_scalar)
+    def lowered(low: LoweringContext, x: Any, n: Any) -> LoweredTensor:
+        return elementwise(low, (x, n), compute, INT_TO_FLOAT)
+
+
+for _letter, _slope, _offset in (("t", 1.0, 0.0), ("u", 2.0, 0.0), ("v", 2.0, -1.0), ("w", 2.0, 1.0)):
+    _polynomial(f"chebyshev_polynomial_{_letter}", _chebyshev(_slope, _offset, is_shifted=False))
+    _polynomial(f"shifted_chebyshev_polynomial_{_letter}", _chebyshev(_slope, _offset, is_shifted=True))
+_polynomial("hermite_polynomial_h", _hermite(2.0, 2.0))
+_polynomial("hermite_polynomial_he", _hermite(1.0, 1.0))
+_polynomial("legendre_polynomial_p", _legendre)
+_polynomial("laguerre_polynomial_l", _laguerre)

@@ -1,0 +1,307 @@
+"""Pooling: windows as index arithmetic, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, Size, contiguous_strides, flatten, unflatten
+from engine.ir.loop_ir.index_expr import product as size_of
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.ops.scatter import scatter_into
+from engine.lowering.promotion import check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
+
+aten = torch.ops.aten
+
+MAX_WINDOW = 64
+"""Elements of a window up to which they are read one after the other."""
+
+
+@dataclass(frozen=True)
+class PoolWindow:
+    """Windows along one dimension: ``size`` elements there, ``count`` windows of ``width``, every ``step``, from ``-padding`` on.
+
+    The elements of a window are ``gap`` apart.
+    """
+
+    input_size: Size
+    output_size: Size
+    kernel_size: int
+    stride: int
+    padding: int
+    dilation: int = 1
+
+    @property
+    def is_in_bounds(self) -> bool:
+        """Whether every window is known to lie inside the tensor."""
+        return (
+            self.padding == 0
+            and isinstance(self.input_size, int)
+            and isinstance(self.output_size, int)
+            and (self.output_size - 1) * self.stride + (self.kernel_size - 1) * self.dilation + 1 <= self.input_size
+        )
+
+    def start(self, window: IndexExpr) -> IndexExpr:
+        """Where a window begins."""
+        return window * self.stride - self.padding
+
+    def length(self, b: LoopBuilder, window: IndexExpr, *, with_padding: bool) -> LoopIROp:
+        """How many elements of a window count."""
+        if self.is_in_bounds:
+            return b.index_value(IndexExpr({}, self.kernel_size))
+        begin = self.start(window)
+        held = b.index_dtype
+        end = b.size(self.input_size + self.padding if with_padding else self.input_size, held)
+        end = b.call("minimum", b.index_value(begin + self.kernel_size), end)
+        start = b.index_value(begin)
+        return b.call("sub", end, start if with_padding else b.call("maximum", start, b.constant(0, held)))
+
+
+def _expand_to_rank(values: Any, count: int) -> list[int]:
+    given = list(values)
+    return [int(v) for v in (given * count if len(given) == 1 else given)]
+
+
+def _pool_windows(
+    a: LoweredTensor, windows: Sequence[Size], kernel: Any, stride: Any, padding: Any, rank: int, gaps: Any = (1,)
+) -> list[PoolWindow]:
+    check_supported_dtype(a)
+    widths = _expand_to_rank(kernel, rank)
+    steps, pads = _expand_to_rank(stride or widths, rank), _expand_to_rank(padding, rank)
+    total = 1
+    for width in widths:
+        total *= width
+    if total > MAX_WINDOW:
+        raise NotLowered(f"windows of more than {MAX_WINDOW} elements are pooled by ATen")
+    sides = zip(a.shape[-rank:], windows[-rank:], widths, steps, pads, _expand_to_rank(gaps, rank), strict=True)
+    return [PoolWindow(*s) for s in sides]
+
+
+def _in_bounds_test(b: LoopBuilder, places: Iterable[tuple[IndexExpr, Size, bool]]) -> LoopIROp | None:
+    """Whether every (place, size) is inside; those that are known to be are not tested."""
+    test: LoopIROp | None = None
+    for place, size, is_known in places:
+        for part in () if is_known else (b.index_ge(place, 0), b.index_lt(place, size)):
+            test = part if test is None else b.logical_and(test, part)
+    return test
+
+
+def _divisor(
+    b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates, counts_padding: bool, given: int | None
+) -> LoopIROp:
+    if given is not None:
+        return b.constant(given, b.index_dtype)
+    total: LoopIROp | None = None
+    for side, window in zip(sides, windows, strict=True):
+        length = side.length(b, window, with_padding=counts_padding)
+        total = length if total is None else b.call("mul", total, length)
+    assert total is not None
+    return total
+
+
+def _masked_sum(
+    b: LoopBuilder, parts: Iterable[tuple[LoopIROp | None, Callable[[], LoopIROp]]], held: torch.dtype
+) -> LoopIROp:
+    total: LoopIROp | None = None
+    zero = b.constant(0, held)
+    for inside, read in parts:
+        value = read() if inside is None else b.masked(inside, read, zero)
+        total = value if total is None else b.call("add", total, value)
+    return zero if total is None else total
+
+
+def _avg_pool(
+    low: LoweringContext,
+    a: LoweredTensor,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = (0,),
+    ceil_mode: bool = False,
+    counts_padding: bool = True,
+    divisor: int | None = None,
+    *,
+    rank: int,
+) -> LoweredTensor:
+    if not a.dtype.is_floating_point:
+        raise NotLowered("pooling of whole numbers is done by ATen")
+    shape = symbolic_shape(fake_result(low))
+    sides = _pool_windows(a, shape, kernel, stride, padding, rank)
+    held = compute_dtype(a.dtype)
+
+    def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        lead, windows = index[:-rank], index[-rank:]
+
+        def part(offsets: tuple[int, ...]) -> tuple[LoopIROp | None, Callable[[], LoopIROp]]:
+            place = tuple(s.start(w) + o for s, w, o in zip(sides, windows, offsets, strict=True))
+            inside = _in_bounds_test(b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(place, sides, strict=True)))
+            return inside, lambda: a.load(b, (*lead, *place))
+
+        total = _masked_sum(b, (part(o) for o in product(*(range(s.kernel_size) for s in sides))), held)
+        return b.call("div", total, b.cast(_divisor(b, sides, windows, counts_padding, divisor), held))
+
+    return low.pointwise(shape, a.dtype, body)
+
+
+@register_lowering(aten.avg_pool1d.default)
+def avg_pool1d(low: LoweringContext, a: LoweredTensor, *args: Any) -> LoweredTensor:
+    return _avg_pool(low, a, *args, rank=1)
+
+
+@register_lowering(aten.avg_pool2d.default)
+def avg_pool2d(low: LoweringContext, a: LoweredTensor, *args: Any) -> LoweredTensor:
+    return _avg_pool(low, a, *args, rank=2)
+
+
+@register_lowering(aten.avg_pool3d.default)
+def avg_pool3d(low: LoweringContext, a: LoweredTensor, *args: Any) -> LoweredTensor:
+    return _avg_pool(low, a, *args, rank=3)
+
+
+@register_lowering(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+def avg_pool_backward(
+    low: LoweringContext,
+    grad: LoweredTensor,
+    a: LoweredTensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    counts_padding: bool,
+    divisor: int | None,
+) -> LoweredTensor:
+    """Each element gathers from the windows that it lies in."""
+    rank = _pool_rank(low)
+    sides = _pool_windows(a, grad.shape, kernel, stride, padding, rank)
+    held = compute_dtype(grad.dtype)
+
+    def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        lead, place = index[:-rank], index[-rank:]
+
+        def part(back: tuple[int, ...]) -> tuple[LoopIROp | None, Callable[[], LoopIROp]]:
+            windows = tuple((p + s.padding).div(s.stride) - k for p, s, k in zip(place, sides, back, strict=True))
+            inside = _in_bounds_test(b, ((w, s.output_size, False) for w, s in zip(windows, sides, strict=True)))
+            for p, s, w in zip(place, sides, windows, strict=True):
+                covered = b.index_lt(p + s.padding - w * s.stride, s.kernel_size)
+                inside = covered if inside is None else b.logical_and(inside, covered)
+
+            def read() -> LoopIROp:
+                count = b.cast(_divisor(b, sides, windows, counts_padding, divisor), held)
+                return b.call("div", b.cast(grad.load(b, (*lead, *windows)), held), count)
+
+            return inside, read
+
+        reach = (range(-(-s.kernel_size // s.stride)) for s in sides)
+        return _masked_sum(b, (part(k) for k in product(*reach)), held)
+
+    return low.pointwise(a.shape, grad.dtype, body)
+
+
+def _pool_rank(low: LoweringContext) -> int:
+    """Over how many dimensions the operator at work pools, which its name says."""
+    return 3 if low.current_node is not None and "3d" in str(low.current_node.target) else 2
+
+
+@register_lowering(aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default)
+def max_pool_with_indices_backward(
+    low: LoweringContext,
+    grad: LoweredTensor,
+    a: LoweredTensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: LoweredTensor,
+) -> LoweredTensor:
+    """Each window's gradient is added to the element that was its largest."""
+    return max_pool_backward(low, grad, a, indices, _pool_rank(low))
+
+
+def max_pool_backward(
+    low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, indices: LoweredTensor, rank: int
+) -> LoweredTensor:
+    """A gradient added at places in planes over the last ``rank`` dimensions."""
+    check_supported_dtype(grad, a)
+    sizes = a.shape[-rank:]
+    held = compute_dtype(grad.dtype)
+    plane = size_of(sizes)
+    zeros = low.pointwise(a.shape, grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
+
+    def write(b: LoopBuilder, index: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        flat = b.indirect_index(indices.load(b, index), plane, wraps=False)
+        return (*index[:-rank], *unflatten(flat, sizes)), b.cast(grad.load(b, index), held)
+
+    return scatter_into(low, zeros, grad.shape, write, is_added=True)
+
+
+@register_lowering(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+def max_pool_with_indices(
+    low: LoweringContext,
+    a: LoweredTensor,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = (0,),
+    dilation: Any = (1,),
+    ceil_mode: bool = False,
+) -> tuple[LoweredTensor, LoweredTensor]:
+    """The largest element of each window (NaN if there is one), and where it lies in its plane."""
+    shape = symbolic_shape(fake_result(low)[0])
+    rank = _pool_rank(low)
+    sides = _pool_windows(a, shape, kernel, stride, padding, rank, dilation)
+    held = compute_dtype(a.dtype)
+    lowest = float("-inf") if held.is_floating_point else torch.iinfo(held).min
+    steps = contiguous_strides(a.shape[-rank:])
+
+    def largest(b: LoopBuilder, index: Coordinates) -> tuple[LoopIROp, LoopIROp]:
+        lead, windows = index[:-rank], index[-rank:]
+        best, where = b.constant(lowest, held), _first_index_in_plane(b, sides, windows)
+        for offsets in product(*(range(s.kernel_size) for s in sides)):
+            place = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
+            inside = _in_bounds_test(b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(place, sides, strict=True)))
+            value = (
+                a.load(b, (*lead, *place)) if inside is None else _masked_load(b, a, (*lead, *place), inside, lowest)
+            )
+            is_more = b.call("gt", value, best, dtype=torch.bool)
+            if held.is_floating_point:
+                is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
+            best = b.where(is_more, value, best)
+            where = b.where(is_more, b.index_value(flatten(place, steps)), where)
+        return best, where
+
+    name = low.current_node.name if low.current_node is not None else "max_pool"
+    values = low.pointwise(shape, a.dtype, lambda b, i: largest(b, i)[0], name=f"{name}_value")
+    places = low.pointwise(shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place")
+    return values, places
+
+
+def _masked_load(b: LoopBuilder, a: LoweredTensor, place: Coordinates, inside: LoopIROp, otherwise: float) -> LoopIROp:
+    return b.masked(inside, lambda: a.load(b, place), b.constant(otherwise, compute_dtype(a.dtype)))
+
+
+def _first_index_in_plane(b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates) -> LoopIROp:
+    """Where the first element of a window lies in its plane: the answer while nothing is larger than nothing."""
+    first, *rest = (_first_in_bounds(b, s, w) for s, w in zip(sides, windows, strict=True))
+    for side, place in zip(sides[1:], rest, strict=True):
+        first = b.call("add", b.call("mul", first, b.size(side.input_size, b.index_dtype)), place)
+    return first
+
+
+def _first_in_bounds(b: LoopBuilder, side: PoolWindow, window: IndexExpr) -> LoopIROp:
+    """The first place of a window that is not in the padding."""
+    first = side.start(window)
+    place, none = b.index_value(first), b.constant(0, b.index_dtype)
+    if side.padding == 0:
+        return place
+    if side.dilation == 1:
+        return b.call("maximum", place, none)
+    is_before = b.call("lt", place, none, dtype=torch.bool)
+    return b.where(is_before, b.index_value(first.mod(side.dilation)), place)

@@ -1,0 +1,91 @@
+"""Lowerings of cumulative operators."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.ops.reductions import _node_name, aten
+from engine.lowering.promotion import canonical_dim, check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+
+MAX_SCAN_ELEMENTS = 1 << 17
+"""Elements along which one program runs."""
+
+
+@register_lowering(aten.cumsum.default)
+def cumsum(low: LoweringContext, a: LoweredTensor, dim: int, *, dtype: torch.dtype | None = None) -> LoweredTensor:
+    return _cumulative(low, "sum", a, dim)
+
+
+@register_lowering(aten.cumprod.default)
+def cumprod(low: LoweringContext, a: LoweredTensor, dim: int, *, dtype: torch.dtype | None = None) -> LoweredTensor:
+    return _cumulative(low, "prod", a, dim)
+
+
+@register_lowering(aten.cummax.default)
+def cummax(low: LoweringContext, a: LoweredTensor, dim: int) -> tuple[LoweredTensor, LoweredTensor]:
+    return _cumulative_extreme(low, "max", a, dim)
+
+
+@register_lowering(aten.cummin.default)
+def cummin(low: LoweringContext, a: LoweredTensor, dim: int) -> tuple[LoweredTensor, LoweredTensor]:
+    return _cumulative_extreme(low, "min", a, dim)
+
+
+def _cumulative_extreme(
+    low: LoweringContext, kind: str, a: LoweredTensor, dim: int
+) -> tuple[LoweredTensor, LoweredTensor]:
+    """The largest (smallest) so far, and where it was last met: the running maximum of the places that hold it."""
+    check_supported_dtype(a)
+    if a.dtype == torch.bool:  # has no smallest and largest number, which bound what a scan holds
+        numbers = low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(a.load(b, i), torch.int32))
+        running, places = _cumulative_extreme(low, kind, numbers, dim)
+        return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), places
+    dim = _scan_dim(kind, a, dim)
+    if not a.shape or a.shape[dim] == 1:
+        first = low.pointwise(a.shape, torch.int64, lambda b, i: b.constant(0, torch.int64))
+        return low.pointwise(a.shape, a.dtype, a.load), first
+    values = low.scan(kind, a.shape, dim, a.dtype, a.load)
+
+    def place(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        value = a.load(b, i)
+        holds = b.call("eq", value, values.load(b, i), dtype=torch.bool)
+        if value.dtype.is_floating_point:
+            holds = b.call("or", holds, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
+        return b.where(holds, b.cast(b.index_value(i[dim]), torch.int64), b.constant(0, torch.int64))
+
+    places = low.pointwise(a.shape, torch.int64, place, name=f"{_node_name(low)}_holders")
+    return values, low.scan("max", a.shape, dim, torch.int64, places.load)
+
+
+@register_lowering(aten.logcumsumexp.default)
+def logcumsumexp(low: LoweringContext, a: LoweredTensor, dim: int) -> LoweredTensor:
+    return _cumulative(low, "logaddexp", a, dim)
+
+
+def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
+    """The dimension of a running result, where one program does well to walk along it.
+
+    Raises:
+        NotLowered: it is so long that many programs had better share it, as a library's do.
+    """
+    dim = canonical_dim(dim, len(a.shape))
+    size = a.shape[dim] if a.shape else 1
+    if isinstance(size, int) and size > MAX_SCAN_ELEMENTS:
+        raise NotLowered(
+            f"a running {kind} along so long a dimension is computed by ATen, by many programs side by side"
+        )
+    return dim
+
+
+def _cumulative(low: LoweringContext, kind: str, a: LoweredTensor, dim: int) -> LoweredTensor:
+    result = fake_result(low).dtype
+    check_supported_dtype(a, fake_result(low))
+    dim = _scan_dim(kind, a, dim)
+    if not a.shape or a.shape[dim] in (0, 1):
+        return low.pointwise(a.shape, result, lambda b, i: b.cast(a.load(b, i), result))
+    return low.scan(kind, a.shape, dim, result, lambda b, i: b.cast(a.load(b, i), result))

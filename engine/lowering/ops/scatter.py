@@ -1,0 +1,256 @@
+"""Indirect writes: scatter, index_put, index_add and what gradients of look-ups are made of.
+
+Sums go through atomic additions, in float32 where the tensor has 16 bits. Where a program writes one element twice, which write stays
+is as open as it is in eager on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import ZERO, Size, as_size, contiguous_strides, flatten, product, unflatten
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
+from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.fusion_cost import build_unfused
+from engine.lowering.ops.views import as_strided_index_map, at_least_1d, broadcast_to, reshape
+from engine.lowering.promotion import broadcast_loader, broadcast_shape, canonical_dim, check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import is_non_overlapping
+
+aten = torch.ops.aten
+
+ATOMIC_ADD_DTYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
+"""Types in which every target adds atomically."""
+
+ScatterFn = Callable[[LoopBuilder, Coordinates], tuple[Coordinates, LoopIROp]]
+
+
+def scatter_into(
+    low: LoweringContext, a: LoweredTensor, ranges: Sequence[Size], write: ScatterFn, *, is_added: bool
+) -> LoweredTensor:
+    """``a`` with what ``write`` gives for each position in ``ranges`` written or added.
+
+    Raises:
+        NotLowered: the type does not add atomically, or deterministic algorithms are asked for.
+    """
+    check_supported_dtype(a)
+    if torch.are_deterministic_algorithms_enabled():
+        raise NotLowered("deterministic algorithms are asked for, and writes of many programs come in any order")
+    held = compute_dtype(a.dtype) if is_added else a.dtype
+    if is_added and held not in ATOMIC_ADD_DTYPES:
+        raise NotLowered(f"{str(held).removeprefix('torch.')} does not add atomically")
+    name = low.current_node.name if low.current_node is not None else "scatter"
+    inner = name if held == a.dtype else f"{name}_total"
+    made = low.scatter(a.shape, ranges, held, _initial_value(low, a, held, name), write, is_added=is_added, name=inner)
+    return made if held == a.dtype else low.pointwise(a.shape, a.dtype, made.load)
+
+
+def _initial_value(low: LoweringContext, a: LoweredTensor, held: torch.dtype, name: str) -> TensorDef | float:
+    number = _constant_value(a.definition)
+    if number is not None:
+        return number
+    if a.index_map is None and a.dtype == held:
+        return a.definition
+    return low.pointwise(a.shape, held, a.load, name=f"{name}_start").definition
+
+
+def _constant_value(made: TensorDef) -> float | None:
+    """The number that every element of a Def is, None where they differ."""
+    if made.kind != "pointwise":
+        return None
+    ops = build_unfused(made).ops
+    is_constant = len(ops) == 1 and ops[0].name == "constant"
+    return ops[0].value if is_constant else None
+
+
+def scatter_along_dim(
+    low: LoweringContext,
+    a: LoweredTensor,
+    dim: int,
+    indices: LoweredTensor,
+    value: Callable[[LoopBuilder, Coordinates], LoopIROp],
+    *,
+    is_added: bool,
+) -> LoweredTensor:
+    """``a`` with a value written or added at each index along a dimension."""
+    row, dim = at_least_1d(a), canonical_dim(dim, len(a.shape))
+    places = at_least_1d(indices)
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        here = b.indirect_index(places.load(b, i), row.shape[dim], wraps=False)
+        return (*i[:dim], here, *i[dim + 1 :]), value(b, i if indices.shape else ())
+
+    return reshape(scatter_into(low, row, places.shape, write, is_added=is_added), a.shape)
+
+
+@register_lowering(aten.scatter.src)
+def scatter_src(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor
+) -> LoweredTensor:
+    return scatter_along_dim(low, a, dim, indices, lambda b, i: b.cast(source.load(b, i), a.dtype), is_added=False)
+
+
+@register_lowering(aten.scatter.value)
+def scatter_value(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, value: Any
+) -> LoweredTensor:
+    return scatter_along_dim(low, a, dim, indices, broadcast_loader(value, a.dtype, indices.shape), is_added=False)
+
+
+@register_lowering(aten.put.default)
+def put(
+    low: LoweringContext, a: LoweredTensor, indices: LoweredTensor, source: LoweredTensor, accumulate: bool = False
+) -> LoweredTensor:
+    count = product(a.shape)
+    if not a.shape or not indices.shape:
+        raise NotLowered("writing into a scalar is done by ATen")
+    held = compute_dtype(a.dtype) if accumulate else a.dtype
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        place = unflatten(b.indirect_index(indices.load(b, i), count), a.shape)
+        return place, b.cast(
+            source.load(b, unflatten(flatten(i, contiguous_strides(indices.shape)), source.shape)), held
+        )
+
+    return scatter_into(low, a, indices.shape, write, is_added=accumulate)
+
+
+def scatter_rows(
+    low: LoweringContext,
+    a: LoweredTensor,
+    dim: int,
+    indices: LoweredTensor,
+    source: LoweredTensor,
+    alpha: Any,
+    *,
+    is_added: bool,
+) -> LoweredTensor:
+    """``a`` with the rows of ``source`` written or added at the places along ``dim`` that ``indices`` name."""
+    row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(indices), canonical_dim(dim, len(a.shape))
+    held = compute_dtype(a.dtype)
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        value = b.cast(rows.load(b, i), held)
+        if alpha != 1:
+            value = b.call("mul", value, b.constant(alpha, held))
+        return (
+            *i[:dim],
+            b.indirect_index(places.load(b, (i[dim],)), row.shape[dim], wraps=False),
+            *i[dim + 1 :],
+        ), value
+
+    return reshape(scatter_into(low, row, rows.shape, write, is_added=is_added), a.shape)
+
+
+@register_lowering(aten.index_copy.default)
+def index_copy(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor
+) -> LoweredTensor:
+    return scatter_rows(low, a, dim, indices, source, 1, is_added=False)
+
+
+@register_lowering(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    low: LoweringContext,
+    a: LoweredTensor,
+    indices: Sequence[LoweredTensor | None],
+    values: LoweredTensor,
+    accumulate: bool = False,
+    *_: Any,
+) -> LoweredTensor:
+    check_supported_dtype(a, values)
+    given = [t for t in indices if t is not None]
+    if any(t.dtype in (torch.bool, torch.uint8) for t in given):
+        return _masked_put(low, a, indices, values, accumulate)
+    picked_shape = broadcast_shape(given)
+    spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
+    places = sorted(spread)
+    others = [d for d in range(len(a.shape)) if d not in spread]
+    start = places[0] if places == list(range(places[0], places[0] + len(places))) else 0
+    rest = tuple(a.shape[d] for d in others)
+    ranges = (*rest[:start], *picked_shape, *rest[start:])
+    held = compute_dtype(a.dtype) if accumulate else a.dtype
+    value = broadcast_loader(values, held, ranges)
+    is_checked = low.current_node is None or low.current_node.target is not aten._unsafe_index_put.default
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        where = i[start : start + len(picked_shape)]
+        kept = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
+        place = tuple(
+            b.indirect_index(spread[d].load(b, where), a.shape[d], is_checked=is_checked) if d in spread else kept[d]
+            for d in range(len(a.shape))
+        )
+        return place, value(b, i)
+
+    return scatter_into(low, a, ranges, write, is_added=accumulate)
+
+
+def _masked_put(
+    low: LoweringContext,
+    a: LoweredTensor,
+    indices: Sequence[LoweredTensor | None],
+    values: LoweredTensor,
+    accumulate: bool,
+) -> LoweredTensor:
+    """``a[mask] = number``, or ``a[:, mask] = number``: a choice for each element."""
+    given = [t for t in indices if t is not None]
+    first = next(d for d, t in enumerate(indices) if t is not None)
+    is_number = all(n == 1 for n in values.shape)
+    if len(given) != 1 or given[0].dtype != torch.bool or first + len(given[0].shape) > len(a.shape) or not is_number:
+        raise NotLowered("how many elements a boolean index picks depends on the data")
+    if accumulate:
+        raise NotLowered("adding where a boolean index is true is done by ATen")
+    mask, value = given[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
+    last = first + len(mask.shape)
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return b.where(mask.load(b, i[first:last]), b.cast(value.load(b, ()), a.dtype), a.load(b, i))
+
+    return low.pointwise(a.shape, a.dtype, body)
+
+
+@register_lowering(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    low: LoweringContext,
+    a: LoweredTensor,
+    source: LoweredTensor,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    offset: Any = None,
+) -> LoweredTensor:
+    """A walk over a tensor's memory, written along."""
+    check_supported_dtype(a, source)
+    mapping = as_strided_index_map(a, stride, offset)
+    if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
+        raise NotLowered("a walk that comes by one place several times is written by ATen")
+    return scatter_into(
+        low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.load(b, i), a.dtype)), is_added=False
+    )
+
+
+@register_lowering(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    low: LoweringContext, grad: LoweredTensor, indices: LoweredTensor, rows: Any, padding: int, scale_by_frequency: bool
+) -> LoweredTensor:
+    """The gradient of a table: each looked-up row's gradient added to its place."""
+    check_supported_dtype(grad)
+    if scale_by_frequency:
+        raise NotLowered("gradients divided by how often a row was looked up are computed by ATen")
+    held = compute_dtype(grad.dtype)
+    width = grad.shape[-1]
+    table = low.pointwise((as_size(rows), width), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        token = indices.load(b, i[:-1])
+        value = b.cast(grad.load(b, i), held)
+        if padding >= 0:
+            is_padding = b.call("eq", token, b.constant(padding, token.dtype), dtype=torch.bool)
+            value = b.where(is_padding, b.constant(0.0, held), value)
+        return (b.indirect_index(token, table.shape[0], wraps=False), i[-1]), value
+
+    return scatter_into(low, table, grad.shape, write, is_added=True)

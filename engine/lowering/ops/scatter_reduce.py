@@ -1,0 +1,328 @@
+"""Each element collects what belongs to it: extremes, products and means of rows named by an index, counts in bins, masked copies.
+
+Scattering would need atomic operations that no target has. Here every element of the result looks through all candidates, which is
+right in any order and costs their number times the results: only as much as ``MOST`` comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, Size, contiguous_strides, flatten, product, sizes_equal, unflatten
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.ops.reductions import min_or_max, reduce, reduction_identity_value
+from engine.lowering.ops.scatter import ATOMIC_ADD_DTYPES, scatter_along_dim, scatter_rows
+from engine.lowering.ops.views import at_least_1d, broadcast_to, reshape
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
+
+aten = torch.ops.aten
+
+
+MAX_COMPARISONS = 1 << 24
+"""Comparisons of a place with a candidate that one operator may cost."""
+
+
+MAX_MASK_ELEMENTS = 16_384
+"""Elements of a mask whose running count a kernel holds whole."""
+
+
+REDUCTION_KINDS = {
+    "prod": "prod",
+    "multiply": "prod",
+    "amax": "max",
+    "amin": "min",
+    "mean": "sum",
+    "sum": "sum",
+    "add": "sum",
+}
+
+
+MatchFn = Callable[[LoopBuilder, Coordinates, IndexExpr], tuple[LoopIROp, Callable[[], LoopIROp]]]
+"""``(builder, place, candidate) -> (whether it belongs there, its value)``."""
+
+
+def _gather_reduce(
+    low: LoweringContext, a: LoweredTensor, count: Size, hits: MatchFn, reduction: str, *, include_self: bool
+) -> LoweredTensor:
+    """``a`` with the candidates of each element put together with it, or put in its place."""
+    total = product((*a.shape, count))
+    if not isinstance(total, int) or total > MAX_COMPARISONS:
+        raise NotLowered("so many candidates for so many places are put together by ATen")
+    check_supported_dtype(a)
+    if a.dtype is torch.bool:
+        raise NotLowered("truth values are put together by ATen")
+    kind, held = REDUCTION_KINDS[reduction], compute_dtype(a.dtype)
+    nothing = reduction_identity_value(kind, held)
+    rank, name = len(a.shape), low.current_node.name if low.current_node is not None else "collected"
+
+    def candidate(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        hit, value = hits(b, i[:rank], i[rank])
+        return b.where(hit, b.cast(value(), held), b.constant(nothing, held))
+
+    def counted(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return b.cast(hits(b, i[:rank], i[rank])[0], torch.int32)
+
+    places = low.pointwise((*a.shape, count), held, candidate, name=f"{name}_candidates")
+    if reduction in ("amax", "amin") and held.is_floating_point:
+        best = min_or_max(low, kind, places, (rank,), False, name=f"{name}_best")
+    else:
+        best = reduce(low, kind, places, (rank,), False, held, places.load, name=f"{name}_best")
+    found = low.pointwise((*a.shape, count), torch.int32, counted, name=f"{name}_found")
+    number = reduce(low, "sum", found, (rank,), False, torch.int32, found.load, name=f"{name}_count")
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        own, new, many = b.cast(a.load(b, i), held), best.load(b, i), number.load(b, i)
+        joined = _combine(b, reduction, own, new) if include_self else new
+        if reduction == "mean":
+            share = b.cast(b.call("add", many, b.constant(1, torch.int32)) if include_self else many, held)
+            joined = _mean_of(b, joined, share)
+        return b.where(b.call("eq", many, b.constant(0, torch.int32), dtype=torch.bool), own, joined)
+
+    return low.pointwise(a.shape, a.dtype, body)
+
+
+def _combine(b: LoopBuilder, reduction: str, own: LoopIROp, new: LoopIROp) -> LoopIROp:
+    return b.call(
+        {"prod": "mul", "max": "maximum", "min": "minimum", "sum": "add"}[REDUCTION_KINDS[reduction]], own, new
+    )
+
+
+def _mean_of(b: LoopBuilder, total: LoopIROp, count: LoopIROp) -> LoopIROp:
+    """A mean; of whole numbers rounded down."""
+    if total.dtype.is_floating_point:
+        return b.call("div", total, count)
+    quotient, rest = b.call("truncdiv", total, count), b.call("rem", total, count)
+    is_below = b.call("lt", rest, b.constant(0, total.dtype), dtype=torch.bool)
+    return b.where(is_below, b.call("sub", quotient, b.constant(1, total.dtype)), quotient)
+
+
+def _index_matches(b: LoopBuilder, index: LoopIROp, place: IndexExpr, size: Size) -> LoopIROp:
+    """Whether an index, counted from the end where negative, names a place."""
+    wide = b.cast(index, torch.int64)
+    is_negative = b.call("lt", wide, b.constant(0, torch.int64), dtype=torch.bool)
+    wrapped = b.where(is_negative, b.call("add", wide, b.size(size, torch.int64)), wide)
+    return b.call("eq", wrapped, b.cast(b.index_value(place), torch.int64), dtype=torch.bool)
+
+
+@register_lowering(aten.index_reduce.default)
+def index_reduce(
+    low: LoweringContext,
+    a: LoweredTensor,
+    dim: int,
+    index: LoweredTensor,
+    source: LoweredTensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> LoweredTensor:
+    row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(index), canonical_dim(dim, len(a.shape))
+    if places.shape[0] == 0:
+        raise NotLowered("writing nothing at all is done by ATen")
+
+    def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
+        hit = _index_matches(b, places.load(b, (k,)), i[dim], row.shape[dim])
+        return hit, lambda: rows.load(b, (*i[:dim], k, *i[dim + 1 :]))
+
+    return reshape(_gather_reduce(low, row, places.shape[0], hits, reduce, include_self=include_self), a.shape)
+
+
+@register_lowering(aten.index_add.default)
+def index_add(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor, *, alpha: Any = 1
+) -> LoweredTensor:
+    """By atomic additions; what no target adds atomically, each element collects."""
+    if alpha == 1 and a.dtype in (torch.int8, torch.int16, torch.uint8):
+        return index_reduce(low, a, dim, indices, source, "sum")  # type: ignore[no-any-return]
+    return scatter_rows(low, a, dim, indices, source, alpha, is_added=True)
+
+
+def scatter_reduce_along(
+    low: LoweringContext,
+    a: LoweredTensor,
+    dim: int,
+    index: LoweredTensor,
+    source: Any,
+    reduction: str,
+    *,
+    include_self: bool = True,
+) -> LoweredTensor:
+    """``scatter_reduce`` along a dimension: an index for each candidate."""
+    if 0 in index.shape:
+        raise NotLowered("writing nothing at all is done by ATen")
+    if not a.shape or not index.shape:
+        given = at_least_1d(source) if isinstance(source, LoweredTensor) else source
+        row = scatter_reduce_along(
+            low, at_least_1d(a), 0, at_least_1d(index), given, reduction, include_self=include_self
+        )
+        return reshape(row, a.shape)
+    dim = canonical_dim(dim, len(a.shape))
+    others = [d for d in range(len(a.shape)) if d != dim and not sizes_equal(a.shape[d], index.shape[d])]
+    value = source.load if isinstance(source, LoweredTensor) else broadcast_loader(source, a.dtype, index.shape)
+
+    def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
+        place = (*i[:dim], k, *i[dim + 1 :])
+        inside: LoopIROp | None = None
+        for d in others:
+            test = b.index_lt(i[d], index.shape[d])
+            inside = test if inside is None else b.logical_and(inside, test)
+        if inside is None:
+            return _index_matches(b, index.load(b, place), i[dim], a.shape[dim]), lambda: value(b, place)
+        named = b.masked(inside, lambda: b.cast(index.load(b, place), torch.int64), b.constant(-(1 << 40), torch.int64))
+        nothing = b.constant(0, a.dtype)
+        return (
+            _index_matches(b, named, i[dim], a.shape[dim]),
+            lambda: b.masked(inside, lambda: b.cast(value(b, place), a.dtype), nothing),
+        )
+
+    return _gather_reduce(low, a, index.shape[dim], hits, reduction, include_self=include_self)
+
+
+@register_lowering(aten.scatter_add.default)
+def scatter_add(
+    low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor
+) -> LoweredTensor:
+    return scatter_reduce(low, a, dim, indices, source, "sum")  # type: ignore[no-any-return]
+
+
+@register_lowering(aten.scatter_reduce.two)
+def scatter_reduce(
+    low: LoweringContext,
+    a: LoweredTensor,
+    dim: int,
+    indices: LoweredTensor,
+    source: LoweredTensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> LoweredTensor:
+    """Sums and means by atomic additions; what no target puts together atomically, each element collects."""
+    held = compute_dtype(a.dtype)
+    if (
+        reduce not in ("sum", "mean")
+        or held not in ATOMIC_ADD_DTYPES
+        or (reduce == "mean" and not held.is_floating_point)
+    ):
+        return scatter_reduce_along(low, a, dim, indices, source, reduce, include_self=include_self)
+    start = a
+    if not include_self:
+        start = scatter_along_dim(low, a, dim, indices, lambda b, i: b.constant(0, a.dtype), is_added=False)
+    total = scatter_along_dim(low, start, dim, indices, lambda b, i: b.cast(source.load(b, i), held), is_added=True)
+    if reduce == "sum":
+        return total
+    none = low.pointwise(a.shape, held, lambda b, i: b.constant(1 if include_self else 0, held), name="count_start")
+    count = scatter_along_dim(low, none, dim, indices, lambda b, i: b.constant(1, held), is_added=True)
+
+    def mean(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        one = b.constant(1, held)
+        return b.call("div", total.load(b, i), b.call("maximum", count.load(b, i), one))
+
+    return low.pointwise(a.shape, a.dtype, mean)
+
+
+@register_lowering(aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter_with_reduction(
+    low: LoweringContext, a: LoweredTensor, dim: int, index: LoweredTensor, source: Any, *, reduce: str
+) -> LoweredTensor:
+    return scatter_reduce_along(low, a, dim, index, source, reduce)
+
+
+@register_lowering(aten.masked_scatter.default)
+def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, source: LoweredTensor) -> LoweredTensor:
+    """The elements of the source one after the other where the mask is true: its running count says which."""
+    shape = symbolic_shape(fake_result(low))
+    check_supported_dtype(a, source)
+    count = product(shape)
+    if not isinstance(count, int) or count > MAX_MASK_ELEMENTS:
+        raise NotLowered("the running count along a long or symbolic mask is computed by ATen")
+    row = reshape(broadcast_to(mask, shape), (count,))
+    name = low.current_node.name if low.current_node is not None else "masked"
+    flags = low.pointwise((count,), torch.int32, lambda b, i: b.cast(row.load(b, i), torch.int32), name=f"{name}_flags")
+    running = low.scan("sum", (count,), 0, torch.int32, flags.load) if count > 1 else flags
+    given, kept = product(source.shape), broadcast_to(a, shape)
+    pool = reshape(source, (given,))
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        flat = flatten(i, contiguous_strides(shape))
+        is_set = row.load(b, (flat,))
+        place = b.call("sub", running.load(b, (flat,)), b.constant(1, torch.int32))
+        chosen = b.masked(
+            is_set, lambda: pool.load(b, (b.indirect_index(place, given, wraps=False),)), b.constant(0, a.dtype)
+        )
+        return b.where(is_set, chosen, kept.load(b, i))
+
+    return low.pointwise(shape, a.dtype, body)
+
+
+@register_lowering(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    low: LoweringContext, a: LoweredTensor, source: LoweredTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> LoweredTensor:
+    check_supported_dtype(a, source)
+    first, second = dim1 % len(a.shape), dim2 % len(a.shape)
+    value = broadcast_loader(source, a.dtype, source.shape)
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        here = b.call("eq", b.index_value(i[first] + offset), b.index_value(i[second]), dtype=torch.bool)
+        rest = tuple(p for d, p in enumerate(i) if d not in (first, second))
+        along = i[second] if offset < 0 else i[first]
+        return b.masked(here, lambda: value(b, (*rest, along)), a.load(b, i))
+
+    return low.pointwise(a.shape, a.dtype, body)
+
+
+@register_lowering(aten.take.default)
+def take(low: LoweringContext, a: LoweredTensor, index: LoweredTensor) -> LoweredTensor:
+    check_supported_dtype(a)
+    count = product(a.shape)
+    return low.pointwise(
+        index.shape, a.dtype, lambda b, i: a.load(b, unflatten(b.indirect_index(index.load(b, i), count), a.shape))
+    )
+
+
+@register_lowering(aten._trilinear.default)
+def trilinear(
+    low: LoweringContext,
+    first: LoweredTensor,
+    second: LoweredTensor,
+    third: LoweredTensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> LoweredTensor:
+    """The sum over some dimensions of the product of three tensors."""
+    check_supported_dtype(first, second, third)
+    if not first.dtype.is_floating_point:
+        raise NotLowered("products of whole numbers are summed by ATen")
+    rank = len(first.shape) + len(expand1)
+    parts = [_expand_dims(t, e, rank) for t, e in ((first, expand1), (second, expand2), (third, expand3))]
+    shape = tuple(next((t.shape[d] for t in parts if t.shape[d] != 1), 1) for d in range(rank))
+    spread = [broadcast_to(t, shape) for t in parts]
+    held = compute_dtype(first.dtype)
+
+    def multiplied(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        x, y, z = (t.load(b, i) for t in spread)
+        return b.call("mul", b.call("mul", x, y), z)
+
+    whole = low.pointwise(
+        shape, held, multiplied, name=f"{low.current_node.name if low.current_node is not None else 'trilinear'}_each"
+    )
+    dims = tuple(sorted(d % rank for d in sumdim))
+    if any(shape[d] == 0 for d in dims):
+        raise NotLowered("a reduction over no elements is left to ATen")
+    return reduce(low, "sum", whole, dims, False, first.dtype, whole.load)
+
+
+def _expand_dims(a: LoweredTensor, new: Sequence[int], rank: int) -> LoweredTensor:
+    kept = [d for d in range(rank) if d not in new]
+    sizes = dict(zip(kept, a.shape, strict=True))
+    return a.view(tuple(sizes.get(d, 1) for d in range(rank)), lambda i: tuple(i[d] for d in kept))

@@ -1,0 +1,111 @@
+"""Places in sorted rows: bucketize and searchsorted, as a binary search that is written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.promotion import check_supported_dtype, promote_dtypes
+from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.result_strides import symbolic_shape
+
+aten = torch.ops.aten
+
+MAX_ROW_LENGTH = 1 << 16
+"""Rows up to this length are searched by a kernel: each doubling adds a step to its text."""
+
+
+def binary_search(
+    low: LoweringContext,
+    rows: LoweredTensor,
+    values: Any,
+    sorter: LoweredTensor | None,
+    dtype: torch.dtype,
+    *,
+    right: bool,
+) -> LoweredTensor:
+    """The first place in the row of ``rows`` whose element is at least (``right``: more than) each value.
+
+    Raises:
+        NotLowered: rows are too long, or their length is not known.
+    """
+    check_supported_dtype(rows, values)
+    count = rows.shape[-1]
+    if not isinstance(count, int) or not 0 < count <= MAX_ROW_LENGTH:
+        raise NotLowered("a search in a row of symbolic, no or very great length is done by ATen")
+    held = promote_dtypes((rows, values))[0] if isinstance(values, LoweredTensor) else rows.dtype
+    if isinstance(values, float) and not rows.dtype.is_floating_point:
+        raise NotLowered("a fractional number among whole ones is searched by ATen")
+    is_single = len(rows.shape) == 1
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        wanted = b.cast(values.load(b, i), held) if isinstance(values, LoweredTensor) else b.constant(values, held)
+        lead = () if is_single else i[:-1]
+
+        def row_at(place: LoopIROp) -> LoopIROp:
+            where = b.indirect_index(place, count, wraps=False, is_checked=False)
+            if sorter is not None:
+                where = b.indirect_index(sorter.load(b, (*lead, where)), count, wraps=False)
+            return b.cast(rows.load(b, (*lead, where)), held)
+
+        start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
+        one, two = b.constant(1, torch.int64), b.constant(2, torch.int64)
+        for _ in range(count.bit_length()):
+            middle = b.call("truncdiv", b.call("add", start, end), two)
+            is_open = b.call("lt", start, end, dtype=torch.bool)
+            found = b.masked(is_open, lambda at=middle: row_at(at), wanted)  # type: ignore[misc]
+            # Not the opposite comparison: a value that is no number belongs behind all others.
+            is_far = b.call("gt" if right else "ge", found, wanted, dtype=torch.bool)
+            onward = b.logical_and(is_open, b.call("not", is_far))
+            start, end = (
+                b.where(onward, b.call("add", middle, one), start),
+                b.where(b.logical_and(is_open, is_far), middle, end),
+            )
+        return b.cast(start, dtype)
+
+    return low.pointwise(values.shape if isinstance(values, LoweredTensor) else (), dtype, body)
+
+
+@register_lowering(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(
+    low: LoweringContext, values: Any, boundaries: LoweredTensor, *, out_int32: bool = False, right: bool = False
+) -> LoweredTensor:
+    return binary_search(low, boundaries, values, None, fake_result(low).dtype, right=right)
+
+
+@register_lowering(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(
+    low: LoweringContext,
+    rows: LoweredTensor,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: LoweredTensor | None = None,
+) -> LoweredTensor:
+    return binary_search(low, rows, values, sorter, fake_result(low).dtype, right=right or side == "right")
+
+
+@register_lowering(aten.repeat_interleave.Tensor)
+def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_size: Any = None) -> LoweredTensor:
+    """The number of each element as often as it says: the first whose running sum is beyond the place."""
+    if output_size is None or len(repeats.shape) != 1:
+        raise NotLowered("how long the result is depends on the data")
+    name, (size,) = (
+        low.current_node.name if low.current_node is not None else "repeated",
+        symbolic_shape(fake_result(low)),
+    )
+    count = repeats.shape[0]
+    if not isinstance(count, int) or count > MAX_ROW_LENGTH:
+        raise NotLowered("so many repeated elements are counted by ATen")
+    wide = torch.int64
+    each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.load(b, i), wide), name=f"{name}_counts")
+    ends = low.scan("sum", (count,), 0, wide, each.load) if count > 1 else each
+    places = low.pointwise((size,), wide, lambda b, i: b.cast(b.index_value(i[0]), wide), name=f"{name}_places")
+    return binary_search(low, ends, places, None, fake_result(low).dtype, right=True)

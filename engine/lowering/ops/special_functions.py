@@ -1,0 +1,257 @@
+"""Functions of mathematical physics that no target has, by series that are accurate to the last few bits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.promotion import INT_TO_FLOAT
+from engine.lowering.registry import register_lowering
+
+aten = torch.ops.aten
+
+DIGAMMA_COEFFICIENTS = (
+    8.33333333333333333333e-2,
+    -2.10927960927960927961e-2,
+    7.57575757575757575758e-3,
+    -4.16666666666666666667e-3,
+    3.96825396825396825397e-3,
+    -8.33333333333333333333e-3,
+    8.33333333333333333333e-2,
+)
+"""Bernoulli numbers over twice their index, the twelfth first: the asymptotic series (Abramowitz and Stegun, 6.3.18)."""
+ASYMPTOTIC_START = 10
+"""How far arguments are moved up until the asymptotic series holds."""
+
+
+def _polynomial(b: LoopBuilder, x: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
+    total = b.constant(coefficients[0], x.dtype)
+    for coefficient in coefficients[1:]:
+        total = b.call("add", b.call("mul", total, x), b.constant(coefficient, x.dtype))
+    return total
+
+
+def _shift_to_asymptotic(b: LoopBuilder, x: LoopIROp, inverse_power: int) -> tuple[LoopIROp, LoopIROp]:
+    """``(x + n, sum of 1 / (x + k) ** power)`` for as many steps as leave ``x + n`` at least ``STEPS``."""
+    limit, one = b.constant(float(ASYMPTOTIC_START), x.dtype), b.constant(1.0, x.dtype)
+    total = b.constant(0.0, x.dtype)
+    for _ in range(ASYMPTOTIC_START):
+        is_small = b.call("lt", x, limit, dtype=torch.bool)
+        part = b.call("div", one, x if inverse_power == 1 else b.call("mul", x, x))
+        total = b.where(is_small, b.call("add", total, part), total)
+        x = b.where(is_small, b.call("add", x, one), x)
+    return x, total
+
+
+def _tan_pi(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+    """``tan(pi x)``, whole turns taken off first."""
+    rest = b.call("sub", x, b.call("trunc", x))
+    return b.call("tan", b.call("mul", rest, b.constant(math.pi, x.dtype)))
+
+
+def _digamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+    zero, one = b.constant(0.0, x.dtype), b.constant(1.0, x.dtype)
+    is_negative = b.call("lt", x, zero, dtype=torch.bool)
+    is_whole = b.call("eq", x, b.call("trunc", x), dtype=torch.bool)
+    reflected = b.where(is_negative, b.call("sub", one, x), x)
+    large, below = _shift_to_asymptotic(b, reflected, 1)
+    square = b.call("div", one, b.call("mul", large, large))
+    series = b.call("mul", square, _polynomial(b, square, DIGAMMA_COEFFICIENTS))
+    value = b.call("sub", b.call("log", large), b.call("div", b.constant(0.5, x.dtype), large))
+    value = b.call("sub", b.call("sub", value, series), below)
+    turned = b.call("sub", value, b.call("div", b.constant(math.pi, x.dtype), _tan_pi(b, x)))
+    value = b.where(is_negative, turned, value)
+    value = b.where(b.logical_and(is_negative, is_whole), b.constant(math.nan, x.dtype), value)
+    is_zero = b.call("eq", x, zero, dtype=torch.bool)
+    pole = b.call("copysign", b.constant(math.inf, x.dtype), b.call("neg", x))
+    return b.where(is_zero, pole, value)
+
+
+def _trigamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+    one = b.constant(1.0, x.dtype)
+    is_low = b.call("lt", x, b.constant(0.5, x.dtype), dtype=torch.bool)
+    sine = b.call("sin", b.call("mul", x, b.constant(math.pi, x.dtype)))
+    pole = b.call("div", b.constant(math.pi**2, x.dtype), b.call("mul", sine, sine))
+    large, total = _shift_to_asymptotic(b, b.where(is_low, b.call("sub", one, x), x), 2)
+    inverse = b.call("div", one, large)
+    square = b.call("mul", inverse, inverse)
+    # 1/x + 1/2x^2 + B2/x^3 + B4/x^5 + ... (Abramowitz and Stegun, 6.4.12)
+    series = _polynomial(b, square, (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6, 1.0))
+    half = b.call("mul", b.call("mul", square, b.constant(0.5, x.dtype)), one)
+    value = b.call("add", total, b.call("add", b.call("mul", inverse, series), half))
+    return b.where(is_low, b.call("sub", pole, value), value)
+
+
+@register_lowering(aten.digamma.default)
+def digamma(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return elementwise(low, (a,), _digamma, INT_TO_FLOAT)
+
+
+def _zeta(b: LoopBuilder, s: LoopIROp, q: LoopIROp) -> LoopIROp:
+    """Hurwitz's zeta function. Its sum over all of ``q + k`` repeats with ``q``, which leads from below zero to above it."""
+    zero, one = b.constant(0.0, q.dtype), b.constant(1.0, q.dtype)
+    nothing, infinite = b.constant(math.nan, q.dtype), b.constant(math.inf, q.dtype)
+    floor = b.call("floor", q)
+    is_below, is_whole = b.call("le", q, zero, dtype=torch.bool), b.call("eq", q, floor, dtype=torch.bool)
+    rest = b.call("sub", q, floor)
+    above = b.call("hurwitz", s, b.where(is_below, b.where(is_whole, one, rest), q))
+    left = b.where(is_below, b.where(is_whole, one, b.call("sub", one, rest)), one)
+    far = b.where(is_below, b.call("sub", one, q), one)
+    other = b.call("sub", b.call("hurwitz", s, left), b.call("hurwitz", s, far))
+    half = b.call("mul", s, b.constant(0.5, q.dtype))
+    is_even = b.call("eq", half, b.call("floor", half), dtype=torch.bool)
+    reflected = b.call("add", above, b.where(is_even, other, b.call("neg", other)))
+    is_sum = b.call("eq", s, b.call("floor", s), dtype=torch.bool)
+    value = b.where(is_below, b.where(is_whole, infinite, b.where(is_sum, reflected, nothing)), above)
+    value = b.where(b.call("eq", s, one, dtype=torch.bool), infinite, value)
+    return b.where(b.call("lt", s, one, dtype=torch.bool), nothing, value)
+
+
+@register_lowering(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
+def zeta(low: LoweringContext, s: Any, q: Any) -> LoweredTensor:
+    return elementwise(low, (s, q), _zeta, INT_TO_FLOAT)
+
+
+@register_lowering(aten.polygamma.default)
+def polygamma(low: LoweringContext, n: int, a: LoweredTensor) -> LoweredTensor:
+    if n > 1:
+        factor = math.factorial(n) * (1.0 if n % 2 else -1.0)
+
+        def derivative(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+            return b.call("mul", _zeta(b, b.constant(n + 1.0, x.dtype), x), b.constant(factor, x.dtype))
+
+        return elementwise(low, (a,), derivative, INT_TO_FLOAT)
+    return elementwise(low, (a,), _trigamma if n else _digamma, INT_TO_FLOAT)
+
+
+HANKEL_START = 30.0
+"""From where Hankel's expansion of the Bessel functions is accurate to the last bits."""
+
+
+def _hankel_coefficients(order: int) -> tuple[float, ...]:
+    """Coefficients of the powers of ``1 / x``, the highest first (Abramowitz and Stegun, 9.7.1)."""
+    found = [1.0]
+    for k in range(1, 17):
+        found.append(-found[-1] * (4.0 * order**2 - (2 * k - 1) ** 2) / (8.0 * k))
+    return tuple(reversed(found))
+
+
+def _scaled_bessel(name: str, order: int) -> Any:
+    """A modified Bessel function times ``exp(-abs(x))``."""
+
+    def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+        size = b.call("abs", x)
+        is_far = b.call("gt", size, b.constant(HANKEL_START, x.dtype), dtype=torch.bool)
+        near = b.where(is_far, b.constant(HANKEL_START, x.dtype), size)
+        value = b.call("mul", b.call(name, near), b.call("exp", b.call("neg", near)))
+        inverse = b.call("div", b.constant(1.0, x.dtype), b.where(is_far, size, b.constant(HANKEL_START, x.dtype)))
+        root = b.call("sqrt", b.call("mul", inverse, b.constant(0.5 / math.pi, x.dtype)))
+        value = b.where(is_far, b.call("mul", root, _polynomial(b, inverse, _hankel_coefficients(order))), value)
+        return b.call("copysign", value, x) if order else value
+
+    return compute
+
+
+register_lowering(aten.special_i0e.default)(
+    lambda low, a: elementwise(low, (a,), _scaled_bessel("i0", 0), INT_TO_FLOAT)
+)
+register_lowering(aten.special_i1e.default)(
+    lambda low, a: elementwise(low, (a,), _scaled_bessel("i1", 1), INT_TO_FLOAT)
+)
+
+
+@register_lowering(aten.special_ndtri.default)
+def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    """Where the normal distribution reaches a probability: by Newton's method on the logarithm of its tail, from the tail's expansion."""
+
+    def compute(b: LoopBuilder, p: LoopIROp) -> LoopIROp:
+        def number(value: float) -> LoopIROp:
+            return b.constant(value, p.dtype)
+
+        is_upper = b.call("gt", p, number(0.5), dtype=torch.bool)
+        tail = b.where(is_upper, b.call("sub", number(1.0), p), p)
+        wanted = b.call("log", tail)
+        double = b.call("mul", wanted, number(-2.0))
+        rest = b.call("log", b.call("maximum", b.call("mul", double, number(2.0 * math.pi)), number(1.0)))
+        x = b.call("sqrt", b.call("maximum", b.call("sub", double, rest), number(0.0)))
+        for _ in range(5):
+            ratio = b.call("erfcx", b.call("mul", x, number(math.sqrt(0.5))))
+            own = b.call("log", b.call("mul", ratio, number(0.5)))
+            own = b.call("sub", own, b.call("mul", b.call("mul", x, x), number(0.5)))
+            step = b.call("mul", b.call("sub", own, wanted), b.call("mul", ratio, number(math.sqrt(math.pi / 2.0))))
+            x = b.call("add", x, step)
+        x = b.where(b.call("eq", tail, number(0.0), dtype=torch.bool), number(math.inf), x)
+        return b.where(is_upper, x, b.call("neg", x))
+
+    return elementwise(low, (a,), compute, INT_TO_FLOAT)
+
+
+@register_lowering(aten.frexp.Tensor)
+def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, LoweredTensor]:
+    """A fraction from a half to one, and the power of two that it is to be multiplied with."""
+    held = compute_dtype(a.dtype)
+    whole, bits, most, scale = (torch.int32, 23, 0xFF, 32) if held == torch.float32 else (torch.int64, 52, 0x7FF, 64)
+
+    def parts(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp]:
+        def number(value: int) -> LoopIROp:
+            return b.constant(value, whole)
+
+        value = a.load(b, i)
+        raised = b.call("mul", value, b.constant(2.0**scale, held))
+        is_small = b.call("lt", b.call("abs", value), b.constant(2.0 ** (2 - (most + 1) // 2), held), dtype=torch.bool)
+        pattern = b.bitcast(b.where(is_small, raised, value), held, whole)
+        power = b.call("and", b.call("shr", pattern, number(bits)), number(most))
+        is_odd = b.call("eq", value, b.constant(0.0, held), dtype=torch.bool)
+        is_odd = b.call("or", is_odd, b.call("eq", power, number(most), dtype=torch.bool), dtype=torch.bool)
+        half = b.call("and", pattern, number(~(most << bits)))
+        fraction = b.bitcast(b.call("or", half, number((most // 2 - 1) << bits)), whole, held)
+        power = b.call("sub", power, number(most // 2 - 1))
+        power = b.call("sub", power, b.where(is_small, number(scale), number(0)))
+        return b.where(is_odd, value, fraction), b.where(is_odd, number(0), power)
+
+    fraction = low.pointwise(a.shape, a.dtype, lambda b, i: parts(b, i)[0])
+    return fraction, low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(parts(b, i)[1], torch.int32))
+
+
+@register_lowering(aten.special_spherical_bessel_j0.default)
+def spherical_bessel_j0(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    """``sin(x) / x``, near nothing its Taylor series."""
+    taylor = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1))
+
+    def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+        size = b.call("abs", x)
+        is_near = b.call("lt", size, b.constant(0.5, x.dtype), dtype=torch.bool)
+        value = b.where(is_near, _polynomial(b, b.call("mul", x, x), taylor), b.call("div", b.call("sin", x), x))
+        is_infinite = b.call("eq", size, b.constant(math.inf, x.dtype), dtype=torch.bool)
+        return b.where(is_infinite, b.constant(0.0, x.dtype), value)
+
+    return elementwise(low, (a,), compute, INT_TO_FLOAT)
+
+
+@register_lowering(aten.special_modified_bessel_i0.default)
+def modified_bessel_i0(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return elementwise(low, (a,), lambda b, x: b.call("i0", x), INT_TO_FLOAT)
+
+
+@register_lowering(aten.special_modified_bessel_i1.default)
+def modified_bessel_i1(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    return elementwise(low, (a,), lambda b, x: b.call("i1", x), INT_TO_FLOAT)
+
+
+@register_lowering(aten.angle.default)
+def angle(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+    """Of real numbers: half a turn below zero."""
+
+    def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+        is_negative = b.call("lt", x, b.constant(0.0, x.dtype), dtype=torch.bool)
+        turned = b.where(is_negative, b.constant(math.pi, x.dtype), b.constant(0.0, x.dtype))
+        return b.where(b.call("ne", x, x, dtype=torch.bool), x, turned)
+
+    return elementwise(low, (a,), compute, INT_TO_FLOAT)

@@ -1,0 +1,66 @@
+"""Masks of truth values that attentions share become numbers once, not inside each of them."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+from torch._guards import detect_fake_mode
+
+from engine.ir.node_metadata import provenance_of, set_provenance
+
+aten = torch.ops.aten
+
+ATTENTION_OP = "engine::attention"
+MASK_POSITION = 3
+"""The mask's position among an attention's arguments."""
+
+
+def bool_to_bias_mask(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph with masks as ATen itself would make them, zero where a key is seen and minus infinity elsewhere; the module is changed."""
+    made: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
+    for node in list(module.graph.nodes):
+        mask = _bool_mask_of(node)
+        if mask is None:
+            continue
+        key = (mask, node.args[0].meta["val"].dtype)
+        if key not in made and (numbers := _make_bias(module.graph, node, *key)) is not None:
+            made[key] = numbers
+        if key in made:
+            node.update_arg(MASK_POSITION, made[key])
+    if made:
+        module.recompile()
+    return module
+
+
+def _bool_mask_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """An attention's mask of truth values."""
+    target = node.target
+    if (
+        not isinstance(target, torch._ops.OpOverload)
+        or target._schema.name != ATTENTION_OP
+        or len(node.args) <= MASK_POSITION
+    ):
+        return None
+    mask = node.args[MASK_POSITION]
+    return mask if isinstance(mask, torch.fx.Node) and mask.meta["val"].dtype == torch.bool else None
+
+
+def _make_bias(
+    graph: torch.fx.Graph, node: torch.fx.Node, mask: torch.fx.Node, dtype: torch.dtype
+) -> torch.fx.Node | None:
+    mode = detect_fake_mode([mask.meta["val"]])
+    if mode is None:
+        return None
+    device = mask.meta["val"].device
+    with graph.inserting_before(node), mode:
+        seen, hidden = (
+            graph.call_function(aten.full.default, ([], number), {"dtype": dtype, "device": device})
+            for number in (0.0, float("-inf"))
+        )
+        chosen = graph.create_node("call_function", aten.where.self, (mask, seen, hidden), name=f"{mask.name}_numbers")
+        for constant in (seen, hidden):
+            constant.meta["val"] = torch.empty((), dtype=dtype, device=device)
+        chosen.meta["val"] = torch.empty_like(mask.meta["val"], dtype=dtype)
+    for new in (seen, hidden, chosen):
+        set_provenance(new, provenance_of(mask))
+    return chosen

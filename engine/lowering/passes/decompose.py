@@ -1,0 +1,191 @@
+"""Takes operators without a lowering apart with torch's own decompositions, one node at a time, so that each part knows its origin."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._guards import detect_fake_mode
+
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance
+from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS
+from engine.lowering.decompositions.random_ops import RandomDecomposer
+from engine.lowering.library_ops import _is_random, _packet_name, is_library_op
+from engine.lowering.ops import has_lowering
+
+aten = torch.ops.aten
+
+
+@functools.cache
+def all_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Decompositions, torch's and ours, of every operator that has neither a lowering nor a library of its own."""
+    from torch._decomp import decomposition_table
+
+    return {
+        op: fn
+        for op, fn in {**decomposition_table, **MISSING_DECOMPOSITIONS}.items()
+        if not has_lowering(op) and not is_library_op(op) and "_for_cpu" not in str(op) and not _is_random(op)
+    }
+
+
+def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphModule:
+    """The graph with every decomposable operator taken apart. Names of nodes that stay are kept; so is the provenance of all.
+
+    ``fused_random``: random operators too, into numbers that kernels draw themselves.
+    """
+    old = graph.module
+    draws = RandomDecomposer(old) if fused_random else None
+    root = torch.nn.Module()
+    new = torch.fx.Graph()
+    made: dict[torch.fx.Node, Any] = {}
+    inputs = iter(graph.inputs)
+    for node in old.graph.nodes:
+        if node.op == "placeholder":
+            node.meta.setdefault("val", next(inputs, None))
+        origin = provenance_of(node)
+        here = NodeProvenance(
+            (node_id(graph.node_id_prefix, graph.compilation_id, node),), origin.span, origin.stack, origin.module
+        )
+        if node.op == "get_attr":
+            setattr(root, node.target.replace(".", "_"), _get_attribute(old, node.target))
+            made[node] = new.create_node("get_attr", node.target.replace(".", "_"), name=node.name)
+            made[node].meta = dict(node.meta)
+        elif node.target is operator.getitem and isinstance(made[node.args[0]], (tuple, list)):
+            made[node] = made[node.args[0]][node.args[1]]
+            continue
+        elif draws is not None and (drawn := draws.decompose(node)) is not None:
+            seeds = draws.seeds_node(new, node)
+            set_provenance(seeds, here)
+            made[node] = _splice(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
+            continue
+        elif node.op == "call_function" and (parts := _trace_decomposition(node)) is not None:
+            made[node] = _splice(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
+            continue
+        elif node.op == "output":
+            new.output(torch.fx.map_arg(node.args[0], made.__getitem__))
+            continue
+        else:
+            copied = new.node_copy(node, made.__getitem__)
+            copied.meta = dict(node.meta)
+            made[node] = copied
+        set_provenance(made[node], here)
+    for name, value in old.named_parameters(recurse=False):
+        root.register_parameter(name, value)
+    new.eliminate_dead_code()
+    return torch.fx.GraphModule(root, new)
+
+
+def _get_attribute(module: torch.nn.Module, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _can_decompose(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload) or has_lowering(target) or is_library_op(target):
+        return False
+    return target in all_decompositions() or target.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+
+
+def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
+    """One node's decomposition as a graph over the node's tensor and size arguments, None where there is none."""
+    if not _can_decompose(node.target):
+        return None
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    sources = list(node.all_input_nodes)
+    values = [n.meta.get("val") for n in sources]
+    mode = detect_fake_mode([*values, node.meta.get("val")])
+    if mode is None or not all(isinstance(v, (torch.Tensor, torch.SymInt, torch.SymFloat)) for v in values):
+        return None
+
+    def call(*inputs: Any) -> Any:
+        given = dict(zip(sources, inputs, strict=True))
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    try:
+        with mode, torch.no_grad():
+            traced = make_fx(call, decomposition_table=all_decompositions(), tracing_mode="real")(*values)
+    except Exception:  # a decomposition that does not take these arguments: ATen does the whole operator
+        return None
+    calls = [n.target for n in traced.graph.nodes if n.op == "call_function"]
+    if node.target in calls or not all(map(_is_computable, calls)) or not _matches_metadata(node, traced):
+        return None
+    return traced
+
+
+def _is_computable(target: Any) -> bool:
+    """Whether a part is better off on its own than inside the whole operator, which ATen also has."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return (
+        has_lowering(target) or is_library_op(target) or _is_random(target) or _packet_name(target).startswith("sym_")
+    )
+
+
+def _matches_metadata(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
+    """Whether the parts give the same dtypes and sizes as the node did."""
+    output = next(n for n in traced.graph.nodes if n.op == "output").args[0]
+    results = output if isinstance(output, (tuple, list)) else (output,)
+    value = node.meta.get("val")
+    wanted = value if isinstance(value, (tuple, list)) else (value,)
+    if len(results) != len(wanted):
+        return False
+    for result, expected in zip(results, wanted, strict=True):
+        found = result.meta.get("val") if isinstance(result, torch.fx.Node) else result
+        if isinstance(expected, torch.Tensor):
+            if (
+                not isinstance(found, torch.Tensor)
+                or found.dtype != expected.dtype
+                or len(found.shape) != len(expected.shape)
+            ):
+                return False
+            if any(
+                isinstance(a, int) and isinstance(b, int) and a != b
+                for a, b in zip(found.shape, expected.shape, strict=True)
+            ):
+                return False
+    return True
+
+
+def _splice(
+    new: torch.fx.Graph,
+    root: torch.nn.Module,
+    node: torch.fx.Node,
+    parts: torch.fx.GraphModule,
+    given: Sequence[Any],
+    here: NodeProvenance,
+) -> Any:
+    """Copy the parts over what is given into the new graph; returns what stands for the node (a node, or a tuple of nodes)."""
+    sources = iter(given)
+    inner: dict[torch.fx.Node, Any] = {}
+    result: Any = None
+    output = next(n for n in parts.graph.nodes if n.op == "output").args[0]
+    for part in parts.graph.nodes:
+        if part.op == "placeholder":
+            inner[part] = next(sources)
+        elif part.op == "output":
+            result = torch.fx.map_arg(part.args[0], inner.__getitem__)
+        elif part.op == "get_attr":
+            name = f"{node.name}_{part.target}"
+            setattr(root, name, _get_attribute(parts, part.target))
+            inner[part] = new.create_node("get_attr", name, name=name)
+            inner[part].meta = {"val": part.meta.get("val", getattr(root, name))}
+            set_provenance(inner[part], here)
+        else:
+            args, kwargs = torch.fx.map_arg((part.args, dict(part.kwargs)), inner.__getitem__)
+            name = node.name if part is output else f"{node.name}_{part.name}"
+            copied = new.create_node(part.op, part.target, args, kwargs, name=name)
+            copied.meta = {"val": part.meta.get("val")}
+            set_provenance(copied, here)
+            inner[part] = copied
+    return tuple(result) if isinstance(result, list) else result

@@ -1,0 +1,304 @@
+"""Attention that is written out, as products around a softmax, becomes the one call that keeps no scores in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._guards import detect_fake_mode
+
+from engine.graph.composite_ops import composite_op
+from engine.ir.loop_ir.index_expr import as_size, product
+from engine.ir.node_metadata import provenance_of, set_provenance
+from engine.lowering.passes.match_scores import (
+    COPY_OPS,
+    AddTerm,
+    MaskedFillTerm,
+    ScoreExpr,
+    as_node,
+    have_same_shape,
+    keeps_last_two_dims,
+    match_scores,
+    path_to_value_matmul,
+    preserves_element_order,
+    shapes_of,
+)
+from engine.lowering.value_ranges import ValueRanges
+from engine.records.lowering import FusionDecision
+
+aten = torch.ops.aten
+
+SIZE_OPS = (aten.sym_size.int, aten.sym_stride.int)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+ATTENTION_DTYPES = (torch.float32, *HALF_DTYPES)
+ALIGNMENT_BYTES = 16
+"""Bytes that a head's width is to be a multiple of: for others libraries have no such kernel."""
+MAX_HEAD_DIM = 256
+"""Width of a head beyond which libraries have no such kernel."""
+MIN_SCORE = -1e30
+"""No score of a key that is seen is below this: lower numbers, in its place, leave nothing of a key."""
+NEG_INF = float("-inf")
+"""What leaves nothing of a key."""
+
+
+class _NotFused(Exception):
+    """Why attention stays as it is written; the message is the recorded reason."""
+
+
+def fuse_attention(module: torch.fx.GraphModule) -> tuple[FusionDecision, ...]:
+    """Put calls of attention in the place of what computes the same; the module is changed. What was decided, and why.
+
+    The idea is that of ``torch._inductor.fx_passes.fuse_attention``, which has a list of patterns; here scores are read as a formula.
+    """
+    work = _AttentionFuser(module.graph)
+    for node in list(module.graph.nodes):
+        if node.target is aten._softmax.default:
+            work.try_fuse(node)
+    if work.decisions:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+    return tuple(work.decisions)
+
+
+class _AttentionFuser:
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self.graph = graph
+        self.decisions: list[FusionDecision] = []
+        self.value_ranges = ValueRanges()
+        self._masks: dict[Any, torch.fx.Node] = {}
+
+    def try_fuse(self, softmax: torch.fx.Node) -> None:
+        """Exchange the attention around one softmax, if it is one and what it gives is the same."""
+        given = softmax.args[0]
+        scores = match_scores(given) if isinstance(given, torch.fx.Node) else None
+        weighted = path_to_value_matmul(softmax)
+        if scores is None or not weighted:
+            return
+        first, second = (provenance_of(n).nodes for n in (scores.product, weighted[-1]))
+        count = product([as_size(n) for n in softmax.meta["val"].shape])
+        moved = 4 * count * scores.product.meta["val"].dtype.itemsize if isinstance(count, int) else None
+        try:
+            self._fuse(softmax, scores, weighted)
+        except _NotFused as reason:
+            self.decisions.append(FusionDecision(first, second, False, str(reason), bytes_moved=moved))
+        else:
+            why = "One call of attention computes both products and the softmax between them: scores never go through memory."
+            self.decisions.append(FusionDecision(first, second, True, why, bytes_saved=moved))
+
+    def _fuse(self, softmax: torch.fx.Node, scores: ScoreExpr, weighted: list[torch.fx.Node]) -> None:
+        _check_single_reader([*scores.path_nodes, softmax, *weighted[:-1]], softmax)
+        last, rank = weighted[-1], softmax.meta["val"].dim()
+        if softmax.args[1] not in (-1, rank - 1):
+            raise _NotFused("The softmax is not over the keys.")
+        query, keys, value = (as_node(t) for t in (*scores.product.args[-2:], last.args[1]))
+        if rank == 4:
+            heads = softmax.meta["val"].shape[:2]
+            query, keys, value = (self._with_head_dim(t, heads) for t in (query, keys, value))
+            last = _find_head_view(last, (*heads, *last.meta["val"].shape[1:]))
+        lead = query.meta["val"].shape[:-2]
+        if len(lead) != rank - 2 or not all(
+            have_same_shape(t.meta["val"].shape[:-2], lead) for t in (keys, value, softmax)
+        ):
+            raise _NotFused("Queries, keys and values have different batches.")
+        if any(at != rank for _, at in scores.terms):
+            raise _NotFused("What it adds to scores is not seen by heads as its softmax is.")
+        self._check_supported(query, value, scores)
+        mask = self._shared_mask(scores, query.meta["val"].dtype, softmax)
+        for node in (*scores.path_nodes, softmax, *weighted[:-1]):
+            _redirect_size_reads(node, scores.product, (query, keys))
+        self._insert_attention(last, (query, keys, value), mask, scores.scale)
+
+    def _with_head_dim(self, operand: torch.fx.Node, heads: Sequence[Any]) -> torch.fx.Node:
+        """A product's operand with heads in a dimension of their own: what it is a view of, or else a view of it."""
+        found = operand
+        while found.target in COPY_OPS or preserves_element_order(found):
+            inner = as_node(found.args[0])
+            if not keeps_last_two_dims(inner, found):
+                break
+            if found.meta["val"].dim() == 4 and (
+                preserves_element_order(found) or not have_same_shape(*shapes_of(inner, found))
+            ):
+                break
+            found = inner
+        if found.meta["val"].dim() == 4:
+            return found
+        shape = (*heads, *operand.meta["val"].shape[-2:])
+        if not all(isinstance(n, int) for n in shape):
+            return operand
+        with self.graph.inserting_after(operand), _fake_mode_of(operand):
+            return self._call_op(operand, aten.view.default, (operand, list(shape)))
+
+    def _check_supported(self, query: torch.fx.Node, value: torch.fx.Node, scores: ScoreExpr) -> None:
+        """Raise _Apart where a call would give something else, or nothing would be won by it."""
+        dtype = query.meta["val"].dtype
+        widths = [t.meta["val"].shape[-1] for t in (query, value)]
+        if dtype not in ATTENTION_DTYPES:
+            raise _NotFused(f"Libraries have no attention of {str(dtype).removeprefix('torch.')}.")
+        if not all(
+            isinstance(n, int) and 0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in widths
+        ):
+            raise _NotFused(
+                f"Libraries have no attention of heads {' and '.join(dict.fromkeys(map(str, widths)))} wide."
+            )
+        if not 0 < scores.scale < math.inf:
+            raise _NotFused("Its scores are not scaled by a positive number.")
+        for change, _ in scores.terms:
+            if isinstance(change, MaskedFillTerm) and not change.fill < MIN_SCORE:
+                raise _NotFused(f"It fills scores with {change.fill:g}, and scores may be as low.")
+            if (
+                isinstance(change, AddTerm)
+                and dtype in HALF_DTYPES
+                and not self.value_ranges.is_embedding_lookup(change.node)
+            ):
+                raise _NotFused(
+                    "What it adds to 16-bit scores may round them away, which attention in 32 bits would not."
+                )
+
+    def _insert_attention(
+        self, last: torch.fx.Node, given: tuple[torch.fx.Node, ...], mask: torch.fx.Node | None, scale: float
+    ) -> None:
+        with self.graph.inserting_before(last), _fake_mode_of(last):
+            query, keys, value = given
+            given = (query, self._call_op(last, aten.transpose.int, (keys, -2, -1)), value)
+            by_heads = query.meta["val"].dim() == 4
+            if not by_heads:  # heads are all that there is
+                given = tuple(self._call_op(last, aten.unsqueeze.default, (t, 0)) for t in given)
+            found = self._call_op(last, composite_op("attention"), (*given, mask), {"scale": scale})
+            # Libraries write heads side by side; whoever is handed the view gets what lies as eager's result.
+            found.meta["val"] = found.meta["val"].transpose(1, 2).contiguous().transpose(1, 2)
+            as_it_is = (aten.permute.default, (found, [0, 1, 2, 3])) if by_heads else (aten.squeeze.dim, (found, 0))
+            seen = self._call_op(last, *as_it_is)
+        seen.meta["val"] = last.meta["val"]
+        last.replace_all_uses_with(seen)
+        self.graph.erase_node(last)
+        if by_heads:
+            found.name = last.name  # by which its values are compared
+            self._remove_head_copies(seen)
+
+    def _remove_head_copies(self, seen: torch.fx.Node) -> None:
+        """Heads lie side by side already: what copies them there is not needed."""
+        for turned in list(seen.users):
+            if turned.target not in (aten.transpose.int, aten.permute.default) or len(turned.users) != 1:
+                continue
+            (copy,) = turned.users
+            shown = copy.meta["val"]
+            is_row_major = isinstance(shown, torch.Tensor) and shown.is_contiguous()
+            if copy.target is aten.clone.default and is_row_major and _swaps_heads(turned):
+                copy.replace_all_uses_with(turned)
+                turned.meta["val"] = copy.meta["val"]
+                self.graph.erase_node(copy)
+
+    def _shared_mask(self, scores: ScoreExpr, dtype: torch.dtype, softmax: torch.fx.Node) -> torch.fx.Node | None:
+        """What is added to the scores; None where nothing is. Attentions that share a mask share what is made of it."""
+        changes = tuple(change for change, _ in scores.terms)
+        if changes and (changes, dtype) not in self._masks:
+            with self.graph.inserting_before(softmax), _fake_mode_of(softmax):
+                self._masks[changes, dtype] = self._build_mask(changes, dtype, softmax)
+        return self._masks[changes, dtype] if changes else None
+
+    def _build_mask(
+        self, changes: Sequence[AddTerm | MaskedFillTerm], dtype: torch.dtype, at: torch.fx.Node
+    ) -> torch.fx.Node:
+        made: torch.fx.Node | None = None
+        lowest = 0.0
+        for change in changes:
+            if isinstance(change, AddTerm):
+                made = self._add_bias(made, change, dtype, at)
+                lowest += min(bound * change.factor for bound in self.value_ranges.range_of(change.node))
+            else:
+                rest = made if made is not None else self._full_scalar(at, 0.0, dtype)
+                # As low as numbers get, so that a row that sees no key weighs all keys alike, whatever its scores.
+                fill = NEG_INF if change.fill == NEG_INF else torch.finfo(dtype).min
+                number = self._full_scalar(at, fill, dtype)
+                chosen = (number, rest) if change.fills_where else (rest, number)
+                made = self._call_op(at, aten.where.self, (change.node, *chosen))
+                lowest = min(lowest, fill)
+        assert made is not None
+        if not lowest >= torch.finfo(dtype).min:
+            made = self._nan_for_masked_rows(made, dtype, at)
+        return made if made.meta["val"].dim() > 1 else self._call_op(at, aten.unsqueeze.default, (made, 0))
+
+    def _add_bias(
+        self, made: torch.fx.Node | None, change: AddTerm, dtype: torch.dtype, at: torch.fx.Node
+    ) -> torch.fx.Node:
+        part = change.node
+        if change.factor != 1.0:
+            part = self._call_op(at, aten.mul.Tensor, (part, change.factor))
+        if part.meta["val"].dtype != dtype:
+            part = self._call_op(at, aten._to_copy.default, (part,), {"dtype": dtype})
+        return part if made is None else self._call_op(at, aten.add.Tensor, (made, part))
+
+    def _nan_for_masked_rows(self, mask: torch.fx.Node, dtype: torch.dtype, at: torch.fx.Node) -> torch.fx.Node:
+        """The mask, its rows that see no key at all made NaN, as their softmax is: libraries do not agree on those."""
+        most = self._call_op(at, aten.amax.default, (mask, [-1], True))
+        is_blind = self._call_op(at, aten.eq.Scalar, (most, NEG_INF))
+        return self._call_op(at, aten.where.self, (is_blind, self._full_scalar(at, math.nan, dtype), mask))
+
+    def _full_scalar(self, at: torch.fx.Node, value: float, dtype: torch.dtype) -> torch.fx.Node:
+        return self._call_op(at, aten.full.default, ([], value), {"dtype": dtype, "device": at.meta["val"].device})
+
+    def _call_op(
+        self, origin: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> torch.fx.Node:
+        made = self.graph.create_node("call_function", target, args, kwargs or {})
+        values, named = torch.fx.map_arg((args, dict(kwargs or {})), lambda n: n.meta["val"])
+        made.meta["val"] = target(*values, **named)
+        set_provenance(made, provenance_of(origin))
+        return made
+
+
+def _swaps_heads(turned: torch.fx.Node) -> bool:
+    """Whether a view exchanges the second of four dimensions with the third."""
+    if turned.target is aten.permute.default:
+        return list(turned.args[1]) == [0, 2, 1, 3]  # type: ignore[arg-type]
+    return {int(d) % 4 for d in turned.args[1:]} == {1, 2}  # type: ignore[arg-type]
+
+
+def _fake_mode_of(node: torch.fx.Node) -> Any:
+    mode = detect_fake_mode([node.meta["val"]])
+    if mode is None:
+        raise _NotFused("The sizes of its tensors are not known.")
+    return mode
+
+
+def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Whoever reads a node's elements."""
+    return [user for user in node.users if user.target not in SIZE_OPS]
+
+
+def _redirect_size_reads(
+    node: torch.fx.Node, scores: torch.fx.Node, given: tuple[torch.fx.Node, torch.fx.Node]
+) -> None:
+    """Ask the sizes of what is no longer there of what it was made of."""
+    rank = node.meta["val"].dim()
+    rows, columns = given if rank == 4 else (as_node(a) for a in scores.args[-2:])
+    for user in [u for u in node.users if u.target in SIZE_OPS]:
+        dim = int(user.args[1]) % rank  # type: ignore[arg-type]
+        user.args = (columns if dim == rank - 1 else rows, dim)
+
+
+def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node:
+    """The one view of a product that has heads in a dimension of their own."""
+    found = weighted
+    while (
+        len(users := _readers(found)) == 1
+        and preserves_element_order(users[0])
+        and keeps_last_two_dims(found, users[0])
+    ):
+        found = users[0]
+        if have_same_shape(found.meta["val"].shape, shape):
+            return found
+    raise _NotFused("Its result is not seen by heads.")
+
+
+def _check_single_reader(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> None:
+    """Raise _Apart where something but the attention itself reads what would no longer be there."""
+    for position, node in enumerate(path):
+        if len(_readers(node)) > 1:
+            word = "weights" if position >= list(path).index(softmax) else "scores"
+            is_kept = any(user.op == "output" for user in _readers(node))
+            why = "returned, or saved for the backward" if is_kept else "read elsewhere too"
+            raise _NotFused(f"Its {word} are {why}: they have to be in memory.")

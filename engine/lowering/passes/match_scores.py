@@ -1,0 +1,237 @@
+"""The formula of which a softmax is taken: a product of matrices, scaled, with terms added to it and numbers put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.ir.loop_ir.index_expr import as_size, product, sizes_equal
+
+aten = torch.ops.aten
+
+RESHAPE_OPS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+COPY_OPS = (aten.clone.default, aten.expand.default, aten.alias.default)
+DIM_MOVING_OPS = (aten.permute.default, aten.transpose.int, aten.unsqueeze.default, aten.squeeze.dim)
+"""Views that may do no more than move dimensions of one element."""
+
+
+@dataclass(frozen=True)
+class AddTerm:
+    """A term that is added to scores, ``factor`` times."""
+
+    node: torch.fx.Node
+    factor: float
+
+    def scaled_by(self, number: float) -> AddTerm:
+        """The same, all of it times a number."""
+        return replace(self, factor=self.factor * number)
+
+
+@dataclass(frozen=True)
+class MaskedFillTerm:
+    """A number in the place of scores where a condition is as ``holds``."""
+
+    node: torch.fx.Node
+    fills_where: bool
+    fill: float
+
+    def scaled_by(self, number: float) -> MaskedFillTerm:
+        """The same, all of it times a number."""
+        return replace(self, fill=self.fill * number)
+
+
+@dataclass(eq=False)
+class ScoreExpr:
+    """What a softmax is taken of: a product times ``scale``, then one change after another; ``path`` are the nodes on the way."""
+
+    product: torch.fx.Node
+    path_nodes: list[torch.fx.Node]
+    scale: float = 1.0
+    terms: list[tuple[AddTerm | MaskedFillTerm, int]] = field(default_factory=list)
+    """Each with the number of dimensions that scores have there."""
+
+    def scaled_by(self, number: float) -> ScoreExpr:
+        """All of it times a number."""
+        self.scale *= number
+        self.terms = [(change.scaled_by(number), rank) for change, rank in self.terms]
+        return self
+
+    def with_term(self, change: AddTerm | MaskedFillTerm, at: torch.fx.Node) -> ScoreExpr:
+        """With one more change."""
+        self.terms.append((change, at.meta["val"].dim()))
+        return self
+
+
+def as_node(value: Any) -> torch.fx.Node:
+    """An argument that is a node."""
+    assert isinstance(value, torch.fx.Node)
+    return value
+
+
+def match_scores(node: torch.fx.Node) -> ScoreExpr | None:
+    """A node's value as a formula over one product of matrices; None where it is none."""
+    return _ScoreMatcher().match(node)
+
+
+class _ScoreMatcher:
+    def __init__(self) -> None:
+        self._unmatched: set[torch.fx.Node] = set()
+        """What is known to be no formula: many ways may lead there."""
+
+    def match(self, node: torch.fx.Node) -> ScoreExpr | None:
+        """A node's formula."""
+        found = None if node in self._unmatched else self._match(node)
+        if found is None:
+            self._unmatched.add(node)
+        else:
+            found.path_nodes.append(node)
+        return found
+
+    def _match(self, node: torch.fx.Node) -> ScoreExpr | None:
+        target = node.target
+        if target is aten.bmm.default:
+            return ScoreExpr(node, [])
+        if target is aten.baddbmm.default:
+            beta, alpha = (_constant_value(node.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+            if not alpha or beta is None:
+                return None
+            found = ScoreExpr(node, [], alpha)
+            return found.with_term(AddTerm(as_node(node.args[0]), beta), node) if beta else found
+        if target in COPY_OPS or _is_float_cast(node) or preserves_element_order(node):
+            first = as_node(node.args[0])
+            return self.match(first) if keeps_last_two_dims(first, node) else None
+        if target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar):
+            return self._match_scale(node)
+        if target in (aten.add.Tensor, aten.sub.Tensor):
+            return self._match_add(node)
+        if target in (aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor):
+            return self._match_masked_fill(node)
+        return None
+
+    def _match_scale(self, node: torch.fx.Node) -> ScoreExpr | None:
+        is_divided = node.target in (aten.div.Tensor, aten.div.Scalar)
+        for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
+            factor = _constant_value(other)
+            if factor and (found := self._match_operand(inner, node)) is not None:
+                return found.scaled_by(1 / factor if is_divided else factor)
+            if is_divided:
+                break
+        return None
+
+    def _match_add(self, node: torch.fx.Node) -> ScoreExpr | None:
+        if node.kwargs.get("alpha", 1) != 1:
+            return None
+        sign = -1.0 if node.target is aten.sub.Tensor else 1.0
+        for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
+            if isinstance(other, torch.fx.Node) and (found := self._match_operand(inner, node)) is not None:
+                return found.with_term(AddTerm(other, sign), node)
+            if sign < 0:
+                break
+        return None
+
+    def _match_masked_fill(self, node: torch.fx.Node) -> ScoreExpr | None:
+        if node.target is aten.where.self:
+            condition, then, otherwise = node.args
+        else:
+            otherwise, condition, then = node.args
+        for inner, fill, holds in ((otherwise, then, True), (then, otherwise, False)):
+            number = _constant_value(fill)
+            if number is not None and (found := self._match_operand(inner, node)) is not None:
+                return found.with_term(MaskedFillTerm(as_node(condition), holds, number), node)
+        return None
+
+    def _match_operand(self, inner: Any, node: torch.fx.Node) -> ScoreExpr | None:
+        """The scores that an elementwise operation changes, which it may not spread."""
+        if not isinstance(inner, torch.fx.Node) or not have_same_shape(inner.meta["val"].shape, node.meta["val"].shape):
+            return None
+        return self.match(inner)
+
+
+def _constant_value(value: Any) -> float | None:
+    """A number that the graph holds."""
+    if isinstance(value, torch.fx.Node):
+        if value.target is aten.full.default and not value.args[0]:
+            value = value.args[1]
+        elif value.target is aten.scalar_tensor.default:
+            value = value.args[0]
+        elif value.target in (aten.lift_fresh_copy.default, aten._to_copy.default, aten.clone.default):
+            return _constant_value(value.args[0])
+        elif value.op == "get_attr" and value.graph.owning_module is not None:
+            held = getattr(value.graph.owning_module, str(value.target), None)
+            if not isinstance(held, torch.Tensor) or isinstance(held, torch._subclasses.FakeTensor):
+                return None
+            value = None if held.dim() or held.device.type != "cpu" else held.item()
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _is_float_cast(node: torch.fx.Node) -> bool:
+    """Whether it changes nothing but how precise a number is."""
+    if node.target is not aten._to_copy.default:
+        return False
+    given, made = as_node(node.args[0]).meta["val"], node.meta["val"]
+    return bool(given.dtype.is_floating_point and made.dtype.is_floating_point and given.device == made.device)
+
+
+def have_same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are equal for every value of their symbols."""
+    return len(a) == len(b) and all(sizes_equal(as_size(m), as_size(n)) for m, n in zip(a, b, strict=True))
+
+
+def shapes_of(*nodes: torch.fx.Node) -> tuple[Any, ...]:
+    """The shapes of nodes' values."""
+    return tuple(node.meta["val"].shape for node in nodes)
+
+
+def _without_ones(shape: Sequence[Any]) -> list[Any]:
+    return [n for n in shape if not sizes_equal(as_size(n), 1)]
+
+
+def preserves_element_order(node: torch.fx.Node) -> bool:
+    """Whether it shows the elements of its argument in their order."""
+    if node.target not in DIM_MOVING_OPS:
+        return node.target in RESHAPE_OPS
+    given = as_node(node.args[0]).meta["val"]
+    if node.target not in (aten.permute.default, aten.transpose.int):
+        return True
+    order = list(range(given.dim()))
+    if node.target is aten.transpose.int:
+        a, b = (int(d) % given.dim() for d in node.args[1:])  # type: ignore[arg-type]
+        order[a], order[b] = b, a
+    else:
+        order = [int(d) % given.dim() for d in node.args[1]]  # type: ignore[union-attr,arg-type]
+    wide = [d for d in order if not sizes_equal(as_size(given.shape[d]), 1)]
+    return wide == sorted(wide)
+
+
+def keeps_last_two_dims(a: torch.fx.Node, b: torch.fx.Node) -> bool:
+    """Whether a view leaves the last two dimensions alone, and only puts the others together or apart."""
+    first, second = shapes_of(a, b)
+    if _has_same_last_two_dims(first, second):
+        return True
+    first, second = _without_ones(first), _without_ones(second)
+    return len(first) > 2 and _has_same_last_two_dims(first, second)
+
+
+def _has_same_last_two_dims(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    if len(first) < 2 or len(second) < 2 or not have_same_shape(first[-2:], second[-2:]):
+        return False
+    return sizes_equal(*(product([as_size(n) for n in shape[:-2]]) for shape in (first, second)))
+
+
+def path_to_value_matmul(softmax: torch.fx.Node) -> list[torch.fx.Node]:
+    """The way from a softmax to the product of its weights with values, which is last; empty where there is none."""
+    ways = [[softmax]]
+    while ways:
+        way = ways.pop()
+        for user in way[-1].users:
+            if user.target is aten.bmm.default and user.args[0] is way[-1] is not user.args[1]:
+                return [*way[1:], user]
+            if (
+                user.target in COPY_OPS or _is_float_cast(user) or preserves_element_order(user)
+            ) and keeps_last_two_dims(softmax, user):
+                ways.append([*way, user])
+    return []

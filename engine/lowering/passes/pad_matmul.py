@@ -1,0 +1,162 @@
+"""Matrices of odd sizes are multiplied with zeros around them, where a library's kernels for whole lines of memory gain more than that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import torch
+import torch.fx
+from torch._guards import detect_fake_mode
+
+from engine.ir.node_metadata import provenance_of, set_provenance
+
+aten = torch.ops.aten
+
+ALIGNMENT_BYTES = 16
+"""Bytes that tensor cores are fed at a time: sizes in multiples of as many have fast kernels."""
+LARGE_SIZE_MULTIPLE = 64
+LARGE_SIZE = 1024
+"""Sizes beyond this are padded to multiples of ``WIDE``: nearly for nothing, and a little faster still."""
+UNALIGNED_FLOPS, ALIGNED_FLOPS = 9e13, 6e14
+"""Operations a second of kernels for odd sizes, and of those for whole lines; measured on an H200."""
+UNALIGNED_BANDWIDTH, ALIGNED_BANDWIDTH = 0.75e12, 3.5e12
+LAUNCH_SECONDS = 3e-6
+MIN_GAIN_SECONDS = 5e-6
+"""Seconds that padding must win."""
+TRANSPOSE_OPS = (aten.t.default, aten.transpose.int, aten.permute.default)
+
+
+def pad_matmul(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph with the products that gain by it padded; the module is changed.
+
+    A result is seen through a slice, so that only what multiplies it ever reads the zeros.
+    """
+    padding = _MatmulPadder(module.graph)
+    for node in list(module.graph.nodes):
+        if node.target in (aten.mm.default, aten.addmm.default):
+            padding.pad_if_faster(node)
+    if padding.is_changed:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+    return module
+
+
+@dataclass
+class _MatmulPadder:
+    graph: torch.fx.Graph
+    is_changed: bool = False
+    _padded_operands: dict[tuple[torch.fx.Node, int, int], torch.fx.Node] = field(default_factory=dict)
+
+    def pad_if_faster(self, node: torch.fx.Node) -> None:
+        """Pad one product, if that gains."""
+        a, b = node.args[-2:]
+        value = node.meta.get("val")
+        if not isinstance(a, torch.fx.Node) or not isinstance(b, torch.fx.Node) or not _has_half_dtype(value):
+            return
+        (m, k), n = a.meta["val"].shape, value.shape[1]
+        if not all(isinstance(size, int) and size > 0 for size in (m, k, n)):
+            return
+        per_line = ALIGNMENT_BYTES // value.dtype.itemsize
+        is_column = a.meta["val"].stride(0) == 1 and a.meta["val"].stride(1) != 1
+        more_m = _pad_amount(m, per_line) if is_column else 0
+        more_k, more_n = _pad_amount(k, per_line), _pad_amount(n, per_line)
+        if not (more_m or more_k or more_n) or not self._is_profitable(a, b, (more_m, more_k, more_n)):
+            return
+        mode = detect_fake_mode([value, a.meta["val"]])
+        if mode is None:
+            return
+        with self.graph.inserting_before(node), mode:
+            left, right = self._pad_operand(node, a, more_m, more_k), self._pad_operand(node, b, more_k, more_n)
+            rest = [self._pad_bias(node, x, more_m, more_n) for x in node.args[:-2]]
+            found = self._call_op(
+                node, node.target, (*rest, left, right), dict(node.kwargs), name=f"{node.name}_padded"
+            )
+            for dim, (more, size) in enumerate(((more_m, m), (more_n, n))):
+                if more:
+                    found = self._call_op(node, aten.slice.Tensor, (found, dim, 0, size))
+        # Whoever sees the result sees eager's strides: it is copied then.
+        found.meta["val"] = value
+        node.replace_all_uses_with(found)
+        self.graph.erase_node(node)
+        self.is_changed = True
+
+    def _is_profitable(self, a: torch.fx.Node, b: torch.fx.Node, more: tuple[int, int, int]) -> bool:
+        """Whether the fast kernel wins more than it costs to make the padded operands; results of kernels are padded as they are made."""
+        left, right = a.meta["val"], b.meta["val"]
+        (m, k), n, width = left.shape, right.shape[1], left.dtype.itemsize
+        moved, work = width * (m * k + k * n + m * n), 2.0 * m * n * k
+        odd = max(moved / UNALIGNED_BANDWIDTH, work / UNALIGNED_FLOPS)
+        even = max(moved / ALIGNED_BANDWIDTH, work / ALIGNED_FLOPS)
+        copied = [x for x, is_padded in ((a, more[0] or more[1]), (b, more[1] or more[2])) if is_padded]
+        cost = sum(
+            LAUNCH_SECONDS + 2 * x.meta["val"].nbytes / ALIGNED_BANDWIDTH
+            for x in copied
+            if _needs_copy_to_pad(_untransposed(x)[0])
+        )
+        return bool(odd - even - cost > MIN_GAIN_SECONDS)
+
+    def _pad_operand(
+        self, user: torch.fx.Node, node: torch.fx.Node, more_rows: int, more_columns: int
+    ) -> torch.fx.Node:
+        """A matrix with zeros below and to the right; made once, and in the order in which the matrix lies in memory."""
+        if not more_rows and not more_columns:
+            return node
+        base, is_transposed = _untransposed(node)
+        if is_transposed:
+            more_rows, more_columns = more_columns, more_rows
+        key = (base, more_rows, more_columns)
+        if key not in self._padded_operands:
+            pads = [0, more_columns, 0, more_rows] if more_rows else [0, more_columns]
+            with self.graph.inserting_after(base) if base.op != "placeholder" else self._insert_after_placeholders():
+                padded = self._call_op(
+                    base, aten.constant_pad_nd.default, (base, pads, 0.0), name=f"{base.name}_padded"
+                )
+                self._padded_operands[key] = padded
+        made = self._padded_operands[key]
+        return self._call_op(user, aten.permute.default, (made, [1, 0])) if is_transposed else made
+
+    def _insert_after_placeholders(self) -> Any:
+        return self.graph.inserting_before(next(n for n in self.graph.nodes if n.op != "placeholder"))
+
+    def _pad_bias(self, user: torch.fx.Node, node: Any, more_rows: int, more_columns: int) -> Any:
+        shape = node.meta["val"].shape
+        pads = [0, more_columns if shape[-1] != 1 else 0]
+        pads += [0, more_rows if shape[0] != 1 else 0] if len(shape) == 2 else []
+        return self._call_op(user, aten.constant_pad_nd.default, (node, pads, 0.0)) if any(pads) and shape else node
+
+    def _call_op(
+        self, origin: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: Any = None, name: str | None = None
+    ) -> torch.fx.Node:
+        made = self.graph.create_node("call_function", target, args, kwargs or {}, name)
+        values, named = torch.fx.map_arg((args, dict(kwargs or {})), lambda n: n.meta["val"])
+        made.meta["val"] = target(*values, **named)
+        set_provenance(made, provenance_of(origin))
+        return made
+
+
+def _pad_amount(size: int, per_line: int) -> int:
+    """What a size lacks to be a multiple, none where it is one already."""
+    return -size % (LARGE_SIZE_MULTIPLE if size > LARGE_SIZE else per_line) if size % per_line else 0
+
+
+def _has_half_dtype(value: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _untransposed(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
+    """The matrix of which a node is the transpose, if it is one, and whether it is."""
+    first = node.args[0] if node.args else None
+    if node.target not in TRANSPOSE_OPS or not isinstance(first, torch.fx.Node):
+        return node, False
+    inner, outer = first.meta["val"], node.meta["val"]
+    if inner.dim() == 2 and inner.stride(-1) == 1 and outer.stride() == inner.stride()[::-1] != inner.stride():
+        return first, True
+    return node, False
+
+
+def _needs_copy_to_pad(node: torch.fx.Node) -> bool:
+    """Whether a value lies in memory anyway, so that padding it is a copy."""
+    from engine.lowering.library_ops import is_library_op
+
+    return node.op != "call_function" or is_library_op(node.target)

@@ -1,0 +1,149 @@
+"""Lowered programs on disk: a later process that lowers an equal graph reads its kernels instead of printing them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch._decomp import decomposition_table
+
+from engine.cache.environment_key import torch_flags_key, version_key
+from engine.cache.serialize_graph import serialize_graph
+from engine.cache.serialize_symbols import SymbolTable, shape_env_facts, symbolic_numbers_in
+from engine.cache.serialize_values import CannotSerialize, deserialize_value, serialize_fake, serialize_value
+from engine.cache.store import DiskStore, DiskStoreError
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
+from engine.lowering.driver import run_passes
+from engine.lowering.graph_lowering import format_user_line, reset_saved_row_stride, set_saved_row_stride
+from engine.lowering.registry import COMPLEX_LOWERINGS, LOWERINGS
+
+_COMPILATION_ID = "\ue000"
+"""Stands on disk for the id of the compilation, which is part of the ids of nodes and operations."""
+
+
+def load_or_lower(
+    graph: AotGraph,
+    lower: Callable[[], LoweredProgram],
+    store: DiskStore,
+    key_parts: Sequence[Any],
+    *,
+    fused_random: bool,
+    with_reference: bool,
+) -> LoweredProgram:
+    """The program that ``make`` lowers ``graph`` to, read from ``store`` where it was kept there; its record says which, or why not.
+
+    ``how``: what else decides the outcome, as plain values. ``tells``: the reference and the passes are wanted, too. What ``make`` raises is
+    raised.
+    """
+    try:
+        key = _cache_key(graph, [*key_parts, fused_random])
+    except CannotSerialize as error:
+        return _with_cache_note(lower(), f"not kept on disk: {error}")
+    try:
+        text = store.get(key)
+        if text is not None:
+            return _with_cache_note(
+                _deserialize(json.loads(text), graph, fused_random=fused_random, tells=with_reference), "read from disk"
+            )
+        note = "kept on disk"
+    except DiskStoreError as error:
+        note = f"made anew: {error}"
+    except Exception as error:  # written by us, and yet not understood: it is made anew and written over
+        note = f"made anew: the form on disk was not understood ({type(error).__name__})"
+    made = lower()
+    try:
+        store.put(key, _serialize(made, graph))
+    except (CannotSerialize, DiskStoreError) as error:
+        note = f"not kept on disk: {error}"
+    return _with_cache_note(made, note)
+
+
+def _with_cache_note(program: LoweredProgram, note: str) -> LoweredProgram:
+    return replace(program, record=replace(program.record, cache=note))
+
+
+def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
+    """The digest that a program is found by.
+
+    Raises:
+        NotPlain: something in the graph has no form on disk.
+    """
+    if theirs := _foreign_lowering():
+        raise CannotSerialize(f"{theirs} is lowered by somebody else's code")
+    nodes = list(graph.module.graph.nodes)
+    values = [n.meta.get("val") for n in nodes]
+    parts = {
+        "made by": version_key(),
+        "switches": torch_flags_key(),
+        "how": serialize_value(how),
+        "stage": [graph.stage, graph.is_boxed, graph.num_user_outputs, [p.name for p in graph.saved_placeholders]],
+        "inputs": [serialize_fake(i) for i in graph.inputs],
+        "graph": serialize_graph(graph.module),
+        "lines": [format_user_line(provenance_of(n).span) for n in nodes],
+        "sizes": [shape_env_facts(values), _size_hints(values)],
+    }
+    text = json.dumps(parts, sort_keys=True).replace(f":{graph.compilation_id}:", f":{_COMPILATION_ID}:")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _foreign_lowering() -> str:
+    """An operator whose lowering or decomposition is neither ours nor torch's; empty when there is none."""
+    tables = ((LOWERINGS, "engine."), (COMPLEX_LOWERINGS, "engine."), (decomposition_table, "torch."))
+    return next(
+        (str(op) for table, ours in tables for op, fn in table.items() if not _module_of(fn).startswith(ours)), ""
+    )
+
+
+def _module_of(function: Any) -> str:
+    return str(getattr(function, "func", function).__module__)
+
+
+def _size_hints(values: Sequence[Any]) -> list[tuple[str, str]]:
+    """What symbols are in the call at hand: choices are made with it."""
+    return sorted(
+        {(str(n.node.expr), str(n.node.hint)) for v in values for n in symbolic_numbers_in(v) if n.node.expr.is_Symbol}
+    )
+
+
+def _serialize(program: LoweredProgram, graph: AotGraph) -> str:
+    """A program as text: what is found again by decomposing the graph, its reference and the passes that made it, is left out."""
+    plain = replace(program, reference_graph=None, record=replace(program.record, passes=()))
+    rows = [[n, p.meta["val"].stride(0)] for n, p in enumerate(graph.saved_placeholders) if PADDED_ROWS_KEY in p.meta]
+    text = json.dumps({"program": serialize_value(plain), "rows": rows}, separators=(",", ":"), ensure_ascii=False)
+    if _COMPILATION_ID in text:
+        raise CannotSerialize("its text holds a character that has a meaning of its own on disk")
+    return text.replace(f":{graph.compilation_id}:", f":{_COMPILATION_ID}:")
+
+
+def _deserialize(data: Any, graph: AotGraph, *, fused_random: bool, tells: bool) -> LoweredProgram:
+    values = [n.meta.get("val") for n in graph.module.graph.nodes]
+    env = next((n.node.shape_env for v in values for n in symbolic_numbers_in(v)), None)
+    program: LoweredProgram = deserialize_value(
+        _restore_compilation_id(data["program"], graph.compilation_id), symbols=SymbolTable(env, values)
+    )
+    for placeholder in graph.saved_placeholders:
+        reset_saved_row_stride(placeholder)
+    for position, row in data["rows"]:
+        set_saved_row_stride(graph.saved_placeholders[position], row)
+    if not tells:
+        return program
+    watch, _ = run_passes(graph, fused_random=fused_random)
+    return replace(program, reference_graph=watch.module, record=replace(program.record, passes=tuple(watch.records)))
+
+
+def _restore_compilation_id(data: Any, compilation: str) -> Any:
+    """The same with the id of this compilation in every text."""
+    if isinstance(data, str):
+        return data.replace(_COMPILATION_ID, compilation)
+    if isinstance(data, list):
+        return [_restore_compilation_id(d, compilation) for d in data]
+    return (
+        {_restore_compilation_id(k, compilation): _restore_compilation_id(v, compilation) for k, v in data.items()}
+        if isinstance(data, dict)
+        else data
+    )

@@ -1,0 +1,131 @@
+"""Type promotion and broadcasting of loop-IR operands."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from engine.ir.loop_ir.index_expr import ZERO, Size
+from engine.ir.loop_ir.tensor_def import Body
+from engine.lowering.context import LoweredTensor
+from engine.lowering.registry import NotLowered
+
+SUPPORTED_DTYPES = frozenset(
+    (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+    )
+)
+"""Element types that loops compute with."""
+
+
+DEFAULT = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+
+
+INT_TO_FLOAT = ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
+
+
+ALWAYS_BOOL = ELEMENTWISE_TYPE_PROMOTION_KIND.ALWAYS_BOOL
+
+
+@functools.lru_cache(maxsize=4096)
+def _promote_dtypes_cached(
+    kinds: tuple[tuple[torch.dtype, int] | type, ...], promotion: ELEMENTWISE_TYPE_PROMOTION_KIND
+) -> tuple[torch.dtype, torch.dtype]:
+    stand_ins = [k(1) if isinstance(k, type) else torch.empty((1,) * k[1], dtype=k[0], device="meta") for k in kinds]
+    return elementwise_dtypes(*stand_ins, type_promotion_kind=promotion)
+
+
+def promote_dtypes(
+    args: Sequence[Any], promotion: ELEMENTWISE_TYPE_PROMOTION_KIND = DEFAULT
+) -> tuple[torch.dtype, torch.dtype]:
+    """``(computing dtype, result dtype)`` of an elementwise operator, as eager promotes tensors and Python numbers."""
+    kinds: list[tuple[torch.dtype, int] | type] = []
+    for a in args:
+        if isinstance(a, LoweredTensor):
+            kinds.append((a.dtype, min(len(a.shape), 1)))
+        elif isinstance(a, (bool, int, float)):
+            kinds.append(type(a))
+        elif a is not None:
+            kinds.append(float if is_float_expr(a) else int)
+    return _promote_dtypes_cached(tuple(kinds), promotion)
+
+
+def is_float_expr(number: Any) -> bool:
+    """Whether a number that follows from sizes or other numbers need not be whole."""
+    return isinstance(number, sympy.Expr) and number.is_integer is not True
+
+
+def broadcast_loader(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
+    """The elements of a tensor or number broadcast to ``shape``, held as ``dtype``."""
+    if not isinstance(a, LoweredTensor):
+        if isinstance(a, (bool, int, float)):
+            if isinstance(a, int) and not _fits_dtype(a, dtype):
+                raise NotLowered(
+                    f"{a} does not fit in {str(dtype).removeprefix('torch.')}, which ATen wraps around or refuses"
+                )
+            return lambda b, index: b.constant(a, dtype)
+        if isinstance(a, complex):
+            raise NotLowered("complex numbers are computed by ATen")
+        if not isinstance(a, sympy.Expr):
+            raise NotLowered("a truth value that follows from sizes is computed by ATen")
+        if is_float_expr(a) and not dtype.is_floating_point:
+            raise NotLowered("a fraction among whole numbers is computed by ATen")
+        return lambda b, index: b.constant(a, dtype)
+    lead = len(shape) - len(a.shape)
+    same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
+    return lambda b, index: b.cast(a.load(b, tuple(ZERO if i is None else index[i] for i in same)), dtype)
+
+
+def _fits_dtype(value: int, dtype: torch.dtype) -> bool:
+    if dtype.is_floating_point or dtype in (torch.bool, torch.int64):
+        return True
+    limits = torch.iinfo(dtype)
+    return limits.min <= value <= limits.max
+
+
+def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
+    """The shape of an elementwise result."""
+    shapes = [a.shape for a in args if isinstance(a, LoweredTensor)]
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Size] = [1] * rank
+    for shape in shapes:
+        for i, size in enumerate(shape, rank - len(shape)):
+            if result[i] == 1 or (size != 1 and _is_simpler(size, result[i])):
+                result[i] = size
+    return tuple(result)
+
+
+def _is_simpler(size: Size, than: Size) -> bool:
+    """Whether one of two names of the same size is the plainer."""
+    return not isinstance(than, int) and (isinstance(size, int) or size.count_ops() < than.count_ops())
+
+
+def check_supported_dtype(*values: Any) -> None:
+    """Refuse element types that loops do not compute with.
+
+    Raises:
+        NotLowered: for complex, quantised and 8-bit float types.
+    """
+    for value in values:
+        if isinstance(value, (LoweredTensor, torch.Tensor)) and value.dtype not in SUPPORTED_DTYPES:
+            raise NotLowered(f"{str(value.dtype).removeprefix('torch.')} is computed by ATen")
+
+
+def canonical_dim(dim: int, rank: int) -> int:
+    """A dimension counted from the front; a 0-dim tensor has one dimension for this purpose."""
+    return dim % max(rank, 1)

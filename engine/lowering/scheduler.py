@@ -1,0 +1,707 @@
+"""Decides which Defs share a kernel: from the last to the first, each joins a kernel that reads it, or starts one of its own.
+
+Working backwards, the kernel that reads a tensor already knows at which index it wants each element, so joining is evaluating the
+tensor's body there. Every decision and refusal is kept with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import (
+    FloorDiv,
+    IndexExpr,
+    LoopVar,
+    Mod,
+    Size,
+    exact_quotient,
+    flatten,
+    is_bijection,
+    product,
+    sizes_equal,
+    symbols_of,
+    unflatten,
+    variable,
+)
+from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
+from engine.lowering.context import ExternNode, LoweredTensor
+from engine.lowering.fusion_cost import (
+    MAX_RECOMPUTE_COST,
+    _row_major,
+    build_unfused,
+    bytes_saved,
+    has_no_reads,
+    is_cheap_to_recompute,
+    reads_sparsely,
+    stored_bytes,
+)
+from engine.lowering.strided_views import strided_view_of
+from engine.records.lowering import AutotuneChoice, FusionDecision
+
+MAX_MEMBERS = 48
+
+
+MAX_READS = 20
+
+
+MIN_REDUCTION_ROWS = 64
+
+
+LARGE_KERNEL_ELEMENTS = 1 << 14
+
+
+@dataclass(eq=False)
+class FusionGroup:
+    """One kernel in the making. ``inner`` are the variables reduced over, None while nothing is reduced.
+
+    ``stored`` are the Defs it writes, and at which index; ``members`` all that it computes.
+    """
+
+    number: int
+    loop_vars: tuple[LoopVar, ...]
+    reduction_vars: tuple[LoopVar, ...] | None
+    stores: dict[TensorDef, Coordinates]
+    members: set[TensorDef]
+    builder: LoopBuilder = field(default_factory=LoopBuilder)
+    has_scan: bool = False
+    reads: dict[TensorDef, list[MemoryRead]] = field(default_factory=dict)
+
+    @property
+    def outer_vars(self) -> tuple[LoopVar, ...]:
+        """The variables that are not reduced over."""
+        return (
+            self.loop_vars
+            if self.reduction_vars is None
+            else tuple(v for v in self.loop_vars if v not in self.reduction_vars)
+        )
+
+    @property
+    def numel(self) -> Size:
+        """How many times the innermost body runs."""
+        return product(v.size for v in (*self.outer_vars, *(self.reduction_vars or ())))
+
+    def analyze(self) -> None:
+        """Run the bodies of what is stored, to see what is read and where."""
+        inner = self.reduction_vars or ()
+        reduced = flatten([variable(v) for v in inner], _row_major(inner))
+        self.builder = LoopBuilder(self.members, frozenset(inner), reduced)
+        for made, index in self.stores.items():
+            self.builder.load(made, index)
+        self.reads = {}
+        for demand in dict.fromkeys(self.builder.memory_reads):
+            self.reads.setdefault(demand.source, []).append(demand)
+
+    def reads_of(self, source: TensorDef) -> list[MemoryRead]:
+        """How this kernel reads a Def that it does not compute."""
+        return self.reads.get(source, [])
+
+    def input_defs(self) -> set[TensorDef]:
+        """Defs that it reads from memory, or that its own start from."""
+        return {*self.reads, *self.scatter_bases}
+
+    @property
+    def scatter_bases(self) -> set[TensorDef]:
+        """Defs whose elements its scatters start from."""
+        return {m.initial_value for m in self.stores if isinstance(m.initial_value, TensorDef)}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Kernels and ATen calls in an order that respects what reads what, and why each kernel is as it is."""
+
+    steps: tuple[Any, ...]
+    """Groups, ATen calls, and templates in the place of both."""
+    decisions: tuple[FusionDecision, ...]
+    choices: tuple[AutotuneChoice, ...] = ()
+
+
+def fuse(
+    defs: list[TensorDef],
+    externs: list[ExternNode],
+    realized: set[TensorDef],
+    no_fuse: Collection[TensorDef] = frozenset(),
+    unbacked_definitions: Mapping[str, TensorDef] = MappingProxyType({}),
+) -> Schedule:
+    """Assign every computed Def that is needed to a kernel.
+
+    ``kept`` are Defs that must be in memory: outputs and arguments of ATen calls. Those ``apart`` are no part of the kernels that read them.
+    ``told`` says by which ATen call's result a symbol becomes known.
+    """
+    starts = {made.initial_value for made in defs if isinstance(made.initial_value, TensorDef)}
+    scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions)
+    for made in reversed(defs):
+        if made.is_computed:
+            scheduler.schedule_def(made)
+    scheduler.fuse_horizontally()
+    return Schedule(scheduler.topological_order(defs), tuple(scheduler.decisions))
+
+
+class Scheduler:
+    """The state of one fusion run."""
+
+    def __init__(
+        self,
+        externs: list[ExternNode],
+        kept: set[TensorDef],
+        apart: Collection[TensorDef] = frozenset(),
+        told: Mapping[str, TensorDef] = MappingProxyType({}),
+    ) -> None:
+        self.unbacked_definitions = told
+        self.groups: list[FusionGroup] = []
+        self.realized = kept
+        self.no_fuse = apart
+        self.externs = externs
+        self.owner: dict[TensorDef, FusionGroup | ExternNode] = {
+            r: e for e in externs for r in e.results if r is not None
+        }
+        self.extern_readers: dict[TensorDef, list[ExternNode]] = {}
+        self.extern_inputs: dict[int, set[TensorDef]] = {
+            id(e): {*extern_read_defs(e), *self._symbol_definitions(_symbols_of_call(e), e)} for e in externs
+        }
+        for extern in externs:
+            for base in self.extern_inputs[id(extern)]:
+                self.extern_readers.setdefault(base, []).append(extern)
+        self.decisions: list[FusionDecision] = []
+        self._group_count = 0
+
+    def record_decision(self, made: TensorDef, group: FusionGroup, fused: bool, reason: str) -> None:
+        """Record a decision about a Def and the kernel that reads it; parts of one ATen node are not news."""
+        if made.node_ids and all(made.node_ids == m.node_ids for m in group.members if m is not made):
+            return
+        traffic = bytes_saved(made)
+        saved, moved = (traffic, None) if fused else (None, traffic)
+        self.decisions.append(FusionDecision(made.node_ids, _group_origins(group), fused, reason, saved, moved))
+
+    def step_inputs(self, step: FusionGroup | ExternNode) -> set[TensorDef]:
+        """Defs that a step reads from memory, and those that tell a symbol that it needs."""
+        if not isinstance(step, FusionGroup):
+            return self.extern_inputs[id(step)]
+        return (
+            step.input_defs() | self._symbol_definitions(_symbols_of_group(step))
+            if self.unbacked_definitions
+            else step.input_defs()
+        )
+
+    def _symbol_definitions(self, symbols: Iterable[str], apart_from: ExternNode | None = None) -> set[TensorDef]:
+        """The Defs that tell symbols, but for the results of one call."""
+        own = () if apart_from is None else apart_from.results
+        return {
+            self.unbacked_definitions[s]
+            for s in symbols
+            if s in self.unbacked_definitions and self.unbacked_definitions[s] not in own
+        }
+
+    def has_path(self, first: FusionGroup | ExternNode, last: FusionGroup | ExternNode) -> bool:
+        """Whether something that ``first`` writes is needed, directly or not, by ``last``."""
+        seen: set[int] = set()
+        stack: list[FusionGroup | ExternNode] = [last]
+        while stack:
+            step = stack.pop()
+            for source in self.step_inputs(step):
+                owner = self.owner.get(source)
+                if owner is None or id(owner) in seen:
+                    continue
+                if owner is first:
+                    return True
+                seen.add(id(owner))
+                stack.append(owner)
+        return False
+
+    def schedule_def(self, made: TensorDef) -> None:
+        """Give one Def its kernel."""
+        readers = [g for g in self.groups if g.reads_of(made)]
+        is_kept = made in self.realized
+        if not readers and not is_kept:
+            return
+        if made.kind == "scatter" or made in self.no_fuse:
+            self._new_group(made)
+            return
+        if has_no_reads(made):
+            for group in readers:
+                self._fuse_into(made, group)
+            if is_kept:
+                self._new_group(made)
+            return
+        readers = self._merge_readers(made, readers)
+        if made.kind == "reduction":
+            for group in readers:
+                split_loop_vars(made, group)
+        if not is_kept and len(readers) > 1:
+            readers = self._inline_into_sparse_readers(made, readers)
+        if not is_kept and len(readers) > 1 and is_cheap_to_recompute(made, len(readers) - 1):
+            refused = [g for g in readers if self._why_not_fusible(made, g, stored=False) is not None]
+            if not refused:
+                for group in readers:
+                    self._fuse_into(made, group)
+                    self.record_decision(
+                        made, group, True, "It is so cheap that each kernel that reads it computes it again."
+                    )
+                return
+        noted: set[int] = set()
+        for group in readers:
+            if len(readers) == 1 and (beside := self._cheaper_stored_source(made, group)) is not None:
+                why = f"{beside.name} must be stored for a step that this kernel waits for: beside that, fewer bytes are read."
+                self.record_decision(made, group, False, why)
+                break
+            others: list[FusionGroup | ExternNode] = [g for g in readers if g is not group]
+            others += [g for g in self.groups if g is not group and made in g.scatter_bases]
+            others += self.extern_readers.get(made, [])
+            is_stored = bool(others) or is_kept
+            reason = self._why_not_fusible(made, group, stored=is_stored)
+            if reason is None and any(self.has_path(other, group) for other in others):
+                reason = "Another step reads it whose result this kernel needs: they cannot be one kernel."
+            if reason is None:
+                self._fuse_into(made, group, stored=is_stored)
+                self.record_decision(made, group, True, _why_fused(made, is_stored))
+                for other in readers:
+                    if other is not group and id(other) not in noted:
+                        self.record_decision(made, other, False, self._why_separate(group, other))
+                return
+            self.record_decision(made, group, False, reason)
+            noted.add(id(group))
+        self._new_group(made)
+
+    def _why_separate(self, group: FusionGroup, other: FusionGroup) -> str:
+        """Why a kernel reads what another one stores, and is no part of it."""
+        if self.has_path(group, other):
+            return "Another kernel stores it, and a step that stands between needs that first: this one reads it."
+        if loop_mapping(group, other) is None and loop_mapping(other, group) is None:
+            return "Another kernel stores it: this one walks other loops and reads it."
+        return "Another kernel stores it: this one walks it in another order and reads it."
+
+    def _inline_into_sparse_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
+        """The readers that need a whole Def; those that pick a few of its elements compute these themselves."""
+        rest = []
+        for group in readers:
+            if reads_sparsely(made, group) and not self._why_not_fusible(made, group, stored=False):
+                self._fuse_into(made, group)
+                self.record_decision(made, group, True, "It picks a few of its elements, and computes these again.")
+            else:
+                rest.append(group)
+        return rest
+
+    def _cheaper_stored_source(self, made: TensorDef, group: FusionGroup) -> TensorDef | None:
+        """What a Def is made of, if that is stored anyway for a call that the kernel waits for, and costs more to read again than the Def."""
+        own = stored_bytes(made)
+        if made.kind not in ("pointwise", "reduction") or own is None or not self.extern_readers:
+            return None
+        behind = self._memory_sources(made)
+        for source in behind:
+            if not source.is_computed or source in group.reads or not self._must_be_stored_before(source, group):
+                continue
+            shared = self._memory_sources(source) & behind
+            again = sum(stored_bytes(s) or 0 for s in (source, *(shared - group.reads.keys())))
+            if again > own * (1 if made in self.realized else 2) and _has_same_iterations(made, source):
+                return source
+        return None
+
+    def _must_be_stored_before(self, source: TensorDef, group: FusionGroup) -> bool:
+        """Whether a Def cannot be computed by a kernel, which needs the result of a call that is given it."""
+        return any(self.has_path(call, group) for call in self.extern_readers.get(source, ()))
+
+    def _memory_sources(self, made: TensorDef) -> set[TensorDef]:
+        """The Defs in memory that a Def is made of."""
+        found: set[TensorDef] = set()
+        stack, seen = [made], {made}
+        while stack:
+            for source in build_unfused(stack.pop()).read_tensors.values():
+                if source.is_computed and source not in self.realized and source.kind != "scatter":
+                    if source not in seen:
+                        seen.add(source)
+                        stack.append(source)
+                else:
+                    found.add(source)
+        return found
+
+    def _merge_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
+        """Unite kernels that read the same elements in the same order."""
+        result: list[FusionGroup] = []
+        for group in readers:
+            for i, known in enumerate(result):
+                united = self._try_merge(known, group, made)
+                if united is not None:
+                    result[i] = united
+                    break
+            else:
+                result.append(group)
+        return result
+
+    def _try_merge(self, first: FusionGroup, second: FusionGroup, shared: TensorDef) -> FusionGroup | None:
+        if first.reduction_vars is None and second.reduction_vars is not None:
+            first, second = second, first
+        values = loop_mapping(first, second)
+        if values is None or len(first.members) + len(second.members) > MAX_MEMBERS:
+            return None
+        wanted = {tuple(i.replace(values) for i in d.index) for d in second.reads_of(shared)}
+        have = {d.index for d in first.reads_of(shared)}
+        if not wanted & have or self.has_path(first, second) or self.has_path(second, first):
+            return None
+        stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}
+        self._group_count += 1
+        united = FusionGroup(
+            self._group_count,
+            first.loop_vars,
+            first.reduction_vars if first.reduction_vars is not None else _map_reduction_vars(second, values),
+            stored,
+            first.members | second.members,
+            has_scan=first.has_scan or second.has_scan,
+        )
+        united.analyze()
+        if len(united.input_defs()) > MAX_READS:
+            return None
+        self.groups = [g for g in self.groups if g not in (first, second)]
+        self.groups.append(united)
+        for made in stored:
+            self.owner[made] = united
+        self.decisions.append(
+            FusionDecision(
+                _group_origins(first),
+                _group_origins(second),
+                True,
+                f"Both walk the same elements and read {shared.name}: it is read once.",
+                bytes_saved(shared, 1),
+            )
+        )
+        return united
+
+    def _new_group(self, made: TensorDef) -> FusionGroup:
+        """A kernel of its own, looping over the dimensions in the order in which they lie in memory."""
+        self._group_count += 1
+        dims = memory_order(made)
+        variables = {d: LoopVar(f"i{d}", made.loop_ranges[d]) for d in dims}
+        index = tuple(variable(variables[d]) if d in variables else IndexExpr() for d in range(len(made.loop_ranges)))
+        inner: tuple[LoopVar, ...] | None = None
+        if made.kind == "reduction":
+            inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
+        elif made.kind == "scan":
+            inner = (variables[made.scan_axis],) if made.scan_axis in variables else None
+        order = tuple(variables[d] for d in dims)
+        order += tuple(v for v in inner or () if v not in order)
+        group = FusionGroup(self._group_count, order, inner, {made: index}, {made}, has_scan=made.kind == "scan")
+        group.analyze()
+        self.groups.append(group)
+        self.owner[made] = group
+        return group
+
+    def _fuse_into(self, made: TensorDef, group: FusionGroup, *, stored: bool = False) -> None:
+        demands = group.reads_of(made)
+        if made.kind == "reduction" and group.reduction_vars is None:
+            group.loop_vars, group.reduction_vars = add_reduction_vars(made, group, demands[0].index)
+        if made.kind == "scan" and group.reduction_vars is None:
+            axis = _axis_variable(made, demands[0].index)
+            group.reduction_vars = None if axis is None else (axis,)
+        group.has_scan |= made.kind == "scan"
+        group.members.add(made)
+        if stored:
+            group.stores[made] = next(
+                d.index for d in demands if not d.is_masked and self._is_storable(made, group, d.index)
+            )
+            self.owner[made] = group
+        group.analyze()
+
+    def _is_storable(self, made: TensorDef, group: FusionGroup, index: Coordinates) -> bool:
+        return is_bijection(index, made.shape, group.loop_vars) or (
+            group.reduction_vars is not None and is_bijection(index, made.shape, group.outer_vars)
+        )
+
+    def _why_not_fusible(self, made: TensorDef, group: FusionGroup, *, stored: bool) -> str | None:
+        """Why a Def cannot join a kernel that reads it, None if it can."""
+        demands = group.reads_of(made)
+        if made in group.scatter_bases:
+            return "The kernel changes a copy of it, which must be whole before."
+        if len(group.members) >= MAX_MEMBERS:
+            return f"The kernel already computes {MAX_MEMBERS} tensors."
+        if len(group.input_defs()) >= MAX_READS:
+            return f"The kernel already reads {MAX_READS} tensors."
+        if made.kind == "reduction":
+            return self._why_not_fusible_reduction(made, group, demands)
+        if made.kind == "scan":
+            return self._why_not_fusible_scan(made, group, demands)
+        whole = [d for d in demands if self._is_storable(made, group, d.index)]
+        if stored and not any(not d.is_masked for d in whole):
+            return "It must also be in memory, and this kernel does not visit each of its elements exactly once."
+        if len(whole) == len(demands) == 1:
+            return None
+        return _why_not_recomputed(made, group, demands)
+
+    def _why_not_fusible_reduction(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
+        if len({d.index for d in demands}) != 1:
+            return "The kernel reads the reduction at several places, so each would have to be reduced again."
+        index = demands[0].index
+        if demands[0].is_masked:
+            return "The kernel reads the reduction under a condition only."
+        if group.reduction_vars is not None:
+            if not is_bijection(index, made.shape, group.outer_vars):
+                return "The kernel's rows are not the rows that are reduced."
+            if not sizes_equal(product(v.size for v in group.reduction_vars), product(made.ranges)):
+                return "The kernel's rows have another length than the rows that are reduced."
+            return None
+        used = _used_vars(index)
+        ordered = tuple(v for v in group.loop_vars if v in used)
+        if not is_bijection(index, made.shape, ordered):
+            return "The kernel does not read the reduction's results one row after the other."
+        rest = [v for v in group.loop_vars if v not in used]
+        if rest and not sizes_equal(product(v.size for v in rest), product(made.ranges)):
+            return "The kernel's rows have another length than the rows that are reduced."
+        rows, total = product(v.size for v in ordered), group.numel
+        if (
+            rest
+            and isinstance(rows, int)
+            and isinstance(total, int)
+            and rows < MIN_REDUCTION_ROWS
+            and total >= LARGE_KERNEL_ELEMENTS
+        ):
+            return f"Only {rows} rows: one program a row would leave most of the device idle."
+        return None
+
+    def _why_not_fusible_scan(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
+        index = demands[0].index
+        axis = _axis_variable(made, index)
+        if (
+            len({d.index for d in demands}) != 1
+            or demands[0].is_masked
+            or not is_bijection(index, made.shape, group.loop_vars)
+            or axis is None
+        ):
+            return "The kernel does not read the running result in order."
+        if group.reduction_vars is not None and group.reduction_vars != (axis,):
+            return "The kernel's rows do not lie along the dimension of the running result."
+        return None
+
+    def fuse_horizontally(self) -> None:
+        """Unite kernels that are independent but read the same elements in the same order."""
+        shared: dict[TensorDef, list[FusionGroup]] = {}
+        for group in self.groups:
+            for source in group.input_defs():
+                shared.setdefault(source, []).append(group)
+        for source, readers in shared.items():
+            present = [g for g in readers if g in self.groups]
+            if len(present) > 1 and stored_bytes(source) != 0:
+                self._merge_readers(source, present)
+
+    def topological_order(self, defs: list[TensorDef]) -> tuple[FusionGroup | ExternNode, ...]:
+        """Every step after those whose results it reads, otherwise in the program's order."""
+        done: set[int] = set()
+        result: list[FusionGroup | ExternNode] = []
+        steps: list[FusionGroup | ExternNode] = [*self.groups, *self.externs]
+
+        def visit(step: FusionGroup | ExternNode) -> None:
+            if id(step) in done:
+                return
+            done.add(id(step))
+            for source in sorted(self.step_inputs(step), key=lambda d: d.program_order):
+                owner = self.owner.get(source)
+                if owner is not None and owner is not step:
+                    visit(owner)
+            result.append(step)
+
+        def first(step: FusionGroup | ExternNode) -> int:
+            if isinstance(step, FusionGroup):
+                return min(d.program_order for d in step.stores)
+            made = [d.program_order for d in step.results if d is not None]
+            # A call for its effect alone may be a check of what later steps take for granted.
+            return min(made, default=max((d.program_order for d in self.step_inputs(step)), default=-1))
+
+        for step in sorted(steps, key=first):
+            visit(step)
+        return tuple(result)
+
+
+def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
+    """Symbols that a kernel's sizes and indices hold."""
+    sizes = [v.size for v in group.loop_vars]
+    for made in (*group.members, *group.input_defs()):
+        sizes += [*made.shape, *made.stride, *made.ranges]
+    indices = (op.index for op in group.builder.ops if op.index is not None)
+    sizes += [op.value for op in group.builder.ops if op.name == "number"]
+    return symbols_of(sizes).union(*(i.symbols() for i in indices))
+
+
+def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
+    """Symbols that an ATen call is given, or by which its results are described."""
+    found: list[object] = []
+    for value in pytree.tree_leaves((extern.args, extern.kwargs)):
+        if isinstance(value, LoweredTensor):
+            placed = strided_view_of(value)
+            found += [*value.definition.shape, *value.definition.stride, *value.shape]
+            found += [] if placed is None else [*placed[0], placed[1]]
+        else:
+            found.append(getattr(getattr(value, "node", None), "expr", value))
+    for made in extern.results:
+        found += [] if made is None else [*made.shape, *made.stride]
+    return symbols_of(found)
+
+
+def extern_read_defs(extern: ExternNode) -> Iterable[TensorDef]:
+    """The Defs that an ATen call reads."""
+
+    def walk(value: object) -> Iterable[TensorDef]:
+        if isinstance(value, LoweredTensor):
+            yield value.definition
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                yield from walk(item)
+
+    for value in (*extern.args, *extern.kwargs.values()):
+        yield from walk(value)
+
+
+def _group_origins(group: FusionGroup) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.program_order) for o in made.node_ids)
+    )
+
+
+def _why_fused(made: TensorDef, is_stored: bool) -> str:
+    if made.kind == "reduction":
+        return "The kernel walks the same rows: it reduces each row and goes on with it before the next."
+    if is_stored:
+        return "The kernel visits each of its elements once: it computes, uses and stores them in one go."
+    return "Only this kernel reads it, and each element is computed where it is used: it never goes through memory."
+
+
+def _used_vars(index: Coordinates) -> frozenset[LoopVar]:
+    return frozenset().union(*(i.variables() for i in index)) if index else frozenset()
+
+
+def _axis_variable(made: TensorDef, index: Coordinates) -> LoopVar | None:
+    terms = index[made.scan_axis].terms
+    if len(terms) != 1 or index[made.scan_axis].const != 0:
+        return None
+    ((atom, coefficient),) = terms.items()
+    return (
+        atom
+        if isinstance(atom, LoopVar) and coefficient == 1 and sizes_equal(atom.size, made.shape[made.scan_axis])
+        else None
+    )
+
+
+def add_reduction_vars(
+    made: TensorDef, group: FusionGroup, index: Coordinates
+) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]]:
+    """``(all, inner)`` variables of a pointwise kernel once it computes a reduction that it reads at ``index``."""
+    used = _used_vars(index)
+    rest = tuple(v for v in group.loop_vars if v not in used)
+    if rest:
+        return group.loop_vars, rest
+    inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
+    return (*group.loop_vars, *inner), inner
+
+
+def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
+    """Cut loop variables in two where the kernel reads a Def at their quotient or remainder, so that rows show as variables."""
+    for _ in range(4):
+        found = next((c for d in group.reads_of(made) for c in map(_find_div_or_mod, d.index) if c is not None), None)
+        if found is None or found[0] not in group.loop_vars:
+            return
+        var, by = found
+        quotient = exact_quotient(var.size, by)
+        if quotient is None:
+            return
+        high, low = LoopVar(f"{var.name}h", quotient), LoopVar(f"{var.name}l", by)
+        value = {var: variable(high) * by + variable(low)}
+
+        def cut(
+            variables: tuple[LoopVar, ...], pair: tuple[LoopVar, LoopVar] = (high, low), old: LoopVar = var
+        ) -> tuple[LoopVar, ...]:
+            return tuple(n for v in variables for n in (pair if v == old else (v,)) if n.size != 1)
+
+        group.loop_vars = cut(group.loop_vars)
+        group.reduction_vars = None if group.reduction_vars is None else cut(group.reduction_vars)
+        group.stores = {m: tuple(i.replace(value) for i in index) for m, index in group.stores.items()}
+        group.analyze()
+
+
+def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
+    """``(v, k)`` where an index holds ``v // k`` or ``v % k``."""
+    for atom in index.terms:
+        if isinstance(atom, (FloorDiv, Mod)) and len(atom.dividend.terms) == 1 and atom.dividend.const == 0:
+            ((inner, coefficient),) = atom.dividend.terms.items()
+            if isinstance(inner, LoopVar) and coefficient == 1:
+                return inner, atom.divisor
+    return None
+
+
+def memory_order(made: TensorDef) -> list[int]:
+    """Dimensions of a Def, those with the largest stride first, without those of size 1."""
+    dims = [d for d, n in enumerate(made.loop_ranges) if n != 1]
+    if made.kind != "scatter" and all(isinstance(s, int) for s in made.stride):
+        return sorted(dims, key=lambda d: -made.stride[d])
+    return dims
+
+
+def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, IndexExpr] | None:
+    """How the second kernel's variables follow from the first's, if both can walk the same loops."""
+    sizes = [v.size for v in first.loop_vars]
+    if [v.size for v in second.loop_vars] == sizes and (
+        first.reduction_vars is None
+        or second.reduction_vars is None
+        or _reduction_positions(first) == _reduction_positions(second)
+    ):
+        if first.reduction_vars is None and second.reduction_vars is not None:
+            return None
+        return dict(zip(second.loop_vars, (variable(v) for v in first.loop_vars), strict=True))
+    if first.reduction_vars is not None and second.reduction_vars is not None:
+        if not sizes_equal(product(v.size for v in first.outer_vars), product(v.size for v in second.outer_vars)):
+            return None
+        if not sizes_equal(
+            product(v.size for v in first.reduction_vars), product(v.size for v in second.reduction_vars)
+        ):
+            return None
+        return {
+            **_flat_mapping(first.outer_vars, second.outer_vars),
+            **_flat_mapping(first.reduction_vars, second.reduction_vars),
+        }
+    if first.reduction_vars is None and second.reduction_vars is None and sizes_equal(first.numel, second.numel):
+        return _flat_mapping(first.loop_vars, second.loop_vars)
+    return None
+
+
+def _reduction_positions(group: FusionGroup) -> list[bool]:
+    return [v in (group.reduction_vars or ()) for v in group.loop_vars]
+
+
+def _flat_mapping(first: tuple[LoopVar, ...], second: tuple[LoopVar, ...]) -> dict[LoopVar, IndexExpr]:
+    flat = flatten([variable(v) for v in first], _row_major(first))
+    return dict(zip(second, unflatten(flat, tuple(v.size for v in second)), strict=True))
+
+
+def _map_reduction_vars(group: FusionGroup, values: dict[LoopVar, IndexExpr]) -> tuple[LoopVar, ...] | None:
+    if group.reduction_vars is None:
+        return None
+    return tuple(next(iter(values[v].terms)) for v in group.reduction_vars)  # type: ignore[misc]
+
+
+def _why_not_recomputed(made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
+    probe = build_unfused(made)
+    cost = sum(op.cost for op in probe.ops)
+    reads = len(probe.memory_reads)
+    if reads == 0 and cost <= MAX_RECOMPUTE_COST:
+        return None
+    places = len({d.index for d in demands})
+    total, own = group.numel, product(made.shape)
+    if not isinstance(total, int) or not isinstance(own, int):
+        return (
+            None
+            if cost <= MAX_RECOMPUTE_COST and places == 1
+            else "It would be computed again for each element that reads it, how often depends on the sizes."
+        )
+    factor = places * total / max(own, 1)
+    if factor <= 1:
+        return None
+    if (cost * factor <= MAX_RECOMPUTE_COST * 4 and reads * factor <= 16) or (
+        cost <= MAX_RECOMPUTE_COST and reads <= 2 and places == 1
+    ):
+        return None
+    return f"It would be computed {factor:.0f} times over: storing it once is cheaper."
+
+
+def _has_same_iterations(made: TensorDef, source: TensorDef) -> bool:
+    """Whether one kernel can compute both in one go over the elements of the source."""
+    return sizes_equal(product((*made.shape, *made.ranges)), product((*source.shape, *source.ranges)))

@@ -1,0 +1,259 @@
+"""Puts templates in the place of library calls, with the kernels around them taken in, where whoever is asked says so."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+import sympy
+
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.template_choice import Candidate, ChoiceRequest, ChoiceResult, LibraryChooser, TemplateChooser
+from engine.ir.loop_ir.index_expr import Size
+from engine.ir.loop_ir.loop_kernel import MatmulConfig
+from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.lowering.context import ExternNode, LoweredTensor
+from engine.lowering.fusion_cost import bytes_saved
+from engine.lowering.scheduler import FusionGroup, Schedule, extern_read_defs
+from engine.lowering.templates.attention import AttentionCall, AttentionTemplate, match_attention, template_candidates
+from engine.lowering.templates.matmul import (
+    IEEE_PRECISION,
+    FusedMatmul,
+    MatmulCall,
+    can_fuse_epilogue,
+    can_fuse_prologue,
+    match_matmul,
+    matmul_precision,
+)
+from engine.lowering.templates.matmul_configs import candidate_tilings
+from engine.records.lowering import AutotuneChoice, FusionDecision
+
+
+@dataclass(frozen=True, eq=False)
+class MatmulTemplate:
+    """A product that a kernel of the template computes, cut this way."""
+
+    fused_matmul: FusedMatmul
+    tiling: MatmulConfig
+
+
+ASSUMED_SIZE = 1024
+"""What a symbol is taken for of which no size is at hand."""
+MAX_PROLOGUE_CANDIDATES = 4
+"""Ways to cut a product that are tried with operands computed on the way, and then all of them without."""
+ScheduleStep = FusionGroup | ExternNode | MatmulTemplate | AttentionTemplate
+MakeSubprogram = Callable[[tuple[ScheduleStep, ...]], LoweredProgram]
+"""Makes a program of some of a schedule's steps, which reads the rest as inputs."""
+
+
+def choose_templates(
+    schedule: Schedule,
+    returned: Collection[TensorDef],
+    chooser: TemplateChooser,
+    make_subprogram: MakeSubprogram,
+    forced_fallbacks: Mapping[str, str],
+    size_hints: Mapping[str, int],
+) -> Schedule:
+    """The schedule with a template wherever the chooser takes one.
+
+    ``kept`` are Defs that the program returns. Nodes in ``refused`` stay as they are. ``sizes``: those at hand, by symbol.
+    """
+    if isinstance(chooser, LibraryChooser):
+        return schedule
+    work = _TemplateChooser(
+        list(schedule.steps), list(schedule.decisions), set(returned), chooser, make_subprogram, size_hints
+    )
+    for step in schedule.steps:
+        if isinstance(step, ExternNode) and not any(o in forced_fallbacks for o in step.origins):
+            if (call := match_matmul(step)) is not None:
+                work.try_matmul(call)
+            elif (attention := match_attention(step)) is not None:
+                work.try_attention(attention)
+    return Schedule(tuple(work.steps), tuple(work.decisions), tuple(work.choices))
+
+
+class _TemplateChooser:
+    def __init__(
+        self,
+        steps: list[ScheduleStep],
+        decisions: list[FusionDecision],
+        kept: set[TensorDef],
+        chooser: TemplateChooser,
+        alone: MakeSubprogram,
+        sizes: Mapping[str, int],
+    ) -> None:
+        self.steps, self.decisions, self.returned = steps, decisions, kept
+        self.chooser, self.make_subprogram, self.size_hints = chooser, alone, sizes
+        self.choices: list[AutotuneChoice] = []
+
+    def try_matmul(self, call: MatmulCall) -> None:
+        """Ask whether a template computes this product, with all that it can take in and with nothing."""
+        whole = self._fuse_around(call)
+        forms = [whole]
+        if whole.prologues:
+            forms.append(self._fuse_around(call, takes_before=False))
+        named = [Candidate("vendor", functools.partial(self.make_subprogram, self._steps_replaced_by(whole)))]
+        candidates: list[MatmulTemplate] = []
+        for fused in forms:
+            rest = [
+                s for s in self._steps_replaced_by(whole) if s is not call.extern and s not in _replaced_parts(fused)
+            ]
+            dtype = call.left.dtype
+            found = candidate_tilings(
+                *self._hinted_sizes(call),
+                dtype.itemsize,
+                without_tensor_cores=matmul_precision(dtype) == IEEE_PRECISION,
+            )
+            for tiling in found[: MAX_PROLOGUE_CANDIDATES if fused.prologues else None]:
+                tiled = MatmulTemplate(fused, tiling)
+                candidates.append(tiled)
+                named.append(Candidate(_template_label(tiled), functools.partial(self.make_subprogram, (*rest, tiled))))
+        answer = self.chooser.choose(
+            ChoiceRequest(
+                _first(call.extern.origins),
+                tuple(named),
+                unaligned_rows=_rows_if_padding_needed(whole),
+                size_hints=self.size_hints,
+            )
+        )
+        if answer.reason:
+            self.choices.append(_choice_record(call.extern, named, answer))
+        if answer.chosen == 0:
+            self._keep_library_call(call.extern, answer)
+        else:
+            self._apply_template(candidates[answer.chosen - 1], answer)
+
+    def _hinted_sizes(self, call: MatmulCall) -> tuple[int, int, int, int]:
+        """A product's sizes, where they are symbols those at hand."""
+        matrices, rows, cols, inner = (_hinted_size(size, self.size_hints) for size in call.batch_m_n_k)
+        return matrices, rows, cols, inner
+
+    def try_attention(self, call: AttentionCall) -> None:
+        """Ask whether kernels of the template compute this attention."""
+        seen = tuple(d for d in call.unused_results if self._is_used(d))
+        if any(d.dtype.is_floating_point for d in seen):
+            return  # a gradient of another kind
+        results = {r: d for r, d in call.results.items() if r != "grad_mask" or self._is_used(d)}
+        call = replace(call, unused_results=seen, results=results)
+        extern, candidates = call.extern, template_candidates(call)
+        named = [Candidate("vendor", functools.partial(self.make_subprogram, (extern,)))]
+        named += [Candidate(f"template {c.blocks}", functools.partial(self.make_subprogram, (c,))) for c in candidates]
+        answer = self.chooser.choose(ChoiceRequest(_first(extern.origins), tuple(named)))
+        if answer.reason:
+            self.choices.append(_choice_record(extern, named, answer))
+        if answer.chosen == 0:
+            self._keep_library_call(extern, answer)
+        else:
+            self.steps[self.steps.index(extern)] = candidates[answer.chosen - 1]
+
+    def _is_used(self, made: TensorDef) -> bool:
+        """Whether anybody looks at a result."""
+        return made in self.returned or bool(self._readers(made))
+
+    def _keep_library_call(self, extern: ExternNode, answer: ChoiceResult) -> None:
+        if answer.reason:
+            self.steps[self.steps.index(extern)] = replace(extern, reason=answer.reason)
+
+    def _apply_template(self, tiled: MatmulTemplate, answer: ChoiceResult) -> None:
+        fused = tiled.fused_matmul
+        last = fused.epilogue or fused.matmul.extern
+        gone = _replaced_parts(fused)
+        self.steps = [tiled if s is last else s for s in self.steps if s is last or s not in gone]
+        for group in (*fused.prologues, *([] if fused.epilogue is None else [fused.epilogue])):
+            made = next(iter(group.stores))
+            nodes = tuple(
+                dict.fromkeys(o for m in sorted(group.members, key=lambda d: d.program_order) for o in m.node_ids)
+            )
+            when = "where its tiles are read" if group in fused.prologues else "before its tiles are stored"
+            reason = f"The template computes it {when}: it never goes through memory. {answer.reason}"
+            self.decisions.append(
+                FusionDecision(fused.matmul.extern.origins, nodes, True, reason.strip(), bytes_saved(made))
+            )
+
+    def _steps_replaced_by(self, fused: FusedMatmul) -> tuple[ScheduleStep, ...]:
+        """What a template would take the place of, in order."""
+        parts = _replaced_parts(fused)
+        return tuple(s for s in self.steps if s in parts)
+
+    def _fuse_around(self, call: MatmulCall, *, takes_before: bool = True) -> FusedMatmul:
+        readers = self._readers(call.result)
+        after = next((r for r in readers if isinstance(r, FusionGroup) and can_fuse_epilogue(r, call)), None)
+        if after is not None and not self._can_run_at_epilogue(call, after, readers):
+            after = None
+        others = [r for r in readers if r is not after]
+        before = tuple(self._find_prologues(call)) if takes_before else ()
+        is_seen = call.result in self.returned or bool(others)
+        return FusedMatmul(call, before, after, stores_result=after is None or is_seen)
+
+    def _can_run_at_epilogue(self, call: MatmulCall, after: FusionGroup, readers: list[ScheduleStep]) -> bool:
+        """Whether nobody needs the product before the kernel that would take it in."""
+        at = self.steps.index(after)
+        return all(self.steps.index(r) >= at for r in readers)
+
+    def _find_prologues(self, call: MatmulCall) -> list[FusionGroup]:
+        found = []
+        for operand in (call.left, call.right):
+            made = operand.definition
+            group = next((s for s in self.steps if isinstance(s, FusionGroup) and made in s.stores), None)
+            if group is None or made in self.returned or self._readers(made) != [call.extern]:
+                continue
+            if can_fuse_prologue(group, operand) and group not in found and not _reads_def(call.bias, made):
+                found.append(group)
+        return found
+
+    def _readers(self, made: TensorDef) -> list[ScheduleStep]:
+        return [s for s in self.steps if made in _step_inputs(s)]
+
+
+def _reads_def(value: LoweredTensor | None, made: TensorDef) -> bool:
+    return value is not None and value.definition is made
+
+
+def _step_inputs(step: ScheduleStep) -> Collection[TensorDef]:
+    if isinstance(step, FusionGroup):
+        return step.input_defs()
+    if isinstance(step, MatmulTemplate):
+        return step.fused_matmul.input_defs()
+    return step.input_defs() if isinstance(step, AttentionTemplate) else set(extern_read_defs(step))
+
+
+def _replaced_parts(fused: FusedMatmul) -> list[ScheduleStep]:
+    """The steps that a template stands for."""
+    return [*fused.prologues, fused.matmul.extern, *([] if fused.epilogue is None else [fused.epilogue])]
+
+
+def _rows_if_padding_needed(whole: FusedMatmul) -> int | None:
+    """Rows of a product of 16-bit numbers whose other side would first be copied with zeros around it."""
+    matrices, rows, _, _ = whole.matmul.batch_m_n_k
+    pads = any(d.is_masked for group in whole.prologues for demands in group.reads.values() for d in demands)
+    is_one = matrices == 1 and isinstance(rows, int)
+    return rows if pads and is_one and whole.matmul.left.dtype.itemsize == 2 else None  # type: ignore[return-value]
+
+
+def _hinted_size(size: Size, sizes: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    known = {s: sympy.Integer(sizes.get(str(s), ASSUMED_SIZE)) for s in size.free_symbols}
+    return int(size.xreplace(known))
+
+
+def _template_label(tiled: MatmulTemplate) -> str:
+    within = " with its operands computed on the way" if tiled.fused_matmul.prologues else ""
+    return f"template {tiled.tiling}{within}"
+
+
+def _first(names: tuple[str, ...]) -> str:
+    return names[0] if names else ""
+
+
+def _choice_record(extern: ExternNode, named: list[Candidate], answer: ChoiceResult) -> AutotuneChoice:
+    taken = answer.seconds or (None,) * len(named)
+    return AutotuneChoice(
+        extern.origins,
+        named[answer.chosen].label,
+        answer.reason,
+        tuple((way.label, seconds) for way, seconds in zip(named, taken, strict=True)),
+        answer.device,
+        answer.from_disk_cache,
+    )

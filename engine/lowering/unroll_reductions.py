@@ -1,0 +1,71 @@
+"""Sums of a few elements that only other reductions read are written out, so that the long one walks over what the short ones are made of.
+
+Distances of points are the example: three coordinates are summed for each pair, of which a row then keeps the nearest. As a reduction of its
+own every pair's distance would have to be in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+
+from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_expr import IndexExpr, product, sizes_equal
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
+from engine.lowering.fusion_cost import build_unfused
+
+MAX_UNROLLED = 8
+"""Elements up to which a sum is written out."""
+
+
+def unroll_reductions(defs: list[TensorDef], kept: Collection[TensorDef]) -> None:
+    """Make such sums elementwise; the Defs are changed."""
+    short = [
+        made for made in defs if made.reduction == "sum" and made.kind == "reduction" and _is_short_reduction(made)
+    ]
+    if not short:
+        return
+    readers: dict[TensorDef, list[TensorDef]] = {}
+    for made in defs:
+        for source in build_unfused(made).read_tensors.values() if made.is_computed else ():
+            readers.setdefault(source, []).append(made)
+    for made in short:
+        if _feeds_only_reductions(made, made, readers, kept):
+            _unroll(made)
+
+
+def _is_short_reduction(made: TensorDef) -> bool:
+    count = product(made.ranges)
+    return isinstance(count, int) and 1 < count <= MAX_UNROLLED
+
+
+def _feeds_only_reductions(
+    made: TensorDef, short: TensorDef, readers: dict[TensorDef, list[TensorDef]], kept: Collection[TensorDef]
+) -> bool:
+    """Whether nobody reads a Def but reductions that walk over each element of the short sum once."""
+    own = product(short.shape)
+    if made in kept or made not in readers:
+        return False
+    for reader in readers[made]:
+        if not sizes_equal(product((*reader.loop_ranges, *reader.ranges)), own):
+            return False
+        if reader.kind == "pointwise":
+            if not _feeds_only_reductions(reader, short, readers, kept):
+                return False
+        elif reader.kind != "reduction" or sizes_equal(product(reader.ranges), 1):
+            return False
+    return True
+
+
+def _unroll(made: TensorDef) -> None:
+    body, places = made.body, list(itertools.product(*(range(int(n)) for n in made.ranges)))
+
+    def total(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        parts = [body(b, index, tuple(IndexExpr({}, k) for k in place)) for place in places]
+        found: LoopIROp = parts[0]
+        for part in parts[1:]:
+            found = b.call("add", found, part)
+        return found
+
+    made.kind, made.body, made.ranges, made.reduction = "pointwise", total, (), ""

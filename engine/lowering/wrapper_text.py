@@ -1,0 +1,108 @@
+"""The wrapper program as text: launches, extern calls, buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
+
+if TYPE_CHECKING:
+    pass
+
+
+def _op_name(target: Any) -> str:
+    return (
+        str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", type(target).__name__)
+    )
+
+
+def wrapper_text(program: LoweredProgram) -> str:
+    """The whole program as Python that a person can read."""
+    lines = [f"def run({', '.join(program.inputs)}):"]
+    for symbol, (position, dim) in program.symbol_sources.items():
+        source = program.inputs[position]
+        lines.append(f"    {symbol} = {source}" + (f".shape[{dim}]" if dim >= 0 else ""))
+    last_use = _last_uses(program)
+    made: set[str] = set(program.inputs)
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Launch):
+            lines += _launch_lines(step.kernel, program, made)
+        else:
+            lines.append("    " + _call_text(step))
+            made.update(r for r in step.result_buffers if r is not None)
+            told = {s: place for s, place in program.unbacked_symbols.items() if place[0] in step.result_buffers}
+            lines += [f"    {s} = {name}" + (f".shape[{dim}]" if dim >= 0 else "") for s, (name, dim) in told.items()]
+        dead = [
+            name
+            for name, at in last_use.items()
+            if at == number and name in program.buffers and program.buffers[name].kind == "intermediate"
+        ]
+        if dead:
+            lines.append(f"    del {', '.join(dead)}")
+    lines.append(f"    return ({''.join(_value_text(o) + ', ' for o in program.outputs).rstrip()})")
+    return "\n".join(lines) + "\n"
+
+
+def _last_uses(program: LoweredProgram) -> dict[str, int]:
+    uses: dict[str, int] = {}
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Launch):
+            names = [a.buffer for a in step.kernel.args if a.kind == "pointer"]
+            names += [a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str)]
+            names += [taken for name in names if (taken := program.buffers[name].reuses) and name not in uses]
+        else:
+            leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
+            names = [v.buffer for v in leaves if isinstance(v, BufferRef)] + [
+                r for r in step.result_buffers if r is not None
+            ]
+        uses.update(dict.fromkeys(names, number))
+    return uses
+
+
+def _launch_lines(kernel: GeneratedKernel, program: LoweredProgram, made: set[str]) -> list[str]:
+    lines: list[str] = []
+    for arg in kernel.args:
+        if arg.kind == "pointer" and arg.buffer not in made:
+            made.add(arg.buffer)
+            buffer = program.buffers[arg.buffer]
+            if buffer.reuses:
+                lines.append(f"    {arg.buffer} = {buffer.reuses}  # the memory is reused")
+                continue
+            shape, stride = _tuple_text(buffer.shape), _tuple_text(buffer.stride)
+            filled = (
+                ""
+                if arg.initial_value is None
+                else f".{'copy' if isinstance(arg.initial_value, str) else 'fill'}_({arg.initial_value})"
+            )
+            lines.append(f"    {arg.buffer} = empty_strided({shape}, {stride}, {buffer.dtype}){filled}")
+    grid = _tuple_text(kernel.grid)
+    given = [arg.buffer if arg.kind == "pointer" else f"{arg.name}={arg.value}" for arg in kernel.args]
+    lines.append(f"    {kernel.name}[{grid}]({', '.join(given)}, num_warps={kernel.num_warps})")
+    return lines
+
+
+def _tuple_text(values: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"
+
+
+def _call_text(step: AtenCall) -> str:
+    results = ", ".join(r or "_" for r in step.result_buffers)
+    args = [_value_text(a) for a in step.args] + [f"{k}={_value_text(v)}" for k, v in step.kwargs.items()]
+    name = _op_name(step.target)
+    return f"{results} = {name}({', '.join(args)})  # {step.reason}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, BufferRef):
+        text = value.buffer
+        if value.shape is not None:
+            text = f"view({text}, {_tuple_text(value.shape)}, {_tuple_text(value.stride or ())}, {value.offset})"
+        return f"view_as_complex({text})" if value.is_complex else text
+    if isinstance(value, (tuple, list)):
+        inside = ", ".join(_value_text(v) for v in value)
+        return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+    return str(value)

@@ -1,0 +1,126 @@
+"""Calls that stock torch.compile served from its cache, which its trace leaves out: told by torch's own hook after guards were checked."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+from weakref import ref
+
+import torch
+from torch._C._dynamo import eval_frame
+
+from engine.observe.dynamo_guards import explain_code
+from engine.observe.trace_events import frame_id_of
+from engine.records.bytecode import Span
+from engine.records.guards import CallExplanation
+from engine.records.runtime import CallRecord
+from engine.records.session import Session
+from engine.runtime.dispatch.recorded_arguments import record_stock_arguments
+
+_TORCH_DIR = str(pathlib.Path(torch.__file__).parent)
+_CALLEE_LOCALS = {"compile_wrapper": "fn", "_call_impl": "forward_call"}
+"""Functions of torch's through which a compiled frame is called, and the local that holds what they call."""
+MAX_STACK_DEPTH = 40
+"""Frames that are looked through for the user's line."""
+
+GuardCompleteHook = Callable[[bool], bool]
+
+
+class CacheHitRecorder:
+    """Adds a call for each hit to ``session``. Frames are known by the code that was compiled when the same place missed before."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._previous_hook: GuardCompleteHook | None = None
+        self._last_miss: tuple[CodeType, int] | None = None
+        self._code_of_call_site: dict[tuple[CodeType, int], CodeType] = {}
+
+    def __call__(self, hit: bool) -> bool:
+        """torch's hook: answers what would have been answered without it."""
+        with contextlib.suppress(Exception):
+            self._record_hit(sys._getframe(1), hit=hit)
+        return hit if self._previous_hook is None else self._previous_hook(hit)
+
+    @contextlib.contextmanager
+    def install(self) -> Iterator[None]:
+        """While the context is open, hits are told; a hook that was there before goes on being asked."""
+        swap: Any = getattr(eval_frame, "set_guard_complete_hook", None)
+        if swap is None:  # before torch 2.8
+            yield
+            return
+        self._previous_hook = swap(self)
+        try:
+            yield
+        finally:
+            present = swap(self._previous_hook)
+            if present is not self:  # someone set another in the meantime
+                swap(present)
+
+    def on_compile_start(self, frame_id: str) -> None:
+        """A compilation begins: remember which code it is that the last miss led to, and what it was called with, to be asked "what if" later."""
+        for frame in _convert_frames(sys._getframe(1)):
+            code, found = frame.f_locals["code"], frame.f_locals.get("locals")
+            if self._last_miss is not None:
+                self._code_of_call_site[self._last_miss] = code
+                self._last_miss = None
+            if isinstance(found, Mapping):
+                self._record_inputs(frame_id, code, found)
+                break
+        self._last_miss = None
+
+    def _record_inputs(self, frame_id: str, code: CodeType, found: Mapping[str, Any]) -> None:
+        given = inspect.getargs(code)
+        names = [*given.args, *filter(None, (given.varargs, given.varkw)), *code.co_freevars]
+        told = {name: found[name] for name in names if name in found}
+        record_stock_arguments(self._session, frame_id, partial(_explain, ref(code)), told)
+
+    def _record_hit(self, caller: FrameType, *, hit: bool) -> None:
+        place = (caller.f_code, caller.f_lasti)
+        if not hit:
+            self._last_miss = place
+            return
+        code = _called_code(caller) or self._code_of_call_site.get(place)
+        entries = eval_frame._debug_get_cache_entry_list(code) if code is not None else []
+        if not entries:
+            return
+        entry = str(entries[0].compile_id)  # torch puts the one that it found in front
+        self._session.add_call(CallRecord(0, frame_id_of(entry), "hit", entry, _user_line(caller), None, (entry,)))
+
+
+def _convert_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """torch's own functions further up the stack that compile some code, the innermost first."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("convert_frame.py") and isinstance(frame.f_locals.get("code"), CodeType):
+            yield frame
+        frame = frame.f_back
+
+
+def _explain(code: Callable[[], CodeType | None], arguments: Mapping[str, Any]) -> CallExplanation | None:
+    found = code()
+    return explain_code(found, arguments) if found is not None else None
+
+
+def _called_code(caller: FrameType) -> CodeType | None:
+    """The code behind what torch's own wrappers call."""
+    name = _CALLEE_LOCALS.get(caller.f_code.co_name)
+    if name is None or not caller.f_code.co_filename.startswith(_TORCH_DIR):
+        return None
+    value = caller.f_locals.get(name)
+    value = getattr(value, "__func__", value)
+    return value.__code__ if isinstance(value, FunctionType) else None
+
+
+def _user_line(frame: FrameType | None) -> Span | None:
+    for _ in range(MAX_STACK_DEPTH):
+        if frame is None:
+            break
+        if not frame.f_code.co_filename.startswith((_TORCH_DIR, "<")):
+            return Span(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None

@@ -1,0 +1,153 @@
+"""Compares two recordings of one kind: before and after a change, our compiler's or stock torch.compile's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from engine.records.graph import GraphRecord
+from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
+
+MAX_LINES = 200
+"""Lines of one change that are kept; the rest is counted."""
+TIME_TOLERANCE = 1.25
+"""Times within this factor are called equal."""
+_PROCESS_NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]{4,}|\d{6,})\b")
+"""Addresses and ids, which differ from process to process."""
+_GENERATED = re.compile(r"\b(__\w*?_)\d+\b")
+"""Names that torch.compile makes up, numbered through the process: ``__builtins_dict___3``."""
+_HASH = re.compile(r"\b[a-z2-7]{40,}\b")
+_NON_COMPUTE_OPS = ("placeholder", "output", "get_attr")
+
+CompilationRecords = tuple[CompilationRecord, ...]
+
+
+def compare_sessions(first: Session, second: Session) -> SessionComparison:
+    """What the second recording has that the first has not, and the other way round.
+
+    Functions are matched by name and file, so that lines and numbers may have moved between the two.
+    """
+    before, after = _group_frames(first), _group_frames(second)
+    frames = [
+        _compare_frame(key, before.get(key, []), after.get(key, []), first, second)
+        for key in dict.fromkeys([*before, *after])
+    ]
+    whole = _compare_aspects(first.compilations, second.compilations)
+    return SessionComparison(tuple(replace(c, only_first=(), only_second=()) for c in whole), tuple(frames))
+
+
+def _group_frames(session: Session) -> dict[tuple[str, str, int], list[FrameRecord]]:
+    """Frames by name and file; several of one name (each call of a decorator makes one) are told apart by their order."""
+    found: dict[tuple[str, str, int], list[FrameRecord]] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    compiled = {c.frame for c in session.compilations}
+    for frame in session.frames:
+        if frame.id not in compiled:
+            continue
+        key = (re.sub(r" \(from line \d+\)", " (resumed)", frame.name), _file_key(frame.file))
+        found.setdefault((*key, seen[key]), []).append(frame)
+        seen[key] += 1
+    return found
+
+
+def _compare_frame(
+    key: tuple[str, str, int], before: list[FrameRecord], after: list[FrameRecord], first: Session, second: Session
+) -> FrameComparison:
+    old, new = _compilations_of(first, before), _compilations_of(second, after)
+    changes = _compare_aspects(old, new) if before and after else ()
+    told = (before or after)[0]
+    return FrameComparison(told.name, key[1], tuple(c.id for c in old), tuple(c.id for c in new), changes)
+
+
+def _compilations_of(session: Session, frames: list[FrameRecord]) -> CompilationRecords:
+    ids = {f.id for f in frames}
+    return tuple(c for c in session.compilations if c.frame in ids)
+
+
+def _compare_aspects(before: CompilationRecords, after: CompilationRecords) -> tuple[AspectComparison, ...]:
+    return (
+        _compare_aspect("compilations", before, after, lambda cs: (c.cause for c in cs), lambda c: str(len(c))),
+        _compare_aspect("graphs", before, after, _operations, _graph_sizes),
+        _compare_aspect("breaks", before, after, _breaks),
+        _compare_aspect("guards", before, after, _guards),
+        _compare_aspect("kernels", before, after, _kernels),
+        _compare_aspect("library calls", before, after, _externs),
+        _compare_aspect("restarts", before, after, lambda cs: (r for c in cs for r in c.restart_reasons)),
+        _compare_aspect("failures", before, after, lambda cs: (f.sentence for c in cs for f in c.failures)),
+        _compare_times(before, after),
+    )
+
+
+def _compare_aspect(
+    what: str,
+    before: CompilationRecords,
+    after: CompilationRecords,
+    told: Callable[[CompilationRecords], Iterable[str]],
+    short: Callable[[CompilationRecords], str] | None = None,
+) -> AspectComparison:
+    """The facts that only one side has, each as often as it has it more."""
+    old, new = Counter(map(_normalize_process_names, told(before))), Counter(map(_normalize_process_names, told(after)))
+    counts = (short(before), short(after)) if short else (str(old.total()), str(new.total()))
+    return AspectComparison(what, *counts, _limit_lines(old - new), _limit_lines(new - old))
+
+
+def _limit_lines(counted: Counter[str]) -> tuple[str, ...]:
+    lines = [text if count == 1 else f"{text}  (× {count})" for text, count in counted.items()]
+    return tuple(lines) if len(lines) <= MAX_LINES else (*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES:,} more")
+
+
+def _normalize_process_names(text: str) -> str:
+    text = _GENERATED.sub(r"\1…", text)
+    return _HASH.sub("…", _PROCESS_NUMBERS.sub("…", text))
+
+
+def _operations(compilations: CompilationRecords) -> Iterable[str]:
+    for graph in _graphs(compilations):
+        yield from (f"{graph.stage}: {n.target}" for n in graph.nodes if n.op not in _NON_COMPUTE_OPS)
+
+
+def _graph_sizes(compilations: CompilationRecords) -> str:
+    sizes: Counter[str] = Counter()
+    for graph in _graphs(compilations):
+        sizes[graph.stage] += sum(n.op not in _NON_COMPUTE_OPS for n in graph.nodes)
+    return ", ".join(f"{stage} {count:,}" for stage, count in sizes.items()) or "none"
+
+
+def _graphs(compilations: CompilationRecords) -> Iterable[GraphRecord]:
+    """The graphs that a person compares: as traced, as functional, forward and backward, and as lowered."""
+    wanted = ("fx", "aten", "forward", "backward", "decomposed", "autograd")
+    return (g for c in compilations for g in c.graphs if g.stage in wanted)
+
+
+def _breaks(compilations: CompilationRecords) -> Iterable[str]:
+    for record in (b for c in compilations if c.trace for b in c.trace.breaks):
+        where = f" ({_file_key(record.span.file)})" if record.span else ""
+        yield f"{record.title}: {record.context}{where}" + (", the frame left to Python" if record.skips_frame else "")
+
+
+def _guards(compilations: CompilationRecords) -> Iterable[str]:
+    for record in (g for c in compilations if c.guards for g in c.guards.guards):
+        yield f"{record.source} {record.kind}: {record.expected}"
+
+
+def _kernels(compilations: CompilationRecords) -> Iterable[str]:
+    return (k.name for c in compilations for k in {k.id: k for k in c.kernels}.values())
+
+
+def _externs(compilations: CompilationRecords) -> Iterable[str]:
+    return (e.op for c in compilations if c.lowering for e in c.lowering.externs)
+
+
+def _compare_times(before: CompilationRecords, after: CompilationRecords) -> AspectComparison:
+    old, new = (sum(t.seconds for c in side for t in c.timings if not t.parent) for side in (before, after))
+    slow, fast = max(old, new), min(old, new)
+    text = f"{old:.3g} s"
+    return AspectComparison("time", text, text if slow <= fast * TIME_TOLERANCE else f"{new:.3g} s")
+
+
+def _file_key(file: str) -> str:
+    """A file without its folder; cells of a notebook are numbered anew by each kernel, and count as one file."""
+    return "a cell" if "ipykernel_" in file or file.startswith("<ipython") else re.split(r"[/\\]", file)[-1]

@@ -1,0 +1,327 @@
+"""The guards of code that stock torch.compile compiled in this process: walked, not called, so that no counter and no order of theirs moves."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._C._dynamo import guards as live
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+
+from engine.errors import BadArgument
+from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.observe.parse_messages import PathResolver, parse_guards, parse_recompile_reasons
+from engine.records.guards import CallExplanation, GuardFailure, GuardRecord, GuardResult, GuardsRecord, Verdict
+
+_MISSING_VALUE = object()
+_RELATIONAL_GUARDS: tuple[type, ...] = (live.RelationalGuard,)
+"""Guards that remember values between calls: asking one alone would change its next answer."""
+
+
+@dataclass(frozen=True)
+class _LeafGuard:
+    """One guard in printed order: how to ask it, and the expression of the value that it is on ("" for the root's)."""
+
+    guard: Any
+    source: str
+
+
+def is_torch_compiled(value: Any) -> bool:
+    """Whether a function or module was given to ``torch.compile``."""
+    return _compiled_function(value) is not None
+
+
+def torch_guards_of(value: Any) -> tuple[GuardsRecord, ...]:
+    """Guards of each cache entry of what ``torch.compile`` compiled, in look-up order.
+
+    Raises:
+        BadArgument: it was not given to ``torch.compile``.
+    """
+    function, _ = _function_and_self(value)
+    return tuple(
+        _printed_guards(e, _path_resolver(function.__code__.co_filename)) for e in _cache_entries(function.__code__)
+    )
+
+
+def explain_torch_call(value: Any, *arguments: Any, **keywords: Any) -> CallExplanation:
+    """Which entry of stock ``torch.compile`` a call would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
+
+    Raises:
+        BadArgument: ``value`` was not given to ``torch.compile``.
+        TypeError: the arguments do not fit its signature.
+    """
+    function, first = _function_and_self(value)
+    arguments, keywords = pytree.tree_map(_materialize, (arguments, keywords))
+    scope = _frame_locals(function, (*first, *arguments), keywords)
+    code = function.__code__
+    return _explain_entries(function.__qualname__, _cache_entries(code), scope, _path_resolver(code.co_filename))
+
+
+def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanation | None:
+    """The same for a frame that is known by its code, and for the values of its arguments and free variables; None where nothing is cached.
+
+    Raises:
+        BadArgument: a specification describes a tensor that cannot be made here.
+    """
+    file, entries = code.co_filename, _cache_entries(code)
+    scope = pytree.tree_map(_materialize, dict(arguments))
+    return _explain_entries(code.co_qualname, entries, scope, _path_resolver(file)) if entries else None
+
+
+def _explain_entries(name: str, entries: list[Any], scope: Mapping[str, Any], resolve: PathResolver) -> CallExplanation:
+    found = [explain_entry(e, scope, resolve) for e in entries]
+    ids = tuple(_compile_id(e) for e in entries)
+    hit = next((id for id, (rejection, _) in zip(ids, found, strict=True) if rejection is None), None)
+    refused = tuple(r for r, _ in found if r is not None)
+    return CallExplanation(name, hit, ids, refused, dict(zip(ids, (r for _, r in found), strict=True)))
+
+
+def explain_entry(
+    entry: Any, scope: Mapping[str, Any], resolve: PathResolver
+) -> tuple[GuardFailure | None, tuple[GuardResult, ...]]:
+    """Why an entry does not serve a call with these locals (None: it does), and every guard of it evaluated."""
+    manager = entry.guard_manager
+    told = manager.check_verbose(dict(scope))  # what torch itself asks to tell a reason: it moves nothing
+    guards = _printed_guards(entry, resolve).guards
+    leaves = list(_leaf_guards(manager))
+    if len(leaves) != len(guards):  # printed in a form that we do not know
+        leaves = []
+    answers = [_evaluate_guard(leaf, manager, scope, is_hit=bool(told.result)) for leaf in leaves]
+    failed = next((i for i, (passed, _) in enumerate(answers) if passed is False), -1)
+    results = tuple(
+        GuardResult(g.id, _verdict(passed, i, failed), actual)
+        for i, (g, (passed, actual)) in enumerate(zip(guards, answers, strict=False))
+    )
+    if told.result:
+        return None, results
+    return _guard_failure(_compile_id(entry), told, guards, failed, results, resolve), results
+
+
+def live_guard_failures(
+    prefix: str, resolve: PathResolver, known: Callable[[str], GuardsRecord | None]
+) -> dict[str, GuardFailure]:
+    """While torch tells why it recompiles: for each entry that it asked, our walk over all its guards with the call's own locals.
+
+    ``known`` gives the guards of an entry as they were told when it was made: torch has since put those first that failed often.
+    The call's locals are those of torch's own function further up the stack; none where it looks different.
+    """
+    asking = _recompile_reasons_frame(sys._getframe())
+    frame, entries = (asking.f_locals.get(k) for k in ("frame", "cache_entries")) if asking else (None, None)
+    if frame is None:
+        return {}
+    if not isinstance(
+        entries, (list, tuple)
+    ):  # before torch 2.12 it walks a linked list, and has lost its beginning by now
+        entries = _cache_entries(frame.f_code)
+    found: dict[str, GuardFailure] = {}
+    for entry in entries:
+        with contextlib.suppress(Exception):
+            rejection, _ = explain_entry(entry, frame.f_locals, resolve)
+            if rejection is not None:
+                id = prefix + rejection.entry
+                found[id] = _with_recorded_ids(rejection, _printed_guards(entry, resolve), known(id))
+    return found
+
+
+def _with_recorded_ids(rejection: GuardFailure, now: GuardsRecord, then: GuardsRecord | None) -> GuardFailure:
+    """The same verdicts under the ids, and in the order, in which the guards were told before."""
+    ids: dict[tuple[str, str, str], list[str]] = {}
+    for guard in then.guards if then is not None else ():
+        ids.setdefault((guard.source, guard.kind, guard.code), []).append(guard.id)
+    new = {g.id: _pop_id(ids, (g.source, g.kind, g.code)) for g in now.guards}
+    order = {g.id: i for i, g in enumerate(then.guards)} if then is not None else {}
+    results = [replace(r, guard=new[r.guard]) for r in rejection.results if new.get(r.guard)]
+    results.sort(key=lambda r: order[r.guard])
+    return replace(rejection, guard=new.get(rejection.guard, ""), results=tuple(results))
+
+
+def _pop_id(ids: dict[tuple[str, str, str], list[str]], key: tuple[str, str, str]) -> str:
+    left = ids.get(key)
+    return left.pop(0) if left else ""
+
+
+def _recompile_reasons_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code.co_name != "get_and_maybe_log_recompilation_reasons":
+        frame = frame.f_back
+    return frame
+
+
+# What was compiled.
+
+
+def _compiled_function(value: Any) -> FunctionType | None:
+    """The user's function behind a compiled value; None where ``torch.compile`` had no part in it."""
+    if isinstance(value, torch.nn.Module):
+        inner = value.__dict__.get("_modules", {}).get("_orig_mod")
+        if inner is None and value.__dict__.get("_compiled_call_impl") is None:
+            return None
+        found: Any = type(inner if inner is not None else value).forward
+        return found if isinstance(found, FunctionType) else None
+    inner = getattr(value, "_torchdynamo_orig_callable", None)
+    while (deeper := getattr(inner, "_torchdynamo_orig_callable", None)) is not None:
+        inner = deeper
+    if isinstance(inner, torch.nn.Module):
+        found = type(inner).forward
+        return found if isinstance(found, FunctionType) else None
+    if isinstance(inner, MethodType):
+        inner = inner.__func__
+    return inner if isinstance(inner, FunctionType) else None
+
+
+def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
+    """The function, and the ``self`` that comes first in a call of it."""
+    function = _compiled_function(value)
+    if function is None:
+        raise BadArgument("This was not given to torch.compile.")
+    inner = getattr(value, "_torchdynamo_orig_callable", None)
+    if isinstance(value, torch.nn.Module):
+        return function, (value.__dict__["_modules"].get("_orig_mod", value),)
+    if isinstance(inner, torch.nn.Module):
+        return function, (inner,)
+    return function, (inner.__self__,) if isinstance(inner, MethodType) else ()
+
+
+def _cache_entries(code: CodeType) -> list[Any]:
+    """Cache entries in look-up order."""
+    return list(_debug_get_cache_entry_list(code))
+
+
+def _compile_id(entry: Any) -> str:
+    told = getattr(entry, "compile_id", None)
+    return str(told) if told is not None else "?"
+
+
+def _path_resolver(file: str) -> PathResolver:
+    return lambda end: file if file.endswith(end.removeprefix("...")) else None
+
+
+def _materialize(value: Any) -> Any:
+    """A tensor like the one that a specification describes, its contents not set; all else as it is."""
+    if not isinstance(value, TensorSpec):
+        return value
+    try:
+        made = torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadArgument(f"torch's guards judge real tensors, and this one cannot be made here: {error}") from None
+    if value.is_parameter:
+        return torch.nn.Parameter(made, requires_grad=value.requires_grad)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _frame_locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """What the frame would find in its locals: arguments and closure."""
+    bound = inspect.signature(function, follow_wrapped=False).bind(*arguments, **keywords)
+    bound.apply_defaults()
+    scope = dict(bound.arguments)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a cell that is empty
+            scope[name] = cell.cell_contents
+    return scope
+
+
+# Guards.
+
+
+def _printed_guards(entry: Any, resolve: PathResolver) -> GuardsRecord:
+    return parse_guards(str(entry.guard_manager), resolve)
+
+
+def _leaf_guards(manager: Any) -> Iterator[_LeafGuard]:
+    """Guards as often as they are printed, in that order: a value's own, then those of the values below it."""
+    seen: list[Any] = []
+    yield from _manager_guards(manager.root, "", seen)
+    for guard in getattr(manager.root, "get_epilogue_lambda_guards", list)():
+        yield from (_LeafGuard(guard, "") for _ in guard.verbose_code_parts())
+
+
+def _manager_guards(manager: Any, source: str, seen: list[Any]) -> Iterator[_LeafGuard]:
+    for guard in manager.get_leaf_guards():
+        if isinstance(guard, _RELATIONAL_GUARDS):
+            if any(guard is s for s in seen):
+                continue
+            seen.append(guard)
+        yield from (_LeafGuard(guard, source) for _ in guard.verbose_code_parts())
+    if hasattr(manager, "get_key_value_managers"):
+        for _, pair in sorted(manager.get_key_value_managers().items()):
+            for child in pair:
+                if child:
+                    yield from _manager_guards(child, child.get_source(), seen)
+    for child in manager.get_child_managers():
+        yield from _manager_guards(child, child.get_source(), seen)
+
+
+def _evaluate_guard(
+    leaf: _LeafGuard, manager: Any, scope: Mapping[str, Any], *, is_hit: bool
+) -> tuple[bool | None, str]:
+    """Whether a guard holds (None: it cannot be asked alone) and what it was asked about, in short."""
+    value = _read_source(leaf.source, manager, scope)
+    if value is _MISSING_VALUE:
+        return False, "there is no such value"
+    actual = describe_value(value) if leaf.source else ""
+    if is_hit:
+        return True, actual
+    if isinstance(leaf.guard, _RELATIONAL_GUARDS):
+        return None, actual
+    try:
+        return bool(leaf.guard(value)), actual
+    except Exception:
+        return None, actual
+
+
+def _read_source(source: str, manager: Any, scope: Mapping[str, Any]) -> Any:
+    """The value that a guard's own expression names, read as the guard reads it."""
+    if not source:
+        return dict(scope)
+    names = {"L": scope, **manager.closure_vars}
+    try:
+        return eval(source, dict(manager.global_scope), names)
+    except Exception:
+        return _MISSING_VALUE
+
+
+def _verdict(passed: bool | None, index: int, failed: int) -> Verdict:
+    if passed is None:
+        return "not reached"
+    if index == failed:
+        return "fail"
+    if failed < 0 or index < failed:
+        return "pass"
+    return "would pass" if passed else "would fail"
+
+
+def describe_value(value: Any) -> str:
+    """A value in a few words, without running code of the user's."""
+    if isinstance(value, torch.Tensor):
+        grad = ", requires grad" if value.requires_grad else ""
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}{grad}"
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return repr(value)[:80]
+    if type(value) in (list, tuple, dict, set):
+        return f"{type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _guard_failure(
+    entry: str,
+    told: Any,
+    guards: tuple[GuardRecord, ...],
+    failed: int,
+    results: tuple[GuardResult, ...],
+    resolve: PathResolver,
+) -> GuardFailure:
+    """torch's own reason, with the guard that gave it where the walk found it."""
+    parts = [str(p) for p in told.verbose_code_parts] or ["a guard failed"]
+    (reason,) = parse_recompile_reasons(f"{entry}: {parts[0]}", resolve)
+    guard = guards[failed] if failed >= 0 else None
+    actual = reason.actual or (results[failed].actual if failed >= 0 else "")
+    span = (guard.span if guard else None) or reason.span
+    return GuardFailure(
+        entry, guard.id if guard else "", reason.source, reason.kind, reason.expected, actual, reason.sentence, span, reason.fixes, results
+    )  # fmt: skip

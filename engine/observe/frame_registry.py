@@ -1,0 +1,117 @@
+"""Which function each compiled frame is: user functions, what runs after a break, wrappers by the function they wrap."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from engine.observe.source_files import SourceFiles
+from engine.records.bytecode import Span
+from engine.records.session import FrameRecord, Session
+
+_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
+_VARIADIC_DEF = re.compile(r"def \w+\(.*\*\w+.*\*\*\w+")
+_SELF = re.compile(r"source=L\['self'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
+WRAPPER_NAMES = frozenset({"wrapper", "wrapped", "inner", "decorated", "decorate_context", "_fn", "wrapper_fn", "_wrapper", "wrapped_fn", "_wrapped"})  # fmt: skip
+
+CallStack = list[tuple[str, Span]]
+"""Function names and places, outermost first."""
+
+
+class FrameRegistry:
+    """Frames of one process, as compilations of them are met."""
+
+    def __init__(self, session: Session, sources: SourceFiles, suffix: str) -> None:
+        self._session = session
+        self._sources = sources
+        self._suffix = suffix
+        self._records: dict[str, FrameRecord] = {}
+        self._first_inlined: dict[str, str] = {}
+        """Frame -> the first function of the user's that was traced inside it."""
+        self._function_names: dict[str, str] = {}
+        """Frame -> the name of its function."""
+        self._callers_after_break: dict[tuple[str, str], str] = {}
+        """File and name of a function in whose call a graph broke -> the frame that called it: Python will."""
+        self._self_types: dict[str, str] = {}
+        """Frame -> the class of the module that it is a method of."""
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._records
+
+    def display_name(self, id: str) -> str:
+        """What a frame is called."""
+        return self._records[id].name if id in self._records else f"frame {id}"
+
+    def add(self, id: str, stack: CallStack) -> None:
+        """A frame that is compiled for the first time."""
+        name, span = stack[-1]
+        self._function_names[id] = _RESUME.sub(r"\g<name>", name)
+        caller = self._callers_after_break.get((span.file, self._function_names[id]), "")
+        self._store(self._make_record(id, name, span, caller))
+
+    def add_named(self, id: str, name: str) -> None:
+        """A frame that is no function of the user's, or of which only the name is known."""
+        if id not in self._records:
+            self._store(FrameRecord(id, name + self._suffix, "", 0))
+
+    def record_inlined(self, id: str, places: list[tuple[str, str]]) -> None:
+        """Functions (file, name) that were traced inside a frame, in order: the first that is no wrapper may lend it its name."""
+        if id in self._first_inlined or id not in self._records:
+            return
+        own = self._records[id].name.removesuffix(self._suffix)
+        for file, name in places:
+            if name not in (own, *WRAPPER_NAMES) and not name.startswith("<") and self._sources.is_user_file(file):
+                self._first_inlined[id] = name
+                return
+
+    def record_self_type(self, id: str, text: str) -> None:
+        """The printed guards of a frame tell the class of its ``self``."""
+        match = None if id in self._self_types else _SELF.search(text)
+        if match is not None:
+            self._self_types[id] = match["name"].rpartition(".")[2]
+
+    def record_break(self, id: str, places: list[tuple[str, str]]) -> None:
+        """A break in a call: the functions (file, name) below the frame's own in the stack will be frames that Python calls."""
+        own = [
+            i for i, (_, name) in enumerate(places) if _RESUME.sub(r"\g<name>", name) == self._function_names.get(id)
+        ]
+        for place in places[own[-1] + 1 :] if own else ():
+            self._callers_after_break.setdefault(place, id)
+
+    def finish(self) -> None:
+        """Name wrappers by what they wrap, and methods with their class, now that all is told."""
+        for frame in tuple(self._records.values()):
+            name = self._final_name(frame)
+            if name != frame.name:
+                self._store(replace(frame, name=name))
+
+    def _final_name(self, frame: FrameRecord) -> str:
+        plain = frame.name.removesuffix(self._suffix)
+        if frame.role == "resume" or not frame.file:
+            return frame.name
+        inside = self._first_inlined.get(frame.id)
+        if inside is not None and self._is_wrapper(plain, frame):
+            plain = inside
+        owner = self._self_types.get(frame.id)
+        return (f"{owner}.{plain}" if owner and plain in ("forward", "__call__") else plain) + self._suffix
+
+    def _is_wrapper(self, name: str, frame: FrameRecord) -> bool:
+        head = " ".join(self._sources.line(frame.file, frame.first_line + i).strip() for i in range(3))
+        return name in WRAPPER_NAMES or _VARIADIC_DEF.search(head) is not None
+
+    def _store(self, frame: FrameRecord) -> None:
+        self._records[frame.id] = frame
+        self._session.add_frame(frame)
+
+    def _make_record(self, id: str, name: str, span: Span, caller: str) -> FrameRecord:
+        """A frame that Python called from inside another one, after a break, is that one's callee."""
+        resume = _RESUME.match(name)
+        if resume is None:
+            return FrameRecord(id, name + self._suffix, span.file, span.line, "callee" if caller else "root", caller)
+        parent = next(
+            (f for f in self._records.values() if f.file == span.file and f.name.removesuffix(self._suffix) == resume["name"]), None
+        )  # fmt: skip
+        shown = f"{resume['name']} (from line {resume['line']}){self._suffix}"
+        return FrameRecord(
+            id, shown, span.file, span.line, "resume", parent.id if parent else "", Span(span.file, int(resume["line"]))
+        )  # fmt: skip

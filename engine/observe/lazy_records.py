@@ -1,0 +1,168 @@
+"""Records of large texts that are read when someone looks: a trace of a gigabyte makes a session of a few megabytes.
+
+Each is its record's subclass: equal in fields and in JSON, but text, and what is read out of it, are fetched anew on each look.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from engine.observe.parse_graph import parse_nodes
+from engine.observe.parse_messages import PathResolver, parse_guards
+from engine.observe.trace_payloads import Payload
+from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.guards import GuardRecord, GuardsRecord
+from engine.records.kernels import KernelRecord
+from engine.records.lowering import ExternCall, LoweringRecord
+from engine.records.runtime import ArtifactRecord
+
+CACHE_SIZE = 24
+"""Graphs, and sets of guards, that are kept as read."""
+
+
+def _make_plain_record(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
+    return kind(data)
+
+
+@functools.lru_cache(maxsize=CACHE_SIZE)
+def _nodes(payload: Payload, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:
+    return parse_nodes(payload.text(), prefix, compilation)
+
+
+@functools.lru_cache(maxsize=CACHE_SIZE)
+def _guards(payload: Payload, resolve: PathResolver) -> tuple[GuardRecord, ...]:
+    return parse_guards(payload.text(), resolve).guards
+
+
+class LazyGraph(GraphRecord):
+    """A graph whose nodes are read out of its text on demand."""
+
+    __slots__ = ("_compilation", "_payload", "_prefix")
+    _compilation: str
+    _payload: Payload
+    _prefix: str
+
+    def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
+        _set_fields(
+            self, id=id, stage=stage, title=title, passes=(), _payload=payload, _prefix=prefix, _compilation=compilation
+        )
+
+    @property
+    def text(self) -> str:
+        """The graph as torch printed it."""
+        return self._payload.text()
+
+    @property
+    def nodes(self) -> tuple[NodeRecord, ...]:
+        """Its nodes, as far as the text can be read."""
+        return _nodes(self._payload, self._prefix, self._compilation)
+
+    def __reduce__(self) -> Any:
+        return _make_plain_record, (GraphRecord.from_dict, self.to_dict())
+
+
+class LazyGuards(GuardsRecord):
+    """Guards that are read out of the printed tree on demand."""
+
+    __slots__ = ("_payload", "_resolve")
+    _payload: Payload
+    _resolve: PathResolver
+
+    def __init__(self, payload: Payload, resolve: PathResolver) -> None:
+        _set_fields(self, _payload=payload, _resolve=resolve)
+
+    @property
+    def check_text(self) -> str:
+        """The tree as torch printed it."""
+        return self._payload.text().strip()
+
+    @property
+    def guards(self) -> tuple[GuardRecord, ...]:
+        """The guards in printed order."""
+        return _guards(self._payload, self._resolve)
+
+    def __reduce__(self) -> Any:
+        return _make_plain_record, (GuardsRecord.from_dict, self.to_dict())
+
+
+class LazyKernel(KernelRecord):
+    """A kernel whose text is read on demand."""
+
+    __slots__ = ("_payload",)
+    _payload: Payload
+
+    def __init__(self, id: str, name: str, payload: Payload, language: str, fused_nodes: tuple[str, ...]) -> None:
+        plain = KernelRecord(id, name, "", language=language, fused_nodes=fused_nodes)
+        _copy_fields(self, plain, KernelRecord, without="text")
+        _set_fields(self, _payload=payload)
+
+    @property
+    def text(self) -> str:
+        """The kernel's own text."""
+        return self._payload.text()
+
+    @property
+    def payload(self) -> Payload:
+        """Where the text is."""
+        return self._payload
+
+    def __reduce__(self) -> Any:
+        return _make_plain_record, (KernelRecord.from_dict, self.to_dict())
+
+
+class LazyLowering(LoweringRecord):
+    """A lowering whose wrapper program is read on demand."""
+
+    __slots__ = ("_elide_kernels", "_payloads")
+    _payloads: tuple[Payload, ...]
+    _elide_kernels: Callable[[str], str]
+
+    def __init__(
+        self, externs: tuple[ExternCall, ...], payloads: tuple[Payload, ...], shorten: Callable[[str], str]
+    ) -> None:
+        _copy_fields(self, LoweringRecord("", externs=externs), LoweringRecord, without="wrapper_text")
+        _set_fields(self, _payloads=payloads, _elide_kernels=shorten)
+
+    @property
+    def wrapper_text(self) -> str:
+        """The programs around the kernels, forward before backward."""
+        return "\n\n".join(self._elide_kernels(p.text()) for p in self._payloads)
+
+    @property
+    def payloads(self) -> tuple[Payload, ...]:
+        """Where the programs are."""
+        return self._payloads
+
+    def __reduce__(self) -> Any:
+        return _make_plain_record, (LoweringRecord.from_dict, self.to_dict())
+
+
+class LazyArtifact(ArtifactRecord):
+    """A text that is read on demand."""
+
+    __slots__ = ("_payload",)
+    _payload: Payload
+
+    def __init__(self, name: str, payload: Payload) -> None:
+        _set_fields(self, name=name, _payload=payload)
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self._payload.text()
+
+    def __reduce__(self) -> Any:
+        return _make_plain_record, (ArtifactRecord.from_dict, self.to_dict())
+
+
+def _set_fields(record: Any, **values: Any) -> None:
+    """Set fields of a frozen record while it is made."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
+def _copy_fields(record: Any, plain: Any, kind: Any, *, without: str) -> None:
+    _set_fields(record, **{f.name: getattr(plain, f.name) for f in dataclasses.fields(kind) if f.name != without})

@@ -1,0 +1,285 @@
+"""Loads what ``TORCH_TRACE`` wrote: one file or a folder of many ranks, read as a stream, its large texts left in the file."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import importlib
+import lzma
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from engine.errors import NotATrace
+from engine.ir.user_code_files import display_name, source_file
+from engine.observe.log_reader import LogDamage, LogRecord, read_log_records
+from engine.observe.session_builder import SessionBuilder
+from engine.observe.source_files import read_matching_file, reconstruct_file
+from engine.observe.trace_events import parse_event
+from engine.observe.trace_payloads import BlockReader, FilePayload, TraceFile
+from engine.records.bytecode import SourceFile
+from engine.records.runtime import StageFailure
+from engine.records.session import Session
+
+MAX_UNPACKED_BYTES = 16 << 30
+"""Bytes that a compressed trace may unpack to; what is beyond is left out, and said."""
+_RANK = re.compile(r"rank_(\d{1,6})_")
+_LIBRARY = re.compile(r"^(?P<library>.+[/\\]torch)[/\\]_(?:dynamo|logging|functorch|inductor)[/\\]\w+\.py$")
+_SUFFIXES = (".log", ".txt", ".gz", ".bz2", ".xz", ".zst", ".trace")
+
+ProgressCallback = Callable[[int, int], None]
+"""Told bytes read and bytes in all."""
+
+
+def load_torch_trace(path: str | Path, progress: ProgressCallback | None = None) -> Session:
+    """A Session with subject "torch" of a ``TORCH_TRACE`` log, or of a folder of them (one per process or rank).
+
+    Large texts stay in the file, which must not change while the session is looked at, and are read when they are. Nothing in a log is evaluated.
+    Damaged lines are passed over and counted in the session's notes, as are names that are not understood.
+
+    Raises:
+        NotATrace: there is no such file, or nothing in it is torch's trace.
+    """
+    files = _files(Path(path))
+    session = Session(subject="torch")
+    total = sum(file.stat().st_size for file in files)
+    load = _TraceLoader(session, total, progress)
+    for number, file in enumerate(files):
+        load.load_file(file, number)
+    if not load.damage.records:
+        name = Path(path).name
+        raise NotATrace(
+            f"{name} holds no record of torch's trace: make one with TORCH_TRACE=folder python program.py, and give me the folder or a file in it."
+        )
+    load.finish(Path(path).name)
+    return session
+
+
+def is_torch_trace(path: Path) -> bool:
+    """Whether a path looks like a trace rather than a saved session: a folder, or a file that does not begin with an object."""
+    if path.is_dir():
+        return True
+    try:
+        with path.open("rb") as stream:
+            return not stream.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise NotATrace(f"There is no file or folder {path}.")
+    found = sorted(p for p in path.iterdir() if p.is_file())
+    named = [p for p in found if "torch_trace" in p.name or p.name.endswith(_SUFFIXES)]
+    if not (named or found):
+        raise NotATrace(f"The folder {path.name} holds no files.")
+    return named or found
+
+
+@dataclass
+class _InternTable:
+    """The numbers that stand for strings in one process's records. One that was never defined is told as unknown."""
+
+    known: dict[int, str] = field(default_factory=dict)
+    missing: set[int] = field(default_factory=set)
+
+    def add(self, told: Any) -> str:
+        """Note a ``str`` record: ``[text, number]``; returns the text."""
+        if isinstance(told, list) and len(told) == 2 and isinstance(told[0], str) and isinstance(told[1], int):
+            self.known[told[1]] = told[0]
+            return told[0]
+        return ""
+
+    def __call__(self, number: int) -> str:
+        if number not in self.known:
+            self.missing.add(number)
+        return self.known.get(number, "?")
+
+
+@dataclass
+class _TraceProcess:
+    """One process of a trace."""
+
+    builder: SessionBuilder
+    strings: _InternTable
+
+
+class _TraceLoader:
+    """A load under way."""
+
+    def __init__(self, session: Session, total: int, progress: ProgressCallback | None) -> None:
+        self.session = session
+        self.damage = LogDamage()
+        self._total = total
+        self._read = 0
+        self._progress = progress
+        self._processes: dict[tuple[int, int], _TraceProcess] = {}
+        self._unrecognized: Counter[str] = Counter()
+        self._failed: set[str] = set()
+        self._notes: list[str] = []
+
+    def load_file(self, path: Path, number: int) -> None:
+        """Read one file of the trace."""
+        rank = _RANK.search(path.name)
+        stream, whole = _open_decompressed(path)
+        if not whole:
+            self._notes.append(
+                f"{path.name} is cut off or damaged where it is compressed; it is shown as far as it goes."
+            )
+        with stream:
+            file = TraceFile(stream)
+        for line in read_log_records(BlockReader(file), self.damage, self._on_read):
+            self._add_record(line, file, number, rank[1] if rank else "")
+
+    def _on_read(self, count: int) -> None:
+        self._read += count
+        if self._progress is not None:
+            self._progress(min(self._read, self._total), self._total)
+
+    def _add_record(self, line: LogRecord, file: TraceFile, number: int, rank: str) -> None:
+        process = self._process(number, line, rank)
+        if "str" in line.metadata:
+            text = process.strings.add(line.metadata["str"])
+            if not process.builder.sources.torch_dir and (match := _LIBRARY.match(text)):
+                process.builder.sources.torch_dir = match["library"]
+            return
+        payload = FilePayload(file, line.start, line.length) if line.length else None
+        event = parse_event(line.metadata, payload)
+        if event is None:
+            self._unrecognized["records without one clear kind"] += 1
+            return
+        try:
+            with payload.with_bytes(line.payload) if payload else contextlib.nullcontext():
+                process.builder.add(event)
+        except Exception as error:
+            # Hostile or newer than we know: one record must not cost the rest.
+            self._record_failure(event.name, error)
+
+    def _process(self, number: int, line: LogRecord, rank: str) -> _TraceProcess:
+        key = (number, line.process_id)
+        if key not in self._processes:
+            told = line.metadata.get("rank")
+            rank = str(told) if isinstance(told, int) else rank
+            strings = _InternTable()
+            first = not self._processes
+            prefix = "" if first else f"r{rank}/" if rank else f"p{len(self._processes)}/"
+            taken = {p.builder.prefix for p in self._processes.values()}
+            prefix = prefix if prefix not in taken else f"p{len(self._processes)}/"
+            suffix = f" (rank {rank})" if rank else "" if first else f" (process {line.process_id})"
+            fold = SessionBuilder(
+                self.session, library="", names=strings, read_file=_empty_source, prefix=prefix, suffix=suffix
+            )
+            self._processes[key] = _TraceProcess(fold, strings)
+        return self._processes[key]
+
+    def _record_failure(self, name: str, error: Exception) -> None:
+        sentence = f"{name[:80]} could not be read: {type(error).__name__}: {str(error)[:200]}"
+        if sentence not in self._failed and len(self._failed) < 50:
+            self._failed.add(sentence)
+            self.session.add_failure(StageFailure("observe", sentence, "the record is left out"))
+
+    def finish(self, name: str) -> None:
+        """All files are read: find the sources, and say what is missing."""
+        for process in self._processes.values():
+            sources = process.builder.sources
+            for file in sources.files:
+                known = _find_source(file, sources.known_lines(file))
+                if known is not None:
+                    sources.set_text(known)
+            process.builder.finish()
+            self._unrecognized.update(process.builder.unknown_events)
+        self.session.set_stage("")
+        self.session.seconds = _total_seconds(self.session)
+        self._add_notes(name)
+
+    def _add_notes(self, name: str) -> None:
+        for sentence in (*self._notes, *(f"{name}: {s}." for s in self.damage.messages())):
+            self.session.add_note(sentence)
+        missing = sum(len(p.strings.missing) for p in self._processes.values())
+        if missing:
+            self.session.add_note(
+                f'{name}: {missing:,} file names were never defined in this trace, and are shown as "?".'
+            )
+        if self._unrecognized:
+            told = ", ".join(f"{key[:60]} ({count:,})" for key, count in self._unrecognized.most_common(20))
+            more = f" and {len(self._unrecognized) - 20} more" if len(self._unrecognized) > 20 else ""
+            self.session.add_note(f"Not understood, and shown as text where there is one: {told}{more}.")
+
+
+def _empty_source(file: str) -> SourceFile:
+    """Nothing yet: which file of this machine is the one meant is known when all its lines were told."""
+    return SourceFile(file, display_name(file), "")
+
+
+def _find_source(file: str, told: dict[int, str]) -> SourceFile | None:
+    cell = source_file(file) if file.startswith("<ipython-input") or "ipykernel_" in file else None
+    if cell is not None and cell.text:
+        return cell
+    return read_matching_file(file, told, display_name(file)) or reconstruct_file(file, told, display_name(file))
+
+
+def _total_seconds(session: Session) -> float:
+    """Seconds from the first compilation's start to the last one's end."""
+    return max((t.start + t.seconds for c in session.compilations for t in c.timings if not t.parent), default=0.0)
+
+
+# Compressed files.
+
+
+def _open_decompressed(path: Path) -> tuple[BinaryIO, bool]:
+    """The file, unpacked into a temporary one where it is compressed, and whether all of it could be unpacked."""
+    stream = path.open("rb")
+    magic = stream.read(6)
+    stream.seek(0)
+    unpack = _unpacker(magic, path)
+    if unpack is None:
+        return stream, True
+    # Not closed here: it lives as long as the session.
+    unpacked = cast("BinaryIO", tempfile.TemporaryFile(prefix="torch-trace-"))  # noqa: SIM115
+    is_whole = True
+    with stream:
+        try:
+            for block in unpack(stream):
+                unpacked.write(block)
+                if unpacked.tell() > MAX_UNPACKED_BYTES:
+                    is_whole = False
+                    break
+        except (OSError, EOFError, ValueError, lzma.LZMAError, RuntimeError):
+            is_whole = False
+    unpacked.seek(0)
+    return unpacked, is_whole
+
+
+def _unpacker(magic: bytes, path: Path) -> Callable[[BinaryIO], Iterator[bytes]] | None:
+    if magic.startswith(b"\x1f\x8b"):
+        return lambda stream: _blocks(cast("BinaryIO", gzip.GzipFile(fileobj=stream)))
+    if magic.startswith(b"BZh"):
+        return lambda stream: _blocks(cast("BinaryIO", bz2.BZ2File(stream)))
+    if magic.startswith(b"\xfd7zXZ"):
+        return lambda stream: _blocks(cast("BinaryIO", lzma.LZMAFile(stream)))
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd(path)
+    return None
+
+
+def _zstd(path: Path) -> Callable[[BinaryIO], Iterator[bytes]]:
+    """Python reads Zstandard since 3.14."""
+    try:
+        zstd = importlib.import_module("compression.zstd")
+    except ImportError:
+        raise NotATrace(
+            f"{path.name} is compressed with Zstandard, which this Python cannot read: unpack it first, with unzstd {path.name}."
+        ) from None
+    return lambda stream: _blocks(zstd.ZstdFile(stream))
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    while block := stream.read(1 << 16):
+        yield block

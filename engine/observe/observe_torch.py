@@ -1,0 +1,164 @@
+"""Watches stock torch.compile in this process: its structured trace, as it is written, becomes a Session."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import pathlib
+import platform
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._logging import _internal as torch_logging
+from torch._logging import structured
+
+from engine.ir.user_code_files import source_file
+from engine.observe.cache_hits import CacheHitRecorder
+from engine.observe.dynamo_guards import live_guard_failures
+from engine.observe.session_builder import SessionBuilder
+from engine.observe.trace_events import frame_id_of, parse_event
+from engine.observe.trace_payloads import InMemoryPayload
+from engine.records.runtime import StageFailure
+from engine.records.session import Session
+
+
+class _InternedNames:
+    """File names that torch's trace replaces by numbers; told once per process, so early ones are looked up in torch's own table."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, str] = {}
+
+    def add(self, told: Any) -> None:
+        """Note one ``str`` event: ``(text, number)``."""
+        if isinstance(told, (tuple, list)) and len(told) == 2:
+            self._told[int(told[1])] = str(told[0])
+
+    def __call__(self, number: int) -> str:
+        if number not in self._told:
+            table: dict[str, int] = getattr(structured, "INTERN_TABLE", {})
+            self._told |= {n: text for text, n in table.items()}
+        return self._told.get(number, "?")
+
+
+class _TraceHandler(logging.Handler):
+    """Gets every trace record before any other handler. A failure of ours is recorded and never reaches the user's compile."""
+
+    def __init__(self, session: Session, hits: CacheHitRecorder) -> None:
+        super().__init__(logging.DEBUG)
+        self._hits = hits
+        self._session = session
+        self._names = _InternedNames()
+        epoch = time.time() - (time.perf_counter() - session.started)
+        library = str(pathlib.Path(torch.__file__).parent)
+        self._builder = SessionBuilder(
+            session,
+            library=library,
+            names=self._names,
+            read_file=source_file,
+            epoch=epoch,
+            refused_now=live_guard_failures,
+        )
+        self._failed: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Fold one trace record into the session."""
+        try:
+            metadata = getattr(record, "metadata", None)
+            if isinstance(metadata, dict):
+                self._handle(metadata, getattr(record, "payload", None))
+        except Exception as error:
+            self._record_failure(error)
+
+    def finish(self) -> None:
+        """No more records will come."""
+        try:
+            self._builder.finish()
+        except Exception as error:
+            self._record_failure(error)
+
+    def _handle(self, metadata: dict[str, Any], payload: object) -> None:
+        if "str" in metadata:
+            self._names.add(metadata["str"])
+            return
+        event = parse_event(metadata, InMemoryPayload(payload) if isinstance(payload, str) else None)
+        if event is None:
+            return
+        if event.kind == "dynamo_start":
+            self._hits.on_compile_start(frame_id_of(event.compilation))
+        self._builder.add(event)
+
+    def _record_failure(self, error: Exception) -> None:
+        """Record a failure of ours, once per kind; even that must not raise."""
+        with contextlib.suppress(Exception):
+            sentence = f"one event of torch's trace could not be read: {type(error).__name__}: {error}"
+            if sentence not in self._failed:
+                self._failed.add(sentence)
+                detail = "".join(traceback.format_exception(error))
+                self._session.add_failure(
+                    StageFailure("observe", sentence, "the event is left out; torch.compile is not affected", detail)
+                )
+
+
+@contextlib.contextmanager
+def observe_torch() -> Iterator[Session]:
+    """Record what stock ``torch.compile`` does while the context is open; it is neither changed nor slowed beyond writing its trace.
+
+    Yields:
+        A Session with subject "torch": frames and their compilations with cause, graphs, breaks, guards, kernels and times.
+        Calls that were served from torch's cache are told too; code that was compiled before shows by them only.
+    """
+    session = _new_session()
+    log = torch_logging.trace_log
+    hits = CacheHitRecorder(session)
+    listener = _TraceHandler(session, hits)
+    level = log.level
+    if not log.isEnabledFor(logging.DEBUG):
+        log.setLevel(logging.DEBUG)
+    # First in the list: torch's own handler removes itself while handling the first record, and the next one would miss that.
+    log.handlers.insert(0, listener)
+    try:
+        with hits.install(), _provenance_tracking():
+            yield session
+    finally:
+        with contextlib.suppress(ValueError):
+            log.handlers.remove(listener)
+        log.setLevel(level)
+        listener.finish()
+        _finish_session(session)
+
+
+@contextlib.contextmanager
+def _provenance_tracking() -> Iterator[None]:
+    """Let Inductor note which nodes its kernels come from, where this torch can. What it makes and caches does not depend on it."""
+    from torch._inductor import config
+
+    name = "trace.provenance_tracking_level"
+    try:
+        noting = config.patch({name: 1}) if config.trace.provenance_tracking_level == 0 else contextlib.nullcontext()
+    except AttributeError:
+        noting = contextlib.nullcontext()
+    with noting:
+        yield
+
+
+def _new_session() -> Session:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    session = Session(subject="torch", device=device)
+    session.versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        session.versions["triton"] = importlib.metadata.version("triton")
+    return session
+
+
+def _finish_session(session: Session) -> None:
+    session.seconds = time.perf_counter() - session.started
+    session.set_stage("")
+    if not session.compilations:
+        session.add_note(
+            "torch.compile compiled nothing here: either nothing compiled was called, or what it had compiled before was reused. "
+            "torch._dynamo.reset() before the recording makes it compile again."
+        )

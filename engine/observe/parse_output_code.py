@@ -1,0 +1,78 @@
+"""Reads Inductor's output code: one module of Python around kernels in Triton or C++."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from engine.observe.lazy_records import LazyKernel, LazyLowering
+from engine.observe.trace_payloads import InMemoryPayload, Payload, PayloadSlice
+from engine.records.kernels import KernelRecord
+from engine.records.lowering import ExternCall, LoweringRecord
+
+_KERNEL = re.compile(
+    r"^(?P<name>\w+) = async_compile\.(?P<maker>\w+)\((?P<head>[^\n]{0,20000}?)(?P<quote>r?'''|r?\"\"\")(?P<text>.*?)(?:'''|\"\"\")",
+    re.MULTILINE | re.DOTALL,
+)
+_EXTERN = re.compile(r"^\s+(?:\w+ = )?(?P<op>extern_kernels\.\w+|(?:torch\.ops|aten)\.[\w.]+)\(", re.MULTILINE)
+_GRAPH_FRAGMENT = re.compile(r"^# +%(?P<name>\w+) ?:.*= (?:call_function|call_method|get_attr)\[", re.MULTILINE)
+KERNEL_LANGUAGES = {"triton": "triton", "multi_kernel": "triton", "triton_heuristics": "triton"}
+
+
+def parse_kernels(
+    text: str, *, first: int = 0, payload: Payload | None = None, prefix: str = ""
+) -> tuple[KernelRecord, ...]:
+    """The kernels in an output-code module, numbered from ``first``.
+
+    A kernel's text is read again from ``payload`` when it is looked at. The nodes fused into it are those that the comment above it
+    names, under ids that begin with ``prefix``.
+    """
+    whole = payload or InMemoryPayload(text)
+    found: list[KernelRecord] = []
+    end = 0
+    for match in _KERNEL.finditer(text):
+        nodes = tuple(dict.fromkeys(prefix + name for name in _fused_node_names(text, end, match.start())))
+        kernel = LazyKernel(
+            f"k{first + len(found)}",
+            match["name"],
+            PayloadSlice(whole, match.start("text"), match.end("text")),
+            KERNEL_LANGUAGES.get(match["maker"], "cpp"),
+            nodes,
+        )
+        found.append(kernel)
+        end = match.end()
+    return tuple(found)
+
+
+def _fused_node_names(text: str, start: int, end: int) -> Iterator[str]:
+    """Names of the graph nodes in the comment that ends where a kernel begins."""
+    comment = text[max(start, end - 100_000) : end]
+    last = comment.rfind("\n\n")
+    yield from (m["name"] for m in _GRAPH_FRAGMENT.finditer(comment, max(last, 0)))
+
+
+def with_fused_nodes(kernel: KernelRecord, nodes: tuple[str, ...]) -> KernelRecord:
+    """The kernel with the nodes fused into it, unless it knows them."""
+    if not nodes or kernel.fused_nodes or not isinstance(kernel, LazyKernel):
+        return kernel
+    return LazyKernel(kernel.id, kernel.name, kernel.payload, kernel.language, nodes)
+
+
+def parse_lowering(
+    text: str, compilation: str, *, payload: Payload | None = None, before: LoweringRecord | None = None
+) -> LoweringRecord:
+    """Library calls, and the program around the kernels (the kernels' own text cut to a line each); ``before`` is the forward's, for a backward's code."""
+    calls = tuple(
+        ExternCall(f"aten:{compilation}:{match['op']}", match["op"], "Inductor calls the library here", is_library=True)
+        for match in _EXTERN.finditer(elide_kernel_text(text))
+    )
+    earlier = before.payloads if isinstance(before, LazyLowering) else ()
+    known = before.externs if before is not None else ()
+    return LazyLowering((*known, *calls), (*earlier, payload or InMemoryPayload(text)), elide_kernel_text)
+
+
+def elide_kernel_text(text: str) -> str:
+    """An output-code module with each kernel's text cut to a line."""
+    return _KERNEL.sub(
+        lambda m: f"{m['name']} = async_compile.{m['maker']}(...  # {len(m['text'].splitlines())} lines", text
+    )

@@ -1,0 +1,454 @@
+"""Folds the events of torch's structured trace into a Session, one event at a time, assuming no fixed set or order of events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine.observe.event_names import (
+    BACKWARD_GRAPH_KINDS,
+    CACHE_EVENT_PATTERN,
+    CACHE_EVENTS,
+    FAILURE_EVENTS,
+    GRAPH_EVENTS,
+    IGNORED_EVENTS,
+    METRICS_EVENTS,
+    STAGE_BEFORE_PASSES,
+    GraphKind,
+    is_text_event,
+)  # fmt: skip
+from engine.observe.frame_registry import CallStack, FrameRegistry
+from engine.observe.lazy_records import LazyArtifact, LazyGraph, LazyGuards
+from engine.observe.parse_aot_metadata import parse_aot_metadata
+from engine.observe.parse_messages import PathResolver, parse_break, parse_recompile_reasons, user_expr
+from engine.observe.parse_output_code import parse_kernels, parse_lowering, with_fused_nodes
+from engine.observe.source_files import SourceFiles, strip_notebook_frames
+from engine.observe.symbol_history import SymbolHistory
+from engine.observe.timings import parse_timings
+from engine.observe.trace_events import TraceEvent, frame_id_of
+from engine.observe.trace_payloads import InMemoryPayload
+from engine.records.bytecode import SourceFile, Span
+from engine.records.graph import GraphRecord
+from engine.records.guards import GuardFailure, GuardsRecord
+from engine.records.runtime import CallRecord, DiskCacheRecord, SkippedRecord, StageFailure
+from engine.records.session import CompilationRecord, Session
+from engine.records.trace import BreakRecord, TraceRecord
+
+_GRAPH_ORDER = {kind.stage: kind.order for kind in (*GRAPH_EVENTS.values(), *BACKWARD_GRAPH_KINDS.values())}
+_ARGUMENT_SOURCE = re.compile(r"^L\['\w+'\](?:\[[^\]]{1,100}\])*$")
+"""An argument, or an item of one; all else that a graph takes (parameters, globals) is the same at every call."""
+_KEY = re.compile(r'"key": ?"([^"]{1,200})"')
+_BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
+_ERROR_LINE = re.compile(
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Failed|Interrupt|Warning|Exit)\w*: .*$", re.MULTILINE
+)
+_FRAME_LINE = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+
+
+GuardFailureLookup = Callable[[str, PathResolver, Callable[[str], GuardsRecord | None]], dict[str, GuardFailure]]
+
+
+class SessionBuilder:
+    """Adds what each event of one process tells to ``session``.
+
+    ``library`` is the folder of torch itself, whose files are no user code; ``names`` looks interned strings up; ``epoch`` is the wall
+    clock at the session's start (0: that of the first compilation). ``prefix`` opens the ids of what is told, and ``suffix`` ends
+    frames' names, where a session holds several processes. ``live_guard_failures`` looks at the live guards while a recompile is told.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        library: str,
+        names: Callable[[int], str],
+        read_file: Callable[[str], SourceFile],
+        epoch: float = 0.0,
+        prefix: str = "",
+        suffix: str = "",
+        refused_now: GuardFailureLookup | None = None,
+    ) -> None:
+        self.session = session
+        self.sources = SourceFiles(library, read_file, session.add_file)
+        self.unknown_events: Counter[str] = Counter()
+        """Names that were not understood, and how often each came."""
+        self._intern_lookup = names
+        self.prefix = prefix
+        self._live_guard_failures = refused_now
+        self._epoch = epoch
+        self._frames = FrameRegistry(session, self.sources, suffix)
+        self._symbols = SymbolHistory(self._stack_of)
+        self._guard_failures: dict[str, tuple[GuardFailure, ...]] = {}
+        self._pending_callers: dict[str, Span | None] = {}
+        """Compilations under way, and who called them."""
+        self._tensors: dict[tuple[str, Any, Any], str] = {}
+        self._inputs: dict[str, dict[str, str]] = {}
+        self._graph_digests: dict[tuple[str, str], str] = {}
+        """(compilation, stage) -> digest and attempt of the graph there."""
+        self._handlers: dict[str, Callable[[TraceEvent], None]] = {
+            "dynamo_start": self._on_start,
+            "describe_tensor": self._on_tensor,
+            "describe_source": self._on_source,
+            "dynamo_graph_break_reason": self._on_break,
+            "recompile_reasons": self._on_recompile,
+            "compiled_autograd_compile_reasons": self._on_autograd_reasons,
+            "dynamo_cpp_guards_str": self._on_guards,
+            "inductor_output_code": self._on_output_code,
+            "aot_forward_graph_fw_metadata": self._on_aot_metadata,
+            "inductor_provenance_tracking_node_mappings": self._on_provenance,
+            "create_symbol": self._on_symbol,
+            "create_unbacked_symbol": self._on_symbol,
+            "symbolic_shape_specialization": self._on_symbol,
+            "guard_added_fast": self._on_symbol,
+            "torch_version": self._on_version,
+            **dict.fromkeys(METRICS_EVENTS, self._on_metrics),
+            **dict.fromkeys(GRAPH_EVENTS, self._on_graph),
+            **dict.fromkeys(FAILURE_EVENTS, self._on_failure),
+        }
+
+    def add(self, event: TraceEvent) -> None:
+        """Add one event; what has no record of its own is kept as text, and what is not known is counted too."""
+        name = event.name
+        if self.prefix and event.compilation:
+            event = replace(event, compilation=self.prefix + event.compilation)
+        handler = self._handlers.get(name)
+        if handler is not None and (event.compilation or name == "torch_version"):
+            handler(event)
+        elif name in IGNORED_EVENTS:
+            return
+        elif CACHE_EVENT_PATTERN.match(name) and event.compilation:
+            self._on_cache(event)
+        else:
+            if not is_text_event(name) and name not in self._handlers and not CACHE_EVENT_PATTERN.match(name):
+                self.unknown_events[name] += 1
+            self._add_artifact(event)
+
+    def finish(self) -> None:
+        """No more events come: note the calls whose compilation never told its end, and the names that only the whole tells."""
+        for compilation in tuple(self._inputs):
+            self._flush_inputs(compilation)
+        for compilation in tuple(self._pending_callers):
+            self._add_call(compilation, "compiled")
+        self._frames.finish()
+
+    # Frames and compilations.
+
+    def _has(self, compilation: str) -> bool:
+        try:
+            self.session.compilation(compilation)
+        except KeyError:
+            return False
+        return True
+
+    def _get(self, compilation: str) -> CompilationRecord:
+        with contextlib.suppress(KeyError):
+            return self.session.compilation(compilation)
+        frame, entry = frame_id_of(compilation), compilation.rpartition("/")[2]
+        rejections = self._guard_failures.get(compilation, ())
+        cause = (
+            "first call"
+            if entry == "0"
+            else "; ".join(r.sentence for r in rejections) or "no earlier entry served the call"
+        )
+        made = CompilationRecord(compilation, frame, cause, trace=TraceRecord(), compiler="torch")
+        self.session.put_compilation(made)
+        return made
+
+    def _update(self, event: TraceEvent, **fields: Any) -> None:
+        self.session.put_compilation(replace(self._get(event.compilation), **fields))
+
+    def _on_start(self, event: TraceEvent) -> None:
+        stack = self._stack_of(event.metadata.get("stack") if isinstance(event.metadata, Mapping) else None)
+        is_new = not self._has(event.compilation)
+        self._get(event.compilation)
+        if not stack or not is_new:
+            return
+        self.session.set_stage(f"trace {event.compilation}")
+        if event.frame not in self._frames:
+            self._frames.add(event.frame, stack)
+        self._pending_callers[event.compilation] = next(
+            (s for _, s in reversed(stack[:-1]) if self.sources.is_user_file(s.file)), None
+        )
+
+    def _add_call(self, compilation: str, outcome: str) -> None:
+        """Note the call that led to a compilation, once all of it is known."""
+        caller = self._pending_callers.pop(compilation, None)
+        rejections = self._guard_failures.get(compilation, ())
+        entry = compilation if outcome == "compiled" else ""
+        inputs = self.session.compilation(compilation).inputs
+        asked = tuple(r.entry for r in rejections)
+        call = CallRecord(0, frame_id_of(compilation), outcome, entry, caller, inputs, asked, rejections)
+        self.session.add_call(call)
+
+    def _stack_of(self, frames: Any) -> CallStack:
+        """Names and places of a told stack, outermost first; the files of users are noted."""
+        found: CallStack = []
+        for frame in frames if isinstance(frames, list) else ():
+            if not isinstance(frame, Mapping):
+                continue
+            file, line = frame.get("filename"), frame.get("line")
+            path = self._intern_lookup(file) if isinstance(file, int) else str(file)
+            number = line if isinstance(line, int) else 0
+            found.append((str(frame.get("name", "?")), Span(path, number)))
+            self.sources.add_line(path, number, str(frame.get("loc") or ""))
+        return found
+
+    # What one compilation takes.
+
+    def _on_tensor(self, event: TraceEvent) -> None:
+        facts = event.metadata
+        size = ", ".join(str(s) for s in facts.get("size") or ())
+        kind = f"{str(facts.get('dtype')).removeprefix('torch.')}[{size}]"
+        self._tensors[event.compilation, facts.get("describer_id"), facts.get("id")] = kind
+        device = str(facts.get("device", ""))
+        if "cuda" in device and self.session.device == "cpu":
+            self.session.device = "cuda"
+
+    def _on_source(self, event: TraceEvent) -> None:
+        facts = event.metadata
+        tensor = self._tensors.get((event.compilation, facts.get("describer_id"), facts.get("id")))
+        source = str(facts.get("source"))
+        if tensor is not None and _ARGUMENT_SOURCE.match(source):
+            self._inputs.setdefault(event.compilation, {})[user_expr(source)] = tensor
+
+    def _flush_inputs(self, compilation: str) -> None:
+        """Give a compilation the inputs that were told since the last time."""
+        if told := self._inputs.pop(compilation, None):
+            known = self._get(compilation)
+            self.session.put_compilation(replace(known, inputs={**(known.inputs or {}), **told}))
+
+    # Graphs.
+
+    def _on_graph(self, event: TraceEvent) -> None:
+        self._flush_inputs(event.compilation)
+        kind = self._graph_kind(event)
+        if kind.stage == "autograd":
+            self._frames.add_named(event.frame, f"compiled autograd {event.frame.rpartition('!')[2]}")
+        if event.payload is None:
+            return
+        graphs = [g for g in self._get(event.compilation).graphs if g.stage != kind.stage]
+        before = STAGE_BEFORE_PASSES.get(event.name, "")
+        before = BACKWARD_GRAPH_KINDS[before].stage if kind.is_backward and before in BACKWARD_GRAPH_KINDS else before
+        if self._graph_digests.get((event.compilation, before), " ").partition(" ")[0] == event.digest != "":
+            graphs = [g for g in graphs if g.stage != before]
+        else:
+            inside = self.sources.add_lines_of_graph(event.text)
+            if kind.stage == "fx":
+                self._frames.record_inlined(event.frame, [(file, name) for file, _, name in inside])
+        self._graph_digests[event.compilation, kind.stage] = f"{event.digest} {event.attempt}"
+        graph = LazyGraph(
+            f"{kind.stage}:{event.compilation}",
+            kind.stage,
+            kind.title,
+            event.payload,
+            kind.id_prefix,
+            event.compilation,
+        )
+        self._update(event, graphs=tuple(sorted([*graphs, graph], key=_graph_order)))
+
+    def _graph_kind(self, event: TraceEvent) -> GraphKind:
+        """The kind of a graph; of one that training passes twice, the second time within one attempt is the backward's."""
+        kind = GRAPH_EVENTS[event.name]
+        if kind.stage not in BACKWARD_GRAPH_KINDS:
+            return kind
+        known = self._graph_digests.get((event.compilation, kind.stage))
+        is_second = known is not None and known.endswith(f" {event.attempt}")
+        head = event.text[:20_000].partition("):\n")[0]
+        return BACKWARD_GRAPH_KINDS[kind.stage] if is_second or "tangents_1" in head else kind
+
+    def _on_guards(self, event: TraceEvent) -> None:
+        if event.payload is None:
+            return
+        self._frames.record_self_type(event.frame, event.text)
+        self._update(event, guards=LazyGuards(event.payload, self.sources.resolve_suffix))
+
+    def _on_output_code(self, event: TraceEvent) -> None:
+        known = self._get(event.compilation)
+        prefix = "bpost" if known.kernels or known.lowering else "post"
+        text, payload = event.text, event.payload
+        kernels = parse_kernels(
+            text, first=len(known.kernels), payload=payload, prefix=f"{prefix}:{event.compilation}:"
+        )
+        lowering = parse_lowering(text, event.compilation, payload=payload, before=known.lowering)
+        self._update(event, kernels=(*known.kernels, *kernels), lowering=lowering)
+
+    def _on_provenance(self, event: TraceEvent) -> None:
+        """Inductor's own map from C++ kernels to graph nodes, where it was asked to make one."""
+        self._add_artifact(event)
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            told = json.loads(event.text).get("cppCodeToPost") or {}
+            known = self._get(event.compilation)
+            nodes = {
+                str(k).partition(":")[0]: tuple(f"post:{event.compilation}:{n}" for n in v) for k, v in told.items()
+            }
+            self._update(event, kernels=tuple(with_fused_nodes(k, nodes.get(k.name, ())) for k in known.kernels))
+
+    def _on_aot_metadata(self, event: TraceEvent) -> None:
+        self._add_artifact(event)
+        mode = "training" if "tangents" in event.text else "inference"
+        if (told := parse_aot_metadata(event.text, mode=mode)) is not None:
+            self._update(event, aot=told)
+
+    # Breaks, recompiles, symbols, failures.
+
+    def _on_break(self, event: TraceEvent) -> None:
+        text = event.text
+        told = parse_break(text)
+        told = replace(told, stack=strip_notebook_frames(told.stack))
+        for span in told.stack:
+            self.sources.add_line(span.file)
+        user, _, _ = text.partition("\nTraceback (most recent call last):")
+        places = [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)]
+        self._frames.record_inlined(event.frame, places)
+        self._frames.record_break(event.frame, places)
+        trace = self._get(event.compilation).trace or TraceRecord()
+        self._update(event, trace=replace(trace, breaks=_merge_break(trace.breaks, told)))
+
+    def _on_recompile(self, event: TraceEvent) -> None:
+        found = parse_recompile_reasons(event.text, self.sources.resolve_suffix)
+        found = tuple(replace(r, entry=self.prefix + r.entry) if r.entry else r for r in found)
+        walked = (
+            self._live_guard_failures(self.prefix, self.sources.resolve_suffix, self._guards_of)
+            if self._live_guard_failures is not None
+            else {}
+        )
+        found = tuple(
+            replace(r, guard=w.guard, results=w.results, fixes=w.fixes) if (w := walked.get(r.entry)) else r
+            for r in found
+        )
+        self._guard_failures[event.compilation] = found
+        self._set_cause(event, "; ".join(r.sentence for r in found))
+
+    def _guards_of(self, compilation: str) -> GuardsRecord | None:
+        return self.session.compilation(compilation).guards if self._has(compilation) else None
+
+    def _on_autograd_reasons(self, event: TraceEvent) -> None:
+        with contextlib.suppress(ValueError):
+            reasons = json.loads(event.text)
+            if isinstance(reasons, list) and reasons:
+                self._set_cause(event, "; ".join(map(str, reasons)))
+
+    def _set_cause(self, event: TraceEvent, cause: str) -> None:
+        """A reason that came after the compilation's first event."""
+        if cause and self._has(event.compilation):
+            self._update(event, cause=cause)
+
+    def _on_symbol(self, event: TraceEvent) -> None:
+        if isinstance(event.metadata, Mapping):
+            self._symbols.add(event.compilation, event.kind, event.metadata)
+            inside = self._stack_of(event.metadata.get("user_stack"))
+            self._frames.record_inlined(event.frame, [(span.file, name) for name, span in inside])
+
+    def _on_failure(self, event: TraceEvent) -> None:
+        text = event.text or json.dumps(event.metadata)
+        found = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
+        known = self._get(event.compilation)
+        told = StageFailure(
+            FAILURE_EVENTS[event.name], f"{event.name}: {found[-1].strip()[:500]}", "torch went on without it", text
+        )
+        if not any(f.sentence == told.sentence for f in known.failures):
+            self._update(event, failures=(*known.failures, told))
+
+    def _on_cache(self, event: TraceEvent) -> None:
+        match = CACHE_EVENT_PATTERN.match(event.name)
+        if match is None:
+            return
+        text = event.text
+        key, why = _KEY.search(text), _BYPASS.search(text)
+        told = DiskCacheRecord(
+            CACHE_EVENTS[match["cache"]], match["outcome"], key[1] if key else "", why[1] if why else ""
+        )
+        known = self._get(event.compilation)
+        if told not in known.disk_caches:
+            self._update(event, disk_caches=(*known.disk_caches, told))
+        self._add_artifact(event)
+
+    def _on_version(self, event: TraceEvent) -> None:
+        with contextlib.suppress(ValueError, AttributeError):
+            self.session.versions.setdefault("torch", str(json.loads(event.text)["pytorch_version"]))
+
+    def _add_artifact(self, event: TraceEvent) -> None:
+        """Keep a text under its name; facts without a text are texts too."""
+        facts = event.metadata
+        payload = event.payload or InMemoryPayload(json.dumps(facts, indent=1, default=str))
+        own = str(facts.get("name", "")) if event.kind != "artifact" and isinstance(facts, Mapping) else ""
+        told = LazyArtifact(f"{event.name} {own}".strip(), payload)
+        if not event.compilation:
+            self.session.add_artifact(told)
+        else:
+            known = self._get(event.compilation)
+            self._update(event, artifacts=(*known.artifacts, told))
+
+    # The end of a compilation.
+
+    def _on_metrics(self, event: TraceEvent) -> None:
+        facts = event.metadata
+        self.session.set_stage("")
+        if not isinstance(facts, Mapping):
+            return
+        self._flush_inputs(event.compilation)
+        self._add_frame_from_metrics(event, facts)
+        self._finish_tracing(event, facts)
+        is_forward = event.kind == "compilation_metrics" and facts.get("is_forward") is not False
+        start = facts.get("start_time")
+        if not self._epoch and isinstance(start, (int, float)):
+            self._epoch = float(start)
+        known = self._get(event.compilation)
+        told = parse_timings(facts, self._epoch, is_forward=is_forward)
+        symbols = self._symbols.records_of(event.compilation)
+        restarts = tuple(str(r) for r in facts.get("restart_reasons") or ()) or known.restart_reasons
+        self._update(
+            event,
+            timings=known.timings + told,
+            observed_symbols=symbols or known.observed_symbols,
+            restart_reasons=restarts,
+        )
+        for key in [k for k in self._tensors if k[0] == event.compilation]:
+            del self._tensors[key]
+
+    def _add_frame_from_metrics(self, event: TraceEvent, facts: Mapping[str, Any]) -> None:
+        """A frame whose start was lost is known by its metrics."""
+        name, file, line = (facts.get(k) for k in ("co_name", "co_filename", "co_firstlineno"))
+        if event.frame in self._frames or not isinstance(name, str):
+            return
+        span = Span(file if isinstance(file, str) else "?", line if isinstance(line, int) else 0)
+        self._frames.add(event.frame, [(name, span)])
+
+    def _finish_tracing(self, event: TraceEvent, facts: Mapping[str, Any]) -> None:
+        if facts.get("fail_type"):
+            self._record_skipped_frame(event, str(facts["fail_type"]), str(facts.get("fail_reason") or ""))
+        elif event.compilation in self._pending_callers:
+            self._add_call(event.compilation, "compiled" if facts.get("has_guarded_code", True) else "python")
+
+    def _record_skipped_frame(self, event: TraceEvent, kind: str, reason: str) -> None:
+        """The frame was left to Python: at a break that could not be resumed, at the recompile limit, or by a failure of torch's."""
+        first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
+        known = self._get(event.compilation)
+        if event.kind != "compilation_metrics" or not (known.trace is not None and known.trace.breaks):
+            stage = "trace" if event.kind == "compilation_metrics" else "aot"
+            failure = StageFailure(stage, f"{kind}: {first}", "the frame runs as Python", reason)
+            self._update(event, failures=(*known.failures, failure))
+        else:
+            *others, last = known.trace.breaks
+            self._update(event, trace=replace(known.trace, breaks=(*others, replace(last, skips_frame=True))))
+        self.session.add_skipped(SkippedRecord(self._frames.display_name(event.frame), first))
+        if event.kind == "compilation_metrics":
+            self._add_call(event.compilation, "python")
+
+
+def _merge_break(known: tuple[BreakRecord, ...], told: BreakRecord) -> tuple[BreakRecord, ...]:
+    """Each report once; the same one met again (a restart of tracing) is counted."""
+    same = [i for i, b in enumerate(known) if replace(b, count=1) == told]
+    if not same:
+        return (*known, told)
+    index = same[0]
+    return (*known[:index], replace(known[index], count=known[index].count + 1), *known[index + 1 :])
+
+
+def _graph_order(graph: GraphRecord) -> float:
+    return _GRAPH_ORDER[graph.stage]

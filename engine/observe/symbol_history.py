@@ -1,0 +1,60 @@
+"""The story of each symbol: where it came from, what was concluded about it, and which line of the user's asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine.observe.frame_registry import CallStack
+from engine.records.bytecode import Span
+from engine.records.guards import ObservedSymbolEvent, ObservedSymbolRecord
+
+_SYMBOL_NAME = re.compile(r"\b[su]\d+\b")
+MAX_EVENTS = 200
+"""Conclusions kept for one symbol."""
+
+
+class SymbolHistory:
+    """Symbols by compilation, from the events that tell of them. ``traceback_metadata`` reads a told stack."""
+
+    def __init__(self, stack_of: Callable[[Any], CallStack]) -> None:
+        self._stack_of = stack_of
+        self._known: dict[str, dict[str, ObservedSymbolRecord]] = {}
+
+    def records_of(self, compilation: str) -> tuple[ObservedSymbolRecord, ...]:
+        """The symbols of a compilation, in the order in which they were made."""
+        return tuple(self._known.get(compilation, {}).values())
+
+    def add(self, compilation: str, kind: str, facts: Mapping[str, Any]) -> None:
+        """Add one event; conclusions about a symbol whose making was not told make it known by name."""
+        symbols = self._known.setdefault(compilation, {})
+        span = self._span(facts)
+        if kind in ("create_symbol", "create_unbacked_symbol"):
+            name = str(facts.get("symbol"))
+            made = ObservedSymbolRecord(
+                name, str(facts.get("source", "")), str(facts.get("val", "")), str(facts.get("vr", "")), span
+            )
+            known = symbols.get(name)
+            symbols[name] = made if known is None else replace(made, events=known.events)
+        elif kind == "symbolic_shape_specialization":
+            told = f"= {facts.get('value')}: {facts.get('reason', '')}".rstrip(": ")
+            self._add_event(symbols, str(facts.get("symbol")), ObservedSymbolEvent("specialised", told, span), facts)
+        else:
+            text = str(facts.get("expr", ""))
+            for name in dict.fromkeys(_SYMBOL_NAME.findall(text)):
+                self._add_event(symbols, name, ObservedSymbolEvent("guard", text, span), facts)
+
+    def _add_event(
+        self, symbols: dict[str, ObservedSymbolRecord], name: str, event: ObservedSymbolEvent, facts: Mapping[str, Any]
+    ) -> None:
+        sources = facts.get("sources")
+        source = str(sources[0]) if isinstance(sources, list) and sources else ""
+        known = symbols.get(name) or ObservedSymbolRecord(name, source, "", "")
+        if event not in known.events and len(known.events) < MAX_EVENTS:
+            symbols[name] = replace(known, events=(*known.events, event))
+
+    def _span(self, facts: Mapping[str, Any]) -> Span | None:
+        stack = self._stack_of(facts.get("user_stack"))
+        return stack[-1][1] if stack else None

@@ -1,0 +1,164 @@
+"""What tensors hold in the layers around a graph, asked for afterwards: its call is made once more, through ATen and without the user's code."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.aot.wrappers.value_probe import PLAIN_TENSOR_TYPES, ValueProbe
+from engine.errors import BadArgument
+from engine.ir.current_session import set_current_session
+from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
+from engine.ir.traced_frame import GraphInput
+from engine.records.aot import AotRecord
+from engine.records.session import Session
+from engine.runtime.dispatch.recorded_arguments import ValueUnavailable, make_argument
+
+NUMBERS = (int, float, bool, complex)
+MAX_BYTES = 512_000_000
+"""What copies of a call's tensors may take."""
+ON_COPIES = "copies of what it was called with, as that is now"
+
+RunWithProbe = Callable[[ValueProbe], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class _WeakTensor:
+    """A tensor that a graph was compiled for, held weakly, and what it was like then."""
+
+    name: str
+    reference: weakref.ref[torch.Tensor]
+    spec: TensorSpec
+    is_leaf: bool
+
+    def current(self) -> torch.Tensor | None:
+        """The tensor, if it is still there and still like that."""
+        found = self.reference()
+        if found is None or found.shape != self.spec.shape or found.stride() != self.spec.strides:
+            return None
+        return found if found.dtype == self.spec.dtype and found.device == self.spec.device else None
+
+
+@dataclass(frozen=True)
+class _ReplayableCall:
+    run_with_probe: RunWithProbe
+    inputs: tuple[Any, ...]
+    """Tensors as ``_WeakTensor``, numbers as they are."""
+
+
+_replayable_calls: weakref.WeakKeyDictionary[Session, dict[str, _ReplayableCall | str]] = weakref.WeakKeyDictionary()
+
+
+def remember_call(session: Session, compilation: str, noted: RunWithProbe, inputs: Sequence[GraphInput]) -> None:
+    """Remember how a compilation's call is made again; no tensor is kept alive."""
+    try:
+        found: _ReplayableCall | str = _ReplayableCall(noted, tuple(map(_describe_input, inputs)))
+    except ValueUnavailable as error:
+        found = str(error)
+    _replayable_calls.setdefault(session, {})[compilation] = found
+
+
+def _describe_input(given: GraphInput) -> Any:
+    value = given.example_value
+    if type(value) in PLAIN_TENSOR_TYPES and value.layout is torch.strided and not value.is_nested:
+        return _WeakTensor(
+            given.name, weakref.ref(value), TensorSpec.from_tensor(value), is_leaf_without_regeneration(value)
+        )
+    if type(value) in NUMBERS:
+        return value
+    raise ValueUnavailable(f"{given.name} is {type(value).__name__}, and only plain tensors and numbers are made again")
+
+
+def replay_with_probes(session: Session, compilation: str) -> str:
+    """Make a compilation's call once more, with its backward where there is one, and note what small tensors hold on the way.
+
+    Nothing of the user's own code runs, and nothing that exists is written to: the tensors are copies. Returns a sentence on what the numbers are.
+
+    Raises:
+        BadArgument: it cannot be made again; the message says why.
+    """
+    known = _replayable_calls.get(session, {}).get(compilation)
+    if known is None:
+        raise BadArgument(_why_not_replayable(session, compilation))
+    if isinstance(known, str):
+        raise BadArgument(f"The call cannot be made again: {known}.")
+    aot = session.compilation(compilation).aot
+    try:
+        inputs, how = _copy_inputs(known)
+        _run(
+            known.run_with_probe(ValueProbe(compilation, session, how)),
+            inputs,
+            trains=aot is not None and aot.mode == "training",
+        )
+    except ValueUnavailable as error:
+        raise BadArgument(f"The call cannot be made again: {error}.") from error
+    except Exception as error:
+        text = (str(error).strip().splitlines() or [""])[0]
+        raise BadArgument(f"Made again, the call raised {type(error).__name__}: {text}") from error
+    return f"The call was made again on {how}."
+
+
+def _why_not_replayable(session: Session, compilation: str) -> str:
+    record = next((c for c in session.compilations if c.id == compilation), None)
+    aot: AotRecord | None = None if record is None else record.aot
+    if aot is not None and any(w.name == "effects in order" and w.actions for w in aot.wrappers):
+        return "The graph has effects beyond its results, which must not happen twice: its call is not made again."
+    if aot is not None and not aot.wrappers:
+        return "The graph runs as it was traced, without layers around it."
+    return "The session was loaded, or what it recorded is gone: the call cannot be made again."
+
+
+def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
+    """Copies of what the call was given, and what they are; fresh numbers stand for what is gone."""
+    tensors = [(t, t.current()) for t in known.inputs if isinstance(t, _WeakTensor)]
+    if sum(now.untyped_storage().nbytes() for _, now in tensors if now is not None) > MAX_BYTES:
+        raise ValueUnavailable(f"its tensors take more than {MAX_BYTES // 1_000_000} MB")
+    storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+    copies = iter(
+        [make_argument(t.spec) if now is None else _copy_sharing_storage(t, now, storages) for t, now in tensors]
+    )
+    gone = [t.name for t, now in tensors if now is None]
+    inputs = [next(copies) if isinstance(value, _WeakTensor) else value for value in known.inputs]
+    if not gone:
+        return inputs, ON_COPIES
+    if len(gone) == len(tensors):
+        return inputs, "fresh numbers: the tensors that it was called with are gone"
+    return (
+        inputs,
+        f"{ON_COPIES}, and fresh numbers for {', '.join(gone[:3])}{' and more' if len(gone) > 3 else ''}, gone since",
+    )
+
+
+def _copy_sharing_storage(
+    kept: _WeakTensor, now: torch.Tensor, storages: dict[tuple[int, torch.dtype], torch.Tensor]
+) -> torch.Tensor:
+    """A copy that shares its memory with those of tensors that share theirs."""
+    with torch.no_grad():
+        flat = now.detach()
+        key = flat.untyped_storage()._cdata, flat.dtype
+        if key not in storages:
+            whole = flat.new_empty(0).set_(flat.untyped_storage())
+            storages[key] = whole.clone()
+        copy = storages[key].as_strided(flat.shape, flat.stride(), flat.storage_offset())
+    if not kept.spec.requires_grad:
+        return copy
+    leaf = copy.detach().requires_grad_()
+    # What was computed may be written to; a copy of its own is the price.
+    return leaf if kept.is_leaf else leaf.clone()
+
+
+def _run(run: Callable[..., Any], inputs: Sequence[Any], *, trains: bool) -> None:
+    """The call, and its backward from tangents of ones; random numbers are drawn as if nothing had been."""
+    devices = {x.device for x in inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)), set_current_session(None), torch.set_grad_enabled(trains):
+        results = run(*inputs)
+        if not trains:
+            return
+        ends = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+        if ends:
+            torch.autograd.backward(ends, [torch.ones_like(r) for r in ends])

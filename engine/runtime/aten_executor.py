@@ -1,0 +1,98 @@
+"""The ATen executor: runs a functional graph operator by operator, as straight-line Python that lets go of values after their last use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.graph.codegen import generate_function
+from engine.graph.composite_ops import eager_implementation
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.node_metadata import PADDED_ROWS_KEY
+
+Run = Callable[..., Any]
+
+
+def aten_executor(graph: AotGraph) -> Run:
+    """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``): the graph's outputs, computed by torch's own kernels on the inputs' device.
+
+    Every operator runs the kernel that eager would run, so that results are eager's to the bit wherever the graph keeps eager's operators.
+    """
+    run = generate_function(graph.module, _node_callable, name="ATen executor", is_boxed=graph.is_boxed)
+    placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+    apart = [position for position, node in enumerate(placeholders) if PADDED_ROWS_KEY in node.meta]
+    if not apart or not graph.is_boxed:
+        return run
+
+    def together(values: list[Any]) -> tuple[Any, ...]:
+        for position in apart:  # ATen's views need what eager would have saved
+            values[position] = values[position].contiguous()
+        return run(values)  # type: ignore[no-any-return]
+
+    return together
+
+
+_BINDINGS_BY_NAME = (
+    "_softmax _log_softmax abs acos addcdiv addcmul addmm all any arange argmax argmin asin atan atan2 baddbmm bitwise_and bitwise_not "
+    "bitwise_or bitwise_xor bmm cat ceil clamp clamp_max clamp_min clone cos cosh cumprod cumsum div dot embedding empty_like eq erf "
+    "exp expm1 flip floor fmod full_like ge gt index_add index_select isinf isnan le lerp log log10 log1p log2 logical_and logical_not logical_or "
+    "logical_xor logsumexp lt masked_fill matmul maximum mean minimum mm mul native_layer_norm ne neg nonzero ones_like "
+    "permute prod reciprocal relu remainder roll round rsqrt rsub scatter scatter_add select sigmoid sign sin sinh sort sqrt squeeze "
+    "stack sub sum t tan tanh topk transpose tril triu unsqueeze var where zeros_like detach gather add pow"
+)
+_METHODS = ("expand", "repeat", "view")
+
+
+def _bindings() -> dict[str, Any]:
+    """torch's own Python bindings of operators, which cost half of what calling the operator object does.
+
+    Only those whose parameters are the schema's, in the schema's order.
+    """
+    found = {name: getattr(torch, name) for name in _BINDINGS_BY_NAME.split()}
+    found.update({name: getattr(torch.Tensor, name) for name in _METHODS})
+    found["split"] = torch._VF.split  # type: ignore[attr-defined]
+    found["gelu"] = torch._C._nn.gelu
+    found["silu"] = torch._C._nn.silu
+    return found
+
+
+_BINDINGS = _bindings()
+_OVERLOADS_WITH_BINDING = (
+    "default",
+    "Tensor",
+    "Scalar",
+    "int",
+    "dim",
+    "dim_IntList",
+    "self",
+    "correction",
+    "Tensor_Scalar",
+    "Tensor_Tensor",
+    "ScalarSelf",
+)
+
+
+def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """``tensor.bernoulli_(p)`` of memory without contents: numbers are drawn in its order, which ATen's functional form does not keep."""
+    return torch.empty_like(tensor).bernoulli_(p, generator=generator)
+
+
+def aten_callable(target: Any) -> Any:
+    """The cheapest callable that does what an operator does, with the same arguments."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return eager_implementation(target) or target
+    name = target._schema.name.removeprefix("aten::")
+    if target._overloadname in _OVERLOADS_WITH_BINDING and name in _BINDINGS:
+        return _BINDINGS[name]
+    return target
+
+
+def _node_callable(node: torch.fx.Node) -> Any:
+    """What computes a node."""
+    filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
+    if isinstance(filled, torch.fx.Node) and filled.target is torch.ops.aten.empty_like.default:
+        return _bernoulli_into_new
+    return aten_callable(node.target)

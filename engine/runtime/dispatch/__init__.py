@@ -1,0 +1,1 @@
+"""Dispatch a call to the cache entry whose guards pass."""

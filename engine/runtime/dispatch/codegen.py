@@ -1,0 +1,194 @@
+"""Functions generated for a signature: the dispatcher's fast path, and the way a call's arguments are taken apart and put together."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from engine.bytecode.weak_code_memo import WeakCodeMemo
+from engine.ir.current_session import slow_dispatch_tokens
+
+DISPATCH_FILE = "<engine dispatch>"
+"""File name of generated dispatching functions."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A code object's parameters, by kind."""
+
+    positional_only: tuple[str, ...]
+    positional: tuple[str, ...]
+    keyword_only: tuple[str, ...]
+    varargs: str | None
+    varkw: str | None
+
+    @classmethod
+    def of(cls, code: CodeType) -> Parameters:
+        """The parameters of a code object."""
+        names = code.co_varnames
+        count, only = code.co_argcount, code.co_posonlyargcount
+        after = count + code.co_kwonlyargcount
+        has_rest = bool(code.co_flags & inspect.CO_VARARGS)
+        rest = names[after] if has_rest else None
+        keywords = names[after + has_rest] if code.co_flags & inspect.CO_VARKEYWORDS else None
+        return cls(names[:only], names[only:count], names[count:after], rest, keywords)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them in ``co_varnames`` order."""
+        ends = tuple(n for n in (self.varargs, self.varkw) if n is not None)
+        return (*self.positional_only, *self.positional, *self.keyword_only, *ends)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What is generated once per code object."""
+
+    parameters: Parameters
+    dispatch_code: CodeType
+    """Code with free variables ``attention``, ``bound`` (the (check, run) pairs), ``cells``, ``leave_out`` and ``miss``; touches no globals."""
+    call_positional: Callable[..., Any]
+    """``spread(run, *values)``: call ``run`` with values given in ``co_varnames`` order."""
+
+
+def signature_of(code: CodeType) -> Signature:
+    """The generated functions for a code object's signature."""
+    return _signatures(code)
+
+
+def _generate(code: CodeType) -> Signature:
+    parameters = Parameters.of(code)
+    # Parameters get plain names here and their own ones afterwards, so that none can clash with what the text uses.
+    plain = [f"p{i}" for i in range(len(parameters.names))]
+    heading, call = _header_and_call(parameters, plain)
+    values = "".join(f"{p}, " for p in plain)
+    define, result = _definition_and_return(code)
+    text = (
+        f"def make(attention, bound, cells, leave_out, miss):\n"
+        f"    {define} dispatch({heading}):\n"
+        f"        try:\n"
+        f"            if not attention:\n"
+        f"                for check, run in bound:\n"
+        f"                    if check(cells, {values}):\n"
+        f"                        {result.format(f'run({call})')}\n"
+        f"            {result.format(f'miss(({values}))')}\n"
+        f"        except BaseException as error:\n"
+        f"            leave_out(error)\n"
+        f"            raise\n"
+        f"    return dispatch\n"
+        f"def spread(run, {values}):\n"
+        f"    return run({call})\n"
+    )
+    space: dict[str, Any] = {}
+    exec(compile(text, DISPATCH_FILE, "exec"), space)
+    inner = next(c for c in space["make"].__code__.co_consts if isinstance(c, CodeType))
+    names = parameters.names
+    dispatch = inner.replace(
+        co_varnames=(*names, *inner.co_varnames[len(names) :]), co_name=code.co_name, co_qualname=code.co_qualname
+    )
+    return Signature(parameters, dispatch, space["spread"])
+
+
+_signatures = WeakCodeMemo(_generate)
+_DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatch.py"))))
+
+
+def strip_dispatch_frames(error: BaseException) -> None:
+    """Let a traceback go on from the caller's frame to the function's own: code that reads it sees the frames of a plain call."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in _DISPATCH_FILES:
+        traceback = traceback.tb_next
+    if traceback is not None:
+        error.__traceback__ = traceback
+
+
+def _definition_and_return(code: CodeType) -> tuple[str, str]:
+    """How a function of this kind is defined, and how it returns what another call gives."""
+    if code.co_flags & inspect.CO_COROUTINE:
+        return "async def", "return await {}"
+    if code.co_flags & inspect.CO_GENERATOR:
+        return "def", "return (yield from {})"
+    return "def", "return {}"
+
+
+def _header_and_call(parameters: Parameters, plain: list[str]) -> tuple[str, str]:
+    """The heading that takes the arguments, and the call that passes them on."""
+    names = iter(plain)
+    only = [next(names) for _ in parameters.positional_only]
+    positional = [next(names) for _ in parameters.positional]
+    keyword = [(real, next(names)) for real in parameters.keyword_only]
+    rest = next(names) if parameters.varargs is not None else None
+    keywords = next(names) if parameters.varkw is not None else None
+    star = [f"*{rest}"] if rest else (["*"] if keyword else [])
+    heading = [
+        *only,
+        *(["/"] if only else []),
+        *positional,
+        *star,
+        *(p for _, p in keyword),
+        *([f"**{keywords}"] if keywords else []),
+    ]
+    call = [
+        *only,
+        *positional,
+        *([f"*{rest}"] if rest else []),
+        *(f"{r}={p}" for r, p in keyword),
+        *([f"**{keywords}"] if keywords else []),
+    ]
+    return ", ".join(heading), ", ".join(call)
+
+
+def make_dispatch_function(
+    function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]
+) -> tuple[FunctionType, CellType]:
+    """The dispatching function for ``function``, which calls ``miss(values)`` when no entry admits a call, and the cell of its (check, run) pairs."""
+    code = signature_of(function.__code__).dispatch_code
+    bound = CellType(())
+    cells = {
+        "attention": _SLOW_DISPATCH_CELL,
+        "bound": bound,
+        "cells": CellType(function.__closure__ or ()),
+        "leave_out": _STRIP_FRAMES_CELL,
+        "miss": CellType(miss),
+    }
+    closure = tuple(cells[name] for name in code.co_freevars)
+    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure), bound
+
+
+_SLOW_DISPATCH_CELL = CellType(slow_dispatch_tokens)
+_STRIP_FRAMES_CELL = CellType(strip_dispatch_frames)
+
+
+def copy_metadata(dispatch: FunctionType, function: FunctionType) -> None:
+    """Give a dispatching function everything that a person can ask of the function it stands for."""
+    dispatch.__name__ = function.__name__
+    dispatch.__qualname__ = function.__qualname__
+    dispatch.__doc__ = function.__doc__
+    dispatch.__module__ = function.__module__
+    dispatch.__defaults__ = function.__defaults__
+    dispatch.__kwdefaults__ = function.__kwdefaults__
+    dispatch.__annotations__ = function.__annotations__
+    if sys.version_info >= (3, 12):
+        dispatch.__type_params__ = function.__type_params__
+    dispatch.__dict__.update(function.__dict__)
+    dispatch.__dict__["__wrapped__"] = function
+
+
+def bind_call_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values a call would give the parameters, in ``co_varnames`` order, defaults filled in. Runs none of the function.
+
+    Raises:
+        TypeError: the arguments do not fit, with Python's own message.
+    """
+    taken: list[tuple[Any, ...]] = []
+    taker, _ = make_dispatch_function(function, taken.append)
+    copy_metadata(taker, function)
+    found = taker(*args, **kwargs)
+    if inspect.iscoroutine(found):
+        found.close()
+    return taken[0]

@@ -1,0 +1,206 @@
+"""Modules compiled: as a twin that shares the original's state, or in place through torch's own hook."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import weakref
+from collections.abc import MutableMapping
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from engine.errors import BadArgument
+from engine.ir.compiler_protocol import Compiler
+from engine.ir.introspection.python_objects import instance_dict
+from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_compiled
+from engine.runtime.dispatch.dispatch_callees import CalleeDispatcher, make_callee
+from engine.runtime.dispatch.dispatcher import make_dispatcher
+
+Module = torch.nn.Module
+_RECONSTRUCTOR: Any = copyreg._reconstructor  # type: ignore[attr-defined]
+
+
+_SLOTS = (ORIGINAL_MODULE_ATTR, "_engine_compiler", "_engine_forward")
+
+
+class _SkipInitSubclass:
+    """First base of a twin's class: keeps the user's ``__init_subclass__`` from running, for the twin is no class of the user's."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        return None
+
+
+class _CompiledModuleBase(_SkipInitSubclass):
+    """Holds what a twin has beside the original's ``__dict__``: one layout for all, so that a twin can become another class's, as lazy modules do."""
+
+    __slots__ = _SLOTS
+
+
+_CLASS: Any = object.__dict__["__class__"]
+_compiled_classes: MutableMapping[type, type] = weakref.WeakKeyDictionary()
+
+
+def compiled_module(module: Module, compiler: Compiler) -> Any:
+    """A module of the same class (a nameless subclass) that shares the original's ``__dict__``, with its forward compiled.
+
+    Parameters, ``state_dict`` keys, hooks, ``train``/``eval``/``to`` and attribute writes are the original's own. Deep copies are compiled too; a pickle
+    is the original's.
+
+    Raises:
+        BadArgument: the module has no Python forward (a ``ScriptModule``).
+    """
+    module = unwrap_compiled(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise BadArgument(
+            f"{type(module).__name__} is a TorchScript module, already compiled: pass the nn.Module it was made from."
+        )
+    cls: Any = _compiled_class(type(module))
+    twin = cls.__new__(cls)
+    object.__setattr__(twin, "__dict__", instance_dict(module))
+    for slot, value in ((ORIGINAL_MODULE_ATTR, module), ("_engine_compiler", compiler), ("_engine_forward", None)):
+        object.__setattr__(twin, slot, value)
+    return twin
+
+
+def _compiled_class(cls: type) -> type:
+    found = _compiled_classes.get(cls)
+    if found is not None:
+        return found
+    has_slots = cls.__basicsize__ > Module.__basicsize__
+    space = {
+        "__slots__": _SLOTS if has_slots else (),
+        **({} if has_slots else {ORIGINAL_MODULE_ATTR: vars(_CompiledModuleBase)[ORIGINAL_MODULE_ATTR]}),
+        "__class__": property(_get_class, _set_class),
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__new__": lambda kind, *args, **kwargs: object.__new__(kind),
+        "forward": property(_get_forward, _set_forward, _delete_forward),
+        "__deepcopy__": _deepcopy,
+        "__copy__": _copy,
+        "__reduce_ex__": _reduce,
+    }
+    made = type(cls)(cls.__name__, (_SkipInitSubclass if has_slots else _CompiledModuleBase, cls), space)
+    _compiled_classes[cls] = made
+    return made
+
+
+def _get_class(twin: Any) -> type:
+    # The user's class: what a method makes by ``self.__class__(...)`` is no twin.
+    return type(getattr(twin, ORIGINAL_MODULE_ATTR))
+
+
+def _set_class(twin: Any, cls: type) -> None:
+    """``twin.__class__ = cls``: the original changes its class, and the twin is that class's."""
+    getattr(twin, ORIGINAL_MODULE_ATTR).__class__ = cls
+    _CLASS.__set__(twin, _compiled_class(cls))
+
+
+def _get_forward(twin: Any) -> Any:
+    """The compiled forward, bound to the original, so that inside it ``type(self)`` is the user's class."""
+    module = getattr(twin, ORIGINAL_MODULE_ATTR)
+    plain = module.forward
+    function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
+    kept = twin._engine_forward
+    if kept is not None and kept[0] is function:
+        return kept[1]
+    made = _dispatched_forward(plain, twin._engine_compiler)
+    object.__setattr__(twin, "_engine_forward", (function, made))
+    return made
+
+
+def _dispatched_forward(forward: Any, compiler: Compiler) -> Any:
+    """A forward (bound method, or a function put on the instance) dispatched."""
+    if type(forward) is MethodType and type(forward.__func__) is FunctionType:
+        return MethodType(make_dispatcher(forward.__func__, compiler), forward.__self__)
+    if type(forward) is FunctionType:
+        return make_dispatcher(forward, compiler)
+    return make_callee(compiler)(forward)
+
+
+def _set_forward(twin: Any, value: Any) -> None:
+    twin.__dict__["forward"] = value
+
+
+def _delete_forward(twin: Any) -> None:
+    if "forward" not in twin.__dict__:
+        raise AttributeError("forward")
+    del twin.__dict__["forward"]
+
+
+def _deepcopy(twin: Any, memo: dict[int, Any]) -> Any:
+    made = compiled_module(copy.deepcopy(getattr(twin, ORIGINAL_MODULE_ATTR), memo), twin._engine_compiler)
+    memo[id(twin)] = made
+    return made
+
+
+def _copy(twin: Any) -> Any:
+    return compiled_module(copy.copy(getattr(twin, ORIGINAL_MODULE_ATTR)), twin._engine_compiler)
+
+
+def _reduce(twin: Any, protocol: Any) -> Any:
+    """The original's pickle. Picklers want ``__newobj__`` to make the class of the very object at hand, so another maker stands in for it."""
+    made, args, *rest = getattr(twin, ORIGINAL_MODULE_ATTR).__reduce_ex__(protocol)
+    if getattr(made, "__name__", "") == "__newobj__" and len(args) == 1:
+        return _RECONSTRUCTOR, (args[0], object, None), *rest
+    return made, args, *rest
+
+
+class _CompiledCall:
+    """What an attached module's ``_compiled_call_impl`` holds: its call, dispatched, hooks included."""
+
+    def __init__(self, module: Module, compiler: Compiler) -> None:
+        # Weak: the module owns this object.
+        self._module = weakref.ref(module)
+        self.compiler = compiler
+        self._callee = CalleeDispatcher(compiler)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        module = self._module()
+        assert module is not None
+        return self._callee.module_call(module)(*args, **kwargs)
+
+    def forward(self) -> Any:
+        """The dispatched forward."""
+        module = self._module()
+        assert module is not None
+        return self._callee.forward(module)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        # A copy of the module is plain, as a copy of a module under torch's own compile() is.
+        return None
+
+
+def attach(module: Module, compiler: Compiler) -> None:
+    """Compile a module in place, through the hook that torch's own ``Module.compile`` uses: class, identity, ``state_dict`` and pickle stay as they are.
+
+    Raises:
+        BadArgument: another compiler holds the hook.
+    """
+    module = unwrap_compiled(module)
+    held = module._compiled_call_impl
+    if held is not None and not isinstance(held, _CompiledCall):
+        raise BadArgument(
+            f"{type(module).__name__} is compiled already by torch's Module.compile(): make a new module, or compile that one only once."
+        )
+    module._compiled_call_impl = _CompiledCall(module, compiler)
+
+
+def detach(module: Module) -> None:
+    """Undo ``attach``; a module that is not attached stays as it is."""
+    module = unwrap_compiled(module)
+    if isinstance(module.__dict__.get("_compiled_call_impl"), _CompiledCall):
+        del module.__dict__["_compiled_call_impl"]
+
+
+def compiled_forward(module: Module) -> Any:
+    """The dispatched forward of a compiled or attached module; None for any other."""
+    if ORIGINAL_MODULE_ATTR in type(module).__dict__:
+        return module.forward
+    held = module._compiled_call_impl
+    return held.forward() if isinstance(held, _CompiledCall) else None

@@ -1,0 +1,327 @@
+"""Calls made from frames left to Python: each callable is exchanged for its dispatcher, so that what lies below is compiled all the same."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import os
+import sys
+import sysconfig
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.nn.modules.module as module_hooks
+
+from engine.bytecode.intercept_calls import intercept_calls
+from engine.ir.annotations import is_disabled
+from engine.ir.compiler_protocol import Compiler
+from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
+from engine.ir.user_code_files import is_traceable_torch_module
+from engine.runtime.dispatch.codegen import DISPATCH_FILE
+from engine.runtime.dispatch.dispatcher import make_dispatcher
+
+Callee = Callable[[Any], Any]
+
+LIBRARIES = frozenset(
+    (
+        "torch", "functorch", "torchgen", "numpy", "scipy", "sympy", "mpmath", "triton", "networkx", "pandas", "matplotlib", "PIL", "tqdm", "bytecode",
+        "engine", "notebook_ext", "IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets", "jupyter_client", "jupyter_core", "zmq", "tornado",
+        "pytest", "_pytest", "pluggy", "hypothesis", "pip", "setuptools",
+    )
+)  # fmt: skip
+"""Packages whose functions are called as they are. All other installed packages (transformers, timm, ...) are the user's program."""
+
+MAX_CACHED_DISPATCHERS = 512
+"""Dispatchers of functions without a closure that are kept ready."""
+
+_STDLIB = tuple(os.path.normpath(p) + os.sep for p in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_SITE_PACKAGES = ("site-packages", "dist-packages")
+
+
+def is_library_function(function: FunctionType) -> bool:
+    """Whether a function belongs to torch, the standard library or another package that is never compiled as a frame."""
+    module = str(function.__globals__.get("__name__", ""))
+    root = module.partition(".")[0]
+    if root in LIBRARIES:
+        return not is_traceable_torch_module(module)
+    file = function.__code__.co_filename
+    if file.startswith("<frozen"):
+        return True
+    return root in sys.stdlib_module_names and file.startswith(_STDLIB) and not any(s in file for s in _SITE_PACKAGES)
+
+
+def is_user_callable(value: Any) -> bool:
+    """Whether calling the value runs a frame of the user's program directly."""
+    if type(value) is FunctionType:
+        return not is_library_function(value) or is_user_callable(value.__dict__.get("__wrapped__"))
+    if type(value) is MethodType:
+        return is_user_callable(value.__func__) or isinstance(value.__self__, torch.nn.Module)
+    if type(value) is functools.partial:
+        return is_user_callable(value.func)
+    return isinstance(value, torch.nn.Module)
+
+
+class CalleeDispatcher:
+    """Exchanges callables for one compiler."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        # The compiler owns this object: a strong reference would keep both alive for ever.
+        self._compiler = weakref.ref(compiler)
+        self._dispatchers: dict[int, tuple[FunctionType, FunctionType]] = {}
+        self._intercepted_codes: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
+
+    def __call__(self, obj: Any) -> Any:
+        """What to call instead of ``obj``: same arguments, same result."""
+        kind = type(obj)
+        if kind is FunctionType:
+            return self._function(obj)
+        if kind is MethodType:
+            return self._method(obj)
+        if isinstance(obj, type) or kind in _BUILTIN_TYPES:
+            return self._builtin(obj, kind)
+        if kind in CALLING_ITERATORS:
+            return self._iterator(obj)
+        if kind is functools.partial:
+            func = self(obj.func)
+            return obj if func is obj.func else functools.partial(func, *obj.args, **obj.keywords)
+        if issubclass(kind, torch.nn.Module):
+            return self._module(obj)
+        return self._instance(obj)
+
+    def _builtin(self, obj: Any, kind: type) -> Any:
+        """What is written in C, which may call a function that it is given."""
+        given: _BuiltinCallSpec | None = None
+        if kind is types.BuiltinFunctionType and type(obj.__self__) is list:
+            given = _KEY_KEYWORD if obj.__name__ == "sort" else None
+        elif kind is type or kind is types.BuiltinFunctionType:
+            given = _CALLING_BUILTINS.get(obj)
+        return obj if given is None else functools.partial(self._call_builtin_with_dispatched, obj, given)
+
+    def _call_builtin_with_dispatched(self, obj: Any, given: _BuiltinCallSpec, /, *args: Any, **kwargs: Any) -> Any:
+        given_args = list(args)
+        if given.calls_first and args:
+            given_args[0] = self(args[0])
+        place = given.consumed_position
+        if place < len(args) and type(args[place]) in CALLING_ITERATORS and not (given.only_if_alone and len(args) > 1):
+            given_args[place] = self(args[place])
+        if given.keyword in kwargs:
+            kwargs[given.keyword] = self(kwargs[given.keyword])
+        return obj(*given_args, **kwargs)
+
+    def _iterator(self, iterator: Any) -> Any:
+        """One to consume in its place: it draws from the same iterators, and calls the function's dispatcher."""
+        made = iterator.__reduce__()
+        if len(made) != 2:
+            return iterator
+        function, *drawn = made[1]
+        # A class may do anything in its own __iter__, which would be called once more.
+        if not all(type(getattr(type(i), "__iter__", None)) is types.WrapperDescriptorType for i in drawn):
+            return iterator
+        exchanged = self(function)
+        return iterator if exchanged is function else type(iterator)(exchanged, *drawn)
+
+    def _function(self, function: FunctionType) -> Any:
+        kept = self._dispatchers.get(id(function))
+        if kept is not None and kept[0] is function:
+            return kept[1]
+        if function.__code__.co_filename == DISPATCH_FILE or is_disabled(function):
+            return function
+        behind = unwrap_torch_compile(function)
+        if behind is not None:
+            return self(behind)
+        if is_library_function(function):
+            return self._library(function)
+        compiler = self._compiler()
+        if compiler is None:
+            return function
+        if function.__closure__ is not None:
+            return make_dispatcher(function, compiler, "callee")
+        return self._cached_dispatcher(function, compiler)
+
+    def _cached_dispatcher(self, function: FunctionType, compiler: Compiler) -> FunctionType:
+        if len(self._dispatchers) >= MAX_CACHED_DISPATCHERS:
+            self._dispatchers.clear()
+        made = make_dispatcher(function, compiler, "callee")
+        self._dispatchers[id(function)] = (function, made)
+        return made
+
+    def _library(self, function: FunctionType) -> Any:
+        """A library's wrapper around something of the user's runs as Python with its calls exchanged; all else of a library as it is."""
+        if function.__closure__ is None or not any(is_user_callable(v) for v in _closure_contents(function)):
+            return function
+        code = self.intercepted_code(function.__code__)
+        if code is None:
+            return function
+        made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+        made.__kwdefaults__ = function.__kwdefaults__
+        return made
+
+    def intercepted_code(self, code: CodeType) -> CodeType | None:
+        """``code`` with its calls exchanged; None when it cannot be rewritten."""
+        key = id(code)
+        found = self._intercepted_codes.get(key)
+        if found is not None and found[0]() is code:
+            return found[1]
+        try:
+            made = intercept_calls(code, self)
+        except Exception:
+            # Code that cannot be rewritten is called as it is.
+            return None
+        self._intercepted_codes[key] = (weakref.ref(code, lambda _: self._intercepted_codes.pop(key, None)), made)
+        return made
+
+    def _method(self, method: MethodType) -> Any:
+        func: Any = method.__func__
+        if func is _APPLY:
+            return self._autograd_function_apply(method)
+        exchanged = self(func) if type(func) is FunctionType else func
+        return method if exchanged is func else MethodType(exchanged, method.__self__)
+
+    def _autograd_function_apply(self, apply: MethodType) -> Any:
+        """``apply`` of an ``autograd.Function`` with its forward dispatched; its context and its backward are the function's own."""
+        cls: Any = apply.__self__
+        forward = next((c.__dict__["forward"] for c in cls.__mro__ if "forward" in c.__dict__), None)
+        if not isinstance(forward, staticmethod):
+            return apply
+        exchanged = self(forward.__func__)
+        if exchanged is forward.__func__:
+            return apply
+        parts = {"forward": staticmethod(exchanged), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        made: Any = type(cls)(cls.__name__, (cls,), parts)
+        made._backward_cls = cls._backward_cls
+        return MethodType(_APPLY, made)
+
+    def _module(self, module: torch.nn.Module) -> Any:
+        """``module(...)`` with its forward and its hooks dispatched."""
+        behind = unwrap_torch_compile(module)
+        if behind is not None:
+            return self._module(behind)
+        call = type(module).__call__
+        if call is not torch.nn.Module.__call__:
+            return MethodType(self(call), module) if type(call) is FunctionType else module
+        if (
+            ORIGINAL_MODULE_ATTR in type(module).__dict__
+            or module._compiled_call_impl is not None
+            or isinstance(module, torch.jit.ScriptModule)
+        ):
+            return module
+        return self.module_call(module)
+
+    def module_call(self, module: torch.nn.Module) -> Any:
+        """What ``Module.__call__`` does, dispatched: the forward alone where no hook is registered."""
+        if torch._C._get_tracing_state() is not None:
+            return module._call_impl
+        if not has_hooks(module):
+            return self.forward(module)
+        code = self.intercepted_code(_CALL_IMPL.__code__)
+        if code is None:
+            return module._call_impl
+        return MethodType(
+            FunctionType(code, _CALL_IMPL.__globals__, _CALL_IMPL.__name__, None, _CALL_IMPL.__closure__), module
+        )
+
+    def forward(self, module: torch.nn.Module) -> Any:
+        """The module's forward, dispatched; torch's own modules count as the user's program here."""
+        forward: Any = module.forward
+        if type(forward) is not MethodType or type(forward.__func__) is not FunctionType:
+            return self(forward)
+        function: FunctionType = forward.__func__
+        kept = self._dispatchers.get(id(function))
+        if kept is not None and kept[0] is function:
+            return MethodType(kept[1], forward.__self__)
+        compiler = self._compiler()
+        if compiler is None or not str(function.__globals__.get("__name__", "")).startswith("torch.nn.modules."):
+            return self(forward)
+        return MethodType(self._cached_dispatcher(function, compiler), forward.__self__)
+
+    def _instance(self, obj: Any) -> Any:
+        """An object whose class defines ``__call__`` in Python."""
+        call = next((c.__dict__["__call__"] for c in type(obj).__mro__ if "__call__" in c.__dict__), None)
+        if type(call) is not FunctionType:
+            return obj
+        exchanged = self(call)
+        return obj if exchanged is call else MethodType(exchanged, obj)
+
+
+CALLING_ITERATORS = frozenset((map, filter))
+"""Iterators that call a function and have no state beside those they draw from. What escapes holds the function that it was given: whoever
+asks for it (``__reduce__``, pickle, copy) must find that; only where one is consumed, another with the function's dispatcher takes its place."""
+
+
+@dataclass(frozen=True)
+class _BuiltinCallSpec:
+    """What a builtin does with its arguments: whether it calls the first, which place it consumes (``alone``: only without others), and the
+    keyword of what it calls.
+    """
+
+    calls_first: bool = False
+    consumed_position: int = sys.maxsize
+    only_if_alone: bool = False
+    keyword: str = ""
+
+
+_KEY_KEYWORD = _BuiltinCallSpec(keyword="key")
+_CALLING_BUILTINS: dict[Any, _BuiltinCallSpec] = {
+    **dict.fromkeys(
+        (list, tuple, set, frozenset, dict, sum, any, all, next, collections.deque),
+        _BuiltinCallSpec(consumed_position=0),
+    ),
+    operator.call: _BuiltinCallSpec(calls_first=True),
+    functools.reduce: _BuiltinCallSpec(calls_first=True, consumed_position=1),
+    sorted: _BuiltinCallSpec(consumed_position=0, keyword="key"),
+    **dict.fromkeys((min, max), _BuiltinCallSpec(consumed_position=0, only_if_alone=True, keyword="key")),
+}
+"""Builtins that call a function they are given, or consume an iterator, and do nothing else with it."""
+
+_APPLY: Any = vars(torch.autograd.Function)["apply"].__func__
+_CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
+_BUILTIN_TYPES = frozenset(
+    (
+        types.BuiltinFunctionType,
+        types.MethodWrapperType,
+        types.WrapperDescriptorType,
+        types.MethodDescriptorType,
+        types.ClassMethodDescriptorType,
+    )
+)
+
+
+def _closure_contents(function: FunctionType) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return found
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether calling the module runs any hook."""
+    return bool(
+        module._backward_hooks
+        or module._backward_pre_hooks
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module_hooks._global_backward_pre_hooks
+        or module_hooks._global_backward_hooks
+        or module_hooks._global_forward_hooks
+        or module_hooks._global_forward_pre_hooks
+    )
+
+
+def make_callee(compiler: Compiler) -> Callee:
+    """``callee(obj)``: what to call instead of ``obj`` so that Python frames of the user's below are dispatched by ``compiler``.
+
+    Python functions, bound methods, ``functools.partial``, modules and objects with a Python ``__call__`` become dispatchers; builtins that call a function (``sorted``,
+    ``functools.reduce``, ...) are called with its dispatcher, and those that consume ``map`` and ``filter`` with one that calls it; other classes and builtins,
+    what ``engine.disable`` marked, dispatchers, and functions of torch, the standard library and the like are returned as they are (a library's
+    wrapper around a user's function, such as ``torch.no_grad()`` makes, runs as Python with its own calls exchanged).
+    """
+    return CalleeDispatcher(compiler)

@@ -1,0 +1,452 @@
+"""The dispatcher: a function with the user's signature that runs the cache entry whose check admits the call, and compiles one when none does."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, MutableMapping
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+
+from engine.bytecode.intercept_calls import intercept_calls
+from engine.errors import EngineError, RecompileLimit
+from engine.ir.annotations import is_disabled
+from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
+from engine.ir.current_session import force_slow_dispatch
+from engine.ir.guards.base import STACK_VALUE_TEXT
+from engine.ir.sources.base import FrameScope
+from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
+from engine.options import config
+from engine.records.bytecode import Span
+from engine.records.guards import Fix, GuardFailure
+from engine.records.runtime import SkippedRecord, StageFailure
+from engine.records.session import Session
+from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of
+from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of
+from engine.runtime.dispatch.record_calls import active_frames, record_call, record_frame
+from engine.runtime.dispatch.recorded_arguments import record_arguments
+
+__all__ = ["DispatcherState", "dispatcher_state_of", "make_dispatcher", "unwrap_compiled"]
+
+FIRST_CALL_CAUSE = "first call"
+MAX_FAILURES = 2
+"""Failures of ours on one frame before it is left to Python for good."""
+
+Run = Callable[..., Any]
+
+
+class _Compiling(threading.local):
+    """Whether this thread is compiling: compiled code called from there runs as plain Python."""
+
+    def __init__(self) -> None:
+        self.is_compiling = False
+
+
+_compiling = _Compiling()
+_order_lock = threading.Lock()
+"""Held for the few instructions that replace a dispatcher's pairs; a call that finds it taken goes on without reordering."""
+
+
+class _BoundEntry:
+    """One entry as a function of one dispatcher."""
+
+    __slots__ = ("_run_and_promote", "entry", "run")
+
+    def __init__(self, entry: CacheEntry, run: Run) -> None:
+        self.entry = entry
+        self.run = run
+        self._run_and_promote: Run | None = None
+
+    def run_and_promote(self, owner: DispatcherState) -> Run:
+        """``run``, which first moves its entry to the front."""
+        if self._run_and_promote is None:
+            # Weak: a cycle would keep the cells of a resumed frame, and the tensors in them, until the next collection.
+            self._run_and_promote = _make_run_and_promote(weakref.ref(owner), self.entry, self.run)
+        return self._run_and_promote
+
+
+def _make_run_and_promote(owner: weakref.ref[DispatcherState], entry: CacheEntry, run: Run) -> Run:
+    def promoting(*args: Any, **kwargs: Any) -> Any:
+        state = owner()
+        if state is not None:
+            state.promote(entry)
+        return run(*args, **kwargs)
+
+    return promoting
+
+
+class DispatcherState:
+    """The state behind one dispatching function: one user function (its cells) and the cache of its code."""
+
+    __slots__ = (
+        "__weakref__",
+        "_bound_entries",
+        "_entries_cell",
+        "_lookup_order",
+        "_version",
+        "cache",
+        "compiler",
+        "function",
+    )
+
+    def __init__(self, function: FunctionType, compiler: Compiler, cache: CodeCache) -> None:
+        self.function = function
+        self.compiler = compiler
+        self.cache = cache
+        self._lookup_order: tuple[CacheEntry, ...] = ()
+        self._bound_entries: dict[int, _BoundEntry] = {}
+        self._version = -1
+        self._entries_cell: Any = None
+
+    def make_dispatcher_function(self) -> FunctionType:
+        """The dispatching function, with the entries that the cache has already."""
+        dispatch, self._entries_cell = make_dispatch_function(self.function, self._miss_handler())
+        if self.cache.version:
+            self._sync()
+        return dispatch
+
+    def _miss_handler(self) -> Callable[[tuple[Any, ...]], Any]:
+        return self.run_uncompiled if self.function.__code__.co_flags & _GENERATOR_FLAGS else self.on_miss
+
+    @property
+    def entries(self) -> tuple[CacheEntry, ...]:
+        """Entries in look-up order, most recently hit first."""
+        if self._version != self.cache.version:
+            self._sync()
+        return self._lookup_order
+
+    # Order. ``bound`` holds pairs (check, run); the run of all but the first also moves its entry to the front.
+
+    def refresh(self) -> None:
+        """Take over that the cache was cleared."""
+        if self._entries_cell is not None:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Take over what was added to the cache since."""
+        with _order_lock:
+            self._version = self.cache.version
+            entries = self.cache.entries
+            kept = {id(e) for e in (*entries, self.cache.python_entry)}
+            self._bound_entries = {key: made for key, made in self._bound_entries.items() if key in kept}
+            alive = set(map(id, entries))
+            known = set(map(id, self._lookup_order))
+            self._set_lookup_order(
+                (*(e for e in entries if id(e) not in known), *(e for e in self._lookup_order if id(e) in alive))
+            )
+
+    def promote(self, entry: CacheEntry) -> None:
+        """Ask this entry first from now on."""
+        if self._lookup_order and self._lookup_order[0] is entry:
+            return
+        if not _order_lock.acquire(blocking=False):
+            return
+        try:
+            if any(e is entry for e in self._lookup_order[1:]):
+                self._set_lookup_order((entry, *(e for e in self._lookup_order if e is not entry)))
+        finally:
+            _order_lock.release()
+
+    def _set_lookup_order(self, order: tuple[CacheEntry, ...]) -> None:
+        self._lookup_order = order
+        pairs = [
+            (e.check, self._bind_entry(e).run_and_promote(self) if i else self.entry_function(e))
+            for i, e in enumerate(order)
+        ]
+        python = self.cache.python_entry
+        if python is not None:
+            pairs.append((python.check, self.entry_function(python)))
+        self._entries_cell.cell_contents = tuple(pairs)
+
+    def _bind_entry(self, entry: CacheEntry) -> _BoundEntry:
+        found = self._bound_entries.get(id(entry))
+        if found is None or found.entry is not entry:
+            function = self.function
+            run = FunctionType(entry.code, function.__globals__, function.__name__, None, function.__closure__)
+            found = self._bound_entries[id(entry)] = _BoundEntry(entry, run)
+        return found
+
+    def entry_function(self, entry: CacheEntry) -> Run:
+        """The entry's code around this function's own cells."""
+        return self._bind_entry(entry).run
+
+    # The careful path.
+
+    def on_miss(self, values: tuple[Any, ...]) -> Any:
+        """Serve a call that the fast path did not; ``values`` are the parameters' in ``co_varnames`` order."""
+        spread = signature_of(self.function.__code__).call_positional
+        if _compiling.is_compiling:
+            return spread(self.function, *values)
+        session = self.compiler.session()
+        if session is None:
+            entry, _ = self._look_up(values)
+            run = self.entry_function(entry or self._compile(values, None)[0])
+            return spread(run, *values)
+        return self._run_recorded(values, session, spread)
+
+    def _run_recorded(self, values: tuple[Any, ...], session: Session, spread: Run) -> Any:
+        record_frame(session, self.cache)
+        start = time.perf_counter()
+        entry, asked = self._look_up(values)
+        seconds = time.perf_counter() - start
+        rejections: tuple[GuardFailure, ...] = ()
+        outcome = "hit"
+        if entry is None:
+            entry, rejections = self._compile(values, session)
+            outcome = "compiled"
+        told = "python" if entry.runs_python else outcome
+        arguments = self.arguments(values)
+        with torch._C.DisableTorchFunction():
+            index = record_call(session, self.cache, told, entry.id, arguments, asked, rejections, seconds)
+            record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=outcome != "hit")
+        active_frames.frames.append(self.cache.frame.id)
+        try:
+            return spread(self.entry_function(entry), *values)
+        finally:
+            active_frames.frames.pop()
+
+    def _look_up(self, values: tuple[Any, ...]) -> tuple[CacheEntry | None, list[str]]:
+        """The entry that admits the call, and the ids of those asked, in order."""
+        cells = self.function.__closure__ or ()
+        asked = []
+        for entry in self.entries:
+            asked.append(entry.id)
+            if entry.check(cells, *values):
+                self.promote(entry)
+                return entry, asked
+        return self.cache.python_entry, asked
+
+    def arguments(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Values by parameter name."""
+        return dict(zip(signature_of(self.function.__code__).parameters.names, values, strict=True))
+
+    def scope(self, values: tuple[Any, ...]) -> FrameScope:
+        """What guards read from, for a call with these values."""
+        cells = zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True)
+        return FrameScope(self.arguments(values), dict(cells))
+
+    # Compiling.
+
+    def _compile(self, values: tuple[Any, ...], session: Session | None) -> tuple[CacheEntry, tuple[GuardFailure, ...]]:
+        """The entry to run for a call that none admits; why the others did not."""
+        with COMPILE_LOCK:
+            # Another thread may have compiled what is needed while this one waited.
+            entry, _ = self._look_up(values)
+            if entry is not None:
+                return entry, ()
+            scope = self.scope(values)
+            rejections = self._guard_failures(scope, all_of_them=session is not None)
+            cause = rejections[0].sentence if rejections else FIRST_CALL_CAUSE
+            if self.cache.compiles_since_clear >= config.recompile_limit:
+                return self._on_recompile_limit(cause, session), rejections
+            self.cache.last_cause = cause
+            return self._compile_entry(values, scope, cause, session), rejections
+
+    def _guard_failures(self, scope: FrameScope, *, all_of_them: bool) -> tuple[GuardFailure, ...]:
+        entries = self.entries if all_of_them else self.entries[:1]
+        found = (self.guard_failure(e, scope) for e in entries)
+        return tuple(r for r in found if r is not None)
+
+    def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
+        """Why an entry does not serve a call, in the frame's own terms; None when it does."""
+        found = self.compiler.guard_failure(entry, scope)
+        after = self.cache.frame.resumes_after
+        if found is None or after is None or STACK_VALUE_TEXT not in found.sentence:
+            return found
+        where = f"{STACK_VALUE_TEXT} at line {after.line}"
+        # Code that changes such a value cannot be written by a person: it has no name.
+        fixes = tuple(Fix(f.text.replace(STACK_VALUE_TEXT, where)) for f in found.fixes)
+        return replace(found, sentence=found.sentence.replace(STACK_VALUE_TEXT, where), fixes=fixes)
+
+    def _compile_entry(
+        self, values: tuple[Any, ...], scope: FrameScope, cause: str, session: Session | None
+    ) -> CacheEntry:
+        cache = self.cache
+        if config.automatic_dynamic:
+            mark_changed_dims(cache, scope)
+        request = CompileRequest(
+            self.function, self.arguments(values), cache.frame.id, cache.compile_count, cause, cache.dynamic_dims
+        )
+        cache.compile_count += 1
+        _compiling.is_compiling = True
+        try:
+            with force_slow_dispatch():
+                entry = self.compiler.compile_frame(request)
+        except EngineError:
+            raise
+        except Exception as error:
+            return self._on_compile_failure(error, session)
+        finally:
+            _compiling.is_compiling = False
+        cache.compiles_since_clear += 1
+        if entry.check(self.function.__closure__ or (), *values):
+            cache.insert(entry)
+            self._sync()
+        elif session is not None:
+            why = self.guard_failure(entry, scope)
+            sentence = f"The guards of {cache.frame.name} refuse the very call they were made for: {why.sentence if why else 'nobody knows why'}"
+            session.add_failure(
+                StageFailure("guards", sentence, "the result is right, but the next call compiles again")
+            )
+        return entry
+
+    def _on_compile_failure(self, error: Exception, session: Session | None) -> CacheEntry:
+        """A bug of ours: this call runs as Python, and after a few all do."""
+        if self.compiler.options.fullgraph:
+            raise error
+        sentence = f"Compiling {self.cache.frame.name} failed: {type(error).__name__}: {error}"
+        if session is not None:
+            detail = "".join(traceback.format_exception(error))
+            session.add_failure(StageFailure("runtime", sentence, "the function ran as Python", detail))
+        self.cache.failure_count += 1
+        entry = self._python_entry()
+        if self.cache.failure_count >= MAX_FAILURES:
+            self.cache.fall_back_to_python(entry, sentence)
+            self._sync()
+        return entry
+
+    def _on_recompile_limit(self, cause: str, session: Session | None) -> CacheEntry:
+        """The recompile limit is met."""
+        name, limit = self.cache.frame.name, config.recompile_limit
+        if self.compiler.options.fullgraph:
+            raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
+        entry = self._python_entry()
+        why = f"{name} was compiled {limit} times, the recompile limit; calls that no entry serves run as Python. The last reason was: {cause}"
+        self.cache.fall_back_to_python(entry, why)
+        self._sync()
+        if session is not None:
+            session.add_skipped(
+                SkippedRecord(name, why, "Remove the cause above, or raise engine.config.recompile_limit.")
+            )
+        return entry
+
+    def _python_entry(self) -> CacheEntry:
+        """The user's code with its calls still dispatched."""
+        code = self.function.__code__
+        try:
+            code = intercept_calls(code, self.compiler.dispatch_callee)
+        except Exception:
+            # Code that cannot be rewritten still runs; only the frames below it are not compiled.
+            code = self.function.__code__
+        return CacheEntry(f"{self.cache.frame.id}/python", code, (), _always, "", runs_python=True)
+
+    # Generators and coroutines.
+
+    def run_uncompiled(self, values: tuple[Any, ...]) -> Any:
+        """Start a generator or coroutine, as Python, with the reason recorded."""
+        session = self.compiler.session()
+        if session is not None:
+            record_frame(session, self.cache)
+            session.add_skipped(skipped_record(self.function))
+        if self.cache.python_entry is None:
+            self.cache.python_entry = self._python_entry()
+        return signature_of(self.function.__code__).call_positional(
+            self.entry_function(self.cache.python_entry), *values
+        )
+
+
+_GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE
+
+
+def skipped_record(function: FunctionType) -> SkippedRecord:
+    """Why a generator or coroutine function is not compiled."""
+    flags = function.__code__.co_flags
+    kind = "a generator" if flags & inspect.CO_GENERATOR else "asynchronous"
+    remedy = "Move the tensor work into a plain function that it calls: that one is compiled."
+    return SkippedRecord(function.__qualname__, f"{function.__qualname__} is {kind}, and runs as Python", remedy)
+
+
+def _always(*values: Any) -> bool:
+    return True
+
+
+def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
+    """Remember sizes and numbers that differ from what the entries expect: they become symbols at the next compile."""
+    seen: dict[Any, Any] = {}
+    for entry in cache.entries:
+        for guard in entry.guards:
+            if not guard.reports_changed_dims:
+                continue
+            if guard.source not in seen:
+                try:
+                    seen[guard.source] = guard.source.resolve(scope)
+                except Exception:
+                    seen[guard.source] = None
+            changed = guard.changed_dims(seen[guard.source])
+            if changed:
+                cache.mark_dynamic_dims(guard.source.expr, changed)
+
+
+_dispatcher_states: MutableMapping[FunctionType, DispatcherState] = weakref.WeakKeyDictionary()
+
+
+def dispatcher_state_of(function: Any) -> DispatcherState | None:
+    """The state behind a dispatching function; None for any other object."""
+    return _dispatcher_states.get(function) if type(function) is FunctionType else None
+
+
+def reset() -> None:
+    """Forget everything compiled so far, in every compiled function."""
+    with COMPILE_LOCK:
+        for cache in all_caches():
+            cache.clear()
+        # Resume functions are not among these: they are reached only through code that has just been forgotten.
+        for state in tuple(_dispatcher_states.values()):
+            state.refresh()
+
+
+def make_dispatcher(
+    function: FunctionType, compiler: Compiler, role: str = "root", parent: str = "", after: Span | None = None
+) -> FunctionType:
+    """A function with ``function``'s signature that runs compiled code.
+
+    Args:
+        function: any Python function. A dispatcher is unwrapped first; one marked by ``engine.disable`` is returned as it is.
+        compiler: compiles what no entry serves.
+        role: the frame's role in records: "root", "callee", "resume" or "cell".
+        parent: for "resume", the id of the frame that broke.
+        after: for "resume", the span of the instruction that it resumes after.
+    """
+    function = unwrap_compiled(function)
+    if is_disabled(function):
+        return function
+    flags = function.__code__.co_flags
+    if flags & inspect.CO_ASYNC_GENERATOR or (flags & _GENERATOR_FLAGS and role != "root"):
+        return _python_dispatcher(function, compiler, role)
+    cache = caches_of(compiler).cache_of(function, role, parent, after)
+    state = DispatcherState(function, compiler, cache)
+    dispatch = state.make_dispatcher_function()
+    if role == "resume":
+        # Made anew at each break, and never seen by a person: no more than it needs.
+        return dispatch
+    if role == "root" and compiler.root_wrapper is not None:
+        dispatch = cast("FunctionType", compiler.root_wrapper(dispatch))
+    copy_metadata(dispatch, function)
+    DISPATCHER_ORIGINALS[dispatch] = function
+    _dispatcher_states[dispatch] = state
+    return dispatch
+
+
+def _python_dispatcher(function: FunctionType, compiler: Compiler, role: str) -> FunctionType:
+    """Runs its own code, calls dispatched: a delegation would show in ``gi_yieldfrom`` and tracebacks, and would lose ``asend`` and ``athrow``."""
+    session = compiler.session()
+    cache = caches_of(compiler).cache_of(function, role)
+    state = DispatcherState(function, compiler, cache)
+    if session is not None:
+        record_frame(session, cache)
+        session.add_skipped(skipped_record(function))
+    if cache.python_entry is None:
+        cache.python_entry = state._python_entry()
+    dispatch = FunctionType(
+        cache.python_entry.code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy_metadata(dispatch, function)
+    DISPATCHER_ORIGINALS[dispatch] = function
+    _dispatcher_states[dispatch] = state
+    return dispatch

@@ -1,0 +1,46 @@
+"""Measure the cost of each guard of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.records.session import CompilationRecord, Session
+from engine.runtime.dispatch.recorded_arguments import (
+    ValueUnavailable,
+    make_argument,
+    recorded_frame,
+    resolve_argument,
+)
+
+
+def measure_guards(session: Session) -> int:
+    """Measure each guard of a live session's entries, on fresh tensors of the recorded shapes; the records then have what each costs.
+
+    Returns how many entries were measured; those whose arguments are gone are left out.
+    """
+    measured = 0
+    for compilation in session.compilations:
+        found = recorded_frame(session, compilation.frame)
+        dispatch = None if found is None else found.dispatcher_state()
+        call = next((c for c in found.calls if c.entry == compilation.id), None) if found else None
+        entry = next((e for e in dispatch.entries if e.id == compilation.id), None) if dispatch else None
+        if dispatch is None or call is None or entry is None or compilation.guards is None:
+            continue
+        try:
+            arguments = {n: make_argument(resolve_argument(v)) for n, v in call.arguments.items()}
+        except ValueUnavailable:
+            continue
+        costs = dispatch.compiler.guard_costs(entry, dispatch.function.__closure__ or (), arguments)
+        session.update_compilation(compilation.id, _with_costs(costs))
+        measured += 1
+    return measured
+
+
+def _with_costs(costs: tuple[float | None, ...]) -> Callable[[CompilationRecord], CompilationRecord]:
+    def change(compilation: CompilationRecord) -> CompilationRecord:
+        assert compilation.guards is not None
+        told = tuple(replace(g, cost_ns=c) for g, c in zip(compilation.guards.guards, costs, strict=True))
+        return replace(compilation, guards=replace(compilation.guards, guards=told))
+
+    return change

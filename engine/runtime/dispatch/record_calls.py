@@ -1,0 +1,103 @@
+"""What dispatch tells a session: frames and their files, calls with their caller, what was not compiled."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import torch
+
+import engine.ir
+from engine.ir.introspection.describe_values import describe_arguments
+from engine.ir.user_code_files import source_file
+from engine.records.bytecode import Span
+from engine.records.guards import GuardFailure
+from engine.records.runtime import CallRecord
+from engine.records.session import Session
+from engine.runtime.dispatch.code_cache import CodeCache
+from engine.runtime.dispatch.codegen import DISPATCH_FILE
+
+_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(engine.ir.__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+class _ActiveFrames(threading.local):
+    """Frames being run under a recording in this thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.frames: list[str] = []
+
+
+active_frames = _ActiveFrames()
+
+
+def record_frame(session: Session, cache: CodeCache) -> None:
+    """Add the frame and its file to the session, once."""
+    if session in cache.announced_sessions:
+        return
+    cache.announced_sessions.add(session)
+    if cache.frame.role == "callee" and not cache.frame.parent and active_frames.frames:
+        cache.frame = replace(cache.frame, parent=active_frames.frames[-1])
+    session.add_file(source_file(cache.frame.file))
+    session.add_frame(cache.frame)
+
+
+def record_call(
+    session: Session,
+    cache: CodeCache,
+    outcome: str,
+    entry: str,
+    arguments: dict[str, Any],
+    asked: Sequence[str] = (),
+    rejections: Sequence[GuardFailure] = (),
+    guard_seconds: float = 0.0,
+) -> int:
+    """Add one call; returns its index."""
+    inputs = describe_arguments(arguments)
+    caller = caller_span()
+    start = time.perf_counter() - session.started
+    asked_of, refused = tuple(asked), tuple(rejections)
+    return session.add_call(
+        CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, asked_of, refused, guard_seconds, start)
+    )
+
+
+def caller_span() -> Span | None:
+    """The user's line that made the call: the innermost frame that is neither ours nor torch's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != DISPATCH_FILE and not file.startswith((_ENGINE, _TORCH, "<frozen")):
+            return _span_at(frame)
+        frame = frame.f_back
+    return None
+
+
+def _span_at(frame: FrameType) -> Span:
+    # Not through a cache by code object: linked code holds objects among its constants that cannot be hashed, or that answer for themselves.
+    file = frame.f_code.co_filename
+    position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    line, end_line, column, end_column = position
+    if line is None or end_line is None or column is None or end_column is None:
+        return Span(file, frame.f_lineno or frame.f_code.co_firstlineno)
+    return Span(
+        file,
+        line,
+        end_line,
+        _column_in_characters(file, line, column),
+        _column_in_characters(file, end_line, end_column),
+    )
+
+
+def _column_in_characters(file: str, line: int, column: int) -> int:
+    """A column in bytes of UTF-8 as a column in characters."""
+    text = linecache.getline(file, line)
+    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))

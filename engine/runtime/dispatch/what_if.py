@@ -1,0 +1,156 @@
+"""What if a call's arguments were others: which entry would serve it, asked of the live cache without making a tensor."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.errors import BadArgument
+from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.sources.base import FrameScope
+from engine.records.guards import CallExplanation
+from engine.records.session import Session
+from engine.runtime.dispatch.dispatcher import DispatcherState
+from engine.runtime.dispatch.recorded_arguments import (
+    RetainedValue,
+    UndescribedValue,
+    ValueUnavailable,
+    recorded_frame,
+    resolve_argument,
+)
+
+NOT_LIVE_MESSAGE = "The session was loaded, or what it recorded is gone: there is no compiled function to ask."
+
+
+NUMBERS = (int, float, bool, str, type(None))
+
+
+@dataclass(frozen=True)
+class EditableInput:
+    """One value that a person may change: where it is (``x``, ``xs[0]``), and its fields as text.
+
+    A tensor has ``shape``, ``stride``, ``dtype``, ``device`` and ``requires_grad``; anything else a ``value``.
+    """
+
+    path: str
+    fields: Mapping[str, str]
+
+
+def editable_inputs(session: Session, frame: str) -> tuple[EditableInput, ...]:
+    """What the last recorded call of a frame was given.
+
+    Raises:
+        BadArgument: the session is not live.
+    """
+    return tuple(i for name, value in _last_arguments(session, frame).items() for i in _inputs(name, value))
+
+
+def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
+    """Which entry a call like the last one would hit, were these values others: by path, the new text of some of its fields.
+
+    Raises:
+        BadArgument: the session is not live, an argument is gone, or a text is no such value.
+    """
+    try:
+        arguments = {n: resolve_argument(_edited(n, v, edits)) for n, v in _last_arguments(session, frame).items()}
+    except ValueUnavailable as error:
+        raise BadArgument(f"Nothing can be asked: {error}.") from error
+    found = recorded_frame(session, frame)
+    told = None
+    if found is not None and found.explain is not None:
+        told = found.explain(arguments)
+    elif found is not None and (dispatch := found.dispatcher_state()) is not None:
+        told = explain_entries(dispatch, dispatch.scope(tuple(arguments.values())))
+    if told is None:
+        raise BadArgument(NOT_LIVE_MESSAGE)
+    return told
+
+
+def explain_entries(dispatch: DispatcherState, scope: FrameScope) -> CallExplanation:
+    """What each entry says to a call."""
+    entries = dispatch.entries
+    results = {e.id: dispatch.compiler.explain(e, scope) for e in entries}
+    rejections = {e.id: dispatch.guard_failure(e, scope) for e in entries}
+    hit = next((e.id for e in entries if rejections[e.id] is None), None)
+    refused = tuple(r for r in rejections.values() if r is not None)
+    return CallExplanation(dispatch.cache.frame.id, hit, tuple(e.id for e in entries), refused, results)
+
+
+def _last_arguments(session: Session, frame: str) -> Mapping[str, Any]:
+    """What the last recorded call of a live frame was given."""
+    found = recorded_frame(session, frame)
+    if found is None or found.last_call is None or (found.explain is None and found.dispatcher_state() is None):
+        raise BadArgument(NOT_LIVE_MESSAGE)
+    return found.last_call.arguments
+
+
+def _inputs(path: str, value: Any) -> Iterator[EditableInput]:
+    if isinstance(value, TensorSpec):
+        yield EditableInput(
+            path,
+            {
+                "shape": _numbers(value.shape),
+                "stride": _numbers(value.strides),
+                "dtype": str(value.dtype).removeprefix("torch."),
+                "device": str(value.device),
+                "requires_grad": str(value.requires_grad),
+            },
+        )
+    elif type(value) in NUMBERS:
+        yield EditableInput(path, {"value": repr(value)})
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            yield from _inputs(f"{path}[{index}]", item)
+    elif type(value) is dict:
+        for key, item in value.items():
+            yield from _inputs(f"{path}[{key!r}]", item)
+
+
+def _numbers(values: Any) -> str:
+    return ", ".join(map(str, values))
+
+
+def _edited(path: str, value: Any, edits: Mapping[str, Mapping[str, str]]) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(_edited(f"{path}[{i}]", v, edits) for i, v in enumerate(value))
+    if type(value) is dict:
+        return {k: _edited(f"{path}[{k!r}]", v, edits) for k, v in value.items()}
+    edit = edits.get(path)
+    if not edit or isinstance(value, (RetainedValue, UndescribedValue)):
+        return value
+    if not isinstance(value, TensorSpec):
+        return _literal(path, edit.get("value", repr(value)))
+    return _edited_spec(path, value, edit)
+
+
+def _edited_spec(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> TensorSpec:
+    shape = _sizes(path, edit["shape"]) if "shape" in edit else tuple(spec.shape)
+    given = edit.get("stride", "").strip()
+    stride = _sizes(path, given) if given else (spec.strides if "shape" not in edit else None)
+    dtype = getattr(torch, edit["dtype"].strip().removeprefix("torch."), None) if "dtype" in edit else spec.dtype
+    if not isinstance(dtype, torch.dtype):
+        raise BadArgument(f"{path}: there is no dtype {edit['dtype']!r}.")
+    grad = edit["requires_grad"] == "True" if "requires_grad" in edit else spec.requires_grad
+    try:
+        device = torch.device(edit["device"].strip()) if "device" in edit else spec.device
+        return TensorSpec(shape, dtype, stride, device, grad, parameter=spec.is_parameter)
+    except (ValueError, RuntimeError) as error:
+        raise BadArgument(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def _sizes(path: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.strip(" ()[]").split(",") if part.strip())
+    except ValueError:
+        raise BadArgument(f"{path}: sizes are numbers parted by commas, not {text!r}.") from None
+
+
+def _literal(path: str, text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise BadArgument(f"{path}: {text!r} is no Python number, string, True, False or None.") from None

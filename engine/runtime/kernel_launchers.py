@@ -1,0 +1,91 @@
+"""Bind a kernel to something that launches it: the GPU at hand, or Triton's interpreter on CPU tensors."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from engine.ir.kernels.compile_triton import (
+    CompileUnit,
+    compile_unit_of,
+    compile_with_fallback_configs,
+    jit_function,
+    run_triton_compiler,
+)
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+
+_log = logging.getLogger("engine")
+
+Launcher = Callable[..., None]
+"""``launch(grid x, grid y, grid z, stream, *arguments)``: one argument a parameter, constexprs included."""
+
+
+class KernelBinder(Protocol):
+    """Makes a launcher. ``misaligned`` names pointer parameters that may not be multiples of 16 bytes."""
+
+    def __call__(self, source: GeneratedKernel, misaligned: frozenset[str]) -> Launcher:
+        """The launcher of one kernel."""
+        ...
+
+
+def gpu_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> Launcher:
+    """Compile for the current GPU and load there; equal kernels are loaded once.
+
+    Raises:
+        Exception: whatever Triton's compiler or the driver raises.
+    """
+    return _load_launcher(compile_unit_of(source, misaligned), torch.cuda.current_device())
+
+
+@functools.lru_cache(maxsize=1024)
+def _load_launcher(unit: CompileUnit, _device: int) -> Launcher:
+    found = compile_with_fallback_configs(unit, _build_on_device, lambda kernel: kernel.n_spills)
+    kernel, (wider, higher) = found.compiled, found.config.grid_scale
+    run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
+    if found.reason:
+        _log.warning("%s: %s", unit.name, found.reason)
+        return _smaller_block_launcher(run, function, metadata, wider, higher)
+
+    def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        # The three Nones: launch metadata and the two hooks, which profilers set and nobody else.
+        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+
+    return launch
+
+
+def _build_on_device(unit: CompileUnit) -> Any:
+    kernel = run_triton_compiler(unit)
+    kernel.run  # noqa: B018 - loads the binary: only then is there a function, and known that the device has room for it
+    return kernel
+
+
+def _smaller_block_launcher(run: Any, function: Any, metadata: Any, wider: int, higher: int) -> Launcher:
+    """A launcher of smaller blocks than planned, for which the grid is larger. What lies beyond the tensors is masked."""
+
+    def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        run(x * wider, y * higher, z, stream, function, metadata, None, None, None, *arguments)
+
+    return launch
+
+
+def interpreter_kernel(name: str, text: str) -> Any:
+    """The kernel's function, to be called with a grid, for Triton's interpreter."""
+    from engine.runtime.triton_interpreter import libdevice, patches
+
+    libdevice.install_libdevice()
+    patches.patch_interpreter()
+    return jit_function(name, text)
+
+
+def interpreter_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> Launcher:
+    """Interpret on CPU tensors: only in a process that had TRITON_INTERPRET=1 before Triton was imported."""
+    function = interpreter_kernel(source.name, source.text)
+
+    def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        function[(x, y, z)](*arguments)
+
+    return launch

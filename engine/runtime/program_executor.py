@@ -1,0 +1,512 @@
+"""Run a program of kernels: straight-line Python, written once per program, that allocates, launches, calls ATen and frees."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.printers import PythonPrinter
+
+from engine.errors import KernelBuildError
+from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of, static_size
+from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram
+from engine.runtime.aten_fallback import UnexpectedSize
+from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
+
+Run = Callable[..., tuple[Any, ...]]
+BUILD_THREADS = 4
+"""Threads that load kernels for one program."""
+
+
+def program_executor(program: LoweredProgram, bind: KernelBinder = gpu_launcher, *, is_boxed: bool = False) -> Run:
+    """``run(*inputs) -> tuple`` on the device of the inputs. Kernels are compiled here, for the current GPU, so that failures show now.
+
+    ``is_boxed``: ``run([inputs])``, which empties the list, so that each input can go as soon as it was read for the last time.
+
+    Raises:
+        UnbuiltKernel: a kernel does not compile for this GPU, or needs more than it has.
+    """
+    return ProgramExecutor(program, bind, is_boxed=is_boxed)
+
+
+class ProgramExecutor:
+    """A program bound to a device. ``text`` is the Python that runs, once there was a first call."""
+
+    def __init__(self, program: LoweredProgram, bind: KernelBinder, *, is_boxed: bool = False) -> None:
+        self._program = program
+        self._bind = bind
+        self._is_boxed = is_boxed
+        self._launchers: dict[frozenset[str], dict[str, Launcher]] = {}
+        self._run: Run | None = None
+        self.text = ""
+        self._launchers_for(frozenset())
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        """The program's outputs for these inputs."""
+        return (self._run or self._compile_for_devices(self._input_values(inputs)))(*inputs)
+
+    def _input_values(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
+        return inputs[0] if self._is_boxed else inputs
+
+    def _launchers_for(self, misaligned: frozenset[str]) -> dict[str, Launcher]:
+        """Launchers by kernel key, for inputs of which ``misaligned`` are not at a multiple of 16 bytes."""
+        known = self._launchers.get(misaligned)
+        if known is None:
+            kernels = {f"launch{n}": s.kernel for n, s in enumerate(self._program.steps) if isinstance(s, Launch)}
+            bound = self._bind_kernels(tuple(kernels.values()), misaligned)
+            known = self._launchers[misaligned] = dict(zip(kernels, bound, strict=True))
+        return known
+
+    def _bind_kernels(self, kernels: tuple[GeneratedKernel, ...], misaligned: frozenset[str]) -> list[Launcher]:
+        """A launcher for each kernel; on a GPU several are made at once."""
+
+        def odd(kernel: GeneratedKernel) -> frozenset[str]:
+            return frozenset(a.name for a in kernel.args if a.kind == "pointer" and a.buffer in misaligned)
+
+        def bind(kernel: GeneratedKernel) -> Launcher:
+            try:
+                return self._bind(kernel, odd(kernel))
+            except Exception as error:
+                raise KernelBuildError(kernel.name, error, kernel.nodes) from error
+
+        units = [compile_unit_of(kernel, odd(kernel)) for kernel in kernels]
+        distinct = dict(zip(units, kernels, strict=True))
+        bound = dict(zip(distinct, self._map_in_threads(bind, tuple(distinct.values())), strict=True))
+        return [bound[unit] for unit in units]
+
+    def _map_in_threads(
+        self, bind: Callable[[GeneratedKernel], Launcher], kernels: tuple[GeneratedKernel, ...]
+    ) -> list[Launcher]:
+        if self._bind is not gpu_launcher or len(kernels) < 2:
+            return [bind(kernel) for kernel in kernels]
+        device = torch.cuda.current_device()
+
+        def bind_there(kernel: GeneratedKernel) -> Launcher:
+            with torch.cuda.device(device):  # a new thread's current device is the first
+                return bind(kernel)
+
+        with ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="engine-build") as pool:
+            return list(pool.map(bind_there, kernels))
+
+    def _compile_for_devices(self, inputs: Sequence[Any]) -> Run:
+        """Write the Python for the devices that these inputs are on (guards keep them so), and load it."""
+        gpu = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+        device = gpu or torch.device("cuda" if self._bind is gpu_launcher else "cpu")
+        if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        scalars = frozenset(
+            name
+            for name, x in zip(self._program.inputs, inputs, strict=True)
+            if isinstance(x, torch.Tensor) and x.device.type == "cpu" != device.type
+        )
+        writer = _ProgramWriter(self._program, device, scalars, self._is_boxed)
+        self.text = writer.text()
+        if device.type != "cuda":
+            self._run = self._load(writer, self._launchers_for(frozenset()))
+            return self._run
+        if device.index != torch.cuda.current_device():
+            self._launchers.clear()
+        with torch.cuda.device(device):
+            self._run = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), writer, device)
+        return self._run
+
+    def _with_device_guard(self, run: Run, writer: _ProgramWriter, device: torch.device) -> Run:
+        """``run`` on its own device, whichever is current."""
+        get_device, index = torch._C._cuda_getDevice, device.index
+
+        def on_device(*inputs: Any) -> tuple[Any, ...]:
+            if get_device() == index:
+                return run(*inputs)
+            with torch.cuda.device(device):
+                return run(*inputs)
+
+        return on_device
+
+    def _load(self, writer: _ProgramWriter, launchers: dict[str, Launcher]) -> Run:
+        namespace: dict[str, Any] = {**writer.constants, **launchers, "misaligned_run": self._misaligned_run(writer)}
+        exec(compile(self.text, "<engine program>", "exec"), namespace)
+        run: Run = namespace["run"]
+        return run
+
+    def _misaligned_run(self, writer: _ProgramWriter) -> Run:
+        """The same program for a call in which some inputs are not aligned; compiled when there is one."""
+        loaded: dict[frozenset[str], Run] = {}
+
+        def run(*inputs: Any) -> tuple[Any, ...]:
+            odd = frozenset(
+                name
+                for name, x in zip(self._program.inputs, self._input_values(inputs), strict=True)
+                if isinstance(x, torch.Tensor) and x.data_ptr() % ALIGNMENT
+            )
+            if odd not in loaded:
+                namespace: dict[str, Any] = {**writer.constants, **self._launchers_for(odd)}
+                exec(compile(writer.text(checks=False), "<engine program>", "exec"), namespace)
+                loaded[odd] = namespace["run"]
+            return loaded[odd](*inputs)
+
+        return run
+
+
+@dataclass
+class _ProgramWriter:
+    """Writes the Python of one program for one device. ``scalars`` are inputs on the CPU that kernels on a GPU read."""
+
+    program: LoweredProgram
+    device: torch.device
+    cpu_scalars: frozenset[str]
+    is_boxed: bool = False
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys([*self.program.inputs, *self.program.buffers])
+        self._names = {name: f"b{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(names)}
+        self._printer = PythonPrinter()
+        known = (*self.program.symbol_sources, *self.program.unbacked_symbols)
+        self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in known}
+        numbers = {name for name, dimension in self.program.unbacked_symbols.values() if dimension < 0}
+        numbers |= self.program.assumed_numbers.keys()
+        self._names |= {name: f"n{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(sorted(numbers))}
+        self._symbols |= {name: self._names[name] for name in self.program.assumed_numbers}
+        self._known: set[str] = set()
+        inputs = set(self.program.inputs)
+        self._allocated = {
+            a.buffer
+            for k in self.program.kernels
+            for a in k.args
+            if a.kind == "pointer"
+            and a.is_written
+            and a.buffer not in inputs
+            and not self.program.buffers[a.buffer].reuses
+        }
+        self._allocated -= {
+            r for s in self.program.steps if isinstance(s, AtenCall) for r in s.result_buffers if r is not None
+        }
+        self.constants |= {
+            "math": math,
+            "torch": torch,  # sympy prints float(size) as torch.sym_float
+            "empty_strided": torch.empty_strided,
+            "settled": with_expected_layout,
+            "of_these_sizes": check_size,
+            "other_sizes": raise_unexpected_size,
+            "real_view": real_view,
+            "view_as_complex": torch.view_as_complex,
+            "device": self.device,
+        }
+        if self.device.type == "cuda":
+            self.constants["raw_stream"] = torch._C._cuda_getCurrentRawStream
+
+    def text(self, *, checks: bool = True) -> str:
+        """The whole function. Without ``checks`` inputs may be misaligned."""
+        self._known.clear()
+        lines = [*self._symbol_lines(), *self._input_lines(checks)]
+        deaths = self._last_uses()
+        if self.is_boxed:
+            names = "".join(f"{self._names[name]}, " for name in self.program.inputs)
+            unread = [self._names[name] for name in deaths.get(-1, ())]
+            lines = [f"{names}= given"] * bool(names) + lines + ["given.clear()"]
+            lines += [f"del {', '.join(unread)}"] * bool(unread)
+        lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
+        written = set(self.program.inputs)
+        for number, step in enumerate(self.program.steps):
+            lines += (
+                self._launch_lines(number, step, written)
+                if isinstance(step, Launch)
+                else self._aten_call_lines(number, step)
+            )
+            if dead := deaths.get(number):
+                lines.append(f"del {', '.join(self._names[name] for name in dead)}")
+        outputs = "".join(f"{self._value(out)}, " for out in self.program.outputs)
+        lines.append(f"return ({outputs})")
+        return f"def run({self._parameters()}):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def _parameters(self) -> str:
+        return "given" if self.is_boxed else ", ".join(self._names[name] for name in self.program.inputs)
+
+    def _symbol_lines(self) -> Iterator[str]:
+        for symbol, (index, dimension) in self.program.symbol_sources.items():
+            value = self._names[self.program.inputs[index]]
+            yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else "")
+
+    def _input_lines(self, checks: bool) -> Iterator[str]:
+        read = {a.buffer for k in self.program.kernels for a in k.args if a.kind == "pointer"}
+        tensors = [n for n in dict.fromkeys(self.program.inputs) if n in read and n in self.program.buffers]
+        given = [name for name in self.program.inputs if name in self.program.buffers]
+        for name in given if self.is_boxed else ():
+            if _has_padded_rows(self.program.buffers[name]):
+                yield from self._expected_layout_lines(name)  # saved tensors may have been packed and unpacked
+        near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.cpu_scalars]
+        if checks and near and self.device.type == "cuda":
+            yield f"if ({' | '.join(near)}) & {ALIGNMENT - 1}:"
+            yield f"    return misaligned_run({self._parameters()})"
+        for name in tensors:
+            if name in self.cpu_scalars:
+                yield f"{self._names[name]} = {self._names[name]}.to(device)"
+        for name in dict.fromkeys(self.program.inputs):
+            if name in self.program.buffers and self.program.buffers[name].is_complex:
+                yield f"{self._names[name]} = real_view({self._names[name]})"
+
+    def _launch_lines(self, number: int, step: Launch, written: set[str]) -> Iterator[str]:
+        for argument in step.kernel.args:
+            if argument.kind == "pointer" and argument.is_written and argument.buffer not in written:
+                written.add(argument.buffer)
+                taken = self.program.buffers[argument.buffer].reuses
+                memory = self._names[taken] if taken else self._allocation(self.program.buffers[argument.buffer])
+                yield f"{self._names[argument.buffer]} = {memory}"
+                if isinstance(argument.initial_value, str):
+                    yield f"{self._names[argument.buffer]}.copy_({self._names[argument.initial_value]})"
+                elif argument.initial_value is not None:
+                    yield f"{self._names[argument.buffer]}.fill_({argument.initial_value!r})"
+        grid = [*step.kernel.grid, 1, 1, 1][:3]
+        static = [static_size(size) for size in grid]
+        if 0 in static:
+            return
+        arguments = ", ".join(self._argument(a) for a in step.kernel.args)
+        sizes = [self._size(size) for size in grid]
+        call = f"launch{number}({', '.join(sizes)}, stream, {arguments})"
+        symbolic = [text for text, known in zip(sizes, static, strict=True) if known is None]
+        # A grid of no programs is an error to the driver, and nothing to do.
+        yield f"if {' and '.join(symbolic)}: {call}" if symbolic else call
+
+    def _argument(self, argument: KernelArg) -> str:
+        if argument.kind == "pointer":
+            return self._names[argument.buffer]
+        if argument.kind == "size":
+            return self._size(argument.value)
+        return self._value(argument.value)
+
+    def _aten_call_lines(self, number: int, step: AtenCall) -> Iterator[str]:
+        self.constants[f"extern{number}"] = step.target
+        arguments = [self._value(a) for a in step.args]
+        arguments += [f"{key}={self._value(value)}" for key, value in step.kwargs.items()]
+        call = f"extern{number}({', '.join(arguments)})"
+        if not any(step.result_buffers):
+            yield call
+            return
+        yield f"r = {call}"
+        for position, name in enumerate(step.result_buffers):
+            if name is None:
+                continue
+            one = f"r[{position}]" if len(step.result_buffers) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
+            is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
+            if name not in self._names:
+                continue  # a number that says nothing new
+            yield f"{self._names[name]} = " + (f"real_view({one})" if is_complex else one)
+            for symbol, (telling, dimension) in self.program.unbacked_symbols.items():
+                if telling == name:
+                    value = self._names[name]
+                    yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else " + 0")
+            if name in self.program.buffers and _has_data_dependent_size(step.target):
+                sizes = self._sizes(self.program.buffers[name].shape)
+                yield f"of_these_sizes({self._names[name]}, {sizes}, {name!r})"
+            yield from self._expected_layout_lines(name)
+        yield "del r"
+        yield from self._runtime_assert_lines({name for name in step.result_buffers if name})
+
+    def _runtime_assert_lines(self, made: set[str]) -> Iterator[str]:
+        """Check what the graph assumes as soon as it can be: kernels must not read by sizes that are wrong."""
+        for relation in runtime_asserts(self.program):
+            needs = {
+                self.program.unbacked_symbols[s][0]
+                for s in map(str, relation.free_symbols)
+                if s in self.program.unbacked_symbols
+            }
+            needs |= {s for s in map(str, relation.free_symbols) if s in self.program.assumed_numbers}
+            if needs and needs <= self._known | made and not needs <= self._known:
+                yield f"if not {self._size(relation)}: other_sizes({str(relation)!r})"
+        self._known |= made
+
+    def _expected_layout_lines(self, name: str) -> Iterator[str]:
+        """Kernels index by the buffer's strides and count on its alignment: bring what ATen returned into that form."""
+        buffer = self.program.buffers.get(name)
+        if buffer is None:
+            return
+        local, dtype = self._names[name], self._constant_name(buffer.dtype)
+        sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
+        yield f"if {local}.stride() != {strides} or {local}.data_ptr() & {ALIGNMENT - 1} or {local}.dtype is not {dtype}:"
+        yield f"    {local} = settled({local}, {sizes}, {strides}, {dtype}, {name!r})"
+
+    def _allocation(self, buffer: Buffer) -> str:
+        sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
+        return f"empty_strided({sizes}, {strides}, dtype={self._constant_name(buffer.dtype)}, device=device)"
+
+    def _sizes(self, sizes: tuple[Size, ...]) -> str:
+        return f"({', '.join(self._size(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
+
+    def _size(self, size: Any) -> str:
+        if (known := static_size(size)) is not None:
+            return str(known)
+        if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            size = size.node.expr
+        renamed = {s: sympy.Symbol(self._symbols[str(s)], **s.assumptions0) for s in size.free_symbols}
+        return f"({self._printer.doprint(size.xreplace(renamed))})"
+
+    def _value(self, value: Any) -> str:
+        """An argument or output as Python text; what has no text is bound to a name."""
+        if isinstance(value, BufferRef):
+            return self._ref(value)
+        if isinstance(value, (sympy.Expr, sympy.logic.boolalg.Boolean, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._size(value)
+        if isinstance(value, tuple):
+            return f"({''.join(f'{self._value(v)}, ' for v in value)})"
+        if isinstance(value, list):
+            return f"[{', '.join(self._value(v) for v in value)}]"
+        if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+            return repr(value)
+        return self._constant_name(value)
+
+    def _ref(self, ref: BufferRef) -> str:
+        return f"view_as_complex({self._view_text(ref)})" if ref.is_complex else self._view_text(ref)
+
+    def _view_text(self, ref: BufferRef) -> str:
+        local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
+        if ref.shape is None and ref.stride is None and static_size(ref.offset) == 0:
+            return local
+        if buffer is None:
+            raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
+        shape = self._sizes(buffer.shape if ref.shape is None else ref.shape)
+        stride = self._sizes(buffer.stride if ref.stride is None else ref.stride)
+        # What is allocated here begins its own storage; inputs and what ATen returns may be views themselves.
+        base = "" if ref.buffer in self._allocated else f"{local}.storage_offset() + "
+        return f"{local}.as_strided({shape}, {stride}, {base}{self._size(ref.offset)})"
+
+    def _constant_name(self, value: Any) -> str:
+        for name, known in self.constants.items():
+            if known is value:
+                return name
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def _last_uses(self) -> dict[int, list[str]]:
+        """Intermediates whose last reader each step is. Inputs belong to the caller unless they came in a box, outputs are returned.
+
+        Step -1 stands for inputs that nothing reads.
+        """
+        last: dict[str, int] = {}
+        for number, step in enumerate(self.program.steps):
+            for name in _buffers_used(step):
+                taken = self.program.buffers[name].reuses if name in self.program.buffers else ""
+                if taken and name not in last:
+                    last[taken] = number
+                last[name] = number
+        kept = {ref.buffer for ref in _refs(self.program.outputs)}
+        if self.is_boxed:
+            last = dict.fromkeys(self.program.inputs, -1) | last
+        else:
+            kept.update(self.program.inputs)
+        deaths: dict[int, list[str]] = {}
+        for name, number in last.items():
+            if name not in kept and name in self.program.buffers:
+                deaths.setdefault(number, []).append(name)
+        return deaths
+
+
+def _has_data_dependent_size(target: Any) -> bool:
+    """Whether values decide the size of an operator's result, of which the graph may have assumed something."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target.namespace != "aten" or torch.Tag.dynamic_output_shape in target.tags
+
+
+def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
+    """Relations between sizes and numbers that the graph takes for granted, and that only the running graph can check.
+
+    Relations that it returns are among them, as that is how a graph says what it assumed.
+    """
+    for name, expected in program.assumed_numbers.items():
+        yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
+    for out in program.outputs:
+        relation = out.node.expr if isinstance(out, torch.SymBool) else out
+        is_open = isinstance(relation, sympy.logic.boolalg.Boolean)
+        if (
+            is_open
+            and not isinstance(relation, sympy.logic.boolalg.BooleanAtom)
+            and not _is_bool_result(relation, program)
+        ):
+            yield relation
+
+
+def _is_bool_result(relation: Any, program: LoweredProgram) -> bool:
+    """Whether it is a truth value that was read from a tensor, as a result and no assumption: a number, compared with one."""
+    number, one = relation.args if isinstance(relation, sympy.Eq) else (None, None)
+    return one == 1 and program.unbacked_symbols.get(str(number), ("", 0))[1] == -1
+
+
+def _has_padded_rows(buffer: Buffer) -> bool:
+    """Whether a matrix has room between its rows."""
+    if len(buffer.shape) != 2 or static_size(buffer.stride[1]) != 1:
+        return False
+    row, width = static_size(buffer.stride[0]), static_size(buffer.shape[1])
+    return row is not None and width is not None and row > width
+
+
+def _buffers_used(step: Launch | AtenCall) -> Iterator[str]:
+    if isinstance(step, Launch):
+        yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
+        yield from (a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str))
+        return
+    yield from (ref.buffer for ref in _refs((step.args, dict(step.kwargs))))
+    yield from (name for name in step.result_buffers if name is not None)
+
+
+def _refs(value: Any) -> Iterator[BufferRef]:
+    """All references in a nest of tuples, lists and dicts."""
+    if isinstance(value, BufferRef):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _refs(item)
+    elif isinstance(value, dict):
+        yield from _refs(tuple(value.values()))
+
+
+def real_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's parts as they are in memory, a conjugation that was put off done first."""
+    return torch.view_as_real(tensor.resolve_conj())
+
+
+def check_size(tensor: torch.Tensor, size: tuple[int, ...], name: str) -> None:
+    """Check the size of a result that values decide.
+
+    Raises:
+        OtherSizes: it is not the one that the graph assumes.
+    """
+    if tuple(tensor.shape) != size:
+        raise UnexpectedSize(f"{name} has the shape {tuple(tensor.shape)} where the graph assumes {size}")
+
+
+def raise_unexpected_size(relation: str) -> None:
+    """Say that sizes are not related as the graph assumes.
+
+    Raises:
+        OtherSizes: always.
+    """
+    raise UnexpectedSize(f"the graph assumes {relation} of sizes that values decide, which does not hold in this call")
+
+
+def with_expected_layout(
+    tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, name: str
+) -> torch.Tensor:
+    """``tensor`` with exactly these strides at an aligned address: itself where only strides of single elements differ, else a copy.
+
+    Raises:
+        RuntimeError: it has another shape or dtype than the kernels were made for.
+    """
+    if tuple(tensor.shape) != size or tensor.dtype is not dtype:
+        found = f"{tensor.dtype} {tuple(tensor.shape)}"
+        raise RuntimeError(f"The operator behind {name} returned {found} where {dtype} {size} was compiled for.")
+    is_same = all(n == 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or not tensor.numel()
+    if is_same and tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    # Strides with overlap (an expanded tensor): copying into them writes each element several times, always the same.
+    fresh = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
+    distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)
+    fresh[distinct].copy_(tensor[distinct])
+    return fresh

@@ -1,0 +1,1 @@
+"""Repairs of Triton's interpreter."""

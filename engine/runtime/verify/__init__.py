@@ -1,0 +1,1 @@
+"""Compare compiled results and kernels with eager."""

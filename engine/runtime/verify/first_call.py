@@ -1,0 +1,171 @@
+"""Hold a compiled graph's first call against the same graph run operator by operator, where ``engine.config.verify_correctness`` asks for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.ir.graph_callable import GraphCallable
+
+Run = Callable[..., Any]
+RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
+"""What compiled results may differ by, relative to the largest value; 1e-4 for types that are not listed."""
+
+
+def verify_first_call(run: Run, graph: torch.fx.GraphModule, eager: Run, report: Callable[[str], None]) -> Run:
+    """``run``, whose first call, gradients included, is compared with ``plain`` on copies of its inputs; where they differ, ``plain`` serves all later calls.
+
+    ``tell`` is called once with a sentence: what differs, or why nothing can be compared; with "" where all agrees.
+    """
+    return _FirstCallVerifier(run, graph, eager, report)
+
+
+class _FirstCallVerifier:
+    def __init__(self, run: Run, graph: torch.fx.GraphModule, plain: Run, tell: Callable[[str], None]) -> None:
+        self._run = run
+        self._graph = graph
+        self._eager = plain
+        self._report = tell
+        self._lock = threading.Lock()
+        self._is_done = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._is_done or not self._lock.acquire(blocking=False):
+            return self._run(*inputs)
+        try:
+            return self._run(*inputs) if self._is_done else self._first(inputs)
+        finally:
+            self._is_done = True
+            self._lock.release()
+
+    def _first(self, inputs: tuple[Any, ...]) -> Any:
+        if reason := _why_not_verifiable(self._graph, inputs):
+            self._report(f"not verifiable: {reason}")
+            return self._run(*inputs)
+        copies, others = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
+        expected: tuple[Any, ...] = ()
+        error: Exception | None = None
+        with _fork_rng(inputs):
+            try:
+                expected = self._eager(*copies)
+            except Exception as raised:  # the user's own, which the compiled graph must raise too
+                error = raised
+        trial = None
+        if error is None and _has_gradients(expected, copies):
+            with _fork_rng(inputs):
+                trial = self._run(*others)
+        results = self._run(*inputs)
+        if error is not None:
+            found = f"the compiled graph did not raise {type(error).__name__}"
+        else:
+            found = next(_differences((*expected, *copies), (*results, *inputs), len(expected)), "")
+        if not found and trial is not None:
+            found = _gradient_difference((expected, copies), (trial, others))
+        if found:
+            self._run = self._eager
+        self._report(found)
+        return results
+
+
+def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
+    """Why a graph cannot be run twice; empty where it can."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, GraphCallable) and (node.target.changes_state or node.target.runs_user_python):
+            return f"{node.name} {node.target.effect_description if node.target.changes_state else 'runs Python of the user'}"
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    if any(
+        type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout != torch.strided or t.is_quantized
+        for t in tensors
+    ):
+        return "an input is not a plain tensor"
+    held = [t.untyped_storage()._cdata for t in tensors]
+    return "two inputs share memory" if len(set(held)) != len(held) else ""
+
+
+def _copy_input(value: Any) -> Any:
+    """A tensor of its own with the same strides, a leaf or the result of an operation as the original is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    made.copy_(value.detach())
+    made.requires_grad_(value.requires_grad)
+    if value.is_leaf:
+        return made
+    with torch.enable_grad():
+        return made.view_as(made)
+
+
+def _fork_rng(inputs: Sequence[Any]) -> Any:
+    """Random numbers are drawn as they will be by the call itself."""
+    return torch.random.fork_rng(sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}))
+
+
+def _requiring_grad(values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
+    return [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor) and v.requires_grad]
+
+
+def _has_gradients(results: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    return bool(_requiring_grad(results) and _requiring_grad(inputs))
+
+
+def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> str:
+    """What differs between the gradients of two runs, for tangents of ones; empty where nothing does, or where plain ones cannot be had."""
+    try:
+        expected = _gradients(*plain)
+    except RuntimeError:  # what the user's own backward raises
+        return ""
+    try:
+        found = _gradients(*compiled)
+    except RuntimeError as error:
+        return f"the compiled backward raised {error}"
+    for number, a, b in zip((n for n, _ in _requiring_grad(plain[1])), expected, found, strict=True):
+        if (a is None) != (b is None):
+            return f"input {number} gets {'no' if b is None else 'a'} gradient, other than in eager"
+        if a is not None and b is not None and (worst := _max_difference(a, b)):
+            return f"the gradient of input {number} differs from eager's by up to {worst:.3g}"
+    return ""
+
+
+def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
+    outputs = [v for _, v in _requiring_grad(results)]
+    with torch.enable_grad():
+        ones = [torch.ones_like(v) for v in outputs]
+        return torch.autograd.grad(outputs, [v for _, v in _requiring_grad(inputs)], ones, allow_unused=True)
+
+
+def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) -> Iterator[str]:
+    """What differs between two runs: results first, then inputs as they are afterwards."""
+    for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+        name = f"result {number}" if number < results else f"input {number - results} afterwards"
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+            if type(a) is not type(b) or (isinstance(a, (bool, int, str)) and a != b):
+                yield f"{name} is {b!r}, eager gives {a!r}"
+            continue
+        if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
+            yield f"{name} is {b.dtype}{tuple(b.shape)}, eager gives {a.dtype}{tuple(a.shape)}"
+        elif a.requires_grad != b.requires_grad:
+            yield f"{name} {'wants' if b.requires_grad else 'wants no'} gradient, other than in eager"
+        elif worst := _max_difference(a.detach(), b.detach()):
+            yield f"{name} differs from eager by up to {worst:.3g}"
+
+
+def _max_difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference where it is beyond what another order of operations explains, else 0."""
+    if a.numel() == 0 or a.is_meta:
+        return 0.0
+    if not (a.is_floating_point() or a.is_complex()):
+        return 0.0 if torch.equal(a, b) else float((a.double() - b.double()).abs().max())
+    allowed = RELATIVE_TOLERANCES.get(a.dtype, 1e-4)
+    a, b = a.to(torch.complex128), b.to(torch.complex128)
+    if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a.isinf(), b.isinf()):
+        return float("inf")
+    is_known = a.isfinite()
+    a, b = a[is_known], b[is_known]
+    if a.numel() == 0:
+        return 0.0
+    worst = float((a - b).abs().max())
+    return worst if worst > allowed * max(1.0, float(a.abs().max())) else 0.0

@@ -1,0 +1,346 @@
+"""Verify a program's kernels: each runs in Triton's interpreter, in a worker process, on the values that ATen computed, and is compared.
+
+Every kernel is fed ATen's own intermediate values, so that one kernel's error never shows in another: what differs is at fault itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import sympy
+import torch
+import torch.fx
+
+from engine.ir.kernels.compile_triton import static_size
+from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
+from engine.ir.kernels.lowered_program import Launch, LoweredProgram
+from engine.records.kernels import VerifyRecord
+from engine.runtime.program_executor import runtime_asserts
+from engine.runtime.verify.fp64_reference import NoFp64Reference, fp64_values
+from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelComparison, KernelTrial
+from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
+
+INTERPRETER_NAME = "Triton's interpreter"
+TIMEOUT = 120.0
+"""Seconds that one kernel may take in the interpreter."""
+COMPLEX_DTYPES = (torch.complex64, torch.complex128)
+"""Types that kernels compute with by their parts."""
+FLOAT_PARAMETER_TYPES = ("fp32", "fp64")
+"""Types of parameters that are numbers and need not be whole."""
+MAX_ELEMENTS = 1 << 28
+"""Elements of one kernel's buffers together: beyond that interpreting takes hours."""
+
+# The variable must be there before Triton is imported, hence a process of its own kind.
+_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
+
+
+class HasGraphModule(Protocol):
+    """What is needed of ``ir.aot.AotGraph``."""
+
+    @property
+    def module(self) -> torch.fx.GraphModule:
+        """The functional ATen graph."""
+        ...
+
+
+def verify_kernels(
+    program: LoweredProgram, graph: HasGraphModule | None, inputs: Iterable[Any]
+) -> dict[str, VerifyRecord]:
+    """Outcome of every kernel by id, on these inputs (which are not changed). The first kernel that differs says so.
+
+    What cannot be run apart from the rest is "not verifiable", with the reason.
+    """
+    kernels = program.kernels
+    module = (
+        program.reference_graph
+        if program.reference_graph is not None
+        else (graph.module if graph is not None else None)
+    )
+    if module is None:
+        return _all_unverifiable(kernels, "there is no ATen graph to compare with")
+    inputs = tuple(_on_cpu(x) for x in inputs)
+    try:
+        values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
+        sizes = _SizeValues(program, inputs, values)
+        if broken := sizes.violated_assertion():
+            return _all_unverifiable(kernels, f"its graph assumes {broken}, which these values do not fulfil")
+    except Exception as error:
+        return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
+    return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
+
+
+def _placeholders(module: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    return dict(zip(names, inputs, strict=True))
+
+
+def _matches_buffer(exact: torch.Tensor | None, pointer: BufferArgument) -> bool:
+    return (
+        exact is not None and pointer.written and exact.dtype is torch.float64 and tuple(exact.shape) == pointer.shape
+    )
+
+
+def _all_unverifiable(kernels: Iterable[GeneratedKernel], reason: str) -> dict[str, VerifyRecord]:
+    return {k.id: _unverifiable(reason) for k in kernels}
+
+
+def _unverifiable(reason: str) -> VerifyRecord:
+    return VerifyRecord("not verifiable", INTERPRETER_NAME, note=f"not verifiable: {reason}")
+
+
+def _on_cpu(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    # A copy with the same strides: the reference may write to its inputs.
+    return value.detach().to("cpu", copy=True, memory_format=torch.preserve_format)
+
+
+def _device_on_cpu(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _values_needed(program: LoweredProgram) -> frozenset[str]:
+    arguments = [a for k in program.kernels for a in k.args]
+    starts = frozenset(a.initial_value for a in arguments if isinstance(a.initial_value, str))
+    telling = frozenset(name for name, _ in program.unbacked_symbols.values()) | program.assumed_numbers.keys()
+    return starts | telling | frozenset(a.buffer for a in arguments if a.kind == "pointer")
+
+
+class _ValueRecorder(torch.fx.Interpreter):
+    """Runs the ATen graph and keeps the values of nodes that kernels read or write."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, needed: frozenset[str], parts: Mapping[str, tuple[str, int]]
+    ) -> None:
+        super().__init__(module)
+        self._needed = needed
+        self._parts = {place: name for name, place in parts.items()}
+        self.values: dict[str, Any] = {}
+
+    def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A node's arguments; a graph made for a GPU runs on the CPU."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        moved: tuple[tuple[Any, ...], dict[str, Any]] = torch.fx.node.map_aggregate((args, kwargs), _device_on_cpu)
+        return moved
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant of the graph, on the CPU."""
+        value = super().get_attr(target, args, kwargs)
+        return value.cpu() if isinstance(value, torch.Tensor) else value
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run one node; what is kept is a copy, in case a later node writes to it."""
+        value = super().run_node(n)
+        several = enumerate(value) if isinstance(value, (tuple, list)) else ()
+        results = {self._parts[n.name, i]: v for i, v in several if (n.name, i) in self._parts} or {n.name: value}
+        for name, result in results.items():
+            if name in self._needed:
+                is_tensor = isinstance(result, torch.Tensor)
+                self.values.setdefault(name, _real_parts(result.detach()).clone() if is_tensor else result)
+        return value
+
+
+def _real_parts(value: torch.Tensor) -> torch.Tensor:
+    """What kernels see of a tensor: of a complex one its real view."""
+    return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX_DTYPES else value
+
+
+def _reference_values(
+    module: torch.fx.GraphModule,
+    inputs: tuple[Any, ...],
+    needed: frozenset[str],
+    parts: Mapping[str, tuple[str, int]],
+) -> dict[str, Any]:
+    recorder = _ValueRecorder(module, needed, parts)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        recorder.run(*inputs)
+    return recorder.values
+
+
+class _SizeValues:
+    """Sizes of the program for these inputs."""
+
+    def __init__(self, program: LoweredProgram, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
+        self._known = {
+            symbol: inputs[index] if dimension < 0 else inputs[index].shape[dimension]
+            for symbol, (index, dimension) in program.symbol_sources.items()
+        }
+        self._known |= {name: values[name] for name in program.assumed_numbers if name in values}
+        self._assumptions = tuple(runtime_asserts(program))
+        for symbol, (name, dimension) in program.unbacked_symbols.items():
+            if name in values:
+                self._known[symbol] = values[name] if dimension < 0 else values[name].shape[dimension]
+
+    def concrete(self, size: Any) -> int:
+        """One size as a number.
+
+        Raises:
+            ValueError: it holds a symbol that no input gives.
+        """
+        known = static_size(size)
+        if known is not None:
+            return known
+        values = {s: self._known[str(s)] for s in size.free_symbols if str(s) in self._known}
+        known = static_size(size.subs(values))
+        if known is None:
+            raise ValueError(f"the size {size} is not known")
+        return known
+
+    def float_value(self, number: Any) -> float:
+        """A number that follows from sizes, or is given.
+
+        Raises:
+            ValueError: it holds a symbol that no input gives.
+        """
+        known = {s: self._known[str(s)] for s in number.free_symbols if str(s) in self._known}
+        value = number.subs(known)
+        if not value.is_number:
+            raise ValueError(f"the number {number} is not known")
+        return float(value)
+
+    def violated_assertion(self) -> str:
+        """What the graph assumes and these inputs do not fulfil; empty if they do."""
+        for relation in self._assumptions:
+            known = {s: self._known[str(s)] for s in relation.free_symbols if str(s) in self._known}
+            if relation.subs(known) == sympy.false:
+                return str(relation)
+        return ""
+
+    def concrete_all(self, sizes: Iterable[Size]) -> tuple[int, ...]:
+        """Several sizes."""
+        return tuple(self.concrete(size) for size in sizes)
+
+
+class _CannotVerify(Exception):
+    """Why one kernel cannot be run apart from the rest."""
+
+
+@dataclass
+class _Verification:
+    """One run over a program's kernels. ``scratch`` are the buffers without an ATen node, as earlier kernels left them."""
+
+    program: LoweredProgram
+    module: torch.fx.GraphModule
+    placeholder_values: dict[str, Any]
+    sizes: _SizeValues
+    values: dict[str, Any]
+    kernel_written: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def run(self) -> dict[str, VerifyRecord]:
+        """All kernels in launch order; one launched several times has its worst outcome."""
+        records: dict[str, VerifyRecord] = {}
+        differs = False
+        for kernel in self._launched_kernels():
+            record = self._verify_kernel(kernel)
+            if record.outcome == "different" and not differs:
+                differs = True
+                record = VerifyRecord(
+                    record.outcome,
+                    INTERPRETER_NAME,
+                    record.max_error,
+                    record.tolerance,
+                    f"first kernel that differs: {record.note}",
+                )
+            known = records.get(kernel.id)
+            if known is None or _rank(record) > _rank(known):
+                records[kernel.id] = record
+        return records
+
+    def _launched_kernels(self) -> Iterator[GeneratedKernel]:
+        return (step.kernel for step in self.program.steps if isinstance(step, Launch))
+
+    def _verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
+        try:
+            trial = self._trial(kernel)
+        except (_CannotVerify, ValueError) as reason:
+            return _unverifiable(str(reason))
+        try:
+            _pool.call("engine.runtime.verify.kernels_in_worker:warm_up", ())  # its time is not the kernel's
+            outcome: KernelComparison = _pool.call(
+                "engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,), timeout=TIMEOUT
+            )
+        except WorkerFailed as error:
+            return _unverifiable(f"in the interpreter, {error}")
+        self.kernel_written.update(outcome.written)
+        return VerifyRecord(outcome.outcome, INTERPRETER_NAME, outcome.max_error, outcome.tolerance, outcome.note)
+
+    def _trial(self, kernel: GeneratedKernel) -> KernelTrial:
+        arguments = self._with_fp64_reference(tuple(self._argument(a) for a in kernel.args))
+        elements = sum(_extent(a) for a in arguments if isinstance(a, BufferArgument))
+        if elements > MAX_ELEMENTS:
+            raise _CannotVerify(f"its buffers hold {elements:,} elements, too many to interpret")
+        x, y, z = (*self.sizes.concrete_all(kernel.grid), 1, 1, 1)[:3]
+        return KernelTrial(kernel.name, kernel.text, arguments, (x, y, z))
+
+    def _with_fp64_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, with the exact values of what the kernel writes where they can be computed."""
+        pointers = [a for a in arguments if isinstance(a, BufferArgument)]
+        wanted = [p.buffer for p in pointers if p.expected is not None and p.expected.is_floating_point()]
+        given = {
+            **self.placeholder_values,
+            **{p.buffer: p.value for p in pointers if p.value is not None and p.buffer not in wanted},
+        }
+        try:
+            exact = fp64_values(self.module, given, wanted, self.program.multi_output_buffers) if wanted else {}
+        except NoFp64Reference:
+            return arguments
+        return tuple(
+            replace(a, fp64_reference=found)
+            if isinstance(a, BufferArgument) and _matches_buffer(found := exact.get(a.buffer), a)
+            else a
+            for a in arguments
+        )
+
+    def _argument(self, argument: KernelArg) -> BufferArgument | int | float | bool | str | None:
+        if argument.kind == "pointer":
+            return self._pointer(argument)
+        value: Any = argument.value
+        if argument.triton_type in FLOAT_PARAMETER_TYPES:
+            return self.sizes.float_value(value)
+        return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.concrete(value)
+
+    def _pointer(self, argument: KernelArg) -> BufferArgument:
+        name = argument.buffer
+        buffer = self.program.buffers[name]
+        shape, stride = self.sizes.concrete_all(buffer.shape), self.sizes.concrete_all(buffer.stride)
+        reference = self.values.get(name)
+        if reference is not None and (tuple(reference.shape) != shape or reference.dtype != buffer.dtype):
+            found = f"{reference.dtype} {tuple(reference.shape)}"
+            raise _CannotVerify(f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}")
+        if not argument.is_written:
+            value = reference if reference is not None else self.kernel_written.get(name)
+            if value is None:
+                raise _CannotVerify(f"{name}, which it reads, has no ATen node and was not computed before")
+            return BufferArgument(argument.name, name, buffer.dtype, shape, stride, value)
+        if buffer.kind == "input":
+            raise _CannotVerify(f"it writes to the input {name}")
+        held = (
+            self.kernel_written.get(name)
+            if argument.initial_value is None
+            else self._initial_value(argument.initial_value, buffer.dtype, shape)
+        )
+        return BufferArgument(argument.name, name, buffer.dtype, shape, stride, held, reference, written=True)
+
+    def _initial_value(self, start: str | float, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        """What a buffer holds that a kernel changes rather than fills."""
+        if not isinstance(start, str):
+            return torch.full(shape, start, dtype=dtype)
+        held: torch.Tensor | None = self.values.get(start, self.kernel_written.get(start))
+        if held is None:
+            raise _CannotVerify(f"{start}, which it changes a copy of, has no ATen node and was not computed before")
+        return held
+
+
+def _extent(pointer: BufferArgument) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(pointer.shape, pointer.stride, strict=True)) if all(pointer.shape) else 0
+
+
+def _rank(record: VerifyRecord) -> int:
+    return ("equal", "close", "not verifiable", "different").index(record.outcome)

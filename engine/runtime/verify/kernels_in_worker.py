@@ -1,0 +1,231 @@
+"""The worker's side of verification: run one kernel in Triton's interpreter on given tensors, and compare what it wrote."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.runtime.kernel_launchers import interpreter_kernel
+
+REDZONE = 8192
+"""Elements before and behind each buffer that nothing may touch: more than a block, so that a missing mask ends there."""
+FILL_BYTE = 0x5B
+"""Every byte of memory not written yet: no plausible result."""
+
+ULPS = {torch.float64: 16.0, torch.float32: 16.0, torch.float16: 1.0, torch.bfloat16: 1.0}
+"""Allowed error of an element in units of its dtype's precision: 16-bit results are rounded once, from float32."""
+ATEN_ERROR_FACTOR = 4.0
+"""Allowed error in units of the largest error that ATen itself has in this tensor before it rounds the result."""
+ACCUMULATION_TOLERANCE = 64.0
+"""Allowed error in units of float32's precision of the tensor's root mean square: sums in another order, where ATen sums in double."""
+TOLERANCE_WITHOUT_REFERENCE = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-5,
+    torch.float16: 2.0**-8,
+    torch.bfloat16: 2.0**-6,
+}
+"""Allowed error relative to the element, and to the tensor's root mean square, where no exact values are to be had."""
+
+
+@dataclass(frozen=True)
+class BufferArgument:
+    """A buffer argument.
+
+    ``value`` is what it holds (None: not written yet), ``expected`` what ATen has in it afterwards (None: unknown), ``exact`` the same
+    in float64 without rounding in between (None: not to be had).
+    """
+
+    name: str
+    buffer: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    value: torch.Tensor | None
+    expected: torch.Tensor | None = None
+    fp64_reference: torch.Tensor | None = None
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class KernelTrial:
+    """One launch: the kernel's text, its arguments in order (pointers or plain values), its grid."""
+
+    name: str
+    text: str
+    arguments: tuple[BufferArgument | int | float | bool | str | None, ...]
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class KernelComparison:
+    """What came of it. ``written`` are the buffers with no expected value, by name, for kernels that read them later."""
+
+    outcome: str
+    max_error: float | None = None
+    tolerance: float | None = None
+    note: str = ""
+    written: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class _RedzonedBuffer:
+    """A buffer between two guards."""
+
+    def __init__(self, pointer: BufferArgument) -> None:
+        self.pointer = pointer
+        pairs = list(zip(pointer.shape, pointer.stride, strict=True))
+        extent = 1 + sum((n - 1) * s for n, s in pairs) if all(pointer.shape) else 0
+        self._extent = extent
+        self._memory = torch.empty(extent + 2 * REDZONE, dtype=pointer.dtype)
+        self._memory.view(torch.uint8).fill_(FILL_BYTE)
+        self._redzone_bytes = self._read_redzones()
+        self.tensor = self._memory.as_strided(pointer.shape, pointer.stride, REDZONE)
+        if pointer.value is not None:
+            # A stride of 0 keeps one element for many: write it once.
+            distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in pointer.stride)
+            self.tensor[distinct].copy_(pointer.value[distinct])
+
+    def _read_redzones(self) -> torch.Tensor:
+        ends = (self._memory[:REDZONE], self._memory[REDZONE + self._extent :])
+        return torch.cat([end.view(torch.uint8) for end in ends])
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing was written outside the buffer."""
+        return torch.equal(self._redzone_bytes, self._read_redzones())
+
+
+def warm_up() -> None:
+    """Load Triton and what else the first kernel would wait for."""
+    importlib.import_module("triton.language")
+
+
+def run_and_compare(trial: KernelTrial) -> KernelComparison:
+    """Interpret the kernel and compare.
+
+    Raises:
+        Exception: whatever interpreting the kernel raises.
+    """
+    arenas = [_RedzonedBuffer(a) if isinstance(a, BufferArgument) else None for a in trial.arguments]
+    by_buffer: dict[str, _RedzonedBuffer] = {}
+    values: list[Any] = []
+    for argument, arena in zip(trial.arguments, arenas, strict=True):
+        if isinstance(argument, BufferArgument) and arena is not None:
+            # One buffer passed twice is one piece of memory.
+            values.append(by_buffer.setdefault(argument.buffer, arena).tensor)
+        else:
+            values.append(argument)
+    if all(trial.grid):
+        interpreter_kernel(trial.name, trial.text)[trial.grid](*values)
+    written = {b: a for b, a in by_buffer.items() if any(_is_written(p, b) for p in trial.arguments)}
+    if broken := [b for b, a in by_buffer.items() if not a.is_intact]:
+        return KernelComparison("different", note=f"it writes outside {', '.join(broken)}")
+    if changed := [b for b, a in by_buffer.items() if b not in written and not _is_unchanged(a)]:
+        return KernelComparison("different", note=f"it changes {', '.join(changed)}, which it should only read")
+    scratch = {b: a.tensor.clone() for b, a in written.items() if a.pointer.expected is None}
+    compared = [_compare(a, _largest_input(trial)) for a in written.values() if a.pointer.expected is not None]
+    if not compared:
+        return KernelComparison("not verifiable", note=NOTHING_TO_COMPARE, written=scratch)
+    worst = max(compared, key=_severity)
+    return KernelComparison(worst.outcome, worst.max_error, worst.tolerance, worst.note, scratch)
+
+
+NOTHING_TO_COMPARE = (
+    "not verifiable: no ATen node computes what it writes; the kernel that reads it is verified with it"
+)
+
+
+def _is_written(argument: object, buffer: str) -> bool:
+    return isinstance(argument, BufferArgument) and argument.buffer == buffer and argument.written
+
+
+def _is_unchanged(arena: _RedzonedBuffer) -> bool:
+    value = arena.pointer.value
+    return value is None or _is_equal(arena.tensor, value)
+
+
+def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal element by element, NaN equal to NaN."""
+    if torch.equal(a, b):
+        return True
+    return a.is_floating_point() and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _severity(outcome: KernelComparison) -> tuple[int, float]:
+    rank = ("equal", "close", "different").index(outcome.outcome)
+    return rank, math.inf if outcome.max_error is None else outcome.max_error
+
+
+def _largest_input(trial: KernelTrial) -> float:
+    """The largest finite magnitude among the floating-point inputs."""
+    largest = 0.0
+    for argument in trial.arguments:
+        value = argument.value if isinstance(argument, BufferArgument) else None
+        if value is not None and value.is_floating_point() and value.numel():
+            magnitude = value.double().abs()
+            finite = magnitude[magnitude.isfinite()]
+            largest = max(largest, float(finite.max()) if finite.numel() else 0.0)
+    return largest
+
+
+def _compare(arena: _RedzonedBuffer, scale: float) -> KernelComparison:
+    expected = arena.pointer.expected
+    assert expected is not None
+    found = arena.tensor
+    if _is_equal(found, expected):
+        return KernelComparison("equal", 0.0)
+    if not expected.is_floating_point():
+        at = (found != expected).nonzero()[0].tolist()
+        furthest = float((found.double() - expected.double()).abs().max())
+        return KernelComparison("different", furthest, 0.0, _describe_element(arena, at))
+    return _compare_floats(arena, expected, scale)
+
+
+def _compare_floats(arena: _RedzonedBuffer, expected: torch.Tensor, scale: float) -> KernelComparison:
+    found, aten = arena.tensor.double(), expected.double()
+    exact = arena.pointer.fp64_reference
+    # Float32 is what kernels compute in, whatever they store.
+    eps = torch.finfo(expected.dtype if expected.dtype is torch.float64 else torch.float32).eps
+    if exact is not None:
+        unit = torch.finfo(expected.dtype).eps
+        mid, relative = exact, ULPS.get(expected.dtype, 1.0) * unit
+        # Rounding the result once costs half a unit: what ATen's error exceeds that by came before.
+        before_rounding = ((aten - mid).abs() - 0.5 * unit * mid.abs()).clamp(min=0.0)
+        allowed = ATEN_ERROR_FACTOR * _largest_finite(
+            before_rounding
+        ) + ACCUMULATION_TOLERANCE * eps * _root_mean_square(mid)
+    else:
+        mid, relative = aten, TOLERANCE_WITHOUT_REFERENCE.get(expected.dtype, 0.0)
+        allowed = relative * _root_mean_square(mid) + 4 * eps * scale
+    is_alike = (found == aten) | (found.isnan() & aten.isnan())
+    # What is finite on one side only gives nan or inf here, which no bound admits.
+    is_near = (found - mid).abs() <= allowed + relative * mid.abs().nan_to_num(0.0, 0.0, 0.0)
+    largest = _largest_finite(torch.where(is_alike, 0.0, found - aten))
+    # What a difference from ATen may come to at most, for people: the bound at the largest element, and ATen's own error.
+    bound = allowed + relative * _largest_finite(mid) + _largest_finite(aten - mid)
+    is_wrong = ~(is_alike | is_near)
+    if not bool(is_wrong.any()):
+        return KernelComparison("close", largest, bound)
+    return KernelComparison("different", largest, bound, _describe_element(arena, is_wrong.nonzero()[0].tolist()))
+
+
+def _largest_finite(errors: torch.Tensor) -> float:
+    finite = errors[errors.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _root_mean_square(values: torch.Tensor) -> float:
+    finite = values[values.isfinite()]
+    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+
+
+def _describe_element(arena: _RedzonedBuffer, at: list[int]) -> str:
+    """The first element that differs, in words."""
+    expected = arena.pointer.expected
+    assert expected is not None
+    index = tuple(at)
+    place = f"{arena.pointer.buffer}[{', '.join(map(str, index))}]"
+    return f"{place} is {arena.tensor[index].item()!r} where ATen has {expected[index].item()!r}"

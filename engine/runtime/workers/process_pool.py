@@ -1,0 +1,299 @@
+"""Worker processes, started when first needed and kept warm: each is fed by one thread of this process.
+
+They are fresh interpreters (not forks, and not multiprocessing's spawn, which would run the user's ``__main__`` again), at low
+priority, each with its own folder for temporary files, which goes when it does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import pathlib
+import queue
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import EngineError
+from engine.runtime.workers.worker_main import TEMP_FOLDER_PREFIX, receive, send
+
+IMPORT_ROOT = str(pathlib.Path(__file__).parents[3])
+# -P and the explicit root: a user's engine.py in the working directory must not be taken for ours.
+BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from engine.runtime.workers.worker_main import main; main()"
+
+MIN_SECONDS_BEFORE_KILL = 1.0
+"""Seconds: a task shorter than this is cheaper to finish than a new process is to start."""
+
+_log = logging.getLogger("engine")
+
+
+class WorkerFailed(EngineError):
+    """A task in a worker process raised, took too long, or took the process down with it: the message says which."""
+
+
+class _WorkerProcess:
+    """One worker process. Used by one thread, except ``kill``."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._folder = tempfile.mkdtemp(prefix=TEMP_FOLDER_PREFIX)
+        self._popen = subprocess.Popen(
+            [sys.executable, "-P", "-c", BOOTSTRAP, IMPORT_ROOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **environment, "TMPDIR": self._folder},
+            start_new_session=True,  # Ctrl-C in the notebook is not meant for it
+        )
+
+    def call(self, task: str, arguments: tuple[Any, ...], timeout: float) -> Any:
+        """Run one task there.
+
+        Raises:
+            WorkerFailed: with the reason; the process is gone unless the task itself raised.
+        """
+        stdin, stdout = self._popen.stdin, self._popen.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            send(stdin, (task, arguments))
+            if not _readable(stdout, timeout):
+                self.kill()
+                raise WorkerFailed(f"it took longer than {timeout:g} s and was stopped")
+            succeeded, value = receive(stdout)
+        except (EOFError, OSError) as error:
+            raise WorkerFailed(self._exit_reason()) from error
+        if not succeeded:
+            raise WorkerFailed(str(value))
+        return value
+
+    def _exit_reason(self) -> str:
+        self.kill()
+        code = self._popen.returncode
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
+        return f"the worker process ended ({how})"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        """End it and remove its files; may be called twice, and from any thread."""
+        # Reap before killing: what it ended with by itself is worth telling.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(0.2 if _is_at_eof(self._popen) else 0)
+        with contextlib.suppress(OSError):
+            self._popen.kill()
+        self._popen.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def release(self) -> None:
+        """Close the pipes of a process that has ended; only from the thread that uses them."""
+        self.kill()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _is_at_eof(popen: subprocess.Popen[bytes]) -> bool:
+    return popen.stdout is not None and _readable(popen.stdout, 0)
+
+
+def _readable(stream: Any, timeout: float) -> bool:
+    """Whether something can be read (also the end) within ``timeout`` seconds."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        return bool(selector.select(timeout))
+
+
+@dataclass(order=True)
+class WorkerTask:
+    """One call of ``function`` ("module:name") in a worker; ``done`` gets (value, None) or (None, reason) once, in a thread of the pool.
+
+    Lower ``rank`` first, then in the order given. When it is not wanted any more at its turn, it is not run and the reason says so.
+    """
+
+    priority: int
+    sequence: int
+    function: str = field(compare=False)
+    arguments: tuple[Any, ...] = field(compare=False)
+    timeout: float = field(compare=False)
+    on_done: Callable[[Any, str | None], None] = field(compare=False)
+    is_wanted: Callable[[], bool] = field(compare=False, default=lambda: True)
+
+
+class WorkerPool:
+    """Up to ``count`` worker processes with one queue. ``environment`` is added to this process's own."""
+
+    def __init__(self, count: int, environment: Mapping[str, str]) -> None:
+        self._count = count
+        self._environment = dict(environment)
+        self._queue: queue.PriorityQueue[WorkerTask] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._threads: list[_WorkerThread] = []
+        self._pid = os.getpid()
+        _pools.add(self)
+
+    def submit(
+        self,
+        function: str,
+        arguments: tuple[Any, ...],
+        done: Callable[[Any, str | None], None],
+        *,
+        rank: int = 0,
+        timeout: float = 120.0,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Queue a task; starts a process for it when all are busy and ``count`` allows."""
+        self._after_fork()
+        self._queue.put(WorkerTask(rank, next(self._numbers), function, arguments, timeout, done, is_wanted))
+        with self._lock:
+            if len(self._threads) < self._count and self._queue.qsize() > sum(lane.is_idle for lane in self._threads):
+                self._threads.append(_WorkerThread(self._queue, self._environment))
+
+    def call(self, function: str, arguments: tuple[Any, ...], *, timeout: float = 120.0) -> Any:
+        """Run a task and wait for its value.
+
+        Raises:
+            WorkerFailed: with the reason.
+        """
+        answers: queue.SimpleQueue[tuple[Any, str | None]] = queue.SimpleQueue()
+        wanted = threading.Event()
+        wanted.set()
+        told = lambda value, reason: answers.put((value, reason))  # noqa: E731
+        self.submit(function, arguments, told, timeout=timeout, is_wanted=wanted.is_set)
+        try:
+            value, reason = answers.get()
+        except BaseException:  # Ctrl-C: nobody waits for the answer any more
+            wanted.clear()
+            self.stop_unwanted(patience=0.0)
+            raise
+        if reason is not None:
+            raise WorkerFailed(reason)
+        return value
+
+    def stop_unwanted(self, patience: float = MIN_SECONDS_BEFORE_KILL) -> None:
+        """End the processes that have spent ``patience`` seconds on a task no longer wanted; others start when needed."""
+        for lane in tuple(self._threads):
+            lane.stop_unwanted(patience)
+
+    def close(self) -> None:
+        """End all processes; tasks not begun fail. The pool can be used again."""
+        with self._lock:
+            lanes, self._threads = self._threads, []
+            tasks, self._queue = self._queue, queue.PriorityQueue()
+        for lane in lanes:
+            lane.close()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                tasks.get_nowait().on_done(None, "the workers were closed")
+        for _ in lanes:  # to wake their threads
+            tasks.put(WorkerTask(0, 0, "", (), 0.0, lambda _value, _reason: None))
+        for lane in lanes:
+            lane.join()
+
+    def _after_fork(self) -> None:
+        """In a forked copy of this process the threads are gone and the processes belong to the parent: start anew."""
+        if self._pid != os.getpid():
+            self._pid, self._threads, self._queue = os.getpid(), [], queue.PriorityQueue()
+            self._lock = threading.Lock()
+
+
+class _WorkerThread:
+    """One thread and the process it feeds."""
+
+    def __init__(self, tasks: queue.PriorityQueue[WorkerTask], environment: Mapping[str, str]) -> None:
+        self._tasks = tasks
+        self._environment = environment
+        self._process: _WorkerProcess | None = None
+        self._current: WorkerTask | None = None
+        self._task_started = 0.0
+        self._closed = False
+        self._lock = threading.Lock()  # between starting a process and closing
+        self.is_idle = True
+        self._thread = threading.Thread(target=self._serve, name="engine-worker", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            task = self._tasks.get()
+            if self._is_closed():
+                if self._process is not None:
+                    self._process.release()
+                return
+            self.is_idle, self._current, self._task_started = False, task, time.monotonic()
+            try:
+                task.on_done(*(self._run(task) if task.is_wanted() else (None, "it was cancelled")))
+            except Exception:
+                _log.exception("what takes the results of worker processes failed")
+            self.is_idle, self._current = True, None
+
+    def _run(self, task: WorkerTask) -> tuple[Any, str | None]:
+        try:
+            return self._live_process().call(task.function, task.arguments, task.timeout), None
+        except WorkerFailed as error:
+            return None, str(error)
+        except Exception as error:
+            return None, f"the worker process could not be used: {error}"
+
+    def _live_process(self) -> _WorkerProcess:
+        """The process, started anew when it has ended.
+
+        Raises:
+            WorkerFailed: the pool was closed meanwhile.
+        """
+        with self._lock:
+            if self._closed:
+                raise WorkerFailed("the workers were closed")
+            if self._process is not None and not self._process.is_alive:
+                self._process.release()
+                self._process = None
+            if self._process is None:
+                self._process = _WorkerProcess(self._environment)
+            return self._process
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def stop_unwanted(self, patience: float) -> None:
+        """End the process if what it does is no longer wanted."""
+        current, process = self._current, self._process
+        is_long = time.monotonic() - self._task_started >= patience
+        if current is not None and process is not None and is_long and not current.is_wanted():
+            process.kill()
+
+    def close(self) -> None:
+        """End the process and let the thread go."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+
+    def join(self) -> None:
+        """Wait a moment for the thread: one that still runs when the interpreter is taken down can take it down badly."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(2.0)
+
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in tuple(_pools):
+        if pool._pid == os.getpid():
+            pool.close()

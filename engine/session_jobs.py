@@ -1,0 +1,186 @@
+"""Work done once results are there: kernels compiled for targets in the background, and verified on request."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from engine.errors import BadArgument
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
+from engine.records.session import CompilationRecord, Session
+from engine.runtime.workers.compile_jobs import CompileJob, submit_compile_job
+
+
+@dataclass(frozen=True)
+class LoweredGraph:
+    """One lowered graph of a live session, with the inputs that it was compiled for (detached, not copied)."""
+
+    program: LoweredProgram
+    graph: AotGraph
+    inputs: tuple[Any, ...]
+
+
+@dataclass
+class _SessionJobs:
+    """What a live session has that a saved one has not."""
+
+    lowered_graphs: dict[str, tuple[LoweredGraph, ...]] = field(default_factory=dict)
+    """By compilation: the graph of the call, and the backward once it was lowered."""
+    jobs: list[CompileJob] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stop_event: threading.Event = field(default_factory=threading.Event)
+    """Set when the session's work is cancelled, measuring while compiling too."""
+
+
+_session_jobs: weakref.WeakKeyDictionary[Session, _SessionJobs] = weakref.WeakKeyDictionary()
+
+
+def _jobs_of(session: Session) -> _SessionJobs:
+    return _session_jobs.setdefault(session, _SessionJobs())
+
+
+def add_lowered_graph(session: Session, compilation: str, lowered: LoweredGraph, *, target: str) -> None:
+    """Remember a lowered graph and start compiling its kernels for ``target`` in the background."""
+    known = _jobs_of(session).lowered_graphs
+    known[compilation] = (*known.get(compilation, ()), lowered) if lowered.graph.stage == "backward" else (lowered,)
+    compile_for(session, compilation, target, only=lowered)
+
+
+def lowered_graphs_of(session: Session) -> dict[str, tuple[LoweredGraph, ...]]:
+    """Lowered graphs of a live session by compilation id; empty for a loaded one."""
+    return _jobs_of(session).lowered_graphs
+
+
+def compile_for(
+    session: Session, compilation: str, target: str, *, only: LoweredGraph | None = None
+) -> CompileJob | None:
+    """Compile the kernels of one compilation for one target in the background; they appear in the session one by one.
+
+    ``only`` one of its graphs, where given.
+    """
+    graphs = lowered_graphs_of(session).get(compilation, ()) if only is None else (only,)
+    kernels = unique_kernels([k for lowered in graphs for k in lowered.program.kernels])
+    if not kernels:
+        return None
+    alive = weakref.ref(session)
+
+    def on_done(kernel: str, record: TargetRecord) -> None:
+        found = alive()
+        if found is not None:
+            found.update_compilation(compilation, lambda c: _with_target_record(c, kernel, record))
+
+    job = submit_compile_job(kernels, target, on_done)
+    _jobs_of(session).jobs.append(job)
+    return job
+
+
+def unique_kernels(kernels: Sequence[GeneratedKernel]) -> tuple[GeneratedKernel, ...]:
+    """Kernels once each by id."""
+    return tuple({k.id: k for k in kernels}.values())
+
+
+def _with_target_record(compilation: CompilationRecord, kernel: str, record: TargetRecord) -> CompilationRecord:
+    def changed(k: KernelRecord) -> KernelRecord:
+        others = tuple(t for t in k.targets if t.target != record.target)
+        return replace(k, targets=(*others, record)) if k.id == kernel else k
+
+    return replace(compilation, kernels=tuple(changed(k) for k in compilation.kernels))
+
+
+def wait(session: Session, timeout: float | None = None) -> bool:
+    """Wait for the session's background work; False when ``timeout`` seconds passed first."""
+    end = None if timeout is None else time.monotonic() + timeout
+    for job in tuple(_jobs_of(session).jobs):
+        left = None if end is None else max(0.0, end - time.monotonic())
+        if not job.wait(left):
+            return False
+    return True
+
+
+def cancel(session: Session) -> None:
+    """Stop the session's background work, and measuring while it compiles; what is finished stays."""
+    _jobs_of(session).stop_event.set()
+    for job in tuple(_jobs_of(session).jobs):
+        job.cancel()
+
+
+def stop_event_of(session: Session) -> threading.Event:
+    """What is set once the session's work is cancelled."""
+    return _jobs_of(session).stop_event
+
+
+def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
+    """Run every kernel of a live session in Triton's interpreter and compare with ATen; results by "compilation kernel".
+
+    A loaded session has no inputs to run with: each of its kernels becomes "not verifiable".
+    """
+    from engine.runtime.verify.kernels import verify_kernels as verify_program
+
+    results: dict[str, VerifyRecord] = {}
+    live = lowered_graphs_of(session)
+    for compilation in session.compilations:
+        if not compilation.kernels:
+            continue
+        lowered = live.get(compilation.id)
+        if not lowered:
+            gone = VerifyRecord("not verifiable", "", note="not verifiable: a loaded session has no inputs to run with")
+            found = {k.id: gone for k in compilation.kernels}
+        else:
+            with _jobs_of(session).lock:
+                session.set_stage(f"verify {compilation.id}")
+                found = {}
+                for one in lowered:
+                    found |= verify_program(one.program, one.graph, one.inputs)
+        session.update_compilation(compilation.id, functools.partial(_with_verify, found=found))
+        results.update({f"{compilation.id} {k}": v for k, v in found.items()})
+    session.set_stage("")
+    return results
+
+
+def time_session_kernels(session: Session) -> int:
+    """Time every kernel of a live session on the GPU that its inputs are on; returns how many were. The records then have what was measured.
+
+    Raises:
+        BadArgument: nothing of the session can be run here.
+    """
+    from engine.runtime.time_kernels import time_kernels as measure_program
+
+    count = 0
+    problem = "the session was loaded, or has no kernels" if not any(lowered_graphs_of(session).values()) else ""
+    for compilation, graphs in lowered_graphs_of(session).items():
+        for lowered in graphs:
+            if not any(isinstance(x, torch.Tensor) and x.is_cuda for x in lowered.inputs):
+                problem = problem or "its tensors are on no GPU"
+                continue
+            session.set_stage(f"measure {compilation}")
+            try:
+                found = measure_program(lowered.program, lowered.inputs)
+            except Exception as error:
+                problem = problem or f"{type(error).__name__}: {error}"
+                continue
+            count += len(found)
+            session.update_compilation(compilation, functools.partial(_with_timings, found=found))
+    session.set_stage("")
+    if not count:
+        raise BadArgument(f"Nothing could be measured: {problem or 'no kernel was launched'}.")
+    return count
+
+
+def _with_timings(compilation: CompilationRecord, found: dict[str, KernelTimingRecord]) -> CompilationRecord:
+    kernels = tuple(replace(k, measured=found.get(k.id, k.measured)) for k in compilation.kernels)
+    return replace(compilation, kernels=kernels)
+
+
+def _with_verify(compilation: CompilationRecord, found: dict[str, VerifyRecord]) -> CompilationRecord:
+    kernels = tuple(replace(k, verify=found.get(k.id, k.verify)) for k in compilation.kernels)
+    return replace(compilation, kernels=kernels)

@@ -1,0 +1,506 @@
+"""One attempt to trace a frame, up to a return, a graph break or a restart."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from dataclasses import replace
+from typing import Any
+
+import torch
+from bytecode.instr import InstrLocation
+
+from engine import errors
+from engine.bytecode.decode import DecodedInstruction
+from engine.bytecode.resume_functions import resume_info
+from engine.bytecode.source_positions import span_of
+from engine.bytecode.to_records import instruction_records
+from engine.ir.compiler_protocol import CompileRequest
+from engine.ir.current_session import current_session
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.introspection.torch_global_state import (
+    are_traced_modes,
+    torch_function_modes,
+)
+from engine.ir.sources.base import GlobalsNamespace
+from engine.ir.sources.roots import ClosureSource, ConstantSource, LocalSource, TorchFunctionModeSource
+from engine.ir.traced_frame import TracedFrame
+from engine.ir.user_code_files import innermost_user_span, is_library_file
+from engine.options import Options, config
+from engine.records.bytecode import Span
+from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
+from engine.trace.codegen import PyCodegen
+from engine.trace.codegen_runtime.torch_contexts import switch_function_modes
+from engine.trace.exc import RestartTracing, SkipFrame, TracingFinished, Unsupported, UserException
+from engine.trace.finalize_generators import close_unreachable_generators
+from engine.trace.frame import Frame
+from engine.trace.graph_breaks.autograd_uses import find_autograd_use
+from engine.trace.graph_breaks.break_codegen import BreakCodegen
+from engine.trace.graph_breaks.nested_breaks import (
+    NestedBreakCodegen,
+    broken_instruction_index,
+    holds_tensor,
+    may_read_own_frame,
+)
+from engine.trace.graph_breaks.reasons import make_break_record
+from engine.trace.interpreter_loop import run_instruction
+from engine.trace.side_effects.aliasing_guards import add_aliasing_guards
+from engine.trace.side_effects.codegen import emit_side_effects, side_effect_variables
+from engine.trace.side_effects.input_mutations import (
+    alias_gains_requires_grad,
+    mutates_inputs,
+    resizes_leaf_input,
+    restorable_mutated_inputs,
+)
+from engine.trace.step_recorder import StepRecorder
+from engine.trace.symbols.shape_guards import add_shape_guards, shape_guards_since
+from engine.trace.symbols.symbol_records import symbol_records
+from engine.trace.tracer import Tracer
+from engine.trace.variables.autograd.autograd_functions import check_traced_backwards
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.torch_api.grad_and_autocast_contexts import emit_context_exits
+from engine.trace.variables.torch_api.torch_functions import guard_global_state
+
+
+class TraceAttempt:
+    """One run of the tracer over the frame, breaking where an earlier run found that it must."""
+
+    def __init__(
+        self,
+        request: CompileRequest,
+        options: Options,
+        restart: RestartTracing | None,
+        steps: bool,
+        before: tuple[DiscardedAttempt, ...] = (),
+    ) -> None:
+        self.previous_attempts = before
+        self.request = request
+        self.options = options
+        self.restart = restart
+        self.tx = Tracer(request, options)
+        modes = torch_function_modes()
+        is_asked = not torch._C._is_torch_function_all_disabled()
+        self.function_modes = modes if is_asked and are_traced_modes(modes) else ()
+        self.tx.is_compiling = restart is None or not restart.hide_compiler
+        self.tx.rng_mode = "" if restart is None else restart.rng_mode
+        self.step_recorder = StepRecorder(self.tx) if steps else None
+        self.root_instruction_number = 0
+        self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint
+        if self.inlined_breakpoint is not None:
+            self.tx.breakpoint_at, self.tx.on_breakpoint = (
+                self.inlined_breakpoint.instruction_number,
+                self.break_in_inlined_frame,
+            )
+        if self.step_recorder is not None:
+            self.tx.instruction_hook = self.step_recorder.record_instruction
+
+    def run(self) -> TracedFrame:
+        """Trace to the end, or to the first break."""
+        frame = self._make_root_frame()
+        self.tx.frames.append(frame)
+        self._skip_under_dispatch_modes()
+        self._enter_function_modes()
+        broken = broken_instruction_index(frame.code, frame.decoded)
+        while True:
+            stack = list(frame.stack)
+            kw_names = frame.kw_names
+            before = (self.tx.graph.op_count, self.tx.mutation_count)
+            self.root_instruction_number += 1
+            self.tx.root_instruction_number = self.root_instruction_number
+            begun = self.tx.instruction_count
+            if frame.next_index == broken:
+                told_already = Unsupported("asked", "the caller's graph ended here")
+                return self._finish_at_break(frame, frame.decoded.ops[broken], stack, told_already, is_told=True)
+            if (
+                self.restart is not None
+                and self.inlined_breakpoint is None
+                and self.root_instruction_number == self.restart.break_before
+            ):
+                return self._finish_at_break(frame, frame.decoded.ops[frame.next_index], stack, self.restart.reason)
+            try:
+                outcome = run_instruction(self.tx, frame)
+            except Unsupported as reason:
+                reason.stack = reason.stack or self.tx.user_stack()
+                self._pop_inlined_frames(frame)
+                self._retrace_with_known_rng(reason)
+                if reason.kind == "budget" and self.tx.instruction_count - begun < config.instruction_budget // 2:
+                    # Its own loops are long, not one call's: what follows a break here would meet the budget again.
+                    raise self._make_skip(reason, reason.stack, "its own loops are too long to unroll") from reason
+                if 0 < reason.created_at < self.root_instruction_number:
+                    raise RestartTracing(reason.created_at, reason) from reason
+                if (
+                    reason.inlined_breakpoint is not None
+                    and self.inlined_breakpoint is None
+                    and self._can_break_in_inlined_frame(frame, reason)
+                ):
+                    raise RestartTracing(
+                        self.root_instruction_number, reason, cut=reason.inlined_breakpoint
+                    ) from reason
+                if reason.kind == "internal" or before != (self.tx.graph.op_count, self.tx.mutation_count):
+                    raise RestartTracing(self.root_instruction_number, reason) from reason
+                frame.kw_names = kw_names
+                return self._finish_at_break(frame, frame.op, stack, reason)
+            except SkipFrame as skip:
+                skip.stack = skip.stack or self.tx.user_stack()
+                if skip.kind == "raises":
+                    self._retrace_as_uncompiled(skip.what)
+                is_caught = frame.decoded.handlers[frame.op.index] is not None
+                if skip.kind != "raises" or not (is_caught or self._has_graph_before()):
+                    raise
+                # Python raises it, where the user's own handler may catch it; or does not, as real tensors are not fakes.
+                raised = Unsupported("raises", skip.what)
+                raised.stack = skip.stack
+                self._pop_inlined_frames(frame)
+                if before != (self.tx.graph.op_count, self.tx.mutation_count):
+                    raise RestartTracing(self.root_instruction_number, raised) from skip
+                frame.kw_names = kw_names
+                return self._finish_at_break(frame, frame.op, stack, raised)
+            except UserException as error:
+                uncaught = SkipFrame("raises", f"{error.exception.describe()} is raised")
+                uncaught.stack = self.tx.user_stack()
+                self._retrace_as_uncompiled(uncaught.what)
+                raise uncaught from error
+            if outcome is not None:
+                assert frame.result is not None
+                return self._finish_at_return(frame, frame.result)
+
+    def _has_graph_before(self) -> bool:
+        """Whether there is a graph before an operation that raises, and it may end here."""
+        return bool(self.tx.graph.op_count) and not self.options.fullgraph
+
+    def _retrace_as_uncompiled(self, what: str) -> None:
+        """Where code that has asked whether it is compiled raises, trace it again as plain Python would answer it: there it may not raise."""
+        if self.tx.read_is_compiling and self.tx.is_compiling:
+            raise RestartTracing(0, Unsupported("asked", f"what compiled code does here raises: {what}"), as_eager=True)
+
+    def _retrace_with_known_rng(self, reason: Unsupported) -> None:
+        """Where Python needs to know what is drawn, know it, for the states in which the generators are: once, and in a frame without tensors.
+
+        Code with tensors that draws is run many times, in many states: there what is drawn stays unknown.
+        """
+        tx = self.tx
+        if tx.rng_mode == "known":
+            self._retrace_with_rng_inputs(reason)
+        elif (
+            not tx.rng_mode
+            and (tx.rng_input_count or tx.rng_used_in_python)
+            and not tx.saw_tensor
+            and not self.request.entry_index
+        ):
+            raise RestartTracing(0, reason, draws="known")
+
+    def _retrace_with_rng_inputs(self, reason: Unsupported) -> None:
+        if self.tx.rng_mode == "known" and self.tx.saw_tensor:
+            raise RestartTracing(0, reason, draws="inputs")
+
+    def _skip_under_dispatch_modes(self) -> None:
+        """Leave frames that run under modes of torch's dispatcher to Python."""
+        modes = self.tx.entry_global_state["dispatch_modes"]
+        if modes:
+            guard_global_state(self.tx, "dispatch_modes", modes)
+            raise SkipFrame("global-state", "dispatch modes of torch are active")
+
+    def _enter_function_modes(self) -> None:
+        """Torch-function modes in force are asked while tracing, as those that the traced code enters."""
+        self.tx.entry_function_modes = [
+            realize(self.tx, self.tx.wrap(mode, TorchFunctionModeSource(n)))
+            for n, mode in enumerate(self.function_modes)
+        ]
+        self.tx.function_modes = list(self.tx.entry_function_modes)
+
+    def _pop_inlined_frames(self, frame: Frame) -> None:
+        del self.tx.frames[1:]
+        assert self.tx.frames == [frame]
+
+    def _make_root_frame(self) -> Frame:
+        function = self.request.function
+        tx = self.tx
+        namespace = GlobalsNamespace(function.__globals__, str(function.__globals__.get("__name__", "")))
+        frame = Frame(function.__code__, namespace, None, ())
+        frame.is_trusted = False
+        for name, real in self.request.arguments.items():
+            frame.locals[name] = tx.make_lazy(real, LocalSource(name))
+        for n, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
+            origin = ClosureSource(name, n)
+            try:
+                content: Variable | None = tx.make_lazy(cell.cell_contents, origin)
+            except ValueError:
+                content = None
+            value = CellVariable(content, origin, cell, root_name=name)
+            frame.cells[name] = value
+            tx.variables_by_id[id(cell)] = (value, cell)
+        return frame
+
+    def release(self) -> None:
+        """Forget the values of the frame: some hold one another, and would keep the call's arguments until garbage is collected next."""
+        for frame in self.tx.frames:
+            for cell in frame.cells.values():
+                if isinstance(cell, CellVariable):
+                    cell.content = None
+            frame.clear()
+        self.tx.release()
+
+    def attempt_record(self, again: RestartTracing) -> DiscardedAttempt:
+        """What is thrown away with this attempt. It has a tracer of its own: nothing of it is left but torch's state, which is put back."""
+        tx, reason = self.tx, again.reason
+        return DiscardedAttempt(
+            reason.kind,
+            reason.what,
+            innermost_user_span(reason.stack),
+            reason.stack,
+            tx.graph.op_count,
+            len(tx.guards),
+            tuple(v.describe() for v in tx.mutated_variables.values())
+            + tuple(words for _, words in tx.side_effect_calls),
+            tx.torch_state_snapshot.changed_settings(),
+        )
+
+    # Endings.
+
+    def _finish_at_return(self, frame: Frame, value: Variable) -> TracedFrame:
+        tx = self.tx
+        try:
+            close_unreachable_generators(tx, frame, [value], is_over=True)
+        except Unsupported as error:
+            raise SkipFrame("side-effect", error.what) from error
+        self._retrace_with_rng_inputs(Unsupported("asked", "tensors depend on random numbers"))
+        is_idle = not tx.graph.op_count and not tx.saw_tensor and not self.options.fullgraph
+        if tx.read_is_compiling and tx.is_compiling and is_idle:
+            raise RestartTracing(0, Unsupported("asked", "nothing here is compiled"), as_eager=True)
+        cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
+        self._check_unsupported_mutations()
+        try:
+            cg.find_cycles_and_shared(
+                [
+                    value,
+                    *self.tx.function_modes,
+                    *side_effect_variables(self.tx),
+                    *(c for c in frame.cells.values() if isinstance(c, CellVariable)),
+                ]
+            )
+            _emit_open_contexts(self.tx, cg)
+            cg.load(value)
+            cg.fill_deferred()
+            told = emit_side_effects(self.tx, cg)
+            if cg.writes_root_cells:
+                self._store_cells(frame, cg)
+        except Unsupported as error:
+            if 0 < error.created_at < self.root_instruction_number:
+                raise RestartTracing(error.created_at, error) from error
+            raise SkipFrame("side-effect", error.what) from error
+        cg.restore_grad_mode()
+        cg.body.return_value()
+        return self._make_traced_frame(frame, cg, told, (), ())
+
+    def _store_cells(self, frame: Frame, cg: PyCodegen) -> None:
+        for name in frame.code.co_cellvars:
+            cell: Any = frame.cells.get(name)
+            if cell is not None:
+                cg.store_root_cell(name, cell)
+
+    def _check_unsupported_mutations(self) -> None:
+        for kept in self.tx.externally_cached.values():
+            if kept.is_mutated():
+                raise RestartTracing(kept.created_at, kept.unsupported("is changed in place"))
+        check_traced_backwards(self.tx)
+        if self.tx.torch_function_disabled_depth:
+            raise SkipFrame("side-effect", "__torch_function__ is switched off where the graph ends")
+        if self.tx.assumed_conditions and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
+            executed = self.tx.assumed_conditions[0][2]
+            raise RestartTracing(
+                executed, Unsupported("tensor-jump", "a check of a tensor's value before an argument is changed")
+            )
+        if self.tx.op_in_try_block and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
+            raise SkipFrame("side-effect", "an argument is changed in place where the code handles exceptions")
+        if resizes_leaf_input(self.tx):
+            raise SkipFrame("side-effect", "an argument that requires grad is given other sizes in place")
+        if alias_gains_requires_grad(self.tx):
+            raise SkipFrame("side-effect", "an argument that shares memory with another one comes to require gradients")
+
+    def _can_break_in_inlined_frame(self, frame: Frame, reason: Unsupported) -> bool:
+        """Whether to break in the midst of the calls of the root's instruction, not before it."""
+        if (
+            self.options.fullgraph
+            or reason.error_on_graph_break
+            or reason.kind in ("budget", "depth")
+            or may_read_own_frame(frame)
+        ):
+            return False
+        return not frame.exc_stack and not self._should_skip_frame(frame)
+
+    def break_in_inlined_frame(self, innermost: Frame) -> None:
+        """End the graph here, inside calls; where that cannot be, break before the root's instruction after all.
+
+        Raises:
+            Finished: the graph ended here.
+            Restart: it cannot.
+        """
+        tx, restart, cut = self.tx, self.restart, self.inlined_breakpoint
+        assert restart is not None
+        assert cut is not None
+        if len(tx.frames) != cut.depth + 1 or (innermost.code, innermost.op.offset) != (cut.code, cut.offset):
+            return
+        if innermost.exc_stack:
+            self._retrace_as_uncompiled(innermost.exc_stack[-1].describe())
+        reason, root = restart.reason, tx.frames[0]
+        cg = PyCodegen(tx, root.code, _instr_location(root))
+        cg.continues_after = True
+        told: list[str] = []
+        try:
+            self._check_unsupported_mutations()
+            resumption = NestedBreakCodegen(tx, cg, tx.frames)
+            cg.find_cycles_and_shared([*resumption.variables_to_load(), *tx.function_modes, *side_effect_variables(tx)])
+            _emit_open_contexts(tx, cg)
+
+            def emit_effects() -> None:
+                told.extend(emit_side_effects(tx, cg))
+                cg.restore_grad_mode()
+
+            resumption.emit(emit_effects)
+            record = make_break_record(reason.kind, reason.what, reason.stack, skipped=False)
+            traced = self._make_traced_frame(root, cg, tuple(told), (record,), tuple(resumption.resume_slots))
+        except (Unsupported, SkipFrame) as error:
+            raise RestartTracing(tx.root_instruction_number, reason) from error
+        raise TracingFinished(traced)
+
+    def _finish_at_break(
+        self, frame: Frame, op: DecodedInstruction, stack: list[Variable], reason: Unsupported, *, is_told: bool = False
+    ) -> TracedFrame:
+        spans = reason.stack or self.tx.user_stack()
+        if self.options.fullgraph or (reason.error_on_graph_break and not is_told):
+            self._raise_graph_break(make_break_record(reason.kind, reason.what, spans, skipped=False))
+        frame.op = op
+        if frame.exc_stack:
+            self._retrace_as_uncompiled(frame.exc_stack[-1].describe())
+        self._check_unsupported_mutations()
+        if may_read_own_frame(frame, stack):
+            raise self._make_skip(
+                reason, spans, "it looks at its own frame, which the rest of a function cut in two does not have"
+            )
+        if self._should_skip_frame(frame):
+            raise self._make_skip(reason, spans, "before any tensor operation")
+        cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
+        cg.continues_after = True
+        resumption = BreakCodegen(self.tx, cg, frame, op, stack)
+        told: list[str] = []
+        try:
+            cg.find_cycles_and_shared(
+                [*resumption.variables_to_load(), *self.tx.function_modes, *side_effect_variables(self.tx)]
+            )
+            _emit_open_contexts(self.tx, cg)
+
+            def emit_effects() -> None:
+                told.extend(emit_side_effects(self.tx, cg))
+                cg.restore_grad_mode()
+
+            resumption.emit(emit_effects)
+        except Unsupported as error:
+            if 0 < error.created_at < self.root_instruction_number:
+                what = f"{error.what.removeprefix('rebuilding ').removesuffix(' after the graph')} is half-way at a later break: {reason.what}"
+                raise RestartTracing(error.created_at, Unsupported("still-running", what)) from error
+            raise self._make_skip(reason, spans, error.what) from error
+        records = () if is_told else (make_break_record(reason.kind, reason.what, spans, skipped=False),)
+        return self._make_traced_frame(frame, cg, tuple(told), records, tuple(resumption.resume_slots))
+
+    def _should_skip_frame(self, frame: Frame) -> bool:
+        """Whether a break is no use: there is no tensor in sight."""
+        return (
+            not self.tx.graph.op_count
+            and not self.tx.saw_tensor
+            and resume_info(frame.code) is None
+            and not self._arguments_reach_tensors()
+            and not self._references_torch(frame)
+        )
+
+    def _references_torch(self, frame: Frame) -> bool:
+        """Whether a function of the user's may make tensors later, or calls a module."""
+        if frame.is_trusted or is_library_file(frame.code.co_filename):
+            return False
+        named = (frame.globals.values.get(name) for name in frame.code.co_names)
+        return any(v is torch or isinstance(v, (torch.Tensor, torch.nn.Module)) for v in named)
+
+    def _make_skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str) -> SkipFrame:
+        skip = SkipFrame(reason.kind, f"{reason.what}; the whole function is left to Python ({where})")
+        skip.stack = spans
+        return skip
+
+    def _arguments_reach_tensors(self) -> bool:
+        return any(holds_tensor(v, 3) for v in self.request.arguments.values())
+
+    def _raise_graph_break(self, record: BreakRecord) -> None:
+        text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
+        raise errors.GraphBreak(record, errors.source_with_caret(text, record.span))
+
+    def _make_traced_frame(
+        self,
+        frame: Frame,
+        cg: PyCodegen,
+        told: tuple[str, ...],
+        breaks: tuple[BreakRecord, ...],
+        resumes: tuple[Any, ...],
+    ) -> TracedFrame:
+        try:
+            code, graph = cg.finish()
+        except Unsupported as error:
+            raise SkipFrame("side-effect", error.what) from error
+        add_aliasing_guards(self.tx)
+        self.tx.shape_env.pending_fresh_unbacked_symbols.clear()
+        if graph is not None:
+            self._guard_global_state()
+        add_shape_guards(self.tx)
+        guards = self.tx.guards.all()
+        if graph is not None:
+            graph = replace(graph, late_shape_guards=functools.partial(shape_guards_since, self.tx, len(guards)))
+            if breaks:
+                frames = [frame, *self.tx.frames]
+                graph = replace(
+                    graph, autograd_uses_after_break=next((asks for f in frames if (asks := find_autograd_use(f))), "")
+                )
+        inlined, steps = self.inlined_calls_and_steps()
+        wanted = current_session() is not None or self.step_recorder is not None
+        record = TraceRecord(
+            instruction_records(frame.code) if wanted else (),
+            instruction_records(code) if wanted else (),
+            inlined,
+            breaks,
+            told,
+            steps,
+            symbol_records(self.tx) if wanted else (),
+            self.previous_attempts,
+        )
+        return TracedFrame(code, guards, record, graph, resumes, cg.constants, cg.prefetched_params)
+
+    def _guard_global_state(self) -> None:
+        origin = ConstantSource(torch, "torch")
+        why = "the graph was recorded in this state of torch"
+        for state, value in self.tx.entry_global_state.items():
+            self.tx.add_guard(GlobalStateMatch(origin, state, value, cause=self.tx.guard_cause(why)))
+
+    def inlined_calls_and_steps(self) -> tuple[Any, Any]:
+        """Inlined calls and steps so far."""
+        return tuple(
+            self.tx.inlined_calls.values()
+        ), self.step_recorder.step_records() if self.step_recorder is not None else ()
+
+
+def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
+    """Contexts that outlive the graph are entered in Python, outermost first."""
+    emit_context_exits(tx)
+    kept = sum(a is b for a, b in zip(tx.entry_function_modes, tx.function_modes, strict=False))
+    if (left := len(tx.entry_function_modes) - kept) or tx.function_modes[kept:]:
+        cg.load_helper(switch_function_modes, 0)
+        cg.load_const(left)
+        cg.load_all(tx.function_modes[kept:])
+        cg.body.call(1 + len(tx.function_modes[kept:]))
+        cg.body.emit("POP_TOP")
+    for context, _ in tx.open_graph_contexts:
+        cg.load(context)
+        cg.body.emit("POP_TOP")
+
+
+def _instr_location(frame: Frame) -> InstrLocation | None:
+    span = span_of(frame.code, frame.op.offset)
+    if span.line < 1:
+        return None
+    return InstrLocation(span.line, None, None, None)

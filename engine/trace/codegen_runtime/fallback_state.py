@@ -1,0 +1,64 @@
+"""Save and restore state around a fallback to plain Python."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+
+import torch
+
+from engine.trace.codegen_runtime.torch_contexts import _autocast, _set_autocast
+
+
+class AssumptionError(Exception):
+    """A tensor is not as the graph took for granted."""
+
+
+def check_condition(tensor: torch.Tensor, truth: bool) -> None:
+    """Raise unless a tensor has this truth."""
+    if bool(tensor) is not truth:
+        raise AssumptionError
+
+
+def save_rng_state(generator: random.Random) -> Callable[[], None]:
+    """What puts a generator of random numbers back into the state that it has now."""
+    return functools.partial(generator.setstate, generator.getstate())
+
+
+def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
+    """What makes a tensor as it is now: the numbers that it holds, how it is laid out, and how often it has been written to."""
+    memory, version = tensor.detach(), tensor._version
+    kept = memory.clone()
+    layout = tensor.shape, tensor.stride(), tensor.storage_offset()
+
+    def restore() -> None:
+        with torch.no_grad():
+            if tensor.untyped_storage()._cdata != memory.untyped_storage()._cdata or tensor.dtype != memory.dtype:
+                tensor.data = memory
+            if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
+                tensor.as_strided_(*layout)
+            tensor.copy_(kept)
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+    return restore
+
+
+def save_requires_grad(tensor: torch.Tensor) -> Callable[[], None]:
+    """What tells a leaf to require gradients, or not to, as it does now."""
+    return functools.partial(_set_requires_grad, tensor, tensor.requires_grad)
+
+
+def _set_requires_grad(tensor: torch.Tensor, wanted: bool) -> None:
+    tensor.requires_grad_(wanted)
+
+
+def save_grad_context() -> Callable[[], None]:
+    """What switches grad mode and autocast back to what they are now."""
+    grad, autocast = torch.is_grad_enabled(), _autocast()
+
+    def regain() -> None:
+        torch._C._set_grad_enabled(grad)
+        _set_autocast(autocast)
+
+    return regain

@@ -1,0 +1,193 @@
+"""Decisions that follow from the numbers in small tensors of the program's state: worked out while tracing and guarded, where the graph would end."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef, evaluate_condition
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import LocalSource
+from engine.ir.sources.stdlib import RandomDrawSource
+from engine.trace.fold_buffers import is_pure_node
+
+if TYPE_CHECKING:
+    from engine.ir.traced_frame import GraphInput
+    from engine.trace.tracer import Tracer
+
+_MAX_OPS = 40
+"""How many operations a guard does at most."""
+_INPLACE_OPS = frozenset((operator.iadd, operator.isub, operator.imul, "add_", "sub_", "mul_"))
+_FACTORY_OPS = frozenset((torch.ones, torch.zeros, torch.full))
+_CONSTANT_TYPES = (int, float, bool, str, type(None), torch.dtype, torch.device)
+_TRUSTED_MODULES = ("torch", "None", "_operator", "builtins", "math")
+
+
+class _NotComputable(Exception):
+    """The decision follows from something else."""
+
+
+@dataclass
+class _BackwardSlice:
+    """What a decision follows from, gathered backwards."""
+
+    inputs: dict[torch.fx.Node, GraphInput] = field(default_factory=dict)
+    nodes: set[torch.fx.Node] = field(default_factory=set)
+    write_counts: dict[torch.fx.Node, int] = field(default_factory=dict)
+    """How often the program writes to each tensor that is there before it, or that it makes."""
+
+
+def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
+    """The truth of a node where it follows from what small tensors held when the call began; None where it does not."""
+    if tx.in_subgraph():
+        return None
+    program = _BackwardSlice()
+    try:
+        _collect_slice(tx, program, node)
+        _check_no_other_writes(tx, program)
+        steps = _to_guard_steps(tx, program)
+    except _NotComputable:
+        return None
+    given = list(program.inputs.values())
+    found = evaluate_condition(steps, *(g.example_value for g in given))
+    if found is None or not given:
+        return found
+    first, *others = (g.source for g in given)
+    cause = tx.guard_cause("what it holds decided which way the code went")
+    tx.add_guard(ComputedCondition(first, tuple(others), steps, found, cause=cause))
+    return found
+
+
+def _collect_slice(tx: Tracer, program: _BackwardSlice, node: torch.fx.Node) -> None:
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if node in program.nodes or node in program.inputs:
+            continue
+        if len(program.nodes) > _MAX_OPS:
+            raise _NotComputable
+        if node.op == "placeholder":
+            given = next((i for i in tx.graph.inputs if i.name == node.name), None)
+            if given is None or not _is_state_input(given):
+                raise _NotComputable
+            program.inputs[node] = given
+            if isinstance(given.example_value, torch.Tensor):
+                program.write_counts.setdefault(node, 0)
+                todo += _writes_to(node)
+            continue
+        program.nodes.add(node)
+        if _is_inplace_write(node):
+            root = _mutated_base(node)
+            program.write_counts[root] = program.write_counts.get(root, 0) + 1
+            todo += _writes_to(node)
+        elif node.target in _FACTORY_OPS and _is_scalar_cpu_tensor(node.meta["example_value"]):
+            program.write_counts.setdefault(node, 0)
+            todo += _writes_to(node)
+        elif node.op not in ("call_function", "call_method") or not is_pure_node(node):
+            raise _NotComputable
+        todo += node.all_input_nodes
+
+
+def _is_inplace_write(node: torch.fx.Node) -> bool:
+    return node.target in _INPLACE_OPS and isinstance(node.meta["example_value"], torch.Tensor)
+
+
+def _writes_to(node: torch.fx.Node) -> list[torch.fx.Node]:
+    return [user for user in node.users if _is_inplace_write(user) and user.args[0] is node]
+
+
+def _mutated_base(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that the tensor comes from to which this one writes."""
+    while node.target in _INPLACE_OPS:
+        written = node.args[0]
+        if not isinstance(written, torch.fx.Node):
+            raise _NotComputable
+        node = written
+    if node.op != "placeholder" and node.target not in _FACTORY_OPS:
+        raise _NotComputable
+    return node
+
+
+def _is_state_input(given: GraphInput) -> bool:
+    """Whether it is a number, or a small tensor that no argument of the call is itself: those differ from call to call, as numbers that Python draws do."""
+    real: Any = given.example_value
+    origin: Source | None = given.source
+    if origin is None or isinstance(origin, RandomDrawSource):
+        return False
+    return type(real) in (int, float) or (
+        not isinstance(origin, LocalSource) and type(real) is torch.Tensor and _is_scalar_cpu_tensor(real)
+    )
+
+
+def _is_scalar_cpu_tensor(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.numel() == 1
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.is_complex() or tensor.is_quantized or tensor.requires_grad or tensor.is_inference())
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
+    """Refuse where a tensor was written to otherwise, or may have been."""
+    for root, times in program.write_counts.items():
+        fake = root.meta["example_value"]
+        given = program.inputs.get(root)
+        if fake._version != times + (0 if given is None else given.initial_version):
+            raise _NotComputable
+        storage = fake.untyped_storage()._cdata
+        names = [root, *(n for n in program.nodes if _is_inplace_write(n) and _mutated_base(n) is root)]
+        for user in {u for name in names for u in name.users} - program.nodes:
+            made = user.meta.get("example_value")
+            is_view = isinstance(made, torch.Tensor) and made.untyped_storage()._cdata == storage
+            if is_view or not _has_no_hidden_write(user):
+                raise _NotComputable
+        if given is not None and _is_written_through_alias(tx, fake, given):
+            raise _NotComputable
+
+
+def _has_no_hidden_write(user: torch.fx.Node) -> bool:
+    """Whether an operation of torch's counts what it writes, as all do but those that keep statistics."""
+    if user.op == "call_method":
+        return True
+    home = str(getattr(user.target, "__module__", None)).partition(".")[0]
+    return home in _TRUSTED_MODULES and "norm" not in str(getattr(user.target, "__name__", ""))
+
+
+def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput) -> bool:
+    """Whether the graph writes to another input that lies over the same memory."""
+    storage = given.example_value.untyped_storage()._cdata
+    return any(
+        other.fake is not fake
+        and other.fake._version != version
+        and other.real_object is not None
+        and other.real_object.untyped_storage()._cdata == storage
+        for other, version in tx.input_tensors
+    )
+
+
+def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, ...]:
+    """The operations in the order of the graph."""
+    places = {node: n for n, node in enumerate(program.inputs)}
+    steps: list[ConditionOp] = []
+
+    def part(arg: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            return ValueRef(places[arg])
+        if isinstance(arg, tuple) and all(type(a) in _CONSTANT_TYPES for a in arg):
+            return arg
+        if type(arg) not in _CONSTANT_TYPES:
+            raise _NotComputable
+        return arg
+
+    for node in tx.graph.graph.nodes:
+        if node in program.nodes:
+            args = tuple(part(a) for a in node.args)
+            steps.append(ConditionOp(node.target, args, tuple((k, part(a)) for k, a in node.kwargs.items())))
+            places[node] = len(places)
+    return tuple(steps)

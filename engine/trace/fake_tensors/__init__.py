@@ -1,0 +1,1 @@
+"""Fake tensors of the tracer."""

@@ -1,0 +1,76 @@
+"""Types that an operator refuses, which fake tensors let through: told while tracing, so that nothing before it is lost."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.trace.exc import SkipFrame
+
+_ELEMENTWISE_OPS = frozenset(
+    "abs absolute and bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min clip "
+    "floor fmod frac hypot iand ilshift imod imul invert ior irshift isub ixor ldexp logit lshift mod mul multiply or pow relu remainder round "
+    "rshift rsub sub subtract trunc xor".split()
+)
+"""Operators on elements, as they are named with underscores taken off, that refuse some types when they run."""
+_BITWISE_PREFIXES = (
+    "and",
+    "bitwise",
+    "iand",
+    "ilshift",
+    "invert",
+    "ior",
+    "irshift",
+    "ixor",
+    "lshift",
+    "or",
+    "rshift",
+    "xor",
+)
+
+
+def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Try an operator out on single elements where it is one that refuses types.
+
+    Raises:
+        Skip: it refuses these.
+    """
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    bare = name.strip("_")
+    if bare not in _ELEMENTWISE_OPS or kwargs or not args or not isinstance(args[0], torch.Tensor):
+        return
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    has_floats_only = all(t.is_floating_point() for t in tensors) and not any(isinstance(a, bool) for a in args)
+    if (has_floats_only and not bare.startswith(_BITWISE_PREFIXES)) or any(type(t) is not FakeTensor for t in tensors):
+        return
+    kinds = tuple((a.dtype, a.dim(), a.device) if isinstance(a, torch.Tensor) else _example_number(a) for a in args)
+    if None not in kinds:
+        refusal = _dtype_error(target, kinds)
+        if refusal:
+            raise SkipFrame("raises", f"{name} raises {refusal}")
+
+
+def _example_number(value: Any) -> Any:
+    """A number of the same type, which has the same effect on types; None for what is no plain number."""
+    return type(value)(1) if type(value) in (bool, int, float) else None
+
+
+@functools.cache
+def _dtype_error(target: Any, kinds: tuple[Any, ...]) -> str:
+    """What torch says of operands of such types; empty where it takes them."""
+    devices = {kind[2].type for kind in kinds if isinstance(kind, tuple)}
+    if not all(d == "cpu" or (d == "cuda" and torch.cuda.is_available()) for d in devices):
+        return ""
+    with torch.no_grad(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        made = [torch.ones((1,) * k[1], dtype=k[0], device=k[2]) if isinstance(k, tuple) else k for k in kinds]
+        try:
+            if isinstance(target, str):
+                getattr(made[0], target)(*made[1:])
+            else:
+                target(*made)
+        except (RuntimeError, TypeError) as error:
+            return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return ""

@@ -1,0 +1,83 @@
+"""Tensors of which torch makes no fake as they are: what had its memory exchanged, and still has the gradient or the base of before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from engine.ir.introspection.view_grad_fn import preserve_stale_grad_fn
+from engine.ir.sources.base import Source
+from engine.trace.tracer import Tracer
+
+
+def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a plain one that sees the same memory in the same way."""
+    if tensor.is_leaf and tensor.grad is not None and not _has_same_metadata(tensor.grad, tensor):
+        with torch.no_grad():
+            return tensor.detach().requires_grad_(tensor.requires_grad)
+    base = tensor._base
+    if base is None or _shares_storage_with_base(tensor, base):
+        return tensor
+    if _is_wrapper_subclass(tensor):
+        return _rebuild_subclass(tensor)
+    with torch.no_grad():
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _is_wrapper_subclass(tensor: Any) -> bool:
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def _rebuild_subclass(wrapper: Any) -> torch.Tensor:
+    names, context = wrapper.__tensor_flatten__()
+    parts = {name: getattr(wrapper, name) for name in names}
+    with torch.no_grad():
+        made = type(wrapper).__tensor_unflatten__(parts, context, wrapper.shape, wrapper.stride())
+        again: torch.Tensor = made.detach().requires_grad_(wrapper.requires_grad)
+    return again
+
+
+def _has_same_metadata(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return (gradient.shape, gradient.dtype, gradient.device) == (tensor.shape, tensor.dtype, tensor.device)
+
+
+def _shares_storage_with_base(view: torch.Tensor, base: torch.Tensor) -> bool:
+    if base.is_nested and not _is_wrapper_subclass(base):
+        return False
+    if view.layout is not torch.strided or _is_wrapper_subclass(view) or _is_wrapper_subclass(base):
+        return True
+    if base.layout is not torch.strided:
+        return False
+    return bool(view.untyped_storage()._cdata == base.untyped_storage()._cdata)
+
+
+def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
+    """The fake tensor that stands for an input: an inference tensor only where the input is one, whatever mode the tracer is in."""
+    from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
+
+    if torch.is_inference_mode_enabled() and not tensor.is_inference():
+        with torch.inference_mode(False):
+            return fakeify(tx, tensor, origin)
+    with preserve_stale_grad_fn(tensor):
+        seen = (
+            _plain_like_functorch_tensor(tensor)
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            else as_fakeable(tensor)
+        )
+        context = symbolic_context(tx, seen, origin)
+        if context is None:
+            return tx.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
+        fake = tx.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
+        unify_inner_shapes(fake, seen)
+        return fake
+
+
+def _plain_like_functorch_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own that looks like one inside a transformation of ``torch.func``: one row of ``vmap``, say."""
+    with torch.no_grad():
+        twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return twin.requires_grad_(tensor.requires_grad)

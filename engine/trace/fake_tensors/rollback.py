@@ -1,0 +1,64 @@
+"""Puts fake tensors back as they were where an operation on them raises half-way: fakes are given sizes before types are looked at."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.ir.graph_callable import GraphCallable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+_INPLACE_OPERATORS = frozenset(
+    getattr(operator, name)
+    for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
+)
+"""Python's operators that may write to their first operand."""
+
+
+@dataclass(frozen=True)
+class FakeMetadata:
+    """How a fake tensor was laid out before an operation, and how often it had been written to."""
+
+    fake: torch.Tensor
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+    version: int
+
+    def restore(self, tx: Tracer) -> None:
+        """Lay the tensor out as it was, where it is laid out otherwise."""
+        fake = self.fake
+        before = (*self.shape, None, *self.stride, self.offset)
+        now = (*fake.shape, None, *fake.stride(), fake.storage_offset())
+        if list(map(_guard_free_size, before)) != list(map(_guard_free_size, now)):
+            with tx.fake_mode, torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+                fake.as_strided_(self.shape, self.stride, self.offset)
+        if fake._version != self.version:
+            torch._C._autograd._unsafe_set_version_counter((fake,), (self.version,))
+
+
+def save_fake_metadata(target: Any, args: list[Any], kwargs: dict[str, Any]) -> list[FakeMetadata]:
+    """The layouts of what an operation may lay out anew: what it writes its result to, or all that a function of the user's is given."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    writes = name.endswith("_") or target in _INPLACE_OPERATORS
+    given = kwargs.get("out", args[0] if args and writes else None)
+    if isinstance(target, GraphCallable):
+        given = (*args, *kwargs.values())
+    found = given if isinstance(given, (list, tuple)) else (given,)
+    return [
+        FakeMetadata(t, tuple(t.shape), t.stride(), t.storage_offset(), t._version)
+        for t in found
+        if isinstance(t, FakeTensor) and t.layout is torch.strided and not t.is_inference()
+    ]
+
+
+def _guard_free_size(size: Any) -> Any:
+    """A size to be compared without taking anything for granted of it."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size

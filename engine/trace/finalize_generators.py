@@ -1,0 +1,76 @@
+"""Generators that are left half-way: where nothing names one any more, Python closes it, so that its ``finally`` blocks run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import GeneratorType
+from typing import TYPE_CHECKING
+
+from engine.trace.exc import Unsupported, UserException
+from engine.trace.inline_generators import close_generator
+from engine.trace.variables.base import LazyVariable, Variable, reachable_variables
+from engine.trace.variables.callables.generators import GeneratorVariable
+from engine.trace.variables.containers.external_iterators import OpaqueIteratorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+
+def close_unreachable_generators(
+    tx: Tracer, frame: Frame, kept: Iterable[Variable] = (), *, is_over: bool = False
+) -> None:
+    """After an instruction of ``frame``, close the generators that it, and frames that are gone, used last and that nothing names now.
+
+    ``is_over``: the frame itself is done, and only ``kept`` is left of it.
+    """
+    for generator in reversed(tx.open_generators):
+        if generator.frame.is_finished:
+            tx.open_generators.remove(generator)
+        elif not generator.is_running and _may_be_unreachable(tx, generator, frame):
+            if any(found is generator for found in _reachable_variables(tx, frame, kept, is_over=is_over)):
+                generator.used_by = frame
+            else:
+                tx.open_generators.remove(generator)
+                if not any(found is generator for found in reachable_variables(generator.child_variables())):
+                    _close_silently(tx, generator)  # one that holds itself lives until Python looks for such cycles
+
+
+def _may_be_unreachable(tx: Tracer, generator: GeneratorVariable, frame: Frame) -> bool:
+    if generator.innermost_user_frame is frame:
+        return True
+    # A frame that an exception has left lives as long as that is handled.
+    return generator.innermost_user_frame not in tx.frames and not any(f.exc_stack for f in tx.frames)
+
+
+def is_suspended_generator(value: Variable) -> bool:
+    """Whether a local variable keeps a generator from being closed."""
+    if isinstance(value, LazyVariable) and value.realized is not None:
+        value = value.realized
+    if isinstance(value, GeneratorVariable):
+        return value.is_started and not value.frame.is_finished
+    return isinstance(value, (LazyVariable, OpaqueIteratorVariable)) and type(value.real_object) is GeneratorType
+
+
+def _close_silently(tx: Tracer, generator: GeneratorVariable) -> None:
+    try:
+        close_generator(tx, generator)
+    except UserException as error:
+        raise Unsupported(
+            "unsupported-operation", "a generator raises an exception when it is closed unseen"
+        ) from error
+
+
+def _reachable_variables(tx: Tracer, current: Frame, kept: Iterable[Variable], *, is_over: bool) -> Iterator[Variable]:
+    """All values that running code, or the world outside, can still reach; those that the current frame holds come first."""
+    todo: list[Variable] = [*tx.mutated_variables.values(), *(v for v in tx.global_writes.values() if v is not None)]
+    todo += [call for call, _ in tx.side_effect_calls]
+    for frame in tx.frames:
+        if frame is not current:
+            todo += [*_variables_of_frame(frame), *frame.stack_before]
+    todo += kept if is_over else _variables_of_frame(current)
+    return reachable_variables(todo)
+
+
+def _variables_of_frame(frame: Frame) -> list[Variable]:
+    return [*frame.cells.values(), *frame.locals.values(), *frame.exc_stack, *frame.stack]

@@ -1,0 +1,115 @@
+"""Numbers that follow from small integer buffers of modules alone: worked out while tracing, and guarded, where a graph would break or not know them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.attributes import ModuleMemberSource
+from engine.ir.sources.tensors import TensorItemSource
+
+if TYPE_CHECKING:
+    from engine.ir.traced_frame import GraphInput
+    from engine.trace.tracer import Tracer
+
+_MAX_OPS = 40
+"""How many operations are worked out at most."""
+_PURE_OPS = frozenset(
+    "abs add all and any bool ceil clamp clip div eq float floor floordiv floor_divide ge getitem gt int invert item le logical_and "
+    "logical_not logical_or logical_xor long lt max maximum min minimum mod mul multiply ne neg not or pow remainder reshape round rsub sub "
+    "subtract sum to true_divide truediv trunc unsqueeze squeeze view xor".split()
+)
+"""Operations that depend on nothing but their operands, as they are named with underscores taken off."""
+
+
+def fold_from_buffers(tx: Tracer, node: torch.fx.Node) -> Any:
+    """The value of a node where it follows from small integer buffers, which are guarded then; None where it does not, or they were seen to change."""
+    if tx.in_subgraph():
+        return None
+    buffers: dict[torch.fx.Node, GraphInput] = {}
+    known: dict[torch.fx.Node, Any] = {}
+    named = {given.name: given for given in tx.graph.inputs}
+    if not _fold_inputs(tx, node, named, buffers, known, 0) or not buffers:
+        return None
+    found = known[node] if node in known else _evaluate_node(node, known)
+    for given in buffers.values():
+        read = TensorItemSource(given.source)
+        tx.add_guard(
+            EqualsMatch(read, int(given.example_value), cause=tx.guard_cause("what it holds decided what was traced"))
+        )
+    return found
+
+
+def _fold_inputs(
+    tx: Tracer,
+    node: torch.fx.Node,
+    named: dict[str, GraphInput],
+    buffers: dict[torch.fx.Node, GraphInput],
+    known: dict[torch.fx.Node, Any],
+    depth: int,
+) -> bool:
+    """Work out what a node depends on; whether all of it is known."""
+    if node in known:
+        return True
+    if depth > _MAX_OPS or len(known) > _MAX_OPS:
+        return False
+    if node.op == "placeholder":
+        given = named.get(node.name)
+        if given is None or not _is_small_buffer(tx, given):
+            return False
+        buffers[node] = given
+        known[node] = given.example_value.clone()
+        return True
+    if node.op not in ("call_function", "call_method") or not is_pure_node(node):
+        return False
+    if not all(_fold_inputs(tx, used, named, buffers, known, depth + 1) for used in node.all_input_nodes):
+        return False
+    known[node] = _evaluate_node(node, known)
+    return True
+
+
+def _is_small_buffer(tx: Tracer, given: GraphInput) -> bool:
+    real, fake = given.example_value, given.fake
+    return (
+        isinstance(given.source, ModuleMemberSource)
+        and given.source.table == "_buffers"
+        and type(real) is torch.Tensor
+        and real.numel() == 1
+        and real.device.type == "cpu"
+        and not (real.is_floating_point() or real.is_complex() or real.is_quantized)
+        and not real.is_inference()
+        and fake._version == given.initial_version
+        and -1 not in tx.request.dynamic_dims.get(TensorItemSource(given.source).expr, frozenset())
+    )
+
+
+def is_pure_node(node: torch.fx.Node) -> bool:
+    """Whether an operation depends on nothing but its operands, and nothing was written to what it gave."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    module = "torch" if isinstance(node.target, str) else str(getattr(node.target, "__module__", None))
+    fake = node.meta.get("example_value")
+    is_as_made = not isinstance(fake, torch.Tensor) or (
+        _has_one_element(fake) and not fake.is_inference() and fake._version == 0 and fake.device.type == "cpu"
+    )
+    is_known = not name.endswith("_") or name.endswith("__") or name in ("and_", "or_", "not_")
+    return name.strip("_") in _PURE_OPS and is_known and is_as_made and module.partition(".")[0] in _PURE_OP_MODULES
+
+
+def _has_one_element(fake: torch.Tensor) -> bool:
+    """Whether it holds one number, whatever its sizes that vary turn out to be: none is asked."""
+    return all(isinstance(size, int) and size == 1 for size in fake.shape)
+
+
+_PURE_OP_MODULES = frozenset(("torch", "None", "_operator", "builtins", "math"))
+
+
+def _evaluate_node(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: known[n])
+    target: Any = node.target
+    with torch.no_grad():
+        if node.op == "call_method":
+            return getattr(args[0], target)(*args[1:], **kwargs)
+        return target(*args, **kwargs)

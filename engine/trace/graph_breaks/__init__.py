@@ -1,0 +1,1 @@
+"""Graph breaks: reasons, examples and the bytecode that resumes after one."""

@@ -1,0 +1,254 @@
+"""Breaks inside calls that are traced inline: the graph ends there, and each function of the call stack goes on in a resume function of its own.
+
+The innermost one starts with the broken instruction, which runs in its own code as Python would run it; what it returns is handed to the rest of its
+caller, and so on outwards. (The idea of one break for a whole stack of calls is that of nested graph breaks in torch._dynamo.)
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType, GeneratorType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from bytecode import Label
+
+from engine.bytecode.decode import DecodedCode
+from engine.bytecode.liveness import reachable_from
+from engine.bytecode.resume_functions import resume_info
+from engine.ir.user_code_files import is_library_file, is_traceable_torch_module
+from engine.trace.exc import InlinedBreakpoint
+from engine.trace.graph_breaks.break_codegen import BreakCodegen, ResumeTarget
+from engine.trace.variables.base import NULL, LazyVariable, Variable
+from engine.trace.variables.callables.generators import GeneratorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+_FRAME_READER_NAMES = frozenset(("eval", "exec", "locals", "_getframe"))
+"""Names of what finds the local variables of the function that calls it."""
+_FRAME_READERS = frozenset((eval, exec, locals, sys._getframe))
+_NAME_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"))
+_CALL_PREFIX_OPS = frozenset(("KW_NAMES", "PRECALL"))
+
+
+def find_inlined_breakpoint(tx: Tracer) -> InlinedBreakpoint | None:
+    """Where the graph can end now, as far inside the calls as there is something in the graph or tensors to go on with; None: in the root frame."""
+    if len(tx.frames) < 2 or tx.in_subgraph():
+        return None
+    depth = 0
+    while depth + 1 < len(tx.frames) and _can_split_call(tx.frames[depth], tx.frames[depth + 1]):
+        depth += 1
+    while depth and not (_is_user_code(tx.frames[depth]) and _frame_has_tensors(tx, tx.frames[depth])):
+        depth -= 1
+    if not all(
+        _is_user_code(f) or _is_decorator_wrapper(f, g) for f, g in itertools.pairwise(tx.frames[1 : depth + 1])
+    ):
+        return None
+    if any(
+        _reaches_suspended_generator(v, 3) for f in tx.frames[1 : depth + 1] for v in (*f.stack, *f.locals.values())
+    ):
+        return None  # the root's code would hold the generator until the root returns
+    frame = tx.frames[depth]
+    return InlinedBreakpoint(frame.instruction_number, depth, frame.code, frame.op.offset) if depth else None
+
+
+def _can_split_call(caller: Frame, frame: Frame) -> bool:
+    """Whether a call can be cut in two, and its caller go on with what it returns."""
+    code = frame.code
+    return (
+        frame.returns_to_call
+        and not caller.exc_stack
+        and not code.co_flags & inspect.CO_GENERATOR
+        and all(name.isidentifier() for name in code.co_varnames)
+        and not may_read_own_frame(caller)
+        and not may_read_own_frame(frame)
+    )
+
+
+def may_read_own_frame(frame: Frame, stack: Sequence[Variable] | None = None) -> bool:
+    """Whether what follows in a call may look at the call's own local variables, of which a resume function has those that it reads."""
+    if not _FRAME_READER_NAMES.intersection(frame.code.co_names):
+        return False
+    if any(
+        _builtin_of(v) in _FRAME_READERS for v in (*(stack or frame.stack), *frame.locals.values()) if v is not NULL
+    ):
+        return True
+    ops = (frame.decoded.ops[n] for n in reachable_from(frame.decoded, frame.op.index))
+    return any(
+        op.argval in _FRAME_READER_NAMES and (op.opname in _NAME_LOADS or op.argval == "_getframe")
+        for op in ops
+        if isinstance(op.argval, str)
+    )
+
+
+def _builtin_of(value: Variable) -> Any:
+    """The builtin that a value is, if it is one."""
+    found = value.real_object if isinstance(value, LazyVariable) else value.as_python_object()
+    return found if isinstance(found, BuiltinFunctionType) else None
+
+
+def _is_user_code(frame: Frame) -> bool:
+    """Whether a function would be compiled by itself were it called by Python: those of libraries are left alone, save torch's over tensors."""
+    module = frame.globals.name
+    is_of_torch = is_library_file(frame.code.co_filename)
+    return not is_of_torch or module.startswith("torch.nn.modules.") or is_traceable_torch_module(module)
+
+
+def _is_decorator_wrapper(wrapper: Frame, wrapped: Frame) -> bool:
+    """Whether a library's function is the wrapper that a decorator put around what it calls."""
+    contents = (
+        _resolved(c.content) for c in wrapper.cells.values() if isinstance(getattr(c, "content", None), Variable)
+    )
+    return any(v is wrapped.function for v in contents)
+
+
+def _resolved(value: Variable) -> Variable | None:
+    """What is known of a value, without looking at it."""
+    return value.realized if isinstance(value, LazyVariable) else value
+
+
+def _reaches_suspended_generator(value: Variable, depth: int) -> bool:
+    """Whether a generator is within reach that may run handlers when nothing holds it any more."""
+    if isinstance(value, LazyVariable):
+        if value.realized is None:
+            return isinstance(value.real_object, GeneratorType) and bool(value.real_object.gi_code.co_exceptiontable)
+        value = value.realized
+    if isinstance(value, GeneratorVariable):
+        return not value.frame.is_finished and bool(value.frame.code.co_exceptiontable)
+    return depth > 0 and any(_reaches_suspended_generator(v, depth - 1) for v in value.child_variables()[:20])
+
+
+def _frame_has_tensors(tx: Tracer, frame: Frame) -> bool:
+    """Whether a call has done something in the graph, or holds what may do so later."""
+    if tx.graph.op_count != frame.ops_at_entry:
+        return True
+    cells = (c.content for c in frame.cells.values() if isinstance(getattr(c, "content", None), Variable))
+    return any(_reaches_tensor(v, 3) for v in (*frame.locals.values(), *cells))
+
+
+def _reaches_tensor(value: Variable, depth: int) -> bool:
+    if isinstance(value, LazyVariable):
+        if value.realized is None:
+            return holds_tensor(value.real_object, depth)
+        value = value.realized
+    if issubclass(value.python_type(), (torch.Tensor, torch.nn.Module)):
+        return True
+    return depth > 0 and any(_reaches_tensor(v, depth - 1) for v in value.child_variables()[:20])
+
+
+def holds_tensor(value: Any, depth: int) -> bool:
+    """Whether a tensor or module is within reach of an object."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if depth == 0:
+        return False
+    if isinstance(value, (list, tuple)):
+        return any(holds_tensor(v, depth - 1) for v in value[:20])
+    if isinstance(value, dict):
+        return any(holds_tensor(v, depth - 1) for v in list(value.values())[:20])
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not inspect.ismodule(owner):
+        return holds_tensor(owner, depth - 1)
+    return callable(value) and not isinstance(value, type)
+
+
+def broken_instruction_index(code: Any, decoded: DecodedCode) -> int | None:
+    """The index of the instruction that this resume function starts with and leaves to Python, if it does."""
+    known = resume_info(code)
+    if known is None or not known.is_inlined_break:
+        return None
+    index = known.indices.index(known.index)
+    while decoded.ops[index].opname in _CALL_PREFIX_OPS:
+        index += 1
+    return index
+
+
+class NestedBreakCodegen:
+    """Emits a break inside calls; ``frames`` are the root's and those of the calls, outermost first."""
+
+    def __init__(self, tx: Tracer, cg: PyCodegen, frames: list[Frame]) -> None:
+        self.cg = cg
+        self.frame_codegens = [
+            BreakCodegen(tx, cg, f, f.op, list(f.stack), is_root=n == 0) for n, f in enumerate(frames)
+        ]
+        self.result = cg.new_temp("t")
+
+    def variables_to_load(self) -> list[Variable]:
+        """All that the new code may have to load."""
+        return [v for level in self.frame_codegens for v in level.variables_to_load()]
+
+    @property
+    def resume_slots(self) -> list[Any]:
+        """What the emitted code calls to go on."""
+        return [slot for level in self.frame_codegens for slot in level.resume_slots]
+
+    def emit(self, replay: Callable[[], None]) -> None:
+        """Emit everything after the graph; ``replay`` emits the side effects.
+
+        Raises:
+            Unsupported: one of the functions cannot be cut in two here.
+        """
+        *outer, inner = self.frame_codegens
+        root = self.frame_codegens[0]
+        root.store_cells()
+        for level in outer:
+            self._materialize_live(level, level.op.index + 1)
+            if level.handler is not None:
+                self._materialize_live(level, level.handler.target)
+        start = _first_index_of_call(inner)
+        self._materialize_live(inner, start)
+        for level in self.frame_codegens:
+            level.check_exc_stack()
+        replay()
+        for n in range(len(outer), 0, -1):
+            self._emit_rest_of_frame(n, start)
+        root.return_resume_call(ResumeTarget(root.op.index + 1, [*root.stack, self.result]))
+        root.emit_handler()
+
+    def _materialize_live(self, level: BreakCodegen, index: int) -> None:
+        """Build what the function will need while it is as it was when the graph ended."""
+        level.load_all(level.stack)
+        level.pop_many(len(level.stack))
+        level.materialize(level.live_locals[index])
+        if not level.is_root:
+            level.load_all(level.cells())
+            level.pop_many(len(level.cells()))
+
+    def _emit_rest_of_frame(self, n: int, start: int) -> None:
+        """Run the rest of one call; ``result`` holds what it returns."""
+        level, out = self.frame_codegens[n], self.cg.body
+        if n == len(self.frame_codegens) - 1:
+            self._emit_in_try_block(n, ResumeTarget(start, [*level.stack]), is_broken=True)
+            return
+        self._emit_in_try_block(n, ResumeTarget(level.op.index + 1, [*level.stack, self.result]))
+        if level.handler is None:
+            return
+        joined = Label()
+        out.jump(joined)
+        out.label(level.handler_label)
+        self._emit_in_try_block(n, level.handler_target(level.pop_to_temp()))
+        out.label(joined)
+
+    def _emit_in_try_block(self, n: int, outcome: ResumeTarget, *, is_broken: bool = False) -> None:
+        """Go on with one call, where what it raises goes to the nearest handler around it in its callers."""
+        out = self.cg.body
+        around = next((level for level in reversed(self.frame_codegens[:n]) if level.handler is not None), None)
+        begin = None if around is None else out.try_begin(around.handler_label, 0)
+        self.frame_codegens[n].load_resume_result(outcome, is_broken=is_broken)
+        if begin is not None:
+            out.try_end(begin)
+        out.store(self.result)
+
+
+def _first_index_of_call(level: BreakCodegen) -> int:
+    """The first instruction that belongs to the broken one."""
+    index = level.op.index
+    while index and level.decoded.ops[index - 1].opname in _CALL_PREFIX_OPS:
+        index -= 1
+    return index

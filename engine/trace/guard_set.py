@@ -1,0 +1,53 @@
+"""The guards that tracing has installed so far, without duplicates."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from engine.ir.guards.aliasing import SameObject
+from engine.ir.guards.base import Guard
+from engine.ir.guards.python_values import CodeMatch, EqualsMatch, IdMatch, TypeMatch
+from engine.ir.sources.roots import ConstantSource
+
+_IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
+"""Guards that cannot fail on an object which the compiled code itself holds."""
+
+
+class GuardSet:
+    """Guards in the order in which values were looked at, each once."""
+
+    def __init__(self) -> None:
+        self._guards: dict[Any, Guard] = {}
+
+    def add(self, guard: Guard) -> None:
+        """Keep ``guard`` unless the same one is there."""
+        if isinstance(guard.source, ConstantSource) and isinstance(guard, _IMPLIED_BY_IDENTITY):
+            return
+        key = _guard_key(guard)
+        if key not in self._guards:
+            self._guards[key] = guard
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def all(self) -> tuple[Guard, ...]:
+        """In order."""
+        return tuple(self._guards.values())
+
+    def since(self, count: int) -> list[Guard]:
+        """Those added after the first ``count``."""
+        return list(self._guards.values())[count:]
+
+
+def _guard_key(guard: Guard) -> Any:
+    match guard:
+        case SameObject():
+            return SameObject, guard.source, guard.other
+        case TypeMatch() | CodeMatch() | EqualsMatch() | IdMatch():
+            return type(guard), guard.source
+        case _:
+            with suppress(TypeError):
+                hash(guard)
+                return guard
+            return type(guard), guard.source, repr(guard)

@@ -1,0 +1,77 @@
+"""Opcode handlers for f-strings and string building."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.trace.exc import Unsupported
+from engine.trace.opcode_registry import handles
+from engine.trace.variables.base import ConstantVariable, StringFormatVariable, Variable, realize
+from engine.trace.variables.callable_registry import find_rule
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import DecodedInstruction
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+
+@handles("BUILD_STRING")
+def _string(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    parts = frame.popn(op.arg)
+    if not any(isinstance(p, StringFormatVariable) and p.realized is None for p in parts):
+        frame.push(ConstantVariable("".join(str(v) for v in tx.as_python_constants(parts))))
+        return
+    joined: list[str | tuple[Variable, int, str]] = []
+    for part in parts:
+        joined += (
+            part.parts if isinstance(part, StringFormatVariable) else [str(realize(tx, part).as_python_constant(tx))]
+        )
+    frame.push(StringFormatVariable(joined))
+
+
+def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str) -> Variable:
+    """One part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
+    value = realize(tx, value)
+    if isinstance(value, SymNodeVariable):
+        return StringFormatVariable([(value, conversion, spec)])
+    if (
+        not conversion
+        and isinstance(value, UserDefinedObjectVariable)
+        and value.lookup_special_method(tx, "__format__") is not None
+    ):
+        return value.call_special_method(tx, "__format__", [ConstantVariable(spec)])
+    if conversion or not isinstance(value, ConstantVariable):
+        fn = (str, str, repr, ascii)[conversion]
+        if spec and not conversion and tx.is_python_constant(value):
+            return tx.fold_constant(format, value.as_python_constant(tx), spec)
+        if spec and not conversion:
+            raise Unsupported("unsupported-operation", f"formatting a {value.describe()}")
+        rule = find_rule(fn)
+        value = realize(
+            tx, rule(tx, [value], {}) if rule is not None else tx.fold_constant(fn, value.as_python_constant(tx))
+        )
+    return tx.fold_constant(format, value.as_python_constant(tx), spec)
+
+
+@handles("FORMAT_VALUE")
+def _format(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    spec = str(realize(tx, frame.stack.pop()).as_python_constant(tx)) if op.arg & 4 else ""
+    frame.push(format_f_string_part(tx, frame.stack.pop(), op.arg & 3, spec))
+
+
+@handles("FORMAT_SIMPLE")
+def _format_simple(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(format_f_string_part(tx, frame.stack.pop(), 0, ""))
+
+
+@handles("FORMAT_WITH_SPEC")
+def _format_spec(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    spec = str(realize(tx, frame.stack.pop()).as_python_constant(tx))
+    frame.push(format_f_string_part(tx, frame.stack.pop(), 0, spec))
+
+
+@handles("CONVERT_VALUE")
+def _convert(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(format_f_string_part(tx, frame.stack.pop(), op.arg, ""))

@@ -1,0 +1,207 @@
+"""Constants, locals, globals, cells."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.bytecode.opcodes import VERSION
+from engine.bytecode.resume_functions import resume_info, shared_cell_names
+from engine.ir.guards.python_values import IdMatch
+from engine.ir.sources.base import MISSING
+from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
+from engine.trace.exc import Unsupported, UserException
+from engine.trace.opcode_registry import handles
+from engine.trace.variables.base import NULL, ConstantVariable, Variable
+from engine.trace.variables.builder import is_literal
+from engine.trace.variables.callables.cells import CellVariable
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import DecodedInstruction
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+
+@handles("LOAD_CONST")
+def _load_const(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    value = op.argval
+    frame.push(
+        ConstantVariable(value) if is_literal(value) or isinstance(value, types.CodeType) else tx.from_python(value)
+    )
+
+
+def push_local(tx: Tracer, frame: Frame, name: str) -> None:
+    """Push a local variable."""
+    value = frame.locals.get(
+        name, frame.cells.get(name)
+    )  # from 3.13 on, a closure takes its cells as if they were locals
+    if value is None:
+        raise _unbound(tx, name)
+    frame.push(value)
+
+
+def _unbound(tx: Tracer, name: str) -> UserException:
+    text = f"cannot access local variable '{name}' where it is not associated with a value"
+    return tx.make_user_exception(UnboundLocalError(text))
+
+
+@handles("LOAD_FAST", "LOAD_FAST_CHECK")
+def _load_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    push_local(tx, frame, op.argval)
+
+
+@handles("LOAD_FAST_AND_CLEAR")
+def _load_and_clear(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    cell = frame.cells.pop(op.argval, NULL)
+    frame.push(frame.locals.pop(op.argval, cell))
+
+
+@handles("LOAD_FAST_LOAD_FAST")
+def _load_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    for name in op.argval:
+        push_local(tx, frame, name)
+
+
+@handles("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+def _store_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.locals.pop(op.argval, None)
+    elif isinstance(value, CellVariable) and op.argval in shared_cell_names(frame.code):
+        frame.cells[op.argval] = value  # the end of a comprehension whose variable has a cell of its own
+    else:
+        frame.locals[op.argval] = value
+
+
+@handles("STORE_FAST_STORE_FAST")
+def _store_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    for name in op.argval:
+        frame.locals[name] = frame.stack.pop()
+
+
+@handles("STORE_FAST_LOAD_FAST")
+def _store_load(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.locals[op.argval[0]] = frame.stack.pop()
+    push_local(tx, frame, op.argval[1])
+
+
+@handles("DELETE_FAST")
+def _delete_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    if frame.locals.pop(op.argval, None) is None:
+        raise _unbound(tx, op.argval)
+
+
+@handles("LOAD_GLOBAL")
+def _load_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    value = read_global(tx, frame, op.argval)
+    if op.arg & 1:
+        frame.stack.extend((value, NULL) if VERSION >= (3, 13) else (NULL, value))
+    else:
+        frame.push(value)
+
+
+def read_global(tx: Tracer, frame: Frame, name: str) -> Variable:
+    """A global variable or a builtin."""
+    key = (id(frame.globals.values), name)
+    known = tx.loaded_globals.get(key)
+    if known is None:
+        known = _find_global(tx, frame, name)
+        tx.loaded_globals[key] = known
+    return known
+
+
+def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
+    namespace = frame.globals
+    is_deleted = (namespace, name) in tx.global_writes
+    if is_deleted:
+        written = tx.global_writes[namespace, name]
+        if written is not None:
+            return written
+    elif name in namespace.values:
+        real = namespace.values[name]
+        if frame.is_trusted and not isinstance(real, (list, dict, set, torch.Tensor, bool)):  # a bool may be a switch
+            return ConstantVariable(real) if is_literal(real) else tx.wrap_static(real, name)
+        return tx.make_lazy(real, GlobalSource(namespace, name))
+    builtin_names = frame.builtins if isinstance(frame.builtins, dict) else vars(frame.builtins)
+    if name not in builtin_names:
+        if not is_deleted:
+            why = f"there was no global variable {name}"
+            tx.add_guard(IdMatch(OptionalGlobalSource(namespace, name), MISSING, cause=tx.guard_cause(why)))
+        return tx.raise_error(NameError, f"name '{name}' is not defined")  # type: ignore[no-any-return]
+    if not frame.is_trusted and not is_deleted:
+        why = f"the builtin {name} was used, which a global of that name would hide"
+        tx.add_guard(IdMatch(OptionalGlobalSource(namespace, name), MISSING, cause=tx.guard_cause(why)))
+    real = builtin_names[name]
+    return ConstantVariable(real) if is_literal(real) else tx.wrap_static(real, name)
+
+
+@handles("STORE_GLOBAL")
+def _store_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    tx.record_global_write(frame.globals, op.argval, frame.stack.pop())
+
+
+@handles("DELETE_GLOBAL")
+def _delete_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    key = (frame.globals, op.argval)
+    is_real = op.argval in frame.globals.values
+    if tx.global_writes[key] is None if key in tx.global_writes else not is_real:
+        read_global(tx, frame, op.argval)
+        tx.raise_error(NameError, f"name '{op.argval}' is not defined")
+    if is_real and key not in tx.global_writes:
+        tx.guard_type(frame.globals.values[op.argval], OptionalGlobalSource(*key), "it is deleted")
+    tx.record_global_write(frame.globals, op.argval, None)
+    if not is_real:
+        del tx.global_writes[key]  # it came and went
+
+
+def _cell(frame: Frame, name: str) -> CellVariable:
+    found = frame.cells.get(name)
+    if not isinstance(found, CellVariable):
+        raise Unsupported("unsupported-operation", f"the closure variable {name!r} before it exists")
+    return found
+
+
+@handles("LOAD_CLOSURE")
+def _load_closure(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(_cell(frame, op.argval))
+
+
+def read_cell(tx: Tracer, frame: Frame, name: str) -> Variable:
+    """What a closure variable holds."""
+    cell = _cell(frame, name)
+    content = cell.content
+    if content is None:
+        cell.guard_empty(tx)
+        known = resume_info(frame.code)
+        own = frame.code if known is None else known.base_code()
+        if own is not None and name in own.co_cellvars:
+            raise _unbound(tx, name)
+        tx.raise_error(
+            NameError,
+            f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
+        )
+    assert content is not None
+    return content
+
+
+@handles("LOAD_DEREF")
+def _load_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(read_cell(tx, frame, op.argval))
+
+
+@handles("STORE_DEREF")
+def _store_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    _cell(frame, op.argval).set_content(tx, frame.stack.pop())
+
+
+@handles("DELETE_DEREF")
+def _delete_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    read_cell(tx, frame, op.argval)
+    _cell(frame, op.argval).set_content(tx, None)
+
+
+@handles("LOAD_ASSERTION_ERROR")
+def _load_assertion_error(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(tx.wrap_static(AssertionError))

@@ -1,0 +1,126 @@
+"""The instruction loop: looks up each opcode's handler, and sends the user's exceptions to the handler that covers them."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from engine.bytecode.opcodes import unsupported_reason
+from engine.bytecode.resume_functions import InstructionOffset
+from engine.options import config
+from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException
+from engine.trace.finalize_generators import close_unreachable_generators
+from engine.trace.graph_breaks.nested_breaks import find_inlined_breakpoint
+from engine.trace.opcode_registry import HANDLERS
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import DecodedInstruction
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+
+def run_frame(tx: Tracer, frame: Frame) -> Any:
+    """Run a frame until it returns or yields; says which, with the value in ``frame.result``."""
+    while True:
+        outcome = run_instruction(tx, frame)
+        if outcome is not None:
+            return outcome
+
+
+def run_instruction(tx: Tracer, frame: Frame) -> Any:
+    """Run one instruction."""
+    op = frame.decoded.ops[frame.next_index]
+    frame.op = op
+    frame.next_index += 1
+    tx.instruction_count += 1
+    frame.instruction_number = tx.instruction_count
+    if tx.instruction_count == tx.breakpoint_at:
+        tx.on_breakpoint(frame)
+    if tx.instruction_count > config.instruction_budget:
+        raise Unsupported("budget", f"{tx.instruction_count} instructions were traced")
+    if tx.instruction_hook is not None:
+        return tx.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
+    return dispatch_opcode(tx, frame, op)
+
+
+def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
+    """Run an instruction's handler; a caught exception of the user's moves the frame to its handler."""
+    handler = HANDLERS.get(op.opname)
+    if handler is None:
+        raise Unsupported("unsupported-opcode", unsupported_reason(op.opname))
+    frame.stack_before = frame.stack[:]
+    try:
+        outcome = handler(tx, frame, op)
+        if tx.open_generators and outcome is None:
+            close_unreachable_generators(tx, frame)
+        return outcome
+    except (Unsupported, SkipFrame) as refused:
+        if not refused.stack:  # here all frames of the call stand
+            refused.stack = tx.user_stack()
+            if isinstance(refused, Unsupported):
+                refused.inlined_breakpoint = find_inlined_breakpoint(tx)
+        raise
+    except NotPythonConstant:
+        unknown = Unsupported("unsupported-operation", "a value is needed that is not known while tracing")
+        unknown.stack = tx.user_stack()
+        raise unknown from None
+    except UserException as error:
+        if error.is_unhandled_yet:
+            error.is_unhandled_yet = False
+            if op.opname != "RERAISE":
+                set_exception_context(tx, error.exception)
+        if not jump_to_handler(tx, frame, error.exception):
+            raise
+        return None
+    except (TracerException, RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        # A defect of ours ends the graph here; the instruction is Python's.
+        defect = Unsupported("internal", describe_internal_error(error))
+        defect.stack = tx.user_stack()
+        raise defect from error
+
+
+def describe_internal_error(error: Exception) -> str:
+    """A defect of the tracer, and where it showed."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+
+
+def set_exception_context(tx: Tracer, error: Variable) -> None:
+    """A new exception remembers the one that was being handled."""
+    from engine.trace.variables.exceptions.exceptions import ExceptionVariable, current_exception
+
+    before = current_exception(tx)
+    if not isinstance(error, ExceptionVariable):
+        return
+    error.raise_line = tx.user_stack()[0].line
+    error.traceback = None
+    if not is_none(error.attributes.pop("__traceback__", NONE)):
+        raise SkipFrame("unsupported-operation", "an exception with another one's traceback is raised")
+    error.was_raised = True
+    if before is None or before is error:
+        return
+    link: Variable | None = before
+    seen: set[int] = set()
+    while isinstance(link, ExceptionVariable) and id(link) not in seen:
+        seen.add(id(link))
+        if link.attributes.get("__context__") is error:
+            del link.attributes["__context__"]
+            break
+        link = link.attributes.get("__context__")
+    error.set_attr(tx, "__context__", before)
+
+
+def jump_to_handler(tx: Tracer, frame: Frame, error: Variable) -> bool:
+    """Go to the exception handler that covers the current instruction; False where there is none."""
+    handler = frame.decoded.handlers[frame.op.index]
+    if handler is None:
+        return False
+    del frame.stack[handler.depth :]
+    if handler.pushes_lasti:
+        frame.push(ConstantVariable(InstructionOffset(frame.op.offset // 2)))
+    frame.push(error)
+    frame.next_index = handler.target
+    return True

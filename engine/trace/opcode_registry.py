@@ -1,0 +1,39 @@
+"""The table of opcode handlers: filled by ``@handles``, which rejects names that no version has and names taken twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.bytecode.opcodes import opcode_family
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import DecodedInstruction
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+OpcodeHandler = Callable[["Tracer", "Frame", "DecodedInstruction"], Any]
+"""Returns None to go on, or ``RETURN``/``YIELD`` with the value in ``frame.result``."""
+
+HANDLERS: dict[str, OpcodeHandler] = {}
+RETURN = "return"
+YIELD = "yield"
+
+
+def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
+    """Register a handler for opcodes.
+
+    Raises:
+        ValueError: a name is in no family of ``bytecode.opcodes``, or has a handler already.
+    """
+
+    def register(handler: OpcodeHandler) -> OpcodeHandler:
+        for name in names:
+            if opcode_family(name) is None:
+                raise ValueError(f"{name} is not an opcode that a family traces")
+            if name in HANDLERS:
+                raise ValueError(f"{name} has a handler already")
+            HANDLERS[name] = handler
+        return handler
+
+    return register

@@ -1,0 +1,1 @@
+"""Python's operators on variables."""

@@ -1,0 +1,1 @@
+"""Replay side effects and guard against aliasing."""

@@ -1,0 +1,142 @@
+"""Guards that mutated tensors do not alias other inputs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from engine.ir.guards.aliasing import (
+    DisjointStorage,
+    DistinctObjects,
+    SameObject,
+    has_disjoint_storage,
+    mutated_storages_are_disjoint,
+)
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import ConstantSource, LocalSource
+from engine.trace.exc import SkipFrame
+from engine.trace.side_effects.input_mutations import (
+    _may_share_storage,
+    _storage_id,
+    _storages_written_through_data,
+    requires_grad_inputs,
+)
+from engine.trace.variables.base import Variable
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def add_aliasing_guards(tx: Tracer) -> None:
+    """A change of one input must not show through another: guard that those which were distinct stay so."""
+    by_type: dict[type, list[Variable]] = {}
+    for value, _ in tx.variables_by_id.values():
+        if value.source is not None and not isinstance(value, TensorVariable):
+            by_type.setdefault(value.python_type(), []).append(value)
+    why = "one of the two is changed, which would show through the other"
+    for value in tx.mutated_variables.values():
+        if value.source is None or isinstance(value, (CellVariable, TensorVariable)):
+            continue
+        for other in by_type.get(value.python_type(), ()):
+            # A container's contents and the object that holds them have one origin.
+            if other is value or other.source is None or other.source == value.source:
+                continue
+            if not (_is_kwargs_dict(tx, value) or _is_kwargs_dict(tx, other)):
+                tx.add_guard(SameObject(value.source, other.source, False, cause=tx.guard_cause(why)))
+    if any(
+        id(real) in tx.viewed_dict_ids and id(value) in tx.mutated_variables
+        for value, real in tx.variables_by_id.values()
+    ):
+        raise SkipFrame("side-effect", "a dict is changed of which a view came from outside")
+    _guard_tensors_distinct(tx, why)
+    _guard_keys_distinct(tx)
+    _guard_no_overlap(tx)
+
+
+def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
+    """One guard for all tensors, where attributes are set on some: there may be as many as a model has parameters."""
+    is_set = any(isinstance(v, TensorVariable) and v.source is not None for v in tx.mutated_variables.values())
+    if is_set or requires_grad_inputs(tx):
+        origins = dict.fromkeys(
+            v.source for v, _ in tx.variables_by_id.values() if isinstance(v, TensorVariable) and v.source
+        )
+        first, *others = origins
+        if others:
+            tx.add_guard(DistinctObjects(first, tuple(others), cause=tx.guard_cause(why)))
+
+
+def _guard_keys_distinct(tx: Tracer) -> None:
+    """Objects that were keys are as many keys in every call."""
+    by_type: dict[type, dict[Source, None]] = {}
+    for value in tx.identity_keys.values():
+        if value.source is not None and not isinstance(value.source, ConstantSource):
+            by_type.setdefault(value.python_type(), {})[value.source] = None
+    for first, *others in by_type.values():
+        if others:
+            tx.add_guard(
+                DistinctObjects(
+                    first, tuple(others), cause=tx.guard_cause("they are different keys of a dict or elements of a set")
+                )
+            )
+
+
+def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
+    """Whether Python makes the object anew for each call, as it does the dictionary of a call's keywords: nothing else can be it."""
+    code = tx.request.function.__code__
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        return False
+    index = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    return value.source == LocalSource(code.co_varnames[index])
+
+
+def _guard_no_overlap(tx: Tracer) -> None:
+    used: list[TensorVariable] = [v for v, _ in tx.input_tensors if v.node_or_none is not None]
+    unseen = _storages_written_through_data(tx)
+    why = "it is changed in place, which would show through a tensor that shares its memory"
+    homes = {id(v): _storage_id(v) for v, _ in tx.input_tensors}
+    alone: list[TensorVariable] = []
+    for value, version in tx.input_tensors:
+        if value.fake.is_inference() or value.source is None:
+            continue
+        if value.fake._version == version and value.fake.untyped_storage()._cdata not in unseen:
+            continue
+        others = [v for v in used if v is not value and v.source is not None]
+        home = homes[id(value)]
+        apart = [o for o in others if not _may_share_storage(home, homes[id(o)])]
+        if len(apart) == len(others) and value in used:
+            alone.append(value)
+        elif apart:
+            _check_one_storage_per_memory(value, apart)
+            origins = tuple(o.source for o in apart if o.source is not None)
+            tx.add_guard(DisjointStorage(value.source, origins, cause=tx.guard_cause(why)))
+    _guard_unaliased_writes(tx, alone, [v for v in used if v.source is not None], why)
+
+
+def _guard_unaliased_writes(tx: Tracer, alone: list[TensorVariable], used: list[TensorVariable], why: str) -> None:
+    """One guard for all written tensors that share with none: of each pair by itself an optimiser's step would have thousands."""
+    others = {id(v): v for v in used if v.real_object is not None}
+    written = [v.real_object for v in alone if others.pop(id(v), None) is not None]
+    if written and not mutated_storages_are_disjoint(len(written), *written, *(v.real_object for v in others.values())):
+        for value in alone:
+            _check_one_storage_per_memory(value, [v for v in used if v is not value])
+    mine = [v.source for v in alone if v.source is not None]
+    origins = list(dict.fromkeys((*mine, *(v.source for v in used if v.source is not None))))
+    if mine and len(origins) > 1:
+        count = len(dict.fromkeys(mine))
+        tx.add_guard(DisjointStorage(origins[0], tuple(origins[1:]), count, cause=tx.guard_cause(why)))
+
+
+def _check_one_storage_per_memory(written: TensorVariable, others: list[TensorVariable]) -> None:
+    for other in others:
+        if (
+            written.real_object is None
+            or other.real_object is None
+            or has_disjoint_storage(written.real_object, other.real_object)
+        ):
+            continue
+        names = f"{written.describe()} and {other.describe()}"
+        raise SkipFrame(
+            "side-effect", f"one of {names} is changed, which lie over the same memory by different storages"
+        )

@@ -1,0 +1,157 @@
+"""Find the inputs that traced code mutates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.graph.passes.lift_requires_grad import requires_grad_calls
+from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
+from engine.ir.sources.base import Source
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def _storages_written_through_data(tx: Tracer) -> set[int]:
+    """Storages written to through ``x.data``, whose writes ``x`` does not count."""
+    found: set[int] = set()
+    for node in tx.graph.graph.nodes:
+        if node.target is getattr and node.args[1] == "data":
+            fake = node.meta["example_value"]
+            if isinstance(fake, torch.Tensor) and not fake.is_inference() and fake._version != node.meta["version"]:
+                found.add(fake.untyped_storage()._cdata)
+    return found
+
+
+_UNKNOWN_STORAGE = 0
+"""The home of a tensor that does not tell where its numbers are."""
+
+
+def _storage_id(value: TensorVariable) -> int | None:
+    """The storage that holds an input's numbers; None of what is no input."""
+    if value.real_object is None:
+        return None
+    try:
+        return int(value.real_object.untyped_storage()._cdata)
+    except RuntimeError:
+        return _UNKNOWN_STORAGE
+
+
+def _may_share_storage(home: int | None, other: int | None) -> bool:
+    return home is not None and other is not None and (home == other or _UNKNOWN_STORAGE in (home, other))
+
+
+def mutates_inputs(tx: Tracer) -> bool:
+    """Whether the graph changes an input in place."""
+    return (
+        tx.graph_sets_data
+        or bool(tx.data_assigned_inputs)
+        or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
+        or not _running_stats(tx).isdisjoint(id(v.fake) for v, _ in tx.input_tensors)
+    )
+
+
+def _updates_running_stats(name: str, node: torch.fx.Node) -> bool:
+    """Whether a normalisation computes the statistics of its input: its sixth argument in every spelling."""
+    given = node.args[5] if len(node.args) > 5 else None
+    for word in ("training", "use_input_stats"):
+        given = node.kwargs.get(word, given)
+    return "instance_norm" in name if given is None else bool(given)
+
+
+def _running_stats(tx: Tracer) -> set[int]:
+    """Ids of tensors that normalisations update without counting it as a change: what they take besides their input and needs no gradient."""
+    found: set[int] = set()
+    for node in tx.graph.graph.nodes:
+        name = str(getattr(node.target, "__name__", node.target))
+        if (
+            node.op == "call_function"
+            and ("batch_norm" in name or "instance_norm" in name)
+            and _updates_running_stats(name, node)
+        ):
+            given = (a.meta.get("example_value") for a in node.all_input_nodes[1:])
+            found.update(id(t) for t in given if isinstance(t, torch.Tensor) and not t.requires_grad)
+    return found
+
+
+def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
+    """Inputs that the graph changes in place, where putting their numbers back undoes all of that; None where it does not."""
+    if tx.graph_sets_data or _storages_written_through_data(tx):
+        return None
+    found: list[Source] = []
+    if any(not is_plain_tensor(value.real_object) for value in tx.data_assigned_inputs):
+        return None
+    found += [value.source for value in tx.data_assigned_inputs]
+    statistics = _running_stats(tx)
+    for value, version in tx.input_tensors:
+        fake, held = value.fake, value.real_object
+        if fake.is_inference():
+            return None
+        if fake._version == version and id(fake) not in statistics:
+            continue
+        if (
+            tx.data_assigned_inputs
+            or value.source is None
+            or held is None
+            or not is_plain_tensor(held)
+            or (fake.requires_grad != held.requires_grad and not fake.is_leaf)
+        ):
+            return None
+        if held.requires_grad and not (is_leaf_without_regeneration(held) and is_leaf_without_regeneration(fake)):
+            return None  # its history changed with it
+        if torch._debug_has_internal_overlap(held):
+            return None  # numbers cannot be put back where elements share a place
+        found.append(value.source)
+    return found
+
+
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a strided one of torch's own class, of which a copy holds all that an operation changes."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout is torch.strided
+
+
+def alias_gains_requires_grad(tx: Tracer) -> bool:
+    """Whether an input came to require gradients by a change in place while another input shares its memory.
+
+    The graph runs on the real tensors, where both then require gradients; the fake of the other one does not show that.
+    """
+    used: list[TensorVariable] = [v for v, _ in tx.input_tensors]
+    return any(
+        value.real_object is not None
+        and value.fake.requires_grad != value.real_object.requires_grad
+        and not value.fake.is_leaf  # a leaf was told so itself, which changes no other tensor
+        and any(_may_share_storage(_storage_id(value), _storage_id(o)) for o in used if o is not value)
+        for value in used
+    )
+
+
+def resizes_leaf_input(tx: Tracer) -> bool:
+    """Whether an input that gathers gradients is given other sizes in place.
+
+    Its gradient has the sizes that it had when autograd first asked for it, if what asked is still alive: how long that
+    lives, a graph does not keep.
+    """
+    used: list[TensorVariable] = [v for v, _ in tx.input_tensors]
+    return any(
+        is_leaf_without_regeneration(value.fake)
+        and value.fake.requires_grad
+        and _comparable_sizes(came[0]) != _comparable_sizes(value.fake.shape)
+        for value in used
+        if (came := tx.input_layouts.get(id(value.fake))) is not None
+    )
+
+
+def _comparable_sizes(shape: Sequence[Any]) -> list[Any]:
+    """Sizes that can be compared without asking for a guard; those that differ from row to row have a name and no expression."""
+    nodes = [s.node if isinstance(s, torch.SymInt) else s for s in shape]
+    return [n if isinstance(n, int) else getattr(n, "expr", str(n)) for n in nodes]
+
+
+def requires_grad_inputs(tx: Tracer) -> list[Source]:
+    """Inputs that the graph tells to require gradients, or not to."""
+    names = {node.name for node in requires_grad_calls(tx.graph.graph).values()}
+    return [i.source for i in tx.graph.inputs if i.name in names]

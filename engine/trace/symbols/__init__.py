@@ -1,0 +1,1 @@
+"""Symbolic shapes: guards, records, unbacked symbols."""

@@ -1,0 +1,64 @@
+"""Record the sources, guards and specialization of each symbol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from engine.ir.guards.base import NO_CAUSE, user_expr
+from engine.ir.guards.sympy_printer import relation_display
+from engine.ir.sources.base import Source
+from engine.records.trace import SymbolAssumption, TracedSymbolRecord
+from engine.trace.symbols.shape_env import RecordingShapeEnv
+from engine.trace.symbols.shape_guards import symbol_bounds
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
+    """What became of each size and number that was made a symbol, with the lines that assumed something of it."""
+    env = tx.shape_env
+    told = []
+    for symbol, sources in env.var_to_sources.items():
+        origins = [s for s in sources if isinstance(s, Source) or isinstance(getattr(s, "base", None), Source)]
+        if not origins or not isinstance(symbol, sympy.Symbol):
+            continue
+        became = env.replace(symbol)
+        low, high = symbol_bounds(env, symbol)
+        relations = [_assumption(env, g.expr) for g in env.guards if symbol in g.expr.free_symbols]
+        settled = env.specialization_causes.get(symbol) if became != symbol else None
+        told.append(
+            TracedSymbolRecord(
+                symbol.name,
+                tuple(dict.fromkeys(_source_expr(s) for s in origins)),
+                str(env.backed_var_to_val.get(symbol, "")),
+                _symbol_reason(tx, symbol, origins),
+                low,
+                high,
+                tuple(dict.fromkeys(relations)),
+                "" if became == symbol else str(became),
+                None
+                if settled is None
+                else SymbolAssumption(f"{symbol.name} == {became}", settled.reason, settled.span),
+            )
+        )
+    return tuple(told)
+
+
+def _assumption(env: RecordingShapeEnv, relation: Any) -> SymbolAssumption:
+    cause = env.guard_causes.get(relation, NO_CAUSE)
+    return SymbolAssumption(relation_display(relation), cause.reason, cause.span)
+
+
+def _symbol_reason(tx: Tracer, symbol: Any, sources: list[Any]) -> str:
+    found = [tx.dynamic_size_reasons.get(s.base, {}).get(s.idx, "") for s in sources if not isinstance(s, Source)]
+    return tx.symbol_reasons.get(symbol) or next((f for f in found if f), "its size equals another that is a symbol")
+
+
+def _source_expr(source: Any) -> str:
+    """Where a symbol is read, as a person writes it."""
+    if isinstance(source, Source):
+        return user_expr(source)
+    return f"{user_expr(source.base)}.shape[{source.idx}]"

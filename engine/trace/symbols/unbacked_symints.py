@@ -1,0 +1,136 @@
+"""Numbers and sizes that only the running graph knows: symbols without a value, and what the graph checks of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+import torch.fx
+from torch.fx.proxy import GraphAppendingTracer
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.node_metadata import set_provenance
+from engine.trace.exc import Unsupported
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def is_unbacked_float(value: Any) -> bool:
+    """Whether it is a float that only the running graph knows. It may be NaN, of which algebra knows nothing."""
+    return isinstance(value, torch.SymFloat) and has_unbacked_symbols(value)
+
+
+def emit_runtime_asserts(tx: Tracer) -> None:
+    """Let the graph check what was just assumed of numbers that only it knows; where it does not hold, Python runs the function's own code.
+
+    Raises:
+        Unsupported: in the body of a higher-order operation, where nothing can be checked.
+    """
+    env = tx.shape_env
+    for symbol in env.pending_fresh_unbacked_symbols:
+        tx.unbacked_created_at[symbol] = tx.root_instruction_number
+    env.pending_fresh_unbacked_symbols.clear()
+    if env.num_deferred_runtime_asserts == tx.runtime_assert_count:
+        return
+    found = [a for group in env.deferred_runtime_asserts.values() for a in group]
+    new = found if tx.runtime_assert_count == 0 else [a for a in found if a.expr not in tx.runtime_assert_exprs]
+    tx.runtime_assert_count = env.num_deferred_runtime_asserts
+    for assumed in new:
+        tx.runtime_assert_exprs.add(assumed.expr)
+        if all(symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in assumed.expr.free_symbols):
+            continue  # of such floats nothing is concluded while tracing
+        if tx.in_subgraph():
+            raise Unsupported(
+                "data-dependent", "the body of a higher-order operation assumes something of a tensor's values"
+            )
+        tx.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
+
+
+def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:
+    """The break for something that needs a number in Python: where the number comes to be, so that all that follows knows it."""
+    refused = Unsupported(kind, what)
+    expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
+    refused.created_at = max(
+        (tx.unbacked_created_at.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0
+    )
+    return refused
+
+
+def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
+    """A node that computes a relation over symbols."""
+    graph = tx.graph.graph
+    tracer = GraphAppendingTracer(graph)
+    read = {s: torch.fx.Proxy(_symbol_node(tx, s), tracer) for s in sorted(relation.free_symbols, key=lambda s: s.name)}
+    last = next(iter(reversed(graph.nodes)))
+    made = sympy_interp(PythonReferenceAnalysis, read, relation)
+    added = last.next
+    while added.op != "root":
+        _complete_node(tx, added)
+        added = added.next
+    if not isinstance(made, torch.fx.Proxy):
+        raise Unsupported("data-dependent", f"{relation} is assumed of a tensor's values")
+    node: torch.fx.Node = made.node
+    return node
+
+
+def _complete_node(tx: Tracer, node: torch.fx.Node) -> None:
+    """Complete a node that fx appended."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["example_value"])
+    target: Any = node.target
+    with tx.fake_mode:
+        node.meta["example_value"] = target(*args, **kwargs)
+    set_provenance(node, tx.node_provenance("what is assumed of a tensor's values"))
+    tx.graph.op_count += 1
+
+
+def _symbol_node(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
+    """The node that gives a symbol's value; one is added where it is the size of a tensor."""
+    nodes: list[torch.fx.Node] = list(tx.graph.graph.nodes)
+    for node in nodes:
+        value = node.meta.get("example_value")
+        if _is_symbol(value, symbol):
+            return node
+    for node in nodes:
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor):
+            continue
+        if (dim := _dim_of(value, symbol)) is not None:
+            return _emit_size(tx, node, value, dim)
+        if _is_symbol(value.storage_offset(), symbol):
+            return _emit_method(tx, "storage_offset", (node,), value.storage_offset())
+    for value, _ in tx.input_tensors:
+        if (dim := _dim_of(value.fake, symbol)) is not None:
+            return _emit_size(tx, value.node(tx), value.fake, dim)
+    raise Unsupported("data-dependent", f"nothing in the graph tells {symbol}, of which something is assumed")
+
+
+def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:
+    for dim, size in enumerate(fake.shape):
+        if _is_symbol(size, symbol):
+            return dim
+    return None
+
+
+def _is_symbol(value: Any, symbol: sympy.Symbol) -> bool:
+    return (
+        isinstance(value, _SYMBOLIC)
+        and not value.node.is_nested_int()
+        and symbol in (value.node._expr, value.node.expr)
+    )
+
+
+def _emit_size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) -> torch.fx.Node:
+    return _emit_method(tx, "size", (node, dim), fake.shape[dim])
+
+
+def _emit_method(tx: Tracer, method: str, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
+    made = tx.graph.create_node("call_method", method, args, {}, tx.node_provenance("a size that depends on values"))
+    made.meta["example_value"] = value
+    return made

@@ -1,0 +1,73 @@
+"""torch's global state before an attempt to trace: what the attempt switched can be told, and put back whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._device
+
+from engine.ir.introspection.torch_global_state import AUTOCAST_DEVICES, restore_sdpa_backends, sdpa_backends
+
+_Getter = Callable[[], Any]
+_Setter = Callable[[Any], Any]
+
+
+def _autocast() -> tuple[Any, ...]:
+    if not torch._C._is_any_autocast_enabled():
+        return ()
+    return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
+
+
+def _set_autocast(wanted: tuple[Any, ...]) -> None:
+    for device, enabled, dtype in wanted or ((d, False, None) for d in AUTOCAST_DEVICES):
+        torch.set_autocast_enabled(device, enabled)
+        if dtype is not None:
+            torch.set_autocast_dtype(device, dtype)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(wanted: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+
+
+_SETTINGS: Mapping[str, tuple[_Getter, _Setter]] = {
+    "grad mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "autocast": (_autocast, _set_autocast),
+    "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    "deterministic": (_deterministic, _set_deterministic),
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default device": (lambda: torch.utils._device.CURRENT_DEVICE, torch.set_default_device),
+    "kernels of attention": (sdpa_backends, restore_sdpa_backends),
+    "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+}
+"""Each piece that tracing may switch for real, by the words a person uses: how to read it and how to set it."""
+
+
+@dataclass(frozen=True)
+class TorchStateSnapshot:
+    """The pieces of torch's global state as they were at one moment, in the order of ``_PARTS``."""
+
+    values: tuple[Any, ...]
+
+    @classmethod
+    def capture(cls) -> TorchStateSnapshot:
+        """As they are."""
+        return cls(tuple(read() for read, _ in _SETTINGS.values()))
+
+    def changed_settings(self) -> tuple[str, ...]:
+        """The pieces that stand otherwise now."""
+        return tuple(
+            name for (name, (read, _)), was in zip(_SETTINGS.items(), self.values, strict=True) if read() != was
+        )
+
+    def restore(self) -> None:
+        """Put back what stands otherwise."""
+        for (read, write), was in zip(_SETTINGS.values(), self.values, strict=True):
+            if read() != was:
+                write(was)

@@ -1,0 +1,1 @@
+"""autograd.Function and torch.autograd in traced code."""

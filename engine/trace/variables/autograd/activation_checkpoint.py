@@ -1,0 +1,108 @@
+"""``torch.utils.checkpoint``: values are those of a plain call, its nodes are marked as what the backward computes again."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+
+from engine.graph.effect_tokens import is_with_effects
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
+"""Arguments that are not the function's."""
+
+
+@register_rule(torch.utils.checkpoint.checkpoint)
+def _checkpoint(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    given = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT_KEYWORDS}
+    policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
+    chooses = "context_fn" in kwargs and policy is None
+    with _check_no_side_effects(tx), contextlib.nullcontext() if chooses else tx.graph.checkpoint_region(policy):
+        return realize(tx, args[0]).call(tx, args[1:], given)
+
+
+@contextlib.contextmanager
+def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
+    """Eager runs the function twice where gradients are needed: what it changes outside of itself, it changes twice.
+
+    Raises:
+        Unsupported: it changed something.
+    """
+    changes, known = tx.external_mutation_count, set(tx.graph.graph.nodes)
+    given = {id(value) for value, _ in tx.input_tensors}
+    versions = {node: _version(node) for node in known}
+    yield
+    added = [node for node in tx.graph.graph.nodes if node not in known]
+    if not torch.is_grad_enabled() or not any(_requires_grad(node) for node in added):
+        return
+    written = [node.name for node, version in versions.items() if _version(node) != version]
+    written += [
+        _name(value) for value, version in tx.input_tensors if id(value) not in given and _is_mutated(value, version)
+    ]
+    written += [node.name for node in added if is_with_effects(node)]
+    if tx.external_mutation_count != changes or written:
+        what = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
+        raise Unsupported("side-effect", f"a checkpointed function {what}, and the backward runs it again")
+
+
+def _version(node: torch.fx.Node) -> int:
+    fake = node.meta.get("example_value")
+    return fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
+
+
+def _is_mutated(value: TensorVariable, version: int) -> bool:
+    return not value.fake.is_inference() and value.fake._version != version
+
+
+def _name(value: TensorVariable) -> str:
+    return value.describe() if value.source is None else value.source.expr
+
+
+def _requires_grad(node: torch.fx.Node) -> bool:
+    fake = node.meta.get("example_value")
+    return isinstance(fake, torch.Tensor) and fake.requires_grad
+
+
+def _policy(tx: Tracer, value: Variable) -> Any:
+    """The policy of a selective checkpoint, which says of each operator whether its result is saved; None for contexts of other kinds."""
+    make = _real_object(tx, value)
+    if make is NotImplemented:
+        return None
+    try:
+        forward, _ = make()
+    except Exception:  # the forward's values are the same without contexts of the user's own
+        return None
+    return getattr(forward, "policy_fn", None)
+
+
+def _real_object(tx: Tracer, value: Variable) -> Any:
+    """The Python object that a value is, also of a partial function made in traced code."""
+    from engine.trace.variables.callables.partials import FunctoolsPartialVariable
+    from engine.trace.variables.containers.sequences import sequence_items
+
+    value = realize(tx, value)
+    found = tx.real_object(value)
+    if found is NotImplemented and value.python_type() in (list, tuple):
+        items = [_real_object(tx, v) for v in sequence_items(tx, value)]
+        if any(i is NotImplemented for i in items):
+            return NotImplemented
+        return items if value.python_type() is list else tuple(items)
+    if found is not NotImplemented or not isinstance(value, FunctoolsPartialVariable):
+        return found
+    parts = [_real_object(tx, v) for v in (value.function, *value.positional.items, *value.keyword_arguments.values())]
+    if any(p is NotImplemented for p in parts):
+        return NotImplemented
+    count = 1 + len(value.positional.items)
+    words = dict(zip(value.keyword_arguments, parts[count:], strict=True))
+    return functools.partial(parts[0], *parts[1:count], **words)

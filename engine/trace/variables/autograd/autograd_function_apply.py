@@ -1,0 +1,252 @@
+"""``torch.autograd.Function`` on objects, or with free tensors: forward and backward become graphs of their own, which one node runs under autograd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, reachable_variables, realize
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.higher_order.subgraph import (
+    SubgraphBuilder,
+    add_parameter_like,
+    building_subgraph,
+    variable_for_node,
+)
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from engine.trace.tracer import Tracer
+
+    Method = Callable[[str, list[Variable]], Variable]
+
+
+@dataclass(frozen=True)
+class SavedIndices:
+    """What the backward needs of the forward: places among the further results of its graph."""
+
+    saved_for_backward: tuple[int, ...]
+    """Those given to ``save_for_backward``, which autograd checks for later writes."""
+    saved_intermediates: tuple[int, ...]
+
+
+class AutogradFunctionTracer:
+    """Traces one application of a function. ``forward`` and ``backward`` call its methods on values."""
+
+    def __init__(self, tx: Tracer, cls: type, given: list[Variable], needed: list[bool]) -> None:
+        self.tx = tx
+        self.cls = cls
+        self.inputs = given
+        self.needs_input_grad = needed
+        self.graph_inputs = [v for v in given if isinstance(v, (TensorVariable, SymNodeVariable))]
+        for value in self.graph_inputs:
+            value.as_node_arg(tx)
+
+    def forward_inputs(self, builder: SubgraphBuilder) -> list[Variable]:
+        """What the forward sees: tensors and symbols as parameters of its graph, all else as it is."""
+        return [self._make_placeholder(builder, v) for v in self.inputs]
+
+    def _make_placeholder(self, builder: SubgraphBuilder, value: Variable) -> Variable:
+        if isinstance(value, TensorVariable):
+            return add_parameter_like(self.tx, builder, value.fake)
+        return (
+            SymNodeVariable(builder.add_parameter(value.sym), value.sym)
+            if isinstance(value, SymNodeVariable)
+            else value
+        )
+
+    def check_outputs(self, result: Variable, known: set[int]) -> list[Variable]:
+        """What the forward returned, one by one; ``known`` are ids of the values that the backward can get at.
+
+        Raises:
+            Unsupported: something in it is neither a tensor nor constant, nor an argument, nor an object without tensors that is nobody else's.
+        """
+        found = [realize(self.tx, i) for i in result.items] if isinstance(result, TupleVariable) else [result]
+        own = {id(realize(self.tx, g)) for g in self.inputs}
+        if not all(
+            isinstance(o, (TensorVariable, ConstantVariable))
+            or id(o) in own
+            or self._is_unreachable_from_backward(o, known)
+            for o in found
+        ):
+            raise Unsupported("unknown-call", f"{self.cls.__name__} returns more than tensors and constants")
+        return found
+
+    def _is_unreachable_from_backward(self, output: Variable, known: set[int]) -> bool:
+        """Whether an object was made by the forward, holds nothing of its graph, and is out of the backward's reach."""
+        inside = [v for v in reachable_variables([output]) if not isinstance(v, ConstantVariable)]
+        return output.source is None and not any(
+            isinstance(v, (TensorVariable, SymNodeVariable)) or id(v) in known for v in inside
+        )
+
+    def gradient_nodes(self, result: Variable) -> list[torch.fx.Node | None]:
+        """The backward's results, as nodes: one for each tensor or symbol given.
+
+        Raises:
+            Unsupported: it returned too few, or what is no tensor.
+        """
+        result = realize(self.tx, result)
+        is_many = isinstance(result, TupleVariable) or result.python_type() is list
+        found = [realize(self.tx, g) for g in sequence_items(self.tx, result)] if is_many else [result]
+        count = len(self.inputs)
+        if len(found) < count or any(
+            g is not NONE and not isinstance(g, (TensorVariable, ConstantVariable)) for g in found
+        ):
+            raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} returns other than a gradient each")
+        if any(isinstance(g, TensorVariable) for g in found[count:]):
+            raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} returns too many gradients")
+        return [
+            g.as_node_arg(self.tx)[0] if isinstance(g, TensorVariable) else None
+            for g, v in zip(found, self.inputs, strict=False)
+            if isinstance(v, (TensorVariable, SymNodeVariable))
+        ]
+
+
+def check_no_attribute_writes(cls: type, values: list[Variable]) -> None:
+    """What a forward writes on its arguments and results stays on them in Python; those of a graph are other tensors.
+
+    Raises:
+        Unsupported: it writes an attribute of one.
+    """
+    written = next((name for v in values if isinstance(v, TensorVariable) for name in v.attr_writes), None)
+    if written is not None:
+        raise Unsupported("side-effect", f"the forward of {cls.__name__} sets the attribute {written!r} of a tensor")
+
+
+def trace_forward_and_backward(
+    tx: Tracer, cls: type, given: list[Variable], ctx: Any, result_of: Method, once: bool
+) -> Variable:
+    """The node that runs forward and backward as graphs under autograd, and its results as Python would pack them.
+
+    Raises:
+        Unsupported: a body does what no graph of its own can hold.
+    """
+    bodies = AutogradFunctionTracer(tx, cls, given, ctx.needs_input_grad)
+    grad = torch.is_grad_enabled()
+    with building_subgraph(tx, allow_side_effects=True) as forward:
+        torch._C._set_grad_enabled(False)
+        inputs = bodies.forward_inputs(forward)
+        result = realize(tx, result_of("forward", inputs))
+        outputs = bodies.check_outputs(
+            result, {id(v) for v in reachable_variables(v for v in ctx.attr_writes.values() if v is not None)}
+        )
+        check_no_attribute_writes(cls, [*inputs, *outputs])
+        nodes = [o.as_node_arg(tx)[0] for o in outputs if isinstance(o, TensorVariable)]
+        torch._C._set_grad_enabled(grad)
+    before = _tensor_versions(forward)
+    try:
+        with building_subgraph(tx) as backward:
+            backward.is_autograd_function_body = True
+            torch._C._set_grad_enabled(False)
+            grads = [
+                add_parameter_like(tx, backward, o.fake.detach()) if isinstance(o, TensorVariable) else NONE
+                for o in outputs
+            ]
+            found = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
+            torch._C._set_grad_enabled(grad)
+            if _tensor_versions(forward) != before:
+                raise Unsupported("unknown-call", f"the backward of {cls.__name__} changes what its forward made")
+            backward.graph.output(tuple(found))
+    except BaseException:
+        forward.discard()
+        raise
+    return _emit_apply(tx, bodies, ctx, result, outputs, (forward, nodes), backward, once=once)
+
+
+def _tensor_versions(builder: SubgraphBuilder) -> list[int]:
+    fakes = (n.meta.get("example_value") for n in builder.graph.nodes)
+    return [f._version for f in fakes if isinstance(f, torch.Tensor) and not f.is_inference()]
+
+
+def _emit_apply(
+    tx: Tracer,
+    bodies: AutogradFunctionTracer,
+    ctx: Any,
+    result: Variable,
+    outputs: list[Variable],
+    first: tuple[SubgraphBuilder, list[torch.fx.Node]],
+    backward: SubgraphBuilder,
+    *,
+    once: bool,
+) -> Variable:
+    forward, nodes = first
+    needs = [n for n in backward.free_variables() if n.graph is forward.graph]
+    forward.graph.output((*nodes, *needs))
+    lifted = list(
+        dict.fromkeys(
+            n for n in (*forward.free_variables(), *backward.free_variables()) if n.graph is not forward.graph
+        )
+    )
+    forward.lift_free_variables(lifted)
+    backward.lift_free_variables([*needs, *lifted])
+    checked = {v.node_or_none for v in (realize(tx, s) for s in ctx.saved_tensors) if isinstance(v, TensorVariable)}
+    saved = SavedIndices(
+        tuple(k for k, n in enumerate(needs) if n in checked), tuple(k for k, n in enumerate(needs) if n not in checked)
+    )
+    tensors = [o for o in outputs if isinstance(o, TensorVariable)]
+    runs = _GraphAutogradFunction(
+        bodies.cls.__name__,
+        forward.to_graph_module("Forward"),
+        backward.to_graph_module("Backward"),
+        (len(bodies.graph_inputs), len(nodes)),
+        saved,
+        tuple(any(t is realize(tx, f) for f in ctx.non_differentiable) for t in tensors),
+        once=once,
+    )
+    differentiates = any(n.target is torch.autograd.grad for n in backward.graph.nodes)
+    effect = "runs autograd inside of a backward" if differentiates else "changes torch's state"
+    target = GraphCallable(bodies.cls.__name__, runs, changes_state=differentiates, effect=effect)
+    made = emit_node(tx, "call_function", target, [*bodies.graph_inputs, *(variable_for_node(n) for n in lifted)])
+    items = iter(sequence_items(tx, made))
+    packed = [next(items) if isinstance(o, TensorVariable) else o for o in outputs]
+    return TupleVariable(packed, result.cls) if isinstance(result, TupleVariable) else packed[0]
+
+
+class _GraphAutogradFunction:
+    """Runs two graphs as forward and backward of an autograd function. ``counts``: of what it is given but free tensors, and of its results."""
+
+    def __init__(
+        self,
+        name: str,
+        forward: torch.fx.GraphModule,
+        backward: torch.fx.GraphModule,
+        counts: tuple[int, int],
+        saved: SavedIndices,
+        fixed: Sequence[bool],
+        *,
+        once: bool,
+    ) -> None:
+        self._forward, self._backward = forward, backward
+        self._num_inputs, self._num_outputs = counts
+        self._saved, self._non_differentiable = saved, fixed
+        gradient = torch.autograd.function.once_differentiable(self._run_backward) if once else self._run_backward
+        methods = {"forward": staticmethod(self._run_forward), "backward": staticmethod(gradient)}
+        self._cls: Any = type(name, (torch.autograd.Function,), methods)
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        free = (a.detach() if isinstance(a, torch.Tensor) else a for a in args[self._num_inputs :])
+        return tuple(self._cls.apply(*args[: self._num_inputs], *free))
+
+    def _run_forward(self, ctx: Any, *args: Any) -> tuple[Any, ...]:
+        found = self._forward(*args)
+        results, needs = found[: self._num_outputs], found[self._num_outputs :]
+        ctx.save_for_backward(*(needs[k] for k in self._saved.saved_for_backward))
+        ctx.kept = [needs[k] for k in self._saved.saved_intermediates]
+        ctx.free = args[self._num_inputs :]
+        ctx.mark_non_differentiable(*(r for r, fixed in zip(results, self._non_differentiable, strict=True) if fixed))
+        return tuple(results)
+
+    def _run_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        needs = dict(zip(self._saved.saved_for_backward, ctx.saved_tensors, strict=True))
+        needs |= dict(zip(self._saved.saved_intermediates, ctx.kept, strict=True))
+        found = self._backward(*grads, *(needs[k] for k in range(len(needs))), *ctx.free)
+        return (*found, *(None for _ in ctx.free))

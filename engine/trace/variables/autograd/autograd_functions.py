@@ -1,0 +1,460 @@
+"""``torch.autograd.Function``: its bodies are traced for what they take for granted, and autograd itself runs it as one node."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.autograd.function import Function, FunctionCtx
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import RestartTracing, Unsupported, UserException
+from engine.trace.variables.autograd.autograd_function_apply import (
+    check_no_attribute_writes,
+    trace_forward_and_backward,
+)
+from engine.trace.variables.autograd.autograd_function_captures import (
+    find_mutable_capture,
+    is_mutable_state,
+    names_read_by,
+)
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, reachable_variables, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.higher_order.pytrees import flatten_variable, unflatten_variable
+from engine.trace.variables.higher_order.subgraph import SubgraphBuilder, add_parameter_like, building_subgraph
+from engine.trace.variables.objects.classes import C_CLASS_CONSTRUCTORS, CLASS_ATTR_WRITES, class_attribute
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.grad_and_autocast_contexts import set_grad_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from engine.trace.tracer import Tracer
+
+
+class AutogradFunctionContextVariable(UserDefinedObjectVariable):
+    """The ``ctx`` of an ``autograd.Function`` while its bodies are looked into."""
+
+    def __init__(self, needs_input_grad: list[bool]) -> None:
+        super().__init__(FunctionCtx, None, NotImplemented)
+        self.saved_tensors: list[Variable] = []
+        self.needs_input_grad = needs_input_grad
+        self.non_differentiable: list[Variable] = []
+        """Results that have no gradient."""
+        self.materialize_grads = True
+        self.dirty_tensors: list[Variable] = []
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        match name:
+            case "saved_tensors":
+                return TupleVariable(list(self.saved_tensors))
+            case "needs_input_grad":
+                return TupleVariable([ConstantVariable(n) for n in self.needs_input_grad])
+            case "save_for_backward" | "mark_non_differentiable" | "set_materialize_grads" | "save_for_forward":
+                return BuiltinMethodVariable(self, name)
+            case "mark_dirty":
+                return BuiltinMethodVariable(self, name)
+            case "mark_shared_storage":
+                raise Unsupported("unknown-call", f"{name} of an autograd.Function is called")
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name == "save_for_backward":
+            self.saved_tensors = list(args)
+            return NONE
+        if name == "mark_non_differentiable":
+            self.non_differentiable = list(args)
+        if name == "set_materialize_grads":
+            self.materialize_grads = realize(tx, args[0]).is_truthy(tx)
+        if name == "mark_dirty":
+            self.dirty_tensors = list(args)
+        if name in ("mark_non_differentiable", "set_materialize_grads", "save_for_forward", "mark_dirty"):
+            return NONE
+        return super().call_method(tx, name, args, kwargs)
+
+
+@register_rule(vars(torch.autograd.Function)["apply"].__func__)
+def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    cls: Any = realize(tx, args[0]).as_python_object()
+    if not (isinstance(cls, type) and issubclass(cls, Function)):
+        raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
+    given = [realize(tx, a) for a in _bind_positional(tx, cls, args[1:], kwargs)]
+    if not torch.is_grad_enabled() and not isinstance(tx.graph, SubgraphBuilder):
+        return _trace_forward_only(tx, cls, given)
+    try:
+        if cls in _FUNCTIONS_WITH_SIDE_EFFECTS or not _can_be_graph_inputs(tx, given):
+            return _trace_bodies_to_graphs(tx, cls, given)
+        for value in given:
+            value.as_node_arg(tx)
+        known, outside = len(tx.input_tensors), tx.external_mutation_count
+        try:
+            _trace_for_guards(tx, cls, given)
+        except _NeedsBodyGraphs:
+            return _trace_bodies_to_graphs(tx, cls, given)
+        except Unsupported as error:
+            if tx.external_mutation_count == outside and not isinstance(error, _MutatesContainerArgument):
+                raise
+            _FUNCTIONS_WITH_SIDE_EFFECTS.add(cls)
+            raise RestartTracing(0, error) from error
+        if len(tx.input_tensors) != known:
+            return _trace_bodies_to_graphs(tx, cls, given)
+    except UserException as error:
+        raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
+    late = (
+        find_mutable_capture(_wrapped_functions(cls.backward))
+        if any(_needs_input_grad(given)) and torch.is_grad_enabled()
+        else ""
+    )
+    effect = f"has a backward that reads {late} when it runs"
+    target = GraphCallable(cls.__name__, cls.apply, is_python=True, changes_state=bool(late), effect=effect)
+    return emit_node(tx, "call_function", target, given)
+
+
+_FUNCTIONS_WITH_SIDE_EFFECTS: weakref.WeakSet[type] = weakref.WeakSet()
+"""Functions seen to change Python objects outside of themselves: their node must not run their own code, which would change them once more."""
+
+
+def _function_instance(tx: Tracer, cls: type[Function], args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """An object of a function's class, which nobody needs: its methods are static."""
+    return UserDefinedObjectVariable(cls, None, NotImplemented)
+
+
+C_CLASS_CONSTRUCTORS[torch._C._FunctionBase] = _function_instance
+
+
+@register_rule(torch.autograd.Function.__init__)
+def _function_init(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    text = f"{realize(tx, args[0]).python_type()}{_INSTANTIATION_WARNING}"
+    return realize(
+        tx, tx.wrap_static(warnings.warn).call(tx, [ConstantVariable(text), tx.wrap_static(DeprecationWarning)], {})
+    )
+
+
+_INSTANTIATION_WARNING = next(
+    (c for c in torch.autograd.Function.__init__.__code__.co_consts if " should not be" in str(c)), ""
+)
+
+
+class _KwargsProbe(torch.autograd.Function):
+    """Asks whether this torch passes arguments by name on."""
+
+    @staticmethod
+    def forward(_: Any, given: int) -> int:
+        return given
+
+
+@functools.cache
+def _apply_accepts_kwargs() -> bool:
+    try:
+        _KwargsProbe.apply(given=1)  # type: ignore[no-untyped-call]
+    except TypeError:
+        return False
+    return True
+
+
+def _bind_positional(
+    tx: Tracer, cls: type[Function], args: list[Variable], kwargs: dict[str, Variable]
+) -> list[Variable]:
+    """All arguments by position, as autograd binds them: with a context of its own, a forward has its defaults filled in.
+
+    Raises:
+        Unsupported: they do not fit the forward, or this torch takes none by name.
+    """
+    has_context = cls.setup_context is torch.autograd.Function.setup_context
+    code = getattr(cls.forward, "__code__", None)
+    if not kwargs and (has_context or code is None):
+        return args
+    if code is None or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        if not kwargs:
+            return args
+        raise Unsupported("unknown-call", f"{cls.__name__} takes arguments by name")
+    names = code.co_varnames[int(has_context) : code.co_argcount]
+    given = dict(zip(names, args, strict=False))
+    defaults = () if has_context else cls.forward.__defaults__ or ()
+    values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    both = given.keys() & kwargs.keys()
+    given |= kwargs
+    last = max((names.index(n) for n in given if n in names), default=-1) if has_context else len(names) - 1
+    wanted = names[: last + 1]
+    fits = len(args) <= len(names) and not both and set(given) <= set(names) and set(wanted) <= {*given, *values}
+    if not fits or (has_context and not _apply_accepts_kwargs()):
+        raise Unsupported("unknown-call", f"{cls.__name__} is applied to arguments that its forward does not take")
+    return [given[n] if n in given else tx.from_python(values[n]) for n in wanted]
+
+
+class _NeedsBodyGraphs(Exception):
+    """A node that calls the function does not do.
+
+    A body reads a tensor that is no argument, the forward gives back objects that it made, or the backward keeps a container that it is given.
+    """
+
+
+def _can_be_graph_inputs(tx: Tracer, given: list[Variable]) -> bool:
+    """Whether a graph can hold all arguments."""
+    try:
+        flatten_variable(tx, TupleVariable(given), [])
+    except Unsupported:
+        return False
+    return True
+
+
+def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variable]) -> Variable:
+    """The function where it takes objects, or reads tensors that it is not given: its bodies are traced into graphs of their own.
+
+    Raises:
+        Unsupported: it marks what it changes, or wants to be told of missing gradients.
+    """
+    ctx = AutogradFunctionContextVariable(_needs_input_grad(given))
+    if not any(ctx.needs_input_grad) and not isinstance(tx.graph, SubgraphBuilder):
+        grad = torch.is_grad_enabled()
+        set_grad_mode(tx, mode=False)
+        result = _trace_forward_only(tx, cls, given)
+        set_grad_mode(tx, mode=grad)
+        return result
+    once = getattr(cls.backward, "__code__", None) is _ONCE_DIFFERENTIABLE_CODE
+
+    def result_of(name: str, args: list[Variable]) -> Variable:
+        if name == "forward":
+            found = _call_forward(tx, cls, ctx, args)
+            if ctx.dirty_tensors or not ctx.materialize_grads:
+                raise Unsupported("unknown-call", f"{cls.__name__} marks what it changes, or takes missing gradients")
+            return found
+        _check_backward(tx, cls, ctx)
+        return _static_method(tx, cls, name).call(tx, args, {})
+
+    return trace_forward_and_backward(tx, cls, given, ctx, result_of, once=once)
+
+
+def _check_backward(tx: Tracer, cls: type[Function], ctx: AutogradFunctionContextVariable) -> None:
+    """Python would run the backward later, when what is changed before or after this point has changed: it must not get at that.
+
+    Raises:
+        Unsupported: it may.
+    """
+    backward = _TracedBackward(cls.__name__, list(_wrapped_functions(cls.backward)), ctx, tx.root_instruction_number)
+    if any(type(layer) is not types.FunctionType for layer in backward.wrapped_functions):
+        raise Unsupported("unknown-call", f"the backward of {cls.__name__} is no plain function")
+    if backward.reads_mutated_state(tx) or backward.reads_deferred_state():
+        raise backward.graph_break()
+    tx.traced_backwards.append(backward)
+
+
+def _wrapped_functions(function: Any) -> Iterator[Any]:
+    """A function and those that it is wrapped around, by decorators that say so."""
+    while function is not None:
+        yield function
+        function = getattr(function, "__wrapped__", None)
+
+
+class _TracedBackward(NamedTuple):
+    """A backward that was traced with what it reads from outside as it was then."""
+
+    name: str
+    wrapped_functions: list[Any]
+    ctx: AutogradFunctionContextVariable
+    applied_at: int
+    """Which of the root's instructions applied the function."""
+
+    def reads_mutated_state(self, tx: Tracer) -> bool:
+        """Whether it may get at what the traced code has changed so far."""
+        for layer in self.wrapped_functions:
+            names = names_read_by(layer.__code__)
+            cells = [cell for cell in layer.__closure__ or () if cell != _EMPTY_CELL]
+            named = [layer.__globals__.get(name) for name in names]
+            named += [*cells, *(cell.cell_contents for cell in cells)]
+            known = [tx.variables_by_id[id(v)][0] for v in named if id(v) in tx.variables_by_id]
+            known += [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
+            written = (n for space, n in tx.global_writes if space.values is layer.__globals__)
+            if not names.isdisjoint(written) or any(id(v) in tx.mutated_variables for v in reachable_variables(known)):
+                return True
+            if any(of is v for of, _ in CLASS_ATTR_WRITES for v in named):
+                return True
+        return False
+
+    def reads_deferred_state(self) -> bool:
+        """Whether it may get at what other code may have changed by the time it runs."""
+        names = set().union(*(names_read_by(layer.__code__) for layer in self.wrapped_functions))
+        kept = [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
+        return bool(find_mutable_capture(self.wrapped_functions)) or any(
+            map(_is_external_and_mutable, reachable_variables(kept))
+        )
+
+    def graph_break(self) -> Unsupported:
+        """Python must apply the function, whose backward runs later."""
+        reason = Unsupported("side-effect", f"the backward of {self.name} reads what may be changed before it runs")
+        reason.created_at = self.applied_at
+        return reason
+
+
+def check_traced_backwards(tx: Tracer) -> None:
+    """Look once more where the graph ends: what a backward reads may have been changed after the function was applied.
+
+    Raises:
+        Restart: it was.
+    """
+    for backward in tx.traced_backwards:
+        if backward.reads_mutated_state(tx):
+            raise RestartTracing(backward.applied_at, backward.graph_break())
+
+
+def _is_external_and_mutable(value: Variable) -> bool:
+    if value.source is None or isinstance(value, (TensorVariable, SymNodeVariable, ConstantVariable)):
+        return False
+    return is_mutable_state(value.as_python_object())
+
+
+def _needs_input_grad(given: list[Variable]) -> list[bool]:
+    """Which arguments want a gradient."""
+    return [isinstance(a, TensorVariable) and a.fake.requires_grad for a in given]
+
+
+_EMPTY_CELL = types.CellType()
+_ONCE_DIFFERENTIABLE_CODE = torch.autograd.function.once_differentiable(lambda *_: None).__code__
+"""The code that marks a backward as one that cannot be differentiated."""
+
+
+def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) -> Variable:
+    """Nothing records gradients: the forward is an ordinary call, whatever its arguments are, but for what it marks or gives back."""
+    ctx = AutogradFunctionContextVariable(_needs_input_grad(given))
+    result = _call_forward(tx, cls, ctx, given)
+    dirty = [realize(tx, d) for d in ctx.dirty_tensors]
+    for marked in dirty:  # autograd counts it as one write more
+        if isinstance(marked, TensorVariable):
+            emit_node(tx, "call_function", torch.autograd.graph.increment_version, [marked])
+    if isinstance(result, TupleVariable):
+        return TupleVariable([_alias_returned_input(tx, realize(tx, o), given, dirty) for o in result.items])
+    return _alias_returned_input(tx, result, given, dirty)
+
+
+def _alias_returned_input(tx: Tracer, output: Variable, given: list[Variable], dirty: list[Variable]) -> Variable:
+    """A result, or another tensor over its memory where it is an argument, as autograd has it where no gradient is recorded."""
+    if not isinstance(output, TensorVariable) or (
+        output in dirty and output in given and not output.fake.requires_grad
+    ):
+        return output
+    if output in given:
+        method = "detach" if output.fake.requires_grad else "view_as"
+        return emit_node(tx, "call_method", method, [output] if method == "detach" else [output, output])
+    if output.fake.requires_grad and output.fake._is_view():
+        emit_node(tx, "call_function", _MARK_CUSTOM_FUNCTION_VIEW, [output])
+    return output
+
+
+def _mark_custom_function_view(view: torch.Tensor) -> None:
+    if view._is_view() and view.requires_grad:
+        torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
+
+
+_MARK_CUSTOM_FUNCTION_VIEW = GraphCallable("made_by_hand", _mark_custom_function_view)
+"""Autograd remembers that a function of the user's own made a view, though it records no gradient: it may not be written to."""
+
+
+def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) -> None:
+    """Trace forward and backward for their guards, and for what cannot be part of a graph; the nodes are thrown away."""
+    needed = _needs_input_grad(given)
+    ctx = AutogradFunctionContextVariable(needed)
+    numbers = len(tx.symbolic_input_scalars)
+    with building_subgraph(tx) as builder:
+        builder.is_autograd_function_body = True
+        grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        inputs = [_subgraph_input(tx, builder, a) for a in given]
+        with _check_containers_unmutated(tx, cls, inputs) as containers:
+            outputs = _forward_outputs(tx, cls, ctx, inputs)
+            check_no_attribute_writes(cls, [*inputs, *outputs])
+            if any(id(o) in containers for o in outputs):
+                raise _MutatesContainerArgument(
+                    "side-effect", f"{cls.__name__} gives back a container that it is given"
+                )
+            if grad and any(needed):
+                grads: list[Variable] = [
+                    add_parameter_like(tx, builder, o.fake.detach()) if isinstance(o, TensorVariable) else NONE
+                    for o in outputs
+                ]
+                _static_method(tx, cls, "backward").call(tx, [ctx, *grads], {})
+                kept = reachable_variables(v for v in ctx.attr_writes.values() if v is not None)
+                if any(id(v) in containers and not isinstance(v, TupleVariable) for v in kept):
+                    raise _NeedsBodyGraphs
+        torch._C._set_grad_enabled(grad)
+        if builder.has_free_tensors() or not all(
+            isinstance(o, (TensorVariable, SymNodeVariable, ConstantVariable)) for o in outputs
+        ):
+            raise _NeedsBodyGraphs
+        builder.discard()
+    for number in tx.symbolic_input_scalars[numbers:]:  # the node runs the function's own code, which reads it anew
+        number.as_python_constant(tx)
+
+
+class _MutatesContainerArgument(Unsupported):
+    """A body changes a container that it is given, or gives it back."""
+
+
+@contextlib.contextmanager
+def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Variable]) -> Iterator[set[int]]:
+    """What stands for arguments must not be changed: the containers themselves would not be.
+
+    Raises:
+        _ChangesArgument: one was.
+    """
+    given = {
+        id(v)
+        for v in reachable_variables(inputs)
+        if not isinstance(v, (TensorVariable, SymNodeVariable, ConstantVariable))
+    }
+    before, tx.subgraph_mutations = tx.subgraph_mutations, []
+    try:
+        yield given
+    finally:
+        changed, tx.subgraph_mutations = tx.subgraph_mutations, before
+        if before is not None:
+            before.extend(changed)
+    if any(id(v) in given for v in changed):
+        raise _MutatesContainerArgument("side-effect", f"{cls.__name__} changes a container that it is given")
+
+
+def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, value: Variable) -> Variable:
+    """What a body sees of an argument."""
+    leaves: list[Variable] = []
+    tree = flatten_variable(tx, value, leaves)
+    twins: list[Variable] = []
+    for leaf in leaves:
+        if isinstance(leaf, TensorVariable):
+            twins.append(add_parameter_like(tx, builder, leaf.fake))
+        elif isinstance(leaf, SymNodeVariable):
+            twins.append(SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym))
+    return unflatten_variable(tx, tree, iter(twins))
+
+
+def _forward_outputs(
+    tx: Tracer, cls: type[Function], ctx: AutogradFunctionContextVariable, inputs: list[Variable]
+) -> list[Variable]:
+    result = _call_forward(tx, cls, ctx, inputs)
+    return [realize(tx, i) for i in result.items] if isinstance(result, TupleVariable) else [result]
+
+
+def _call_forward(
+    tx: Tracer, cls: type[Function], ctx: AutogradFunctionContextVariable, inputs: list[Variable]
+) -> Variable:
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        return realize(tx, _static_method(tx, cls, "forward").call(tx, [ctx, *inputs], {}))
+    result = realize(tx, _static_method(tx, cls, "forward").call(tx, list(inputs), {}))
+    _static_method(tx, cls, "setup_context").call(tx, [ctx, TupleVariable(list(inputs)), result], {})
+    return result
+
+
+def _static_method(tx: Tracer, cls: type[Function], name: str) -> Variable:
+    found = class_attribute(tx, cls, name, None)
+    if found is None:
+        raise Unsupported("unknown-call", f"{cls.__name__} has no {name}")
+    return realize(tx, found)

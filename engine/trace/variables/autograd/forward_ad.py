@@ -1,0 +1,74 @@
+"""Forward-mode gradients in traced code: ``dual_level``, and tensors that carry a tangent inside of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.autograd import forward_ad
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.torch_api.torch_contexts import GraphContextVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+class DualLevelVariable(GraphContextVariable):
+    """``dual_level()``: entered in the graph, and here, where fakes carry tangents too."""
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        entered = super().call_method(tx, name, args, kwargs)
+        return ConstantVariable(forward_ad._current_level) if name == "__enter__" else entered
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.active:
+            raise Unsupported("side-effect", "a dual level is open, and leaving it would take all tangents away")
+        super().reconstruct(cg)
+
+
+@register_rule(forward_ad.dual_level)
+def _dual_level(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return DualLevelVariable(forward_ad.dual_level, {})
+
+
+def _unpack_without_level(tx: Tracer, tensor: Variable) -> Variable:
+    """What ``unpack_dual`` gives where no level is open, which the compiled code takes for granted."""
+    level = AttrSource(ConstantSource(forward_ad, forward_ad.__name__), "_current_level")
+    tx.add_guard(
+        EqualsMatch(level, forward_ad._current_level, cause=tx.guard_cause("a tensor was asked for its tangent"))
+    )
+    return tx.wrap_static(forward_ad.UnpackedDualTensor).call(tx, [tensor, NONE], {})
+
+
+def _register_dual_function(function: Any) -> None:
+    """A function that is a node, which only the graph as traced may run: tangents are no part of functional graphs."""
+    target = GraphCallable(function.__name__, function, changes_state=True, effect="carries tangents beside tensors")
+
+    @register_rule(function)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if forward_ad._current_level < 0 and function is forward_ad.unpack_dual and len(args) == 1 and not kwargs:
+            return _unpack_without_level(tx, args[0])
+        if forward_ad._current_level < 0:
+            raise Unsupported("unknown-call", f"{function.__name__} is called outside of a dual level")
+        if function is forward_ad.unpack_dual and not any(
+            c.make is forward_ad.dual_level for c, _ in tx.open_graph_contexts
+        ):
+            what = "a tensor is asked for its tangent in a dual level that was open already: while tracing it has none"
+            raise Unsupported("unknown-call", what)
+        tx.mutation_count += 1
+        return emit_node(tx, "call_function", target, args, kwargs)
+
+
+_register_dual_function(forward_ad.make_dual)
+_register_dual_function(forward_ad.unpack_dual)

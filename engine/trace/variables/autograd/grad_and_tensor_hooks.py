@@ -1,0 +1,221 @@
+"""Gradients computed inside traced code, and hooks on tensors: nodes that run eager autograd where the graph runs as traced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+import torch.utils.hooks
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.sequences import SequenceVariable, TupleVariable, sequence_items
+from engine.trace.variables.exceptions.type_errors import is_iterable
+from engine.trace.variables.higher_order.pytrees import TreeSpec, unflatten_python
+from engine.trace.variables.higher_order.subgraph import (
+    SubgraphBuilder,
+    fake_leaf_like,
+    lift_shared_free_variables,
+    trace_subgraph,
+)
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.torch_contexts import real_hook_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+@register_rule(torch.autograd.grad)
+def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    args = [_as_tuple(tx, a) if i < 2 else a for i, a in enumerate(args)]
+    kwargs = {n: _as_tuple(tx, a) if n in ("outputs", "inputs") else a for n, a in kwargs.items()}
+    named = {**dict(zip(("outputs", "inputs"), args, strict=False)), **kwargs}
+    _, inputs = (_realized_tensors(tx, named.get(n, NONE)) for n in ("outputs", "inputs"))
+    is_from_outside = any(v.real_object is not None and v.real_object.grad_fn is not None for v, _ in tx.input_tensors)
+    if is_from_outside and not all(map(_is_intermediate, inputs)):
+        raise Unsupported("unknown-call", "torch.autograd.grad where a tensor has a history from outside")
+    if isinstance(tx.graph, SubgraphBuilder) and not tx.graph.is_autograd_function_body:
+        raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operation")
+    return emit_node(tx, "call_function", torch.autograd.grad, args, kwargs)
+
+
+def _realized_tensors(tx: Tracer, given: Variable) -> list[Variable]:
+    """The tensors that are given: only what has been looked at is known to the tracer as an argument of the call."""
+    given = realize(tx, given)
+    return [realize(tx, v) for v in (sequence_items(tx, given) if isinstance(given, SequenceVariable) else [given])]
+
+
+def _is_intermediate(value: Variable) -> bool:
+    """Whether what a gradient is wanted of was made here: then no way to it leads through what came before."""
+    return isinstance(value, TensorVariable) and value.real_object is None and value.fake.grad_fn is not None
+
+
+def _as_tuple(tx: Tracer, given: Variable) -> Variable:
+    """Tensors from whatever gives them one by one, as ``torch.autograd.grad`` takes its first arguments."""
+    given = realize(tx, given)
+    if isinstance(given, (TensorVariable, SequenceVariable, GraphObjectVariable)) or not is_iterable(given):
+        return given
+    return TupleVariable(sequence_items(tx, given))
+
+
+class GraphObjectVariable(Variable):
+    """Something that is neither a tensor nor a number and that a node gives: a hook's handle, a node of autograd's."""
+
+    def __init__(self, node: torch.fx.Node, cls: type) -> None:
+        self.node = node
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.node, None
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_graph_output(self.node)
+
+
+class TensorHookHandleVariable(GraphObjectVariable):
+    """What registering a hook returned."""
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name) if name == "remove" else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name != "remove":
+            return super().call_method(tx, name, args, kwargs)
+        _emit_effect(tx, "remove_hook", torch.utils.hooks.RemovableHandle.remove, [self.node])
+        return NONE
+
+
+def _emit_effect(tx: Tracer, name: str, run: Callable[..., Any], nodes: list[torch.fx.Node]) -> torch.fx.Node:
+    node = tx.graph.create_node(
+        "call_function", GraphCallable(name, run, changes_state=True), tuple(nodes), {}, tx.node_provenance()
+    )
+    node.meta["example_value"] = None
+    tx.update_op_in_try_block()
+    return node
+
+
+def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
+    """``tensor.register_hook(hook)``: the hook becomes a graph of its own, run by autograd.
+
+    Raises:
+        Unsupported: the hook does more than compute, or the tensor wants no gradient.
+    """
+    if not tensor.fake.requires_grad or isinstance(tx.graph, SubgraphBuilder):
+        raise Unsupported("unknown-call", "Tensor.register_hook is called")
+    nodes = [tensor.node(tx)]
+
+    def parameters(builder: SubgraphBuilder) -> list[Variable]:
+        gradient = fake_leaf_like(tx, tensor.fake.detach())
+        return [TensorVariable(builder.add_parameter(gradient), gradient)]
+
+    grad = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        body = trace_subgraph(tx, hook, parameters)
+    finally:
+        torch._C._set_grad_enabled(grad)
+    nodes += lift_shared_free_variables([body])
+    return TensorHookHandleVariable(
+        _emit_effect(tx, "register_hook", _RegisterHook(body.module(), body.output_tree), nodes),
+        torch.utils.hooks.RemovableHandle,
+    )
+
+
+def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
+    """``tensor.register_post_accumulate_grad_hook(hook)``: autograd calls the hook itself, as Python.
+
+    Raises:
+        Unsupported: the hook holds what only this call knows, or the tensor is no leaf that wants a gradient.
+    """
+    if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, SubgraphBuilder):
+        raise Unsupported("unknown-call", "Tensor.register_post_accumulate_grad_hook is called")
+    tensor.guard_is_leaf(tx)
+    real = real_hook_function(tx, hook, "after it added to a gradient")
+    node = _emit_effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
+    return TensorHookHandleVariable(node, torch.utils.hooks.RemovableHandle)
+
+
+class _RegisterHook:
+    """Registers a traced hook on a tensor."""
+
+    def __init__(self, body: Callable[..., Any], tree: TreeSpec) -> None:
+        self._body = body
+        self._tree = tree
+
+    def __call__(self, tensor: torch.Tensor, *lifted: Any) -> Any:
+        return tensor.register_hook(lambda gradient: unflatten_python(self._tree, iter(self._body(gradient, *lifted))))
+
+
+def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: Args, kwargs: Kwargs) -> Variable:
+    """``requires_grad_`` or ``retain_grad`` of a tensor: a node that is kept, although no data changes.
+
+    Raises:
+        Unsupported: it is an argument's, and none that is known to be a leaf with memory of its own.
+    """
+    if tensor.source is not None and not (name == "requires_grad_" and _can_change_requires_grad(tx, tensor)):
+        raise Unsupported("unknown-call", f"Tensor.{name} of an argument is called")
+    given = [realize(tx, a) for a in args]
+    words = {k: realize(tx, v) for k, v in kwargs.items()}
+    constants, named = (
+        tx.as_python_constants(given),
+        dict(zip(words, tx.as_python_constants(words.values()), strict=True)),
+    )
+    node = tx.graph.create_node("call_method", name, (tensor.node(tx), *constants), named, tx.node_provenance())
+    tx.update_op_in_try_block()
+    tx.mutation_count += 1
+    try:
+        getattr(tensor.fake, name)(*constants, **named)
+    except RuntimeError:
+        tx.graph.erase_last_node(node)
+        raise Unsupported("unknown-call", f"Tensor.{name} raises") from None
+    node.meta["example_value"] = tensor.fake
+    if tensor.source is not None:
+        tx.external_mutation_count += 1
+    return tensor if name == "requires_grad_" else NONE
+
+
+def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
+    """Whether the graph may tell an argument to require gradients, or not to: its fake is then as the argument will be."""
+    held = tensor.real_object
+    if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tx.graph, SubgraphBuilder):
+        return False
+    if held.is_inference() or held._base is not None or not held.is_leaf or not tensor.fake.is_leaf:
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(held):
+        return False
+    tensor.guard_is_leaf(tx)
+    return True
+
+
+def grad_fn(tx: Tracer, tensor: TensorVariable) -> Variable:
+    """``tensor.grad_fn``."""
+    found = tensor.fake.grad_fn
+    if tensor.real_object is not None:
+        if tensor.real_object.grad_fn is not None or found is not None:
+            raise tensor.unsupported("reading the attribute 'grad_fn'")
+        tensor.guard_is_leaf(tx)
+    if found is None:
+        return NONE
+    node = tx.graph.create_node("call_function", getattr, (tensor.node(tx), "grad_fn"), {}, tx.node_provenance())
+    node.meta["example_value"] = None
+    return GraphObjectVariable(node, type(found))

@@ -1,0 +1,101 @@
+"""From real objects to values: a registry of builders by exact type, then ordered predicates, filled in by each family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.introspection.python_objects import is_dtensor_placement
+from engine.ir.sources.base import Source
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, Variable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+VariableBuilder = Callable[["Tracer", Any, Source], Variable]
+_BUILDERS_BY_TYPE: dict[type, VariableBuilder] = {}
+_CONDITIONAL_BUILDERS: list[tuple[int, Callable[[Any], bool], VariableBuilder]] = []
+_SOURCELESS_BUILDERS: dict[type, Callable[[Any, Any], Variable]] = {}
+
+
+def register_builder(*types: type) -> Callable[[VariableBuilder], VariableBuilder]:
+    """Register the builder for objects of exactly these types."""
+
+    def register(builder: VariableBuilder) -> VariableBuilder:
+        for t in types:
+            if t in _BUILDERS_BY_TYPE:
+                raise ValueError(f"{t.__name__} has a builder already")
+            _BUILDERS_BY_TYPE[t] = builder
+        return builder
+
+    return register
+
+
+def register_builder_if(order: int, predicate: Callable[[Any], bool]) -> Callable[[VariableBuilder], VariableBuilder]:
+    """Register a builder for what exact types miss; lower ``order`` is asked first."""
+
+    def register(builder: VariableBuilder) -> VariableBuilder:
+        _CONDITIONAL_BUILDERS.append((order, predicate, builder))
+        _CONDITIONAL_BUILDERS.sort(key=lambda p: p[0])
+        return builder
+
+    return register
+
+
+def register_sourceless_builder(
+    *types: type,
+) -> Callable[[Callable[[Tracer, Any], Variable]], Callable[[Tracer, Any], Variable]]:
+    """Register how a Python object of these types, made by folding, becomes a fresh value."""
+
+    def register(maker: Callable[[Tracer, Any], Variable]) -> Callable[[Tracer, Any], Variable]:
+        for t in types:
+            _SOURCELESS_BUILDERS[t] = maker
+        return maker
+
+    return register
+
+
+def build_variable(tx: Tracer, real: Any, origin: Source) -> Variable:
+    """The value for a real object, with the guards that reading it takes."""
+    exact = _BUILDERS_BY_TYPE.get(type(real))
+    if exact is not None:
+        return exact(tx, real, origin)
+    for _, predicate, builder in _CONDITIONAL_BUILDERS:
+        if predicate(real):
+            return builder(tx, real, origin)
+    raise Unsupported("unsupported-operation", f"a value of type {type(real).__name__}")
+
+
+def build_sourceless(tx: Tracer, value: Any) -> Variable:
+    """A fresh value (no origin) for a Python object."""
+    maker = _SOURCELESS_BUILDERS.get(type(value))
+    if maker is not None:
+        return maker(tx, value)
+    if is_literal(value):
+        return ConstantVariable(value)
+    if isinstance(value, Variable):
+        return value
+    if type(value) in _BUILTIN_ITERATOR_TYPES:
+        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+
+        return SequenceIteratorVariable(
+            [build_sourceless(tx, item) for item in value], type(value)
+        )  # each call makes its own
+    return tx.wrap_static(value)
+
+
+_SAMPLE_ITERABLES: tuple[Any, ...] = ("", b"", (), [], {}, range(0), range(2**99), set())
+_BUILTIN_ITERATOR_TYPES = frozenset(
+    type(made)
+    for over in _SAMPLE_ITERABLES
+    for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
+)
+"""Iterators over what is all there."""
+
+
+def is_literal(value: Any) -> bool:
+    """Whether ``Const`` can hold it: immutable, and equal values are interchangeable."""
+    from engine.trace.variables.constants import LITERAL_TYPES, is_enum_or_numpy_scalar
+
+    return type(value) in LITERAL_TYPES or is_enum_or_numpy_scalar(value) or is_dtensor_placement(value)

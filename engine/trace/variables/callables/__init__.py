@@ -1,0 +1,1 @@
+"""Variables of functions, methods, generators and other callables."""

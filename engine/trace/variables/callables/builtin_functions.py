@@ -1,0 +1,153 @@
+"""Builtin functions and methods as variables."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import RealObjectVariable, Variable, realize
+from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.callable_registry import builtin_of_first_import, find_rule
+from engine.trace.variables.callables.builtin_arity import check_arity
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class BuiltinVariable(RealObjectVariable):
+    """A function or method from C."""
+
+    def describe(self) -> str:
+        module = getattr(self.real_object, "__module__", None)
+        name = getattr(self.real_object, "__qualname__", None) or getattr(
+            self.real_object, "__name__", repr(self.real_object)
+        )
+        if str(name).startswith("pybind11"):
+            name = self.real_object.__name__
+        return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return tx.from_python(getattr(self.real_object, name))
+        if not hasattr(self.real_object, name):
+            tx.raise_error(AttributeError, f"'{type(self.real_object).__name__}' object has no attribute '{name}'")
+        return tx.wrap_static(getattr(self.real_object, name))
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.operators.arithmetic import fold_constant_call
+        from engine.trace.variables.callables.unbound_methods import call_unbound_method
+        from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
+
+        made = call_classmethod_on_subclass(tx, self.real_object, args, kwargs)
+        if made is not None:
+            return made
+        rule = find_rule(self.real_object)
+        if rule is not None:
+            check_arity(tx, builtin_of_first_import(self.real_object) or self.real_object, args, kwargs)
+            return rule(tx, args, kwargs)
+        if is_in_graph_function(self.real_object):
+            return emit_node(tx, "call_function", self.real_object, args, kwargs)
+        if can_constant_fold(self.real_object):
+            return fold_constant_call(
+                tx, self.real_object, args, kwargs, f"{self.describe()} with values that are not constant"
+            )
+        method = call_unbound_method(tx, self.real_object, args, kwargs)
+        if method is not None:
+            return method
+        getter = getattr(self.real_object, "__self__", None)
+        if isinstance(getter, types.GetSetDescriptorType) and self.real_object.__name__ == "__get__" and args:
+            return realize(tx, args[0]).get_attr(tx, getter.__name__)
+        raise Unsupported("unknown-call", f"{self.describe()} is called")
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_const(self.real_object)
+
+
+_SCALARS = (int, float, bytes)
+
+
+def call_classmethod_on_subclass(
+    tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable | None:
+    """A class method from C called on a subclass, of which it makes an instance; None for any other callable."""
+    cls = held.__self__ if type(held) is types.BuiltinFunctionType else None
+    if not isinstance(cls, type) or cls in _SCALARS:
+        return None
+    name = held.__name__
+    if name == "fromkeys" and issubclass(cls, dict) and cls.__flags__ & _HEAP_TYPE_FLAG:
+        from engine.trace.variables.containers.dict_subclasses import subclass_fromkeys
+
+        return subclass_fromkeys(tx, cls, args, kwargs)
+    base = next((b for b in _SCALARS if issubclass(cls, b)), None)
+    if base is None or name.startswith("__"):
+        return None
+    made = tx.wrap_static(getattr(base, name)).call(tx, args, kwargs)
+    return tx.wrap_static(cls).call(tx, [made], {})
+
+
+_HEAP_TYPE_FLAG = 1 << 9
+
+
+def _is_builtin(real: Any) -> bool:
+    from engine.trace.variables.torch_api.trace_rules import is_in_graph_function
+
+    return (
+        isinstance(
+            real,
+            (
+                types.BuiltinFunctionType,
+                types.MethodDescriptorType,
+                types.WrapperDescriptorType,
+                types.MethodWrapperType,
+                types.ClassMethodDescriptorType,
+                types.GetSetDescriptorType,
+                types.MemberDescriptorType,
+            ),
+        )
+        or is_in_graph_function(real)
+        or find_rule(real) is not None
+        or type(real).__module__ in ("operator", "_operator")
+    )
+
+
+@register_builder_if(30, _is_builtin)
+def _builtin(tx: Tracer, real: Any, origin: Source) -> Variable:
+    owner = getattr(real, "__self__", None) if isinstance(real, types.BuiltinFunctionType) else None
+    if type(owner).__name__.startswith("pybind11"):  # what pybind's functions are bound to tells nothing
+        owner = None
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not has_call_rule(real):
+        return _bound_builtin(tx, real, owner, origin)
+    tx.guard_identity(real, origin, "it was called")
+    return BuiltinVariable(real, origin)
+
+
+def has_call_rule(real: Any) -> bool:
+    """Whether calling a builtin has a rule of its own."""
+    from engine.trace.variables.torch_api.trace_rules import is_in_graph_function
+
+    return is_in_graph_function(real) or find_rule(real) is not None
+
+
+def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Source) -> Variable:
+    """A builtin method that was bound outside: ``items.append``."""
+    tx.guard_type(real, origin, "it was called")
+    tx.add_guard(EqualsMatch(AttrSource(origin, "__name__"), real.__name__, cause=tx.guard_cause("it was called")))
+    of = tx.wrap(owner, AttrSource(origin, "__self__"))
+    bound = of.get_attr(tx, real.__name__)
+    bound.source = origin
+    return bound

@@ -1,0 +1,447 @@
+"""Python functions: real ones, and those that the traced code makes."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.annotations import is_allowed_in_graph, is_disabled, is_nonstrict_traced
+from engine.ir.guards.python_values import CodeMatch, IdMatch, LengthMatch
+from engine.ir.sources.attributes import AttrSource, CellContentsSource
+from engine.ir.sources.base import GlobalsNamespace, Source
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import ConstantSource
+from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import (
+    NONE,
+    AttributeDictVariable,
+    ConstantVariable,
+    NotPythonConstant,
+    Variable,
+    is_none,
+    realize,
+)
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import DISABLE_DYNAMO_CODE, RULES_BY_CODE, find_rule
+from engine.trace.variables.callables.cells import CellVariable, build_cell
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.nn_modules.optimizer_inlining import unwrap_disabled_optimizer_function
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class FunctionVariable(Variable):
+    """A Python function: code, defaults and cells are what inlining needs."""
+
+    code: types.CodeType
+    namespace: GlobalsNamespace
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"function {self.code.co_name}"
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def defaults(self, tx: Tracer) -> list[Variable]:
+        """Defaults of the last positional parameters."""
+        raise NotImplementedError
+
+    def keyword_defaults(self, tx: Tracer) -> dict[str, Variable]:
+        """Defaults of keyword-only parameters."""
+        raise NotImplementedError
+
+    def cells(self, tx: Tracer) -> list[CellVariable]:
+        """Cells in the order of ``co_freevars``."""
+        raise NotImplementedError
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name == "__get__":
+            from engine.trace.variables.callables.methods import BoundMethodVariable
+
+            return self if is_none(realize(tx, args[0])) else BoundMethodVariable(args[0], self)
+        return super().call_method(tx, name, args, kwargs)
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.inline import inline_call
+
+        return inline_call(tx, self, args, kwargs)
+
+
+class UserFunctionVariable(FunctionVariable):
+    """A function object that exists."""
+
+    is_mutable = True
+
+    def __init__(self, real_object: types.FunctionType, source: Source) -> None:
+        from engine.trace.frame import is_trusted_module
+
+        self.real_object = real_object
+        self.source = source
+        self.code = real_object.__code__
+        self.namespace = GlobalsNamespace(real_object.__globals__, str(real_object.__globals__.get("__name__", "")))
+        self.is_trusted = is_trusted_module(real_object.__module__)
+
+    def as_python_object(self) -> Any:
+        return self.real_object
+
+    def describe(self) -> str:
+        return (
+            f"{self.real_object.__module__}.{self.real_object.__qualname__}"
+            if self.real_object.__module__
+            else self.real_object.__qualname__
+        )
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        if self.is_trusted:
+            return self.real_object
+        raise NotPythonConstant
+
+    def hash_key(self, tx: Tracer) -> Any:
+        if not self.is_trusted:
+            tx.guard_identity(self.real_object, self._function_source, "it is a key of a dict or an element of a set")
+        return self.real_object
+
+    @property
+    def _function_source(self) -> Source:
+        assert self.source is not None
+        return ConstantSource(self.real_object, self.real_object.__qualname__) if self.is_trusted else self.source
+
+    def defaults(self, tx: Tracer) -> list[Variable]:
+        found = self.real_object.__defaults__ or ()
+        base = AttrSource(self._function_source, "__defaults__")
+        if found and not self.is_trusted:
+            tx.add_guard(
+                LengthMatch(base, len(found), cause=tx.guard_cause("its defaults are those of its last parameters"))
+            )
+        return [self._default(tx, d, GetItemSource(base, n)) for n, d in enumerate(found)]
+
+    def keyword_defaults(self, tx: Tracer) -> dict[str, Variable]:
+        found = self.real_object.__kwdefaults__ or {}
+        base = AttrSource(self._function_source, "__kwdefaults__")
+        return {k: self._default(tx, d, GetItemSource(base, k)) for k, d in found.items()}
+
+    def _default(self, tx: Tracer, real: Any, origin: Source) -> Variable:
+        return tx.make_lazy(real, ConstantSource(real, origin.expr) if self.is_trusted else origin)
+
+    def cells(self, tx: Tracer) -> list[CellVariable]:
+        return [
+            build_cell(tx, cell, CellContentsSource(self._function_source, n, name))
+            for n, (name, cell) in enumerate(
+                zip(self.code.co_freevars, self.real_object.__closure__ or (), strict=True)
+            )
+        ]
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.inline import bind_arguments
+        from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, may_inline
+
+        direct, tx.direct_callee = tx.direct_callee is self, None
+        rule = find_rule(self.real_object)
+        if rule is not None:
+            if kwargs or len(args) > self.code.co_argcount:
+                bind_arguments(tx, self, args, kwargs)
+            return rule(tx, args, kwargs)
+        inner = unwrap_compiled(self.real_object)
+        if inner is not self.real_object:
+            behind = realize(tx, tx.wrap(inner, ConstantSource(inner, getattr(inner, "__qualname__", "original"))))
+            tx.direct_callee = behind if direct else None
+            return behind.call(tx, args, kwargs)
+        by_code = RULES_BY_CODE.get(id(self.code))
+        if by_code is not None:
+            return by_code[1](tx, self, args, kwargs)
+        is_off = is_disabled(self.real_object)
+        if is_off or self.code is DISABLE_DYNAMO_CODE:
+            inner = unwrap_disabled_optimizer_function(self.real_object)
+            if inner is not None:
+                return realize(tx, tx.wrap_static(inner)).call(tx, args, kwargs)
+        if is_off:
+            raise Unsupported("disabled", f"{self.describe()} is called")
+        if self.real_object.__dict__.get("_dynamo_marked_constant", False):
+            return self._constant_result(tx, args, kwargs)
+        if "_torchdynamo_leaf_real_fn" in self.real_object.__dict__:
+            from engine.trace.variables.torch_api.compiler_api import leaf_function_call
+
+            return leaf_function_call(tx, self, args, kwargs)
+        if is_nonstrict_traced(self.real_object):
+            from engine.trace.variables.torch_api.compiler_api import opaque_call
+
+            return opaque_call(tx, self.real_object, args, kwargs)
+        if is_allowed_in_graph(self.real_object):
+            return emit_node(tx, "call_function", self.real_object, args, kwargs)
+        if is_in_graph_function(self.real_object):
+            try:
+                return emit_node(tx, "call_function", self.real_object, args, kwargs)
+            except Unsupported as error:
+                # An argument that no node can take: its body may only read from it.
+                if error.kind != "unsupported-argument":
+                    raise
+        if not may_inline(self.real_object):
+            raise Unsupported("unknown-call", f"{self.describe()} is called")
+        tx.direct_callee = self if direct else None
+        return super().call(tx, args, kwargs)
+
+    def _constant_result(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        """``assume_constant_result``: the call is made while tracing, and its result embedded.
+
+        Objects from outside are handed over as they were before the call: none may have been changed since.
+        """
+        objects = [a for a in (*args, *kwargs.values()) if not tx.is_python_constant(a)]
+        given = [
+            tx.real_object(realize(tx, a)) if not tx.is_python_constant(a) else realize(tx, a).as_python_constant(tx)
+            for a in (*args, *kwargs.values())
+        ]
+        if any(g is NotImplemented for g in given) or (objects and tx.mutated_variables):
+            raise Unsupported("unknown-call", f"{self.describe()} is called with what is not constant")
+        words = dict(zip(kwargs, given[len(args) :], strict=True))
+        return tx.fold_constant(self.real_object, *given[: len(args)], **words)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "__call__":
+            return self
+        if name == "__get__":
+            return BuiltinMethodVariable(self, name)
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return tx.from_python(getattr(self.real_object, name))
+        if name == "__code__":
+            return ConstantVariable(self.code)
+        if name == "__dict__" and (not self.real_object.__dict__ or not self.is_trusted):
+            return self._get_dict(tx)
+        if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.real_object, name):
+            if not hasattr(self.real_object, name):
+                tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+            raise self.unsupported(f"reading the attribute {name!r}")
+        return tx.wrap(getattr(self.real_object, name), AttrSource(self._function_source, name))
+
+    def _get_dict(self, tx: Tracer) -> Variable:
+        """``f.__dict__``; of a function of torch's own only where it is empty."""
+        from engine.trace.variables.containers.dicts import DictVariable
+
+        if not self.is_trusted and self.source is not None:
+            return tx.wrap(self.real_object.__dict__, AttrSource(self.source, "__dict__"))
+        return DictVariable({})
+
+
+class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
+    """A function that the traced code made: a closure, a lambda, a comprehension."""
+
+    is_mutable = True
+
+    def __init__(self, code: types.CodeType, namespace: GlobalsNamespace, name: str) -> None:
+        self.code = code
+        self.namespace = namespace
+        self.name = name
+        self.default_values: list[Variable] = []
+        self.keyword_default_values: dict[str, Variable] = {}
+        self.cell_values: list[CellVariable] = []
+        self.attributes: dict[str, Variable] = {}
+        self.annotations: dict[str, Variable] = {}
+        self._annotations: Variable | None = None
+        self.stub: Any = None
+        """What stands for it inside a twin."""
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def defaults(self, tx: Tracer) -> list[Variable]:
+        return self.default_values
+
+    def keyword_defaults(self, tx: Tracer) -> dict[str, Variable]:
+        return self.keyword_default_values
+
+    def cells(self, tx: Tracer) -> list[CellVariable]:
+        return self.cell_values
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in self.attributes:
+            return self.attributes[name]
+        if name == "__call__":
+            return self
+        if name == "__get__":
+            return BuiltinMethodVariable(self, name)
+        if name == "__name__":
+            return ConstantVariable(self.name)
+        if name == "__qualname__":
+            return ConstantVariable(self.code.co_qualname)
+        if name == "__module__":
+            return ConstantVariable(self.namespace.name)
+        if name == "__doc__":
+            first = self.code.co_consts[0] if self.code.co_consts else None
+            return ConstantVariable(first) if isinstance(first, str) else NONE
+        if name == "__code__":
+            return ConstantVariable(self.code)
+        if name == "__annotations__":
+            return self._annotation_dict()
+        if name == "__dict__":
+            return FunctionDictVariable(self)
+        if name == "__defaults__":
+            from engine.trace.variables.containers.sequences import TupleVariable
+
+            return TupleVariable(list(self.default_values)) if self.default_values else NONE
+        if name == "__kwdefaults__":
+            return (
+                DictVariable.from_str_keys(dict(self.keyword_default_values)) if self.keyword_default_values else NONE
+            )
+        if name == "__closure__":
+            from engine.trace.variables.containers.sequences import TupleVariable
+
+            return TupleVariable(list(self.cell_values)) if self.cell_values else NONE
+        if not hasattr(types.FunctionType, name):
+            tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+        if name == "__type_params__":
+            return tx.from_python(())
+        return super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        tx.record_mutation(self)
+        if name == "__name__":
+            self.name = str(realize(tx, value).as_python_constant(tx))
+            return
+        if name == "__defaults__":
+            self.default_values = [] if is_none(realize(tx, value)) else list(tx.unpack_iterable(value))
+            return
+        if name in ("__kwdefaults__", "__annotations__"):
+            entries = {} if is_none(realize(tx, value)) else tx.unpack_string_mapping(value)
+            if name == "__annotations__":
+                self._annotations = None if is_none(realize(tx, value)) else realize(tx, value)
+                self.annotations = entries
+            else:
+                self.keyword_default_values = entries
+            return
+        if name in ("__code__", "__dict__", "__closure__", "__globals__"):
+            raise self.unsupported(f"setting {name}")
+        self.attributes[name] = value
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        if name.startswith("__"):
+            raise self.unsupported(f"deleting the attribute {name!r}")
+        if name not in self.attributes:
+            tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+        tx.record_mutation(self)
+        del self.attributes[name]
+
+    def _annotation_dict(self) -> Variable:
+        """``f.__annotations__``: one dict, to which more may be added."""
+        if self._annotations is None:
+            self._annotations = DictVariable.from_str_keys(self.annotations)
+        return self._annotations
+
+    def _annotation_variables(self) -> list[Variable]:
+        return list(self.annotations.values()) if self._annotations is None else [self._annotations]
+
+    def child_variables(self) -> list[Variable]:
+        return [
+            *self.default_values,
+            *self.keyword_default_values.values(),
+            *self.cell_values,
+            *self.attributes.values(),
+            *self._annotation_variables(),
+        ]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        from engine.trace.codegen_runtime.functions_and_classes import make_function
+        from engine.trace.variables.containers.sequences import TupleVariable
+
+        if self._load_with_class(cg):
+            return
+        cg.load_helper(make_function, 0)
+        cg.load_const(self.code)
+        cg.load_namespace(self.namespace)
+        cg.load_const(self.name)
+        cg.load_const(self.code.co_qualname)
+        cg.load(TupleVariable(self.default_values) if self.default_values else NONE)
+        cg.load(DictVariable.from_str_keys(self.keyword_default_values) if self.keyword_default_values else NONE)
+        cg.load(TupleVariable(list(self.cell_values)))
+        cg.load(DictVariable.from_str_keys(self.attributes) if self.attributes else NONE)
+        cg.load(self._annotation_dict() if self.annotations or self._annotations is not None else NONE)
+        cg.body.call(9)
+
+    def _load_with_class(self, cg: PyCodegen) -> bool:
+        """Load it with the class whose method it is: the class is made of it, and it may refer to the class."""
+        for cell in self.cell_values:
+            if cell.is_class_cell and cell.content is not None and not cg.is_cached(cell):
+                cg.load(cell.content)
+                cg.body.emit("POP_TOP")
+        if cg.is_cached(self):
+            cg.load(self)
+            return True
+        return False
+
+
+class FunctionDictVariable(Variable):
+    """The ``__dict__`` of a function, or of a cache around one, that the traced code made: updated, read by key, or listed."""
+
+    def __init__(self, of: AttributeDictVariable) -> None:
+        self.function = of
+
+    def python_type(self) -> type:
+        return dict
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name)
+
+    def _as_dict_variable(self) -> Variable:
+        return DictVariable.from_str_keys(
+            {k: v for k, v in self.function.attributes.items() if not hasattr(types.FunctionType, k)}
+        )
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name == "update" and len(args) == 1 and not kwargs:
+            for key, value in tx.unpack_string_mapping(args[0]).items():
+                self.function.set_attr(tx, key, value)
+            return NONE
+        if name == "setdefault" and 1 <= len(args) <= 2 and not kwargs:
+            if not self.contains(tx, realize(tx, args[0])):
+                self.set_item(tx, realize(tx, args[0]), args[1] if len(args) == 2 else NONE)
+            return self.get_item(tx, realize(tx, args[0]))
+        if name in ("get", "keys", "values", "items", "copy", "__contains__", "__len__", "__getitem__", "__iter__"):
+            return self._as_dict_variable().call_method(tx, name, args, kwargs)
+        raise self.unsupported(f"the method {name!r} of a function's __dict__")
+
+    def length(self, tx: Tracer) -> Variable:
+        return self._as_dict_variable().length(tx)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return self._as_dict_variable().is_truthy(tx)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        return self._as_dict_variable().get_iterator(tx)
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return self._as_dict_variable().contains(tx, item)
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self._as_dict_variable().get_item(tx, key)
+
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        self.function.set_attr(tx, str(key.as_python_constant(tx)), value)
+
+    def child_variables(self) -> list[Variable]:
+        return [self.function]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load(self.function)
+        cg.body.attribute("__dict__")
+
+
+@register_builder(types.FunctionType)
+def _function(tx: Tracer, real: types.FunctionType, origin: Source) -> Variable:
+    value = UserFunctionVariable(real, origin)
+    if unwrap_compiled(real) is not real:
+        tx.add_guard(
+            IdMatch(origin, real, cause=tx.guard_cause(f"the compiled function {real.__qualname__} was looked into"))
+        )
+    elif not value.is_trusted:
+        tx.add_guard(
+            CodeMatch(origin, real.__code__, cause=tx.guard_cause(f"the function {real.__qualname__} was looked into"))
+        )
+    elif not isinstance(origin, ConstantSource):
+        tx.add_guard(IdMatch(origin, real, cause=tx.guard_cause(f"the function {real.__qualname__} was called")))
+    return value

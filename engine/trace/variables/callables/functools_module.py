@@ -1,0 +1,164 @@
+"""Rules for ``functools`` and ``operator``: callables made of other callables."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import reprlib
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import IdMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.exc import Unsupported
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
+from engine.trace.variables.callables.functions import UserFunctionVariable
+from engine.trace.variables.callables.methods import BoundMethodVariable
+from engine.trace.variables.callables.partials import make_partial
+from engine.trace.variables.objects.classes import class_source
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+Args = list[Variable]
+
+
+Kwargs = dict[str, Variable]
+
+
+def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """What an object shows of itself inside of itself is a few dots."""
+    cells = dict(zip(of.code.co_freevars, of.cells(tx), strict=True))
+    fill = cells["fillvalue"].content if "fillvalue" in cells else None
+    shown = (id(of.code), id(realize(tx, args[0])))
+    if shown in tx.repr_in_progress:
+        return fill or ConstantVariable("...")
+    function = cells["user_function"].content
+    assert function is not None
+    tx.repr_in_progress.add(shown)
+    try:
+        return realize(tx, function).call(tx, args, kwargs)
+    finally:
+        tx.repr_in_progress.discard(shown)
+
+
+_RECURSIVE_REPR_WRAPPERS: tuple[tuple[Any, Any], ...] = (
+    (reprlib.recursive_repr()(repr), _recursive_repr),
+    # dataclasses had one of its own before 3.12.
+    *((wrap(repr), _recursive_repr) for name, wrap in vars(dataclasses).items() if name == "_recursive_repr"),
+)
+
+
+for _wrapper, _rule in _RECURSIVE_REPR_WRAPPERS:
+    RULES_BY_CODE[id(_wrapper.__code__)] = (_wrapper.__code__, _rule)
+
+
+def bind_partialmethod(tx: Tracer, found: Any, instance: Variable, owner: type, name: str) -> Variable:
+    """A ``functools.partialmethod`` of the class ``owner``, read through an instance."""
+    place = GetItemSource(AttrSource(class_source(owner), "__dict__"), name)
+    tx.add_guard(IdMatch(place, found, cause=tx.guard_cause(f"the method {name!r} was used")))
+    origin = ConstantSource(found, name)
+    inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
+    if not isinstance(inner, UserFunctionVariable):
+        raise Unsupported("unsupported-operation", "a partialmethod of anything but a function")
+    args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
+    words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}
+    return make_partial(BoundMethodVariable(instance, inner), list(args), dict(words))
+
+
+class CmpKeyVariable(UserDefinedObjectVariable):
+    """What ``functools.cmp_to_key(compare)`` makes of an item."""
+
+    def __init__(self, compare: Variable, item: Variable) -> None:
+        super().__init__(type(functools.cmp_to_key(max)(1)), None, NotImplemented)
+        self.cmp_function = compare
+        self.item = item
+
+    def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
+        symbol = _COMPARE_SYMBOLS.get(name)
+        return None if symbol is None else _CmpKeyMethodVariable(self, symbol)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return self.item if name == "obj" else super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        if name != "obj":
+            super().set_attr(tx, name, value)
+        tx.record_mutation(self)
+        self.item = value
+
+    def child_variables(self) -> list[Variable]:
+        return [self.cmp_function, self.item]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        def make_key() -> None:
+            cg.body.callable(lambda: cg.load_const(functools.cmp_to_key))
+            cg.load(self.cmp_function)
+            cg.body.call(1)
+
+        cg.body.callable(make_key)
+        cg.load(self.item)
+        cg.body.call(1)
+
+
+_COMPARE_SYMBOLS = {method: symbol for symbol, (_, method, _) in arithmetic.COMPARE.items()}
+
+
+class _CmpKeyMethodVariable(Variable):
+    """``key < other`` of such keys, bound to the left one."""
+
+    def __init__(self, of: CmpKeyVariable, symbol: str) -> None:
+        self.key_variable = of
+        self.symbol = symbol
+
+    def python_type(self) -> type:
+        return type(len)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        other = realize(tx, args[0])
+        if not isinstance(other, CmpKeyVariable):
+            return ConstantVariable(NotImplemented)
+        number = realize(tx, self.key_variable.cmp_function).call(tx, [self.key_variable.item, other.item], {})
+        return arithmetic.compare_op(tx, self.symbol, number, ConstantVariable(0))
+
+
+class _CmpToKeyVariable(Variable):
+    """``functools.cmp_to_key(compare)``."""
+
+    def __init__(self, compare: Variable) -> None:
+        self.cmp_function = compare
+
+    def python_type(self) -> type:
+        return type(functools.cmp_to_key(max))
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if len(args) + len(kwargs) != 1 or not (args or "obj" in kwargs):
+            tx.fold_constant(functools.cmp_to_key(max), *[None] * len(args), **dict.fromkeys(kwargs))
+        return CmpKeyVariable(self.cmp_function, args[0] if args else kwargs["obj"])
+
+    def child_variables(self) -> list[Variable]:
+        return [self.cmp_function]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(functools.cmp_to_key))
+        cg.load(self.cmp_function)
+        cg.body.call(1)
+
+
+@register_rule(functools.cmp_to_key)
+def _cmp_to_key(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) + len(kwargs) != 1 or not (args or "mycmp" in kwargs):
+        tx.fold_constant(functools.cmp_to_key, *[None] * len(args), **dict.fromkeys(kwargs))
+    return _CmpToKeyVariable(args[0] if args else kwargs["mycmp"])
+
+
+@register_rule(types.MethodType)
+def _method(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return BoundMethodVariable(args[1], realize(tx, args[0]))

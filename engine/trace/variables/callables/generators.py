@@ -1,0 +1,173 @@
+"""Generators that are being run."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING
+
+from engine.bytecode.resume_functions import INITIAL_YIELD, VALUE, ResumePoint, resume_code, shared_cell_names
+from engine.bytecode.resume_functions import NULL as NULL_KIND
+from engine.trace.codegen_runtime.iterators import make_finished_generator, make_suspended_generator
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, NULL, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.containers.iterators import IteratorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+
+class GeneratorVariable(IteratorVariable):
+    """A generator whose body is traced step by step."""
+
+    def __init__(self, frame: Frame, born: int, made_by: tuple[Variable, list[Variable], dict[str, Variable]]) -> None:
+        self.frame = frame
+        self.created_at = born
+        self.creation_call = made_by
+        """The function, and what it was called with."""
+        self.is_started = False
+        self.is_running = False
+        self.was_renamed = False
+        self.innermost_user_frame: Frame | None = None
+        """The innermost frame that may hold it, once it was found half-way."""
+        self.names: dict[str, Variable] = {
+            "__name__": ConstantVariable(frame.code.co_name),
+            "__qualname__": ConstantVariable(frame.code.co_qualname),
+        }
+
+    def python_type(self) -> type:
+        return types.GeneratorType
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        if name not in self.names:
+            return super().set_attr(tx, name, value)
+        if realize(tx, value).python_type() is not str:
+            tx.raise_type_error(f"{name} must be set to a string object")
+        tx.mutation_count += 1
+        self.was_renamed = True
+        self.names[name] = realize(tx, value)
+        return None
+
+    def yield_from_iterator(self) -> Variable | None:
+        """The iterator that the body waits for in ``yield from``."""
+        frame = self.frame
+        if self.is_running or frame.is_finished or not frame.op.index:
+            return None
+        is_delegating = frame.op.opname == "YIELD_VALUE" and frame.decoded.ops[frame.op.index - 1].opname == "SEND"
+        return frame.stack[-1] if is_delegating else None
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        return self.send(tx, NONE)
+
+    def send(self, tx: Tracer, value: Variable) -> Variable | None:
+        """Run to the next ``yield``; None when the body returned (its value is then in ``frame.result``)."""
+        from engine.trace.inline_generators import resume_generator
+
+        return resume_generator(tx, self, value)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name == "send":
+            found = self.send(tx, args[0])
+            return self.raise_stop_iteration(tx) if found is None else found
+        if name == "close":
+            from engine.trace.inline_generators import close_generator
+
+            close_generator(tx, self)
+            return NONE
+        if name == "throw":
+            from engine.trace.inline_generators import throw_into_generator
+
+            return throw_into_generator(tx, self, args)
+        return super().call_method(tx, name, args, kwargs)
+
+    def before_step(self, tx: Tracer) -> None:
+        """The body is about to run on."""
+        tx.record_mutation(self)
+
+    def take_return_value(self) -> Variable:
+        """What the body returned, told once: later ends have no value."""
+        result, self.frame.result = self.frame.result, None
+        return result or NONE
+
+    def raise_stop_iteration(self, tx: Tracer) -> Variable:
+        """Raise the StopIteration that says that the body returned."""
+        result = realize(tx, self.take_return_value())
+        raise tx.make_stop_iteration(None if is_none(result) else result)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        code = self.frame.code
+        match name:
+            case "__name__" | "__qualname__":
+                return self.names[name]
+            case "gi_yieldfrom":
+                return self.yield_from_iterator() or NONE
+            case "gi_code":
+                return ConstantVariable(code)
+            case "gi_running":
+                return ConstantVariable(self.is_running)
+            case "gi_suspended":
+                return ConstantVariable(self.is_started and not self.is_running and not self.frame.is_finished)
+            case "gi_frame" if self.frame.is_finished:
+                return NONE
+        if name.startswith("gi_"):
+            raise self.unsupported(f"reading the attribute {name!r}")
+        return super().get_attr(tx, name)
+
+    def child_variables(self) -> list[Variable]:
+        if self.is_started and not self.frame.is_finished:
+            return [*self.frame.stack, *(self.frame.locals[n] for n in self._locals()), *self._cells()]
+        function, args, kwargs = self.creation_call
+        return [function, *args, *kwargs.values()]
+
+    def _locals(self) -> tuple[str, ...]:
+        return tuple(sorted(self.frame.locals))
+
+    def _cells(self) -> list[Variable]:
+        return [self.frame.cells[name] for name in shared_cell_names(self.frame.code)]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.is_started and not self.frame.is_finished:
+            self._reconstruct_suspended(cg)
+            return
+        if self.was_renamed:
+            raise self.rebuild_error()
+        function, args, kwargs = self.creation_call
+        if self.frame.is_finished:
+            cg.load_helper(make_finished_generator, 0)
+            cg.load_all([function, *args, *kwargs.values()])
+            cg.call_with_keywords(1 + len(args), tuple(kwargs))
+            return
+        from engine.trace.variables.containers.itertools_module import CallExpressionVariable
+
+        CallExpressionVariable(operator.call, [function, *args], kwargs).reconstruct(cg)
+
+    def _reconstruct_suspended(self, cg: PyCodegen) -> None:
+        """Push a generator over the same code that begins at the present ``yield``."""
+        from engine.trace.graph_breaks.nested_breaks import may_read_own_frame
+
+        frame = self.frame
+        cells, names = shared_cell_names(frame.code), self._locals()
+        is_plain = all(n.isidentifier() for n in names) and all(c in frame.cells for c in cells)
+        if self.is_running or frame.exc_stack or not is_plain or may_read_own_frame(frame) or cg.is_cyclic(self):
+            raise self.rebuild_error()
+        kinds = tuple(NULL_KIND if value is NULL else VALUE for value in frame.stack)
+        code = resume_code(frame.code, ResumePoint(frame.op.index, (*kinds, INITIAL_YIELD), names))
+        cg.load_helper(make_suspended_generator, 0)
+        cg.load_const(code)
+        cg.load_namespace(frame.globals)
+        for name in ("__name__", "__qualname__"):
+            cg.load(self.names[name])
+        cg.body.emit("BUILD_TUPLE", 2)
+        cg.load_all([frame.cells[name] for name in cells])
+        cg.body.emit("BUILD_TUPLE", len(cells))
+        values = [*(v for v in frame.stack if v is not NULL), *(frame.locals[n] for n in names)]
+        cg.load_all(values)
+        cg.body.call(4 + len(values))
+
+    def rebuild_error(self) -> Unsupported:
+        """Why a graph cannot end here: Python makes the generator instead."""
+        error = Unsupported("side-effect", f"rebuilding the generator {self.frame.code.co_qualname} after the graph")
+        error.created_at = self.created_at
+        return error

@@ -1,0 +1,337 @@
+"""``functools.lru_cache`` and ``functools.singledispatch`` around functions: made in traced code, or met from outside."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from engine.bytecode.resume_functions import resume_info
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import LocalSource
+from engine.trace.exc import Unsupported
+from engine.trace.external_caches import is_opaque_cache, mark_cache_opaque
+from engine.trace.variables.base import (
+    NONE,
+    AttributeDictVariable,
+    ConstantVariable,
+    NotPythonConstant,
+    Variable,
+    realize,
+)
+from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.callable_registry import find_rule, register_rule
+from engine.trace.variables.callables.builtin_functions import BuiltinVariable
+from engine.trace.variables.callables.functions import (
+    FunctionDictVariable,
+    FunctionVariable,
+)
+from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.itertools_module import CallExpressionVariable
+from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.objects.classes import (
+    C_CLASS_CONSTRUCTORS,
+    find_in_class,
+    first_import_of_class,
+)
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+Args = list[Variable]
+
+
+Kwargs = dict[str, Variable]
+
+
+_CACHE_INFO: Any = vars(functools)["_CacheInfo"]
+
+
+def _cache_key(tx: Tracer, args: Args, kwargs: Kwargs, *, typed: bool) -> Any:
+    given = [realize(tx, a) for a in (*args, *kwargs.values())]
+    kinds = tuple(v.python_type() for v in given) if typed else ()
+    # CPython keeps a lone number or text under itself, which is no other key's equal.
+    is_alone = not typed and not kwargs and len(given) == 1 and given[0].python_type() in (int, str)
+    return (len(args), tuple(kwargs), tuple(v.hash_key(tx) for v in given), kinds, is_alone)
+
+
+class _CacheUse:
+    """What a cache from outside gave in this trace, and before which instruction it was first used."""
+
+    def __init__(self, born: int) -> None:
+        self.created_at = born
+        self.results: dict[Any, Variable] = {}
+
+
+class ExternalLruCacheVariable(BuiltinVariable):
+    """A function from outside under ``functools.lru_cache``: looked into, once for equal arguments.
+
+    What it has cached already is not known: a function that changes anything outside itself is Python's to call, and one that is given what
+    changes from call to call. Tensors that are no parameters are taken not to be changed in place between two calls that are given the same one.
+    """
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        raise NotPythonConstant
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if any(_may_have_mutated(tx, realize(tx, a)) for a in (*args, *kwargs.values())):
+            raise Unsupported("unknown-call", f"{self.describe()} caches results for values that are not constant")
+        assert self.source is not None
+        if _may_be_own_cache(tx, self.source):
+            raise Unsupported("unknown-call", f"{self.describe()} is called, a cache from before a break")
+        if is_opaque_cache(self.real_object):
+            what = "a cache that is asked how often it is used, or of which something is changed"
+            raise Unsupported("unknown-call", f"{self.describe()} is called, {what}")
+        used: _CacheUse = tx.cache_results.setdefault(id(self.real_object), _CacheUse(tx.root_instruction_number))
+        memo = used.results
+        is_dynamic = any(_has_symbols(tx, a) for a in (*args, *kwargs.values()))  # one run for many values
+        key = object() if is_dynamic else _cache_key(tx, args, kwargs, typed=True)
+        if key not in memo:
+            before = (tx.external_mutation_count, len(tx.side_effect_calls))
+            inner = tx.wrap(self.real_object.__wrapped__, AttrSource(self.source, "__wrapped__"))
+            result = inner.call(tx, args, kwargs)
+            if self._only_logs_or_warns(tx, args, kwargs, result, before):
+                return NONE
+            if tx.external_mutation_count != before[0]:
+                raise Unsupported("unknown-call", f"{self.describe()} is called, a cache for a function with effects")
+            memo[key] = result
+            tx.mark_externally_cached(result, self.real_object)
+        return memo[key]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        refused = Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
+        if name != "cache_parameters":
+            mark_cache_opaque(self.real_object)
+            used = tx.cache_results.get(id(self.real_object))
+            refused.created_at = used.created_at if used is not None else 0
+        raise refused
+
+    def _only_logs_or_warns(
+        self, tx: Tracer, args: Args, kwargs: Kwargs, result: Variable, before: tuple[int, int]
+    ) -> bool:
+        """Whether all it does is to log or warn: then it is called after the graph, where it knows what it has said already."""
+        changes, effects = before
+        told = len(tx.side_effect_calls) - effects
+        found = realize(tx, result)
+        if (
+            not told
+            or tx.external_mutation_count - changes != told
+            or not isinstance(found, ConstantVariable)
+            or found.value is not None
+        ):
+            return False
+        del tx.side_effect_calls[effects:]
+        tx.record_side_effect(CallExpressionVariable(self.real_object, args, kwargs), f"{self.describe()} is called")
+        return True
+
+
+def _may_be_own_cache(tx: Tracer, origin: Source) -> bool:
+    """Whether the function itself may have made a cache, before a break: it may ask what is in it."""
+    return resume_info(tx.frames[0].code) is not None and isinstance(origin.chain()[0], LocalSource)
+
+
+def _hashes_by_contents(cls: type) -> bool:
+    """Whether instances of a class are found again only as they were: they hash by what they hold, or nobody changes them."""
+    from engine.trace.frame import is_trusted_module
+
+    found = find_in_class(cls, "__hash__")
+    return is_trusted_module(cls.__module__) or (found is not None and found[0] is not object)
+
+
+def _has_symbols(tx: Tracer, value: Variable) -> bool:
+    found = realize(tx, value)
+    return isinstance(found, SymNodeVariable) or (
+        isinstance(found, TupleVariable) and any(_has_symbols(tx, item) for item in found.items)
+    )
+
+
+def _may_have_mutated(tx: Tracer, value: Variable) -> bool:
+    """Whether an argument may have been given before, and be other than it was then."""
+    if isinstance(value, SymNodeVariable) or (
+        isinstance(value, UserDefinedObjectVariable) and _hashes_by_contents(value.cls)
+    ):
+        return False
+    if isinstance(value, TensorVariable):
+        return value.source is not None and value.fake.requires_grad
+    if isinstance(value, TupleVariable):
+        return any(_may_have_mutated(tx, realize(tx, item)) for item in value.items)
+    return value.source is not None and not tx.is_python_constant(value)
+
+
+@register_builder(functools._lru_cache_wrapper)
+def _cached(tx: Tracer, real: Any, origin: Source) -> Variable:
+    if _may_be_own_cache(tx, origin):
+        tx.guard_type(real, origin, "it was called")
+        return ExternalLruCacheVariable(real, origin)
+    tx.guard_identity(real, origin, "it was called")
+    if find_rule(real) is not None or is_in_graph_function(real) or can_constant_fold(real):
+        return BuiltinVariable(real, origin)
+    return ExternalLruCacheVariable(real, origin)
+
+
+@register_builder_if(22, lambda real: first_import_of_class(type(real)) is functools._lru_cache_wrapper)
+def _cached_from_reimport(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return _cached(tx, real, origin)
+
+
+class LruCacheVariable(AttributeDictVariable):
+    """``functools.lru_cache(maxsize, typed)(function)`` in traced code. ``memo`` is what it has cached, the least recently used first."""
+
+    is_mutable = True
+
+    def __init__(
+        self, function: Variable, maxsize: int | None, typed: bool, born: int, cls: Any = None, info: Any = _CACHE_INFO
+    ) -> None:
+        self.cls: type = cls or functools._lru_cache_wrapper
+        self.info_class = info
+        self.function = function
+        self.maxsize = maxsize
+        self.typed = typed
+        self.created_at = born
+        self.attributes: dict[str, Variable] = {}
+        self.memo: OrderedDict[Any, Variable] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        key = _cache_key(tx, args, kwargs, typed=self.typed)
+        tx.mutation_count += 1
+        if key in self.memo:
+            self.hits += 1
+            self.memo.move_to_end(key)
+            return self.memo[key]
+        self.misses += 1
+        result = realize(tx, self.function).call(tx, args, kwargs)
+        self.memo[key] = result
+        if self.maxsize is not None and len(self.memo) > self.maxsize:
+            self.memo.popitem(last=False)
+        return result
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in self.attributes:
+            return self.attributes[name]
+        if name in ("cache_info", "cache_clear", "cache_parameters"):
+            return BuiltinMethodVariable(self, name)
+        if name == "__dict__":
+            return FunctionDictVariable(self)
+        if name == "__wrapped__":
+            return self.function
+        return realize(tx, self.function).get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        tx.record_mutation(self)
+        self.attributes[name] = value
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        match name:
+            case "cache_info":
+                counts = (self.hits, self.misses, self.maxsize, len(self.memo))
+                return TupleVariable([ConstantVariable(n) for n in counts], self.info_class)
+            case "cache_clear":
+                tx.mutation_count += 1
+                self.memo.clear()
+                self.hits = self.misses = 0
+                return NONE
+            case "cache_parameters":
+                parts = {"maxsize": ConstantVariable(self.maxsize), "typed": ConstantVariable(self.typed)}
+                return DictVariable.from_str_keys(parts)
+        return super().call_method(tx, name, args, kwargs)
+
+    def child_variables(self) -> list[Variable]:
+        return [self.function, *self.attributes.values()]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.hits or self.misses:
+            error = Unsupported("side-effect", "rebuilding a cache that holds results after the graph")
+            error.created_at = self.created_at
+            raise error
+        cg.body.callable(lambda: cg.load_const(self.cls))
+        cg.load(self.function)
+        for part in (self.maxsize, self.typed, self.info_class):
+            cg.load_const(part)
+        cg.body.call(4)
+        cg.load_helper(functools.update_wrapper, 1)
+        cg.load(self.function)
+        cg.body.call(2)
+        for name, value in self.attributes.items():
+            cg.body.emit("COPY", 1)
+            cg.load(value)
+            cg.body.emit("SWAP", 2)
+            cg.body.emit("STORE_ATTR", name)
+
+
+def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
+    """What ``lru_cache`` itself calls: the wrapper without the function's names."""
+    names = ("user_function", "maxsize", "typed", "cache_info_type")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if set(given) != set(names):
+        raise Unsupported("unknown-call", "a cache is created")
+    if realize(tx, given["user_function"]).lacks_methods("__call__"):
+        tx.raise_type_error("the first argument must be callable")
+    size, typed, info = tx.as_python_constants([given[n] for n in names[1:]])
+    if size is not None and not isinstance(size, int):
+        tx.raise_type_error("maxsize should be integer or None")
+    function = realize(tx, given["user_function"])
+    return LruCacheVariable(
+        function, size if size is None else max(0, size), bool(typed), tx.root_instruction_number, cls, info
+    )
+
+
+C_CLASS_CONSTRUCTORS[functools._lru_cache_wrapper] = _construct_cache_wrapper
+
+
+class _LruCacheDecoratorVariable(Variable):
+    """``functools.lru_cache(maxsize, typed)``: what decorates a function."""
+
+    def __init__(self, maxsize: int | None, typed: bool) -> None:
+        self.maxsize = maxsize
+        self.typed = typed
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return LruCacheVariable(realize(tx, args[0]), self.maxsize, self.typed, tx.root_instruction_number)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_const(functools.lru_cache(self.maxsize, self.typed))
+
+
+@register_rule(functools.lru_cache)
+def _lru_cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given: Kwargs = dict(zip(("maxsize", "typed"), args, strict=False)) | kwargs
+    size, typed = (
+        realize(tx, given.get("maxsize", ConstantVariable(128))),
+        realize(tx, given.get("typed", ConstantVariable(False))),
+    )
+    if isinstance(size, ConstantVariable) and (size.value is None or isinstance(size.value, int)):
+        return _LruCacheDecoratorVariable(None if size.value is None else max(0, size.value), typed.is_truthy(tx))
+    if isinstance(size, (FunctionVariable, BoundMethodVariable)):
+        return LruCacheVariable(size, 128, typed.is_truthy(tx), tx.root_instruction_number)
+    raise Unsupported("unknown-call", f"lru_cache() of {size.describe()}")
+
+
+@register_rule(functools.cache)
+def _cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return LruCacheVariable(realize(tx, args[0]), None, False, tx.root_instruction_number)

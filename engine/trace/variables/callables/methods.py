@@ -1,0 +1,145 @@
+"""Bound methods, partials, and functions from C."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import find_rule
+from engine.trace.variables.callables.builtin_arity import check_method_arity
+from engine.trace.variables.stdlib.string_format import format_proxy
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class BoundMethodVariable(Variable):
+    """A function with its first argument."""
+
+    def __init__(self, of: Variable, function: Variable, source: Source | None = None, name: str = "") -> None:
+        self.obj = of
+        self.function = function
+        self.source = source
+        self.name = name
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"method {self.function.describe()}"
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return ("method", self.obj.hash_key(tx), self.function.hash_key(tx))
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if tx.direct_callee is self:
+            tx.direct_callee = self.function
+        return self.function.call(tx, [self.obj, *args], kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "__self__":
+            return self.obj
+        if name == "__func__":
+            return self.function
+        return self.function.get_attr(tx, name)
+
+    def child_variables(self) -> list[Variable]:
+        return [self.obj, self.function]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(types.MethodType))
+        cg.load(self.function)
+        cg.load(self.obj)
+        cg.body.call(2)
+
+
+class BuiltinMethodVariable(Variable):
+    """A method of a builtin container, bound and not called yet."""
+
+    def __init__(self, of: Variable, name: str) -> None:
+        self.obj = of
+        self.name = name
+
+    def python_type(self) -> type:
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"{self.obj.python_type().__name__}.{self.name}"
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        check_method_arity(tx, self.obj.python_type(), self.name, args, kwargs)
+        return self.obj.call_method(tx, self.name, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "__self__":
+            return self.obj
+        if name == "__name__":
+            return ConstantVariable(self.name)
+        return super().get_attr(tx, name)
+
+    def child_variables(self) -> list[Variable]:
+        return [self.obj]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load(self.obj)
+        cg.body.attribute(self.name)
+
+
+class ConstantMethodVariable(Variable):
+    """A method of a constant: run when called with constants."""
+
+    def __init__(self, of: ConstantVariable, name: str) -> None:
+        self.obj = of
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(getattr(self.obj.value, self.name))
+
+    def describe(self) -> str:
+        return f"{type(self.obj.value).__name__}.{self.name}"
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return getattr(self.obj.value, self.name)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "__self__":
+            return self.obj
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return tx.fold_constant(getattr, self.as_python_constant(tx), name)
+        return super().get_attr(tx, name)
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.operators.arithmetic import fold_constant_call
+
+        rule = find_rule(getattr(type(self.obj.value), self.name, None))
+        if rule is not None:
+            return rule(tx, [self.obj, *args], kwargs)
+        if isinstance(self.obj.value, str) and self.name == "join" and len(args) == 1:
+            from engine.trace.variables.containers.sequences import sequence_items
+
+            return tx.fold_constant(self.obj.value.join, tx.as_python_constants(sequence_items(tx, args[0])))
+        if isinstance(self.obj.value, str) and self.name in ("format", "format_map"):
+            words = {name: format_proxy(tx, value) for name, value in kwargs.items()}
+            return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **words)
+        return fold_constant_call(
+            tx, getattr(self.obj.value, self.name), args, kwargs, f"{self.describe()} with values that are not constant"
+        )
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_const(self.obj.value)
+        cg.body.attribute(self.name)
+
+
+@register_builder(types.MethodType)
+def _method(tx: Tracer, real: types.MethodType, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "it was called")
+    of = tx.make_lazy(real.__self__, AttrSource(origin, "__self__"))
+    return BoundMethodVariable(of, tx.wrap(real.__func__, AttrSource(origin, "__func__")), origin)

@@ -1,0 +1,181 @@
+"""functools.singledispatch in traced code."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import DictKeysMatch, IdMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.codegen_runtime.functions_and_classes import make_singledispatch
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import (
+    NONE,
+    AttributeDictVariable,
+    Variable,
+    is_none,
+    realize,
+)
+from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
+from engine.trace.variables.callables.functions import (
+    FunctionVariable,
+    NestedUserFunctionVariable,
+    UserFunctionVariable,
+)
+from engine.trace.variables.callables.lru_cache import Args, Kwargs
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.objects.classes import (
+    ClassVariable,
+)
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+_FUNCTION_NAME_ATTRS = ("__name__", "__qualname__", "__module__", "__doc__")
+
+
+def _check_has_argument(tx: Tracer, name: str, args: Args) -> None:
+    if not args:
+        tx.raise_type_error(f"{name} requires at least 1 positional argument")
+
+
+def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Which implementation is chosen depends on the class alone, as long as none is registered."""
+    real: Any = of.real_object
+    _check_has_argument(tx, real.__name__, args)
+    registered = inspect.getclosurevars(real.dispatch).nonlocals["registry"]
+    known = tx.variables_by_id.get(id(registered))
+    if known is not None and id(known[0]) in tx.mutated_variables:
+        raise Unsupported("unknown-call", f"{of.describe()} is called, which implementations were just added to")
+    cls = realize(tx, args[0]).python_type()
+    chosen = real.dispatch(cls)
+    assert of.source is not None
+    registry = AttrSource(of.source, "registry")
+    why = f"which implementation it has for {cls.__name__} was looked up"
+    tx.add_guard(DictKeysMatch(registry, tuple(real.registry), cause=tx.guard_cause(why)))
+    found = next(k for k, v in real.registry.items() if v is chosen)
+    tx.add_guard(IdMatch(GetItemSource(registry, found), chosen, cause=tx.guard_cause(why)))
+    return tx.wrap(chosen, ConstantSource(chosen, chosen.__qualname__)).call(tx, args, kwargs)
+
+
+_SINGLEDISPATCH_CODE = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
+RULES_BY_CODE[id(_SINGLEDISPATCH_CODE)] = (_SINGLEDISPATCH_CODE, _call_external_singledispatch)
+
+
+class SingleDispatchVariable(AttributeDictVariable):
+    """``functools.singledispatch(function)`` in traced code. ``registry`` is by class, ``object`` first."""
+
+    is_mutable = True
+
+    def __init__(self, function: Variable) -> None:
+        self.registry: dict[Any, Variable] = {object: function}
+        self.attributes: dict[str, Variable] = {}
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def _find_implementation(self, cls: Any) -> Variable:
+        found = self.registry.get(cls)
+        return vars(functools)["_find_impl"](cls, self.registry) if found is None else found
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        name = realize(tx, self.get_attr(tx, "__name__")).as_python_constant(tx)
+        _check_has_argument(tx, name, args)
+        return realize(tx, self._find_implementation(realize(tx, args[0]).python_type())).call(tx, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in self.attributes:
+            return self.attributes[name]
+        if name in ("register", "dispatch"):
+            return BuiltinMethodVariable(self, name)
+        if name == "__wrapped__":
+            return self.registry[object]
+        if name in _FUNCTION_NAME_ATTRS:
+            return realize(tx, self.registry[object]).get_attr(tx, name)
+        if name == "registry":
+            raise self.unsupported("reading the registry")
+        return super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        tx.record_mutation(self)
+        self.attributes[name] = value
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name == "dispatch":
+            return self._find_implementation(_dispatch_class(tx, args[0]))
+        if name == "register":
+            given = dict(zip(("cls", "func"), args, strict=False)) | kwargs
+            return self._register(tx, realize(tx, given["cls"]), realize(tx, given.get("func", NONE)))
+        return super().call_method(tx, name, args, kwargs)
+
+    def _register(self, tx: Tracer, cls: Variable, function: Variable) -> Variable:
+        if not is_none(function):
+            tx.record_mutation(self)
+            self.registry[_dispatch_class(tx, cls)] = function
+            return function
+        if isinstance(cls, FunctionVariable):
+            return self._register(tx, _annotated_class(tx, cls), cls)
+        return _RegisterDecoratorVariable(self, cls)
+
+    def child_variables(self) -> list[Variable]:
+        return [*self.registry.values(), *self.attributes.values()]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(make_singledispatch, 0)
+        cg.load_const(tuple(self.registry))
+        cg.load(TupleVariable(list(self.registry.values())))
+        cg.load(DictVariable.from_str_keys(self.attributes))
+        cg.body.call(3)
+
+
+class _RegisterDecoratorVariable(Variable):
+    """``dispatched.register(cls)``: what decorates an implementation."""
+
+    def __init__(self, of: SingleDispatchVariable, cls: Variable) -> None:
+        self.dispatcher = of
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return self.dispatcher.call_method(tx, "register", [self.cls, *args], kwargs)
+
+
+def _dispatch_class(tx: Tracer, value: Variable) -> Any:
+    found = realize(tx, value)
+    if not isinstance(found, ClassVariable):
+        raise Unsupported("unknown-call", f"singledispatch on {found.describe()}")
+    return found.real_object
+
+
+def _annotated_class(tx: Tracer, function: FunctionVariable) -> Variable:
+    """The class that the first annotated parameter of an implementation names."""
+    if isinstance(function, NestedUserFunctionVariable):
+        found = next(iter(function.annotations.values()), None)
+    else:
+        real = function.as_python_object()
+        name = next(iter(getattr(real, "__annotations__", {})), None)
+        found = None if name is None else tx.from_python(real.__annotations__[name])
+    if found is None or not isinstance(realize(tx, found), ClassVariable):
+        raise Unsupported("unknown-call", f"singledispatch on the annotations of {function.describe()}")
+    return found
+
+
+@register_rule(functools.singledispatch)
+def _singledispatch(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return SingleDispatchVariable(realize(tx, args[0] if args else kwargs["func"]))

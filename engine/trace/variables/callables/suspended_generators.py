@@ -1,0 +1,135 @@
+"""Generators that an earlier graph left half-way, and made again: what they are about to do is traced, and they are ended after the graph."""
+
+from __future__ import annotations
+
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from engine.bytecode.decode import decode
+from engine.bytecode.liveness import reachable_from
+from engine.bytecode.resume_functions import (
+    NOT_STARTED,
+    ResumeInfo,
+    StopToken,
+    resume_info,
+    shared_cell_names,
+    stop_token_of,
+)
+from engine.ir.guards.python_values import EqualsMatch, IdMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import STACK_PARAM_PREFIX, GlobalsNamespace, Source
+from engine.ir.sources.containers import GetItemSource
+from engine.trace.codegen_runtime.iterators import end_unstarted_generator
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NULL, ConstantVariable, Variable
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.callables.generators import GeneratorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+_CELL_WRITING_OPCODES = frozenset(("STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "MAKE_CELL"))
+
+
+class SuspendedGeneratorVariable(GeneratorVariable):
+    """A real generator that ``rebuild`` made and that has not gone on since: its body is traced, and the real one is ended after the graph."""
+
+    def __init__(self, real: Any, source: Source, frame: Frame, mark: StopToken) -> None:
+        super().__init__(frame, 0, (ConstantVariable(None), [], {}))
+        self.real_object = real
+        self.source = source
+        self.stop_token = mark
+        self.is_started = True
+
+    def as_python_object(self) -> Any:
+        return self.real_object
+
+    def before_step(self, tx: Tracer) -> None:
+        super().before_step(tx)
+        self.created_at = self.created_at or tx.root_instruction_number
+
+    def child_variables(self) -> list[Variable]:
+        return []
+
+    def rebuild_error(self) -> Unsupported:
+        """Its steps are left to Python."""
+        error = Unsupported("outside-iterator", "a generator that came from outside is half-way at the end")
+        error.created_at = self.created_at
+        return error
+
+    def fill(self, cg: PyCodegen) -> None:
+        """End the real generator, which is on the stack.
+
+        Raises:
+            Unsupported: its body is half-way at another place by now.
+        """
+        if not self.frame.is_finished:
+            raise self.rebuild_error()
+        cg.load_helper(end_unstarted_generator, 1)
+        cg.load_const(self.stop_token)
+        cg.body.call(2)
+        cg.body.emit("POP_TOP")
+
+
+def build_suspended_generator(
+    tx: Tracer, real: GeneratorType[Any, Any, Any], origin: Source
+) -> SuspendedGeneratorVariable | None:
+    """The value for a real generator, where what it is about to do is known."""
+    code = real.gi_code
+    mark = stop_token_of(code)
+    made = None if mark is None or mark.code is None else mark.code()
+    known = None if made is None else resume_info(made)
+    base = None if known is None else known.base_code()
+    if mark is None or made is None or known is None or base is None or real.gi_frame is None:
+        return None
+    body = decode(base)
+    follows = reachable_from(body, known.index + 1)
+    writes = any(body.ops[n].opname in _CELL_WRITING_OPCODES for n in follows)
+    if writes or not real.gi_frame.f_locals.get(NOT_STARTED):
+        return None
+    why = tx.guard_cause("a generator goes on from where an earlier graph ended")
+    variables = AttrSource(AttrSource(origin, "gi_frame"), "f_locals")
+    tx.add_guard(IdMatch(AttrSource(origin, "gi_code"), code, cause=why))
+    tx.add_guard(EqualsMatch(GetItemSource(variables, NOT_STARTED), True, cause=why))
+    return SuspendedGeneratorVariable(real, origin, _rebuild_frame(tx, real, variables, made, known, base), mark)
+
+
+def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
+    """The frame of the body as it waits: what is on its stack came as parameters."""
+    from engine.trace.frame import Frame
+
+    values = real.gi_frame.f_globals
+    parent = tx.frames[-1]
+    frame = Frame(base, GlobalsNamespace(values, str(values.get("__name__", ""))), parent, parent.user_stack())
+    held = real.gi_frame.f_locals
+    frame.next_index = known.index + 1
+    frame.op = frame.decoded.ops[known.index]
+    names = made.co_varnames[: made.co_argcount]
+    stack = [name for name in names if name.startswith(STACK_PARAM_PREFIX)]
+    for place in range(_stack_depth(made) - 1):  # on top is what the ``yield`` hands out
+        name = f"{STACK_PARAM_PREFIX}{place}"
+        frame.stack.append(tx.make_lazy(held[name], GetItemSource(origin, name)) if name in stack else NULL)
+    for name in names[len(stack) :]:
+        frame.locals[name] = tx.make_lazy(held[name], GetItemSource(origin, name))
+    for name in shared_cell_names(base):
+        frame.cells[name] = CellVariable(
+            tx.make_lazy(held[name], GetItemSource(origin, name)) if name in held else None
+        )
+    return frame
+
+
+def _stack_depth(made: Any) -> int:
+    """How many places of the stack the code begins with putting together."""
+    depth = 0
+    for op in decode(made).ops[_index_after_resume(made) :]:
+        if op.opname == "JUMP_FORWARD":
+            return depth
+        depth += 1
+    return depth
+
+
+def _index_after_resume(made: Any) -> int:
+    """Index of the first instruction after the first RESUME."""
+    return next(op.index for op in decode(made).ops if op.opname == "RESUME") + 1

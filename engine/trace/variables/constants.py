@@ -1,0 +1,177 @@
+"""Constants read from real objects, with the guards they take."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guards.python_values import EqualsMatch, is_numpy_number
+from engine.ir.introspection.python_objects import is_dtensor_placement
+from engine.ir.sources.attributes import MethodResultSource
+from engine.ir.sources.base import Source
+from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+DATETIME_TYPES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
+"""Immutable objects of the standard library."""
+
+if importlib.util.find_spec("numpy") is None:
+    _NUMPY_SCALAR_TYPES: tuple[type, ...] = ()
+    _NUMPY_INFO_TYPES: tuple[type, ...] = ()
+else:
+    import numpy as np
+
+    _NUMPY_SCALAR_TYPES = (np.dtype, np.number, np.bool_)
+    _NUMPY_INFO_TYPES = (np.iinfo, np.finfo)
+
+LITERAL_TYPES = frozenset(
+    (
+        *DATETIME_TYPES,
+        *_NUMPY_INFO_TYPES,
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.finfo,
+        torch.iinfo,
+        torch._C.DispatchKeySet,
+        type(sys.version_info),
+        type(sys.flags),
+        type(sys.float_info),
+        type(sys.int_info),
+        type(sys.hash_info),
+    )
+)
+
+
+def is_enum_or_numpy_scalar(value: Any) -> bool:
+    """Whether it is a member of an enumeration, or a number or type of numpy's."""
+    return isinstance(value, (enum.Enum, *_NUMPY_SCALAR_TYPES)) or (
+        type(type(value)).__name__ == "pybind11_type" and isinstance(getattr(type(value), "__members__", None), dict)
+    )
+
+
+@register_builder(
+    *DATETIME_TYPES,
+    complex,
+    str,
+    bytes,
+    bool,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+    torch._C.DispatchKeySet,
+)
+def _literal(tx: Tracer, real: Any, origin: Source) -> Variable:
+    why = f"its value ({_short_repr(real)}) decided what was traced"
+    tx.add_guard(EqualsMatch(origin, real, cause=tx.guard_cause(why)))
+    return ConstantVariable(real, origin)
+
+
+@register_builder(int, float)
+def _number(tx: Tracer, real: float, origin: Source) -> Variable:
+    return symbolize_number(tx, real, origin) or _literal(tx, real, origin)
+
+
+@register_builder(
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    type(torch.__version__),
+    type(sys.version_info),
+    type(sys.flags),
+    type(sys.float_info),
+    type(sys.int_info),
+    type(sys.hash_info),
+    *_NUMPY_INFO_TYPES,
+)
+def _singleton(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, f"that it is {real!r} decided what was traced")
+    return ConstantVariable(real, origin)
+
+
+@register_builder_if(9, lambda real: isinstance(real, _NUMPY_SCALAR_TYPES))
+def _numpy_literal(tx: Tracer, real: Any, origin: Source) -> Variable:
+    if is_numpy_number(real) and is_dynamic_number(tx, origin):
+        return DynamicNumpyScalarVariable(tx, real, origin)
+    return _literal(tx, real, origin)
+
+
+class DynamicNumpyScalarVariable(ConstantVariable):
+    """A number of numpy's that was seen to change: a symbol beside tensors, to which it is Python's number; a constant wherever else it is looked at."""
+
+    __slots__ = ("_is_guarded", "_real_value", "_symbol", "_tx")
+
+    def __init__(self, tx: Tracer, real: Any, source: Source) -> None:
+        self._tx = tx
+        self._real_value = real
+        self._is_guarded = False
+        self._symbol: Variable | None = None
+        self.source = source
+        tx.guard_type(real, source, f"it is a number of type {type(real).__name__} whose value was seen to change")
+
+    @property
+    def value(self) -> Any:
+        """The number, which is taken for granted from here on."""
+        if not self._is_guarded:
+            self._is_guarded = True
+            assert self.source is not None
+            why = f"its value ({_short_repr(self._real_value)}) decided what was traced"
+            self._tx.add_guard(EqualsMatch(self.source, self._real_value, cause=self._tx.guard_cause(why)))
+        return self._real_value
+
+    def python_type(self) -> type:
+        return type(self._real_value)
+
+    def describe(self) -> str:
+        return repr(self._real_value)
+
+    def as_symbol(self, tx: Tracer) -> Variable:
+        """The same number as a symbol; as a constant where it is known already, or no symbol can stand for it."""
+        if self._symbol is None and not self._is_guarded:
+            assert self.source is not None
+            origin = MethodResultSource(self.source, "item")
+            tx.known_dynamic_sources.add(origin)
+            self._symbol = symbolize_number(tx, self._real_value.item(), origin)
+        return self if self._symbol is None else self._symbol
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        number = self.as_symbol(tx)
+        return super().as_node_arg(tx) if number is self else number.as_node_arg(tx)
+
+
+@register_builder_if(39, is_dtensor_placement)
+def _placement(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return _literal(tx, real, origin)
+
+
+@register_builder_if(10, is_enum_or_numpy_scalar)
+def _enum(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, f"its value ({real!s}) decided what was traced")
+    return ConstantVariable(real, origin)
+
+
+def _short_repr(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

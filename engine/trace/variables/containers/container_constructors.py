@@ -1,0 +1,106 @@
+"""Rules for the builtin containers where they are called as functions, and for what fills a ``collections.Counter``."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.builtin_subclasses import new_builtin_subclass
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import (
+    ListVariable,
+    RangeVariable,
+    SliceVariable,
+    TupleVariable,
+    as_index,
+    is_plain_namedtuple,
+    sequence_items,
+)
+from engine.trace.variables.containers.sets import SetVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+@register_rule(range)
+def _range(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    values = [as_index(tx, realize(tx, a)) for a in args]
+    try:
+        return RangeVariable(range(*values))
+    except (TypeError, ValueError) as error:
+        raise tx.make_user_exception(error) from error
+
+
+@register_rule(slice)
+def _slice(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    parts = [NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))]
+    return SliceVariable(list(parts))
+
+
+@register_rule(list)
+def _list(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ListVariable(list(sequence_items(tx, args[0])) if args else [])
+
+
+@register_rule(tuple)
+def _tuple(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if args and isinstance(of := realize(tx, args[0]), TupleVariable) and of.cls is tuple:
+        return of
+    return TupleVariable(list(sequence_items(tx, args[0])) if args else [])
+
+
+@register_rule(set)
+def _set(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return _new_set(tx, args, set)
+
+
+def _new_set(tx: Tracer, args: Args, kind: type) -> Variable:
+    of = realize(tx, args[0]) if args else None
+    if isinstance(of, SetVariable):
+        return of.copy_as(tx, kind)
+    if type(of) is DictVariable and of.cls is dict:  # whose keys are not hashed again
+        return SetVariable({k: key for k, (key, _) in of.entries.items()}, None, kind)
+    return SetVariable.from_items(tx, [] if of is None else sequence_items(tx, of), kind)
+
+
+@register_rule(frozenset)
+def _frozenset(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if args and isinstance(of := realize(tx, args[0]), SetVariable) and of.cls is frozenset:
+        return of
+    return _new_set(tx, args, frozenset)
+
+
+@register_rule(collections.deque)
+def _deque(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    bound = realize(tx, args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)).as_python_constant(tx)
+    tx.fold_constant(collections.deque, (), bound)
+    items = list(sequence_items(tx, args[0])) if args else []
+    return ListVariable(items if bound is None else items[max(0, len(items) - bound) :], None, collections.deque, bound)
+
+
+@register_rule(tuple.__new__)
+def _tuple_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    cls = realize(tx, args[0]).as_python_constant(tx)
+    items = list(sequence_items(tx, args[1])) if len(args) > 1 else []
+    if cls is not tuple and not is_plain_namedtuple(cls):
+        return new_builtin_subclass(cls, TupleVariable(items))
+    return TupleVariable(items, cls)
+
+
+def _count_elements(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """What ``collections.Counter`` does with an iterable."""
+    counts = realize(tx, args[0])
+    for item in sequence_items(tx, args[1]):
+        key = realize(tx, item)
+        before = counts.call_method(tx, "get", [key, ConstantVariable(0)], {})
+        counts.set_item(tx, key, arithmetic.binary_op(tx, "+", before, ConstantVariable(1)))
+    return NONE
+
+
+register_rule(vars(collections)["_count_elements"])(_count_elements)

@@ -1,0 +1,237 @@
+"""Rules for the builtin functions that step through iterables, fold them into one value or say how long they are."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import UserException
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers import iterators
+from engine.trace.variables.containers.dicts import DictViewVariable
+from engine.trace.variables.containers.itertools_module import make_callable_iterator
+from engine.trace.variables.containers.sequences import (
+    ListVariable,
+    RangeVariable,
+    TupleVariable,
+    sequence_items,
+)
+from engine.trace.variables.exceptions.type_errors import has_method, raise_missing_method
+from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+@register_rule(len)
+def _len(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return realize(tx, args[0]).length(tx)
+
+
+@register_rule(operator.length_hint)
+def _length_hint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, iterators.IteratorVariable) and hasattr(of.python_type(), "__length_hint__"):
+        return ConstantVariable(of.length_hint(tx))
+    return arithmetic.fold_constant_call(
+        tx, operator.length_hint, args, kwargs, f"operator.length_hint() of {of.describe()}"
+    )
+
+
+@register_rule(iter)
+def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) != 1:
+        if realize(tx, args[0]).lacks_methods("__call__"):
+            wrong: Any = None
+            try:
+                iter(wrong, None)
+            except TypeError as error:  # whose words differ between versions of Python
+                tx.raise_type_error(str(error))
+        return make_callable_iterator(tx, args[0], realize(tx, args[1]))
+    return realize(tx, args[0]).get_iterator(tx)
+
+
+@register_rule(next)
+def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__next__") is None:
+        raise_missing_method(tx, of.python_type(), "__next__")
+    if len(args) == 1 and isinstance(of, (UserDefinedObjectVariable, iterators.IteratorVariable)):
+        return of.call_method(tx, "__next__", [], {})
+    found = of.next_item(tx)
+    if found is not None:
+        return found
+    if len(args) > 1:
+        return args[1]
+    raise tx.make_stop_iteration()
+
+
+@register_rule(enumerate)
+def _enumerate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
+    start = arithmetic.fold_constant_call(
+        tx, operator.index, [given.get("start", ConstantVariable(0))], {}, "enumerate() from what is not known"
+    )
+    return iterators.make_enumerate(tx, given["iterable"], start.as_python_constant(tx))
+
+
+@register_rule(zip)
+def _zip(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    strict = realize(tx, kwargs["strict"]).is_truthy(tx) if "strict" in kwargs else False
+    return iterators.make_zip(tx, args, strict=strict)
+
+
+@register_rule(map)
+def _map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return iterators.make_map(tx, args[0], args[1:])
+
+
+@register_rule(filter)
+def _filter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return iterators.make_filter(tx, args[0], args[1])
+
+
+def _length_as_int(tx: Tracer, of: Variable) -> int:
+    return int(of.length(tx).as_python_constant(tx))
+
+
+def _item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
+    """An item of a user's sequence; None where it says that there is none."""
+    try:
+        return of.get_item(tx, ConstantVariable(index))
+    except UserException as error:
+        if issubclass(error.exception.python_type(), (IndexError, StopIteration)):
+            return None
+        raise
+
+
+@register_rule(reversed)
+def _reversed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, RangeVariable):
+        return iterators.RangeIteratorVariable(of.value[::-1])
+    own = find_in_class(of.python_type(), "__reversed__")
+    if own is not None and own[1] is None:
+        raise_missing_method(tx, of.python_type(), "__reversed__")
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__reversed__") is not None:
+        return of.call_special_method(tx, "__reversed__", [])
+    if not has_method(of.python_type(), "__reversed__") and not (
+        has_method(of.python_type(), "__len__") and has_method(of.python_type(), "__getitem__")
+    ):
+        raise_missing_method(tx, of.python_type(), "__reversed__")
+    if isinstance(of, UserDefinedObjectVariable):
+        count = _length_as_int(tx, of)
+        return iterators.ReversedIteratorVariable(
+            reversed, of, count, lambda tx: _length_as_int(tx, of), lambda n: _item_or_end(tx, of, n)
+        )
+    if isinstance(of, (TupleVariable, ConstantVariable)) or (isinstance(of, ListVariable) and of.cls is list):
+        items = sequence_items(tx, of)
+        kind: type = type(reversed([])) if isinstance(of, ListVariable) else reversed
+        return iterators.ReversedIteratorVariable(
+            kind, of, len(items), lambda tx: len(items), lambda n: items[n] if n < len(items) else None
+        )
+    return iterators.SequenceIteratorVariable(list(reversed(sequence_items(tx, of))), _reversed_type(of))
+
+
+def _reversed_type(of: Variable) -> type:
+    """The class of ``reversed`` of a dict, one of its views, or a deque."""
+    if isinstance(of, DictViewVariable):
+        return type(
+            reversed(getattr(of.dict_variable.python_type()() if of.dict_variable.is_ordered else {}, of.view_kind)())
+        )
+    made: Any = of.python_type()
+    return type(reversed(made())) if made in (dict, collections.OrderedDict, collections.deque) else reversed
+
+
+@register_rule(sum)
+def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    total = realize(tx, args[1] if len(args) > 1 else kwargs.get("start", ConstantVariable(0)))
+    if issubclass(total.python_type(), (str, bytes, bytearray)):
+        tx.fold_constant(
+            sum,
+            (),
+            b"" if total.python_type() is bytes else "" if issubclass(total.python_type(), str) else bytearray(),
+        )
+    for item in sequence_items(tx, args[0]):
+        total = arithmetic.binary_op(tx, "+", total, item)
+    return total
+
+
+def _have_same_number_type(numbers: tuple[Variable, Variable]) -> bool:
+    """Whether the greater of two numbers has the type of both, as it has where symbols are compared in the graph."""
+    return numbers[0].python_type() is numbers[1].python_type() and numbers[0].python_type() in (int, float)
+
+
+def _min_max_rule(fn: Any, symbol: str) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        items = sequence_items(tx, args[0]) if len(args) == 1 else args
+        if not items:
+            if "default" in kwargs:
+                return kwargs["default"]
+            tx.raise_error(ValueError, f"{fn.__name__}() arg is an empty sequence")
+        key = realize(tx, kwargs["key"]) if "key" in kwargs else NONE
+        plain = isinstance(key, ConstantVariable) and key.value is None
+        best = realize(tx, items[0])
+        best_key = best if plain else realize(tx, key.call(tx, [best], {}))
+        for item in items[1:]:
+            item_key = realize(tx, item if plain else key.call(tx, [item], {}))
+            numbers = (best_key, item_key)
+            if plain and any(isinstance(k, SymNodeVariable) for k in numbers) and _have_same_number_type(numbers):
+                best = best_key = emit_node(
+                    tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key]
+                )
+            elif realize(tx, arithmetic.compare_op(tx, symbol, item_key, best_key)).is_truthy(tx):
+                best, best_key = realize(tx, item), item_key
+        return best
+
+    return rule
+
+
+register_rule(min)(_min_max_rule(min, "<"))
+register_rule(max)(_min_max_rule(max, ">"))
+
+
+@register_rule(any)
+def _any(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    iterator = iterators.iterator_of(tx, args[0])
+    while (item := iterator.next_item(tx)) is not None:
+        if realize(tx, item).is_truthy(tx):
+            return ConstantVariable(True)
+    return ConstantVariable(False)
+
+
+@register_rule(all)
+def _all(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    iterator = iterators.iterator_of(tx, args[0])
+    while (item := iterator.next_item(tx)) is not None:
+        if not realize(tx, item).is_truthy(tx):
+            return ConstantVariable(False)
+    return ConstantVariable(True)
+
+
+@register_rule(sorted)
+def _sorted(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ListVariable(arithmetic.sort_items(tx, list(sequence_items(tx, args[0])), kwargs))
+
+
+@register_rule(functools.reduce)
+def _reduce(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    items = list(sequence_items(tx, args[1]))
+    if len(args) < 3 and not items:
+        tx.raise_type_error("reduce() of empty iterable with no initial value")
+    total = args[2] if len(args) > 2 else items.pop(0)
+    for item in items:
+        total = realize(tx, args[0]).call(tx, [total, item], {})
+    return total

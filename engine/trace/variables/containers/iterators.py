@@ -1,0 +1,450 @@
+"""Iterators: over sequences and ranges, and the builtin ones made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.containers.sequences import SequenceVariable, TupleVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.containers.dicts import DictVariable
+
+
+class IteratorVariable(Variable):
+    """What iterators share: ``step`` moves them on and gives the next value, None at the end."""
+
+    is_mutable = True
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        return self
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        from engine.trace.operators.arithmetic import identical_or_equal
+
+        while (found := self.next_item(tx)) is not None:
+            if identical_or_equal(tx, realize(tx, found), item):
+                return True
+        return False
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        from engine.trace.variables.callables.methods import BuiltinMethodVariable
+
+        if self.lacks_methods(name):
+            return super().get_attr(tx, name)
+        if not callable(getattr(self.python_type(), name, None)):
+            raise self.unsupported(f"reading the attribute {name!r}")
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name == "__next__":
+            found = self.next_item(tx)
+            return self.raise_stop_iteration(tx) if found is None else found
+        if name == "__iter__":
+            return self
+        if name == "__length_hint__":
+            return ConstantVariable(self.length_hint(tx))
+        raise self.unsupported(f"the method {name!r}")
+
+    def length_hint(self, tx: Tracer) -> int:
+        """How many items are still to come, as ``operator.length_hint`` tells."""
+        raise self.unsupported("operator.length_hint()")
+
+    def raise_stop_iteration(self, tx: Tracer) -> Variable:
+        """Raise the StopIteration that ``next`` gives at the end."""
+        raise tx.make_stop_iteration()
+
+
+class SequenceIteratorVariable(IteratorVariable):
+    """Over ``items``, which may be a list that still changes. ``source`` is what was iterated, when rebuilding needs it."""
+
+    def __init__(self, items: list[Variable], cls: type, source: Variable | None = None) -> None:
+        self.items = items
+        self.cls = cls
+        self.iterable = source
+        self.position = 0
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        if self.position >= len(self.items):
+            if self.iterable is not None:
+                tx.record_mutation(self)
+                self.items, self.iterable, self.position = [], None, 0  # it stays at its end, whatever is added later
+            return None
+        tx.record_mutation(self)
+        self.position += 1
+        return self.items[self.position - 1]
+
+    def length_hint(self, tx: Tracer) -> int:
+        return max(0, len(self.items) - self.position)
+
+    def child_variables(self) -> list[Variable]:
+        return [self.iterable] if self._iterates_list() else self.items[self.position :]  # type: ignore[list-item]
+
+    def _iterates_list(self) -> bool:
+        from engine.trace.variables.containers.sequences import ListVariable
+
+        return isinstance(self.iterable, ListVariable)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        from engine.trace.codegen_runtime.iterators import make_advanced_iterator
+
+        if self._iterates_list() and self.iterable is not None:
+            cg.load_helper(make_advanced_iterator, 0)
+            cg.load(self.iterable)
+            cg.load_const(self.position)
+            cg.body.call(2)
+            return
+        rest = self.items[self.position :]
+        cg.load_all(rest)
+        cg.body.emit("BUILD_TUPLE", len(rest))
+        cg.body.emit("GET_ITER")
+
+
+class ReversedIteratorVariable(IteratorVariable):
+    """``reversed`` over ``source``: reads ``item(n)`` when it comes to it, from number ``index`` down."""
+
+    def __init__(
+        self,
+        cls: type,
+        source: Variable,
+        count: int,
+        size: Callable[[Tracer], int],
+        item: Callable[[int], Variable | None],
+    ) -> None:
+        self.cls = cls
+        self.sequence = source
+        self.read_length = size
+        self.read_item = item
+        self.index = count - 1
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        if self.index < 0:
+            return None
+        tx.record_mutation(self)
+        found = self.read_item(self.index)
+        self.index = -1 if found is None else self.index - 1
+        return found
+
+    def length_hint(self, tx: Tracer) -> int:
+        return self.index + 1 if self.index < self.read_length(tx) else 0
+
+    def child_variables(self) -> list[Variable]:
+        return [self.sequence]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        from engine.trace.codegen_runtime.iterators import make_reversed
+
+        if not isinstance(self.sequence, (ConstantVariable, SequenceVariable)):
+            raise Unsupported("side-effect", "continuing a reversed object of the user's own after the graph")
+        cg.load_helper(make_reversed, 0)
+        cg.load(self.sequence)
+        cg.load_const(self.index)
+        cg.body.call(2)
+
+
+class DictOrSetIteratorVariable(SequenceIteratorVariable):
+    """Over a dict, its view or a set: reads entries as they are when it comes to them, and notices when their number changes."""
+
+    def __init__(
+        self,
+        keys: list[Any],
+        cls: type,
+        read: Callable[[Any], Variable | None],
+        now: Callable[[], list[Any]],
+        what: str,
+        over: Variable,
+        of: DictVariable | None = None,
+    ) -> None:
+        super().__init__([], cls)
+        self.dict_variable = of
+        self.seen_mutation_count = 0 if of is None else of.mutation_count
+        self.remaining_count = len(keys)
+        """How many items are still to come, as far as their number tells."""
+        self.keys: list[Any] = keys
+        self.read_entry = read
+        self.current_keys = now
+        self.container = over
+        self.expected_length = len(keys)
+        self.container_name = what
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        if self.position >= len(self.keys) and self.position == self.expected_length == 0:
+            return None
+        if self.dict_variable is not None and self.dict_variable.mutation_count != self.seen_mutation_count:
+            return self._step_changed(tx, self.dict_variable)
+        if len(self.current_keys()) != self.expected_length:
+            tx.record_mutation(self)
+            self.expected_length = -1  # it goes on raising
+            tx.raise_error(RuntimeError, f"{self.container_name} changed size during iteration")
+        if self.position >= len(self.keys):
+            self._exhaust(tx)
+            return None
+        found = self.read_entry(self.keys[self.position])
+        if found is None:
+            raise Unsupported(
+                "unsupported-operation", f"a {self.container_name} whose keys change while it is iterated"
+            )
+        tx.record_mutation(self)
+        self.position += 1
+        self.remaining_count -= 1
+        return found
+
+    def _exhaust(self, tx: Tracer) -> None:
+        tx.record_mutation(self)
+        self.keys, self.position, self.expected_length, self.dict_variable = [], 0, 0, None
+
+    def _step_changed(self, tx: Tracer, of: DictVariable) -> Variable | None:
+        """The next item of a dict of which keys have come, gone or moved."""
+        tx.record_mutation(self)
+        if self.container_name == "OrderedDict" and self.position >= len(self.keys):
+            self._exhaust(tx)
+            return None
+        if self.container_name == "OrderedDict" and of.entries:
+            self.expected_length = -1
+            tx.raise_error(RuntimeError, "OrderedDict mutated during iteration")
+        if len(of.entries) != self.expected_length:
+            self.expected_length = -1
+            tx.raise_error(RuntimeError, f"{self.container_name} changed size during iteration")
+        self._resync_keys(of)
+        if self.position >= len(self.keys):
+            self._exhaust(tx)
+            return None
+        if self.remaining_count <= 0:
+            tx.raise_error(RuntimeError, f"{self.container_name} keys changed during iteration")
+        self.position += 1
+        self.remaining_count -= 1
+        return self.read_entry(self.keys[self.position - 1])
+
+    def _resync_keys(self, of: DictVariable) -> None:
+        """Go by the keys that the dict has now: those that were given already, then the others in the order of the dict."""
+        given = self.keys[: self.position]
+        later = {key for key, moved in of.insertion_log if moved > self.seen_mutation_count}
+        first = set(given) - later
+        self.keys = given + [key for key in of.entries if key not in first]
+        self.seen_mutation_count = of.mutation_count
+
+    def remaining_items(self) -> list[Variable]:
+        """What is still to come."""
+        found = [self.read_entry(key) for key in self.keys[self.position :]]
+        is_moved = self.dict_variable is not None and self.dict_variable.mutation_count != self.seen_mutation_count
+        if is_moved or len(self.current_keys()) != self.expected_length or None in found:
+            raise Unsupported("side-effect", f"continuing over a {self.container_name} that has changed")
+        return [item for item in found if item is not None]
+
+    def length_hint(self, tx: Tracer) -> int:
+        return self.remaining_count if len(self.current_keys()) == self.expected_length else 0
+
+    def _is_unchanged(self) -> bool:
+        """Whether nothing has changed below: a new iterator, as far on, then notices a later change as this one would."""
+        return self.position < len(self.keys) == self.expected_length and self.current_keys() == self.keys
+
+    def child_variables(self) -> list[Variable]:
+        if self._is_unchanged():
+            return [self.container]
+        return [item for item in map(self.read_entry, self.keys[self.position :]) if item is not None]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        from engine.trace.codegen_runtime.iterators import skip_items
+
+        of = getattr(self.container, "dict_variable", self.container)
+        if self._is_unchanged() and not cg.is_cyclic(of) and id(of) not in cg.tx.mutated_variables:
+            cg.load_helper(skip_items, 0)
+            cg.load(self.container)
+            cg.body.emit("GET_ITER")
+            cg.load_const(self.position)
+            cg.body.call(2)
+            return
+        rest = self.remaining_items() if self.keys else []
+        cg.load_all(rest)
+        cg.body.emit("BUILD_TUPLE", len(rest))
+        cg.body.emit("GET_ITER")
+
+
+class RangeIteratorVariable(IteratorVariable):
+    """Over a range."""
+
+    def __init__(self, value: range) -> None:
+        self.value = value
+        self.position = 0
+
+    def python_type(self) -> type:
+        return type(iter(range(0)))
+
+    def length_hint(self, tx: Tracer) -> int:
+        return len(self.value) - self.position
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        number = self.value.start + self.position * self.value.step
+        if number not in self.value:
+            return None
+        tx.record_mutation(self)
+        self.position += 1
+        return ConstantVariable(number)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        from engine.trace.codegen_runtime.iterators import make_advanced_iterator
+
+        cg.load_helper(make_advanced_iterator, 0)
+        cg.body.callable(lambda: cg.load_const(range))
+        for bound in (self.value.start, self.value.stop, self.value.step):
+            cg.load_const(bound)
+        cg.body.call(3)
+        cg.load_const(self.position)
+        cg.body.call(2)
+
+
+class CountIteratorVariable(IteratorVariable):
+    """``itertools.count`` and the numbers of ``enumerate``."""
+
+    def __init__(self, value: Any, increment: Any = 1) -> None:
+        self.value = value
+        self.increment = increment
+
+    def python_type(self) -> type:
+        import itertools
+
+        return itertools.count
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        tx.record_mutation(self)
+        self.value += self.increment
+        return tx.from_python(self.value - self.increment)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(self.python_type()))
+        cg.load_const(self.value)
+        cg.load_const(self.increment)
+        cg.body.call(2)
+
+
+class CombinedIteratorVariable(IteratorVariable):
+    """``enumerate``, ``zip``, ``map``, ``filter``: ``advance`` makes one item out of the iterators beneath."""
+
+    def __init__(
+        self,
+        cls: type,
+        arguments: list[Variable],
+        advance: Callable[[Tracer], Variable | None],
+        keywords: Callable[[], dict[str, Any]] = dict,
+        lead: Variable | None = None,
+    ) -> None:
+        self.cls = cls
+        self.arguments = arguments
+        self.advance = advance
+        self.constructor_kwargs = keywords
+        self.function = lead
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        return self.advance(tx)
+
+    def child_variables(self) -> list[Variable]:
+        return [*([self.function] if self.function is not None else []), *self.arguments]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        import functools
+
+        keywords = self.constructor_kwargs()
+        made = functools.partial(self.cls, **keywords) if keywords else self.cls
+        cg.body.callable(lambda: cg.load_const(made))
+        cg.load_all(self.child_variables())
+        cg.body.call(len(self.child_variables()))
+
+
+def iterator_of(tx: Tracer, value: Variable) -> Variable:
+    """``iter(value)``."""
+    return realize(tx, realize(tx, value).get_iterator(tx))
+
+
+def make_enumerate(tx: Tracer, over: Variable, start: int) -> Variable:
+    """``enumerate(over, start)``."""
+    inner = iterator_of(tx, over)
+    count = CountIteratorVariable(start)
+
+    def advance(tx: Tracer) -> Variable | None:
+        item = inner.next_item(tx)
+        if item is None:
+            return None
+        number = count.next_item(tx)
+        assert number is not None
+        return TupleVariable([number, item])
+
+    return CombinedIteratorVariable(enumerate, [inner], advance, lambda: {"start": count.value})
+
+
+def make_zip(tx: Tracer, over: list[Variable], *, strict: bool) -> Variable:
+    """``zip(*over)``."""
+    inner = [iterator_of(tx, o) for o in over]
+
+    def advance(tx: Tracer) -> Variable | None:
+        items: list[Variable] = []
+        for n, iterator in enumerate(inner):
+            item = iterator.next_item(tx)
+            if item is None:
+                if strict:
+                    _raise_length_mismatch(tx, inner, n)
+                return None
+            items.append(item)
+        return TupleVariable(items) if items else None
+
+    return CombinedIteratorVariable(zip, inner, advance, lambda: {"strict": True} if strict else {})
+
+
+def _raise_length_mismatch(tx: Tracer, inner: list[Variable], ended: int) -> None:
+    """Raise as ``zip(strict=True)`` does when its iterator number ``ended`` is the first at its end."""
+    if ended:
+        others = "argument 1" if ended == 1 else f"arguments 1-{ended}"
+        tx.raise_error(ValueError, f"zip() argument {ended + 1} is shorter than {others}")
+    for n, iterator in enumerate(inner[1:], start=1):
+        if iterator.next_item(tx) is not None:
+            others = "argument 1" if n == 1 else f"arguments 1-{n}"
+            tx.raise_error(ValueError, f"zip() argument {n + 1} is longer than {others}")
+
+
+def make_map(tx: Tracer, function: Variable, over: list[Variable]) -> Variable:
+    """``map(function, *over)``."""
+    inner = [iterator_of(tx, o) for o in over]
+
+    def advance(tx: Tracer) -> Variable | None:
+        items: list[Variable] = []
+        for iterator in inner:
+            item = iterator.next_item(tx)
+            if item is None:
+                return None
+            items.append(item)
+        return realize(tx, function).call(tx, items, {})
+
+    return CombinedIteratorVariable(map, inner, advance, lead=function)
+
+
+def make_filter(tx: Tracer, function: Variable, over: Variable) -> Variable:
+    """``filter(function, over)``."""
+    inner = iterator_of(tx, over)
+
+    def advance(tx: Tracer) -> Variable | None:
+        while (item := inner.next_item(tx)) is not None:
+            forced = realize(tx, function)
+            is_identity = isinstance(forced, ConstantVariable) and forced.value is None
+            if realize(tx, item if is_identity else forced.call(tx, [item], {})).is_truthy(tx):
+                return item
+        return None
+
+    return CombinedIteratorVariable(filter, [inner], advance, lead=function)

@@ -1,0 +1,76 @@
+"""``types.MappingProxyType``: a window on a dict through which nothing can be changed."""
+
+from __future__ import annotations
+
+import collections
+import gc
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.base import Source
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.dicts import DictEntry, DictVariable, build_dict
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class MappingProxyVariable(DictVariable):
+    """Shows what ``of`` holds now. One from outside stands for its dict as well, which nothing else is known to hold."""
+
+    def __init__(self, of: DictVariable, origin: Source | None) -> None:
+        self.mapping = of
+        super().__init__({}, origin, MappingProxyType)
+
+    @property
+    def entries(self) -> dict[Any, DictEntry]:
+        return self.mapping.entries
+
+    @entries.setter
+    def entries(self, entries: Any) -> None:
+        if entries:
+            raise self.unsupported("replacing its contents")
+
+    def child_variables(self) -> list[Variable]:
+        return [self.mapping]
+
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        tx.raise_type_error("'mappingproxy' object does not support item assignment")
+
+    def del_item(self, tx: Tracer, key: Variable) -> None:
+        tx.raise_type_error("'mappingproxy' object doesn't support item deletion")
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self.mapping.get_item(tx, key)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if not hasattr(MappingProxyType, name):
+            tx.raise_error(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
+        if name == "copy" and self.mapping.cls not in (dict, collections.OrderedDict):
+            raise self.unsupported("a copy of what it shows")
+        return self.mapping.call_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(MappingProxyType))
+        cg.load(self.mapping)
+        cg.body.call(1)
+
+
+@register_builder(MappingProxyType)
+def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
+    of = build_dict(tx, real, origin)
+    tx.viewed_dict_ids.update(map(id, gc.get_referents(real)))
+    of.cls = type(next((r for r in gc.get_referents(real) if isinstance(r, dict)), real))
+    return MappingProxyVariable(of, origin)
+
+
+@register_rule(MappingProxyType)
+def _construct_mapping_proxy(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    of = realize(tx, args[0]) if len(args) == 1 and not kwargs else None
+    if type(of) is not DictVariable:
+        raise Unsupported("unknown-call", "types.MappingProxyType is created of what is no dict")
+    return MappingProxyVariable(of, None)

@@ -1,0 +1,750 @@
+"""Tuples, lists, ranges, slices and deques."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guards.python_values import EqualsMatch, LengthMatch
+from engine.ir.introspection import python_objects
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.ir.sources.containers import item_source
+from engine.trace.exc import UserException
+from engine.trace.variables.base import (
+    NONE,
+    ConstantVariable,
+    NotPythonConstant,
+    StringFormatVariable,
+    Variable,
+    realize,
+    type_name,
+)
+from engine.trace.variables.builder import register_builder, register_builder_if, register_sourceless_builder
+from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
+    """The items of a tuple or list, or of whatever else can be iterated to its end."""
+    value = realize(tx, value)
+    if isinstance(value, SequenceVariable):
+        return value.items
+    iterator = realize(tx, value.get_iterator(tx))
+    items: list[Variable] = []
+    while (item := iterator.next_item(tx)) is not None:
+        items.append(item)
+    return items
+
+
+_ITERATOR_TYPES: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tuple, collections.deque)}
+
+
+class SequenceVariable(Variable):
+    """What tuples and lists share: ``items``, bottom first, maybe lazy."""
+
+    items: list[Variable]
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self._build_real(tx.as_python_constants(self.items))
+
+    def _build_real(self, items: list[Any]) -> Any:
+        return self.python_type()(items)
+
+    def child_variables(self) -> list[Variable]:
+        return self.items
+
+    def describe(self) -> str:
+        inside = ", ".join(i.describe() for i in self.items[:4]) + (", ..." if len(self.items) > 4 else "")
+        return f"{self.python_type().__name__} of {len(self.items)} [{inside}]"
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return bool(self.items)
+
+    def length(self, tx: Tracer) -> Variable:
+        return ConstantVariable(len(self.items))
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        pairs = [realize(tx, i).as_node_arg(tx) for i in self.items]
+        return self._build_arg([p[0] for p in pairs]), self._build_arg([p[1] for p in pairs])
+
+    def _build_arg(self, items: list[Any]) -> Any:
+        return items
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        index = key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
+        if isinstance(index, slice):
+            return self.make_slice(tx.slice_items(self.items, index))
+        if not isinstance(index, int):
+            tx.raise_type_error(
+                f"{self.python_type().__name__} indices must be integers or slices, not {type(index).__name__}"
+            )
+        if not -len(self.items) <= index < len(self.items):
+            tx.raise_error(IndexError, f"{self.python_type().__name__} index out of range")
+        found: Variable = self.items[index]
+        return found
+
+    def make_slice(self, items: list[Variable]) -> Variable:
+        """A slice of the same type."""
+        raise NotImplementedError
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        from engine.trace.operators.arithmetic import identical_or_equal
+
+        return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+
+        cls = self.python_type()
+        return SequenceIteratorVariable(self.items, _ITERATOR_TYPES.get(cls, type(iter(()))), source=self)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        from engine.trace.variables.callables.methods import BuiltinMethodVariable
+
+        if self.lacks_methods(name):
+            if self.source is not None and self.python_type().__dictoffset__:
+                raise self.unsupported(f"reading the attribute {name!r}")
+            tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")
+        if name == "__class__":
+            return tx.wrap_static(self.python_type())
+        if name == "__doc__":
+            return ConstantVariable(self.python_type().__doc__)
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.operators.arithmetic import identical_or_equal
+
+        args = [realize(tx, a) for a in args]
+        match name:
+            case "index" if 1 <= len(args) <= 3 and not kwargs:
+                for n in range(len(self.items))[
+                    slice(*(as_index(tx, a) for a in args[1:]), *_OPEN_SLICE_END[len(args)])
+                ]:
+                    if n >= len(self.items):  # comparing took items away
+                        break
+                    if identical_or_equal(tx, realize(tx, self.items[n]), args[0]):
+                        return ConstantVariable(n)
+                _raise_not_found(tx, args[0], self.python_type())
+            case "count":
+                return ConstantVariable(sum(identical_or_equal(tx, realize(tx, i), args[0]) for i in self.items))
+            case "__len__":
+                return self.length(tx)
+            case "__getitem__":
+                return self.get_item(tx, args[0])
+            case "__iter__":
+                return self.get_iterator(tx)
+            case "__contains__":
+                return ConstantVariable(self.contains(tx, args[0]))
+        return self._call_other_method(tx, name, args, kwargs)
+
+    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.operators.arithmetic import call_special_by_name
+
+        return call_special_by_name(tx, self, name, args, kwargs)
+
+
+def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
+    """Raise what ``index`` raises where nothing is equal to ``wanted``."""
+    from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+    from engine.trace.variables.tensors.sym_node import SymNodeVariable
+
+    if issubclass(kind, tuple):
+        tx.raise_error(ValueError, "tuple.index(x): x not in tuple")
+    where = f" is not in {'deque' if issubclass(kind, collections.deque) else 'list'}"
+    if isinstance(wanted, SymNodeVariable):
+        raise UserException(
+            ExceptionVariable(ValueError, [StringFormatVariable([(wanted, _REPR_CONVERSION, ""), where])])
+        )
+    text = realize(tx, tx.wrap_static(repr).call(tx, [wanted], {})).as_python_constant(tx)
+    tx.raise_error(ValueError, f"{text}{where}")
+
+
+_REPR_CONVERSION = 2
+"""The conversion ``!r`` of an f-string."""
+
+_OPEN_SLICE_END: dict[int, tuple[None, ...]] = {1: (None,), 2: (None,), 3: ()}
+"""What a slice from the bounds of ``index`` lacks, by the number of its arguments."""
+
+
+def as_index(tx: Tracer, key: Variable) -> Any:
+    """A key as a Python int where it is one; what stands in for an object that is none."""
+    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+    from engine.trace.variables.tensors.tensor import TensorVariable
+
+    if isinstance(key, TensorVariable):
+        raise key.unsupported("using its value as an index")
+    if isinstance(key, UserDefinedObjectVariable) and key.lookup_special_method(tx, "__index__") is not None:
+        key = key.call_special_method(tx, "__index__", [])
+    if isinstance(key, UserDefinedObjectVariable) and not tx.is_python_constant(key):
+        return index_error_stand_in(key)
+    value = key.as_python_constant(tx)
+    return int(value) if isinstance(value, bool) else value
+
+
+class TupleVariable(SequenceVariable):
+    """A tuple, named tuple, ``torch.Size`` or structseq: ``cls`` says which."""
+
+    __slots__ = ("cls", "items", "source")
+
+    def __init__(self, items: list[Variable], cls: type = tuple, source: Source | None = None) -> None:
+        self.items = items
+        self.cls = cls
+        self.source = source
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def _build_real(self, items: list[Any]) -> Any:
+        if self.is_namedtuple():
+            return self.cls(*items)
+        return self.cls(items)
+
+    def is_namedtuple(self) -> bool:
+        """Whether it is a ``collections.namedtuple``."""
+        return self.cls is not tuple and hasattr(self.cls, "_fields") and issubclass(self.cls, tuple)
+
+    def _build_arg(self, items: list[Any]) -> Any:
+        return tuple(items)
+
+    def make_slice(self, items: list[Variable]) -> Variable:
+        if self.cls is tuple and len(items) == len(self.items) and all(map(operator.is_, items, self.items)):
+            return self
+        return TupleVariable(items, torch.Size if self.cls is torch.Size else tuple)
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tuple(realize(tx, i).hash_key(tx) for i in self.items)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        from engine.trace.variables.callables.methods import BuiltinMethodVariable
+        from engine.trace.variables.objects.classes import class_attribute
+
+        if self.is_namedtuple():
+            if name in self.cls._fields:  # type: ignore[attr-defined]
+                return self.items[self.cls._fields.index(name)]  # type: ignore[attr-defined]
+            if name == "_fields":
+                return tx.from_python(self.cls._fields)  # type: ignore[attr-defined]
+            found = class_attribute(tx, self.cls, name, self)
+            if found is not None and not hasattr(tuple, name):
+                return found
+            if name == "__getnewargs__":
+                return BuiltinMethodVariable(self, name)
+        elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
+            return self.items[index]
+        return super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        self._raise_if_field_readonly(tx, lambda of: setattr(of, name, None))
+        super().set_attr(tx, name, value)
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        self._raise_if_field_readonly(tx, lambda of: delattr(of, name))
+        super().del_attr(tx, name)
+
+    def _raise_if_field_readonly(self, tx: Tracer, change: Callable[[Any], None]) -> None:
+        """Raise the AttributeError of a named tuple whose fields cannot be set."""
+        if not self.is_namedtuple() or self.cls.__dictoffset__:
+            return
+        try:
+            change(tuple.__new__(self.cls, [None] * len(self.items)))
+        except AttributeError as error:
+            raise tx.make_user_exception(error) from error
+
+    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if self.is_namedtuple():
+            match name:
+                case "_replace":
+                    fields = self.cls._fields  # type: ignore[attr-defined]
+                    return TupleVariable([kwargs.get(f, i) for f, i in zip(fields, self.items, strict=True)], self.cls)
+                case "__getnewargs__" if not args:
+                    return TupleVariable(list(self.items))
+                case "_asdict":
+                    from engine.trace.variables.containers.dicts import DictVariable
+
+                    fields = self.cls._fields  # type: ignore[attr-defined]
+                    return DictVariable.from_str_keys(dict(zip(fields, self.items, strict=True)))
+            if not hasattr(tuple, name):
+                return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+        if name == "numel" and self.cls is torch.Size:
+            import math
+
+            return realize(tx, tx.wrap_static(math.prod).call(tx, [TupleVariable(list(self.items))], {}))
+        return super()._call_other_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.cls is tuple:
+            cg.load_all(self.items)
+            cg.body.emit("BUILD_TUPLE", len(self.items))
+            return
+        cg.body.callable(lambda: cg.load_const(self.cls))
+        cg.load_all(self.items)
+        if self.is_namedtuple():
+            cg.body.call(len(self.items))
+            return
+        cg.body.emit("BUILD_TUPLE", len(self.items))
+        cg.body.call(1)
+
+
+def _structseq_index(cls: type, name: str) -> int | None:
+    fields = [f for f in dir(cls) if type(getattr(cls, f)).__name__ == "member_descriptor"]
+    for f in fields:
+        if f == name:
+            sample = cls(range(cls.n_fields))  # type: ignore[attr-defined]
+            return int(getattr(sample, name))
+    return None
+
+
+class ListVariable(SequenceVariable):
+    """A list (or deque). Its contents live here; every alias is this same object.
+
+    A list from outside may be one that nobody has looked into: ``read`` gives what it holds, and ``added`` is what has been put at its end.
+    """
+
+    __slots__ = ("appended", "cls", "load_items", "maxlen", "source")
+    is_mutable = True
+
+    def __init__(
+        self,
+        items: list[Variable],
+        source: Source | None = None,
+        cls: type = list,
+        maxlen: int | None = None,
+        read: Callable[[], list[Variable]] | None = None,
+    ) -> None:
+        self.appended = items
+        self.source = source
+        self.cls = cls
+        self.maxlen = maxlen
+        self.load_items = read
+
+    @property
+    def items(self) -> list[Variable]:
+        """What it holds; asking for that takes its length for granted."""
+        if self.load_items is not None:
+            read, self.load_items = self.load_items, None
+            self.appended = [*read(), *self.appended]
+        return self.appended
+
+    @items.setter
+    def items(self, items: list[Variable]) -> None:
+        self.appended, self.load_items = items, None
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def child_variables(self) -> list[Variable]:
+        return self.appended
+
+    def describe(self) -> str:
+        return super().describe() if self.load_items is None else "a list that nobody has looked into"
+
+    def _build_real(self, items: list[Any]) -> Any:
+        return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
+
+    def make_slice(self, items: list[Variable]) -> ListVariable:
+        if self.cls is not collections.deque:
+            return ListVariable(items)
+        kept = items if self.maxlen is None else items[max(0, len(items) - self.maxlen) :]
+        return ListVariable(kept, None, self.cls, self.maxlen)
+
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        tx.record_mutation(self)
+        if isinstance(key, SliceVariable):
+            if not is_iterable(realize(tx, value)):
+                self._apply_to_items(
+                    tx, operator.setitem, key.as_python_constant(tx), None
+                )  # refused, in the words of this version of Python
+            self._apply_to_items(tx, operator.setitem, key.as_python_constant(tx), list(sequence_items(tx, value)))
+            return
+        self._apply_to_items(tx, operator.setitem, as_index(tx, key), value)
+
+    def del_item(self, tx: Tracer, key: Variable) -> None:
+        tx.record_mutation(self)
+        self._apply_to_items(
+            tx, operator.delitem, key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
+        )
+
+    def _apply_to_items(self, tx: Tracer, change: Callable[..., Any], *args: Any) -> Any:
+        """Do with the items what Python does with its own list, or raise what it raises of a list or deque like this one."""
+        try:
+            return change(self.items, *args)
+        except (IndexError, TypeError, ValueError, OverflowError, MemoryError) as error:
+            try:
+                change(self._build_real(list(self.items)), *args)
+            except type(error) as real:
+                raise tx.make_user_exception(real) from real
+            raise
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "maxlen" and self.cls is collections.deque:
+            return ConstantVariable(self.maxlen)
+        return super().get_attr(tx, name)
+
+    def append(self, tx: Tracer, value: Variable) -> None:
+        """``self.append(value)``."""
+        tx.record_mutation(self)
+        self.appended.append(value)
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            del self.items[0]
+
+    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        match name:
+            case "append" if len(args) == 1:
+                self.append(tx, args[0])
+                return NONE
+            case "copy" | "__copy__" if hasattr(self.cls, name):
+                return ListVariable(list(self.items), None, self.cls, self.maxlen)
+            case "__init__":
+                tx.record_mutation(self)
+                self.items.clear()
+                return self._call_other_method(tx, "extend", args, {}) if args else NONE
+            case "pop" | "popleft":
+                return self._pop(tx, name, args)
+        method = _LIST_METHODS.get(name)
+        if method is None or not hasattr(self.cls, name):
+            return super()._call_other_method(tx, name, args, kwargs)
+        tx.record_mutation(self)
+        method(self, tx, args, kwargs)
+        return NONE
+
+    def _pop(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
+        tx.record_mutation(self)
+        if self.cls is collections.deque:
+            if not self.items:
+                tx.raise_error(IndexError, "pop from an empty deque")
+            return self.items.pop(0 if name == "popleft" else -1)
+        return self._apply_to_items(tx, list.pop, *[as_index(tx, a) for a in args])  # type: ignore[no-any-return]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.cls is not list:
+            cg.body.callable(lambda: cg.load_const(self.cls))
+            cg.load_all(self.items)
+            cg.body.emit("BUILD_LIST", len(self.items))
+            cg.load_const(self.maxlen)
+            cg.body.call(2)
+            return
+        if cg.is_cyclic(self):
+            cg.body.emit("BUILD_LIST", 0)
+            cg.cache_top(self)
+            cg.defer_fill(self)
+            return
+        cg.load_all(self.items)
+        cg.body.emit("BUILD_LIST", len(self.items))
+
+    def fill(self, cg: PyCodegen) -> None:
+        """Put the present contents into the existing list on top of the stack, and pop it."""
+        if self.load_items is not None:
+            cg.load_all(self.appended)
+            cg.body.emit("BUILD_LIST", len(self.appended))
+            cg.body.emit("LIST_EXTEND", 1)
+            cg.body.emit("POP_TOP")
+            return
+        if self.cls is list:
+            cg.load_all(self.items)
+            cg.body.emit("BUILD_LIST", len(self.items))
+            cg.body.emit("SWAP", 2)
+            cg.load_const(None)
+            cg.load_const(None)
+            cg.body.emit("BUILD_SLICE", 2)
+            cg.body.emit("STORE_SUBSCR")
+            return
+        from engine.trace.codegen_runtime.containers import refill_deque
+
+        cg.load_helper(refill_deque, 1)
+        cg.load_all(self.items)
+        cg.body.emit("BUILD_LIST", len(self.items))
+        cg.body.call(2)
+        cg.body.emit("POP_TOP")
+
+
+def _extend(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    for item in _iterate_into(tx, args[0], self):
+        self.appended.append(item)
+        if self.maxlen is not None:
+            del self.items[: max(0, len(self.items) - self.maxlen)]
+
+
+def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[Variable]:
+    """Items of anything that can be iterated; what Python code gives is asked for only when the last one is in its place, and ``into`` as it is now."""
+    from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+
+    value = realize(tx, value)
+    if isinstance(value, SequenceVariable):
+        yield from list(value.items)
+        return
+    iterator = realize(tx, value.get_iterator(tx))
+    if (
+        isinstance(iterator, SequenceIteratorVariable) and iterator.items is into.appended
+    ):  # an instance of a subclass, given itself
+        yield from list(into.items)
+        return
+    while (item := iterator.next_item(tx)) is not None:
+        yield item
+
+
+def _extendleft(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    for item in _iterate_into(tx, args[0], self):
+        self.items.insert(0, item)
+        if self.maxlen is not None:
+            del self.items[self.maxlen :]
+
+
+def _rotate(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    turned = collections.deque(self.items)
+    self._apply_to_items(tx, lambda _, *by: turned.rotate(*by), *[as_index(tx, a) for a in args])
+    self.items[:] = turned
+
+
+def _insert(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    if self.maxlen is not None and len(self.items) >= self.maxlen:
+        tx.raise_error(IndexError, "deque already at its maximum size")
+    self._apply_to_items(tx, lambda items, *at: items.insert(*at), as_index(tx, args[0]), args[1])
+
+
+def _clear(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    self.items.clear()
+
+
+def _reverse(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    self.items.reverse()
+
+
+def _appendleft(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    self.items.insert(0, args[0])
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        self.items.pop()
+
+
+def _remove(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    from engine.trace.operators.arithmetic import identical_or_equal
+
+    for n, item in enumerate(self.items):
+        if identical_or_equal(tx, realize(tx, item), args[0]):
+            del self.items[n]
+            return
+    absent = (
+        "list.remove(x): x not in list"
+        if self.cls is list
+        else f"{self.cls.__name__}.remove(x): x not in {self.cls.__name__}"
+    )
+    tx.raise_error(ValueError, absent)
+
+
+def _sort(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    from engine.trace.operators.arithmetic import sort_items
+
+    items, self.items[:] = list(self.items), []  # which is what the list holds meanwhile
+    in_order = items
+    noted: list[Variable] = []
+    noted_outside, tx.subgraph_mutations = tx.subgraph_mutations, noted
+    try:
+        in_order = sort_items(tx, items, kwargs)
+    finally:
+        self.items[:] = in_order
+        tx.subgraph_mutations = noted_outside
+        if noted_outside is not None:
+            noted_outside += noted
+    if any(value is self for value in noted):
+        tx.raise_error(ValueError, "list modified during sort")
+
+
+_LIST_METHODS: dict[str, Callable[[ListVariable, Any, list[Variable], dict[str, Variable]], None]] = {
+    "extend": _extend,
+    "extendleft": _extendleft,
+    "rotate": _rotate,
+    "insert": _insert,
+    "clear": _clear,
+    "reverse": _reverse,
+    "appendleft": _appendleft,
+    "remove": _remove,
+    "sort": _sort,
+}
+
+
+class RangeVariable(Variable):
+    """A range with known bounds."""
+
+    def __init__(self, value: range, source: Source | None = None) -> None:
+        self.value = value
+        self.source = source
+
+    def python_type(self) -> type:
+        return range
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self.value
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.value
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return bool(self.value)
+
+    def length(self, tx: Tracer) -> Variable:
+        return tx.fold_constant(len, self.value)
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return item.as_python_constant(tx) in self.value
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return tx.fold_constant(lambda: self.value[key.as_python_constant(tx)])
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return tx.get_constant_attr(ConstantVariable(self.value), name)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        from engine.trace.variables.containers.iterators import RangeIteratorVariable
+
+        return RangeIteratorVariable(self.value)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(range))
+        for bound in (self.value.start, self.value.stop, self.value.step):
+            cg.load_const(bound)
+        cg.body.call(3)
+
+
+class SliceVariable(Variable):
+    """``a:b:c``; its parts may be symbols."""
+
+    def __init__(self, parts: list[Variable], source: Source | None = None) -> None:
+        self.bounds = parts
+        self.source = source
+
+    def python_type(self) -> type:
+        return slice
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        from engine.trace.variables.tensors.tensor import TensorVariable
+
+        forced = [realize(tx, p) for p in self.bounds]
+        if any(isinstance(p, TensorVariable) for p in forced):
+            raise NotPythonConstant
+        return slice(*(p.as_python_constant(tx) for p in forced))
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        pairs = [realize(tx, p).as_node_arg(tx) for p in self.bounds]
+        return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in ("start", "stop", "step"):
+            return self.bounds[("start", "stop", "step").index(name)]
+        return tx.get_constant_attr(ConstantVariable(self.as_python_constant(tx)), name)
+
+    def child_variables(self) -> list[Variable]:
+        return self.bounds
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_all(self.bounds)
+        cg.body.emit("BUILD_SLICE", 3)
+
+
+def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:
+    """The items of a real sequence, guarded by its type and length."""
+    why = "it was unpacked, indexed or iterated"
+    tx.guard_type(real, origin, why)
+    tx.add_guard(LengthMatch(origin, python_objects.builtin_len(real), cause=tx.guard_cause(why)))
+    plainly = list if isinstance(real, list) else tuple if isinstance(real, tuple) else collections.deque
+    return [tx.make_lazy(item, item_source(real, origin, n)) for n, item in enumerate(plainly.__iter__(real))]
+
+
+@register_builder(list)
+def _list(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "it was used as a list")
+    return ListVariable([], origin, read=lambda: read_items(tx, real, origin))
+
+
+@register_builder(collections.deque)
+def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
+    value = ListVariable(read_items(tx, real, origin), origin, collections.deque, real.maxlen)
+    tx.add_guard(
+        EqualsMatch(AttrSource(origin, "maxlen"), real.maxlen, cause=tx.guard_cause("its bound decides what it keeps"))
+    )
+    return value
+
+
+@register_builder(tuple)
+def _tuple(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return TupleVariable(read_items(tx, real, origin), tuple, origin)
+
+
+def _is_size_or_namedtuple(real: Any) -> bool:
+    kind: Any = type(real)
+    return kind is torch.Size or kind.__module__ == "torch.return_types" or is_plain_namedtuple(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_plain_namedtuple(cls: type) -> bool:
+    """Whether instances are named tuples that do what tuples do and take no other attributes."""
+    if not (issubclass(cls, tuple) and hasattr(cls, "_fields")):
+        return False
+    own = {n for c in cls.__mro__[: cls.__mro__.index(tuple)] for n in vars(c) if n in _TUPLE_METHODS}
+    return cls.__dictoffset__ == 0 and not own
+
+
+_TUPLE_METHODS = frozenset(
+    "__add__ __mul__ __rmul__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __iter__ __getitem__ __contains__ "
+    "__bool__ __str__ __reversed__ __radd__ __sub__ __neg__ __getattr__ __getattribute__ __call__".split()
+)
+
+
+@register_builder_if(10, _is_size_or_namedtuple)
+def _size_or_namedtuple(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return TupleVariable(read_items(tx, real, origin), type(real), origin)
+
+
+@register_builder(range)
+def _range(tx: Tracer, real: range, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "it was iterated")
+    for name in ("start", "stop", "step"):
+        tx.add_guard(
+            EqualsMatch(AttrSource(origin, name), getattr(real, name), cause=tx.guard_cause("it was iterated"))
+        )
+    return RangeVariable(real, origin)
+
+
+@register_builder(slice)
+def _slice(tx: Tracer, real: slice, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "it was used as an index")
+    return SliceVariable(
+        [tx.make_lazy(getattr(real, n), AttrSource(origin, n)) for n in ("start", "stop", "step")], origin
+    )
+
+
+@register_sourceless_builder(list)
+def _make_list(tx: Tracer, value: list[Any]) -> Variable:
+    return ListVariable([tx.from_python(v) for v in value])
+
+
+@register_sourceless_builder(tuple, torch.Size)
+def _make_tuple(tx: Tracer, value: tuple[Any, ...]) -> Variable:
+    return TupleVariable([tx.from_python(v) for v in value], type(value))
+
+
+@register_sourceless_builder(collections.deque)
+def _make_deque(tx: Tracer, value: collections.deque[Any]) -> Variable:
+    return ListVariable([tx.from_python(v) for v in value], None, collections.deque, value.maxlen)
+
+
+@register_sourceless_builder(range)
+def _make_range(tx: Tracer, value: range) -> Variable:
+    return RangeVariable(value)
+
+
+@register_sourceless_builder(slice)
+def _make_slice(tx: Tracer, value: slice) -> Variable:
+    return SliceVariable([tx.from_python(v) for v in (value.start, value.stop, value.step)])

@@ -1,0 +1,404 @@
+"""Sets and frozensets."""
+
+from __future__ import annotations
+
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import EqualsMatch, LengthMatch
+from engine.ir.sources.base import Source
+from engine.ir.sources.containers import BuiltinValueSource
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
+from engine.trace.variables.containers.iterators import iterator_of
+from engine.trace.variables.containers.sequences import sequence_items
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+_GUARDABLE_ELEMENT_TYPES = (
+    type,
+    tuple,
+    frozenset,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+    GetSetDescriptorType,
+)
+"""Elements of sets that can be held against those of another set: they do not change."""
+
+
+class SetVariable(Variable):
+    """A set or frozenset: what stands for an element -> the element, in insertion order."""
+
+    __slots__ = ("cls", "elements", "literal", "order_observed_at", "real_order", "source")
+    is_mutable = True
+
+    def __init__(self, elements: dict[Any, Variable], source: Source | None = None, cls: type = set) -> None:
+        self.elements = elements
+        self.source = source
+        self.cls = cls
+        self.real_order: tuple[Any, ...] = ()
+        """The elements of an existing set, in its own order, which depends on how it came about."""
+        self.literal: frozenset[Any] | None = None
+        """The constant that it is, or that a set display was made of: while its elements stay as they were, it is made so again."""
+        self.order_observed_at: int | None = None
+        """Before which instruction an order was chosen that Python leaves open: from then on no other set may stand for this one."""
+
+    @classmethod
+    def from_items(cls, tx: Tracer, items: list[Variable], kind: type = set) -> SetVariable:
+        """A new set of these items."""
+        from engine.trace.variables.objects.id_and_hash import mark_stored
+
+        forced = [realize(tx, i) for i in items]
+        elements: dict[Any, Variable] = {}
+        for item in forced:
+            elements.setdefault(stands_for := item.hash_key(tx), item)
+            mark_stored(stands_for)
+        return cls(elements, None, kind)
+
+    @property
+    def builtin_class(self) -> type:
+        """The builtin class: what operations on it give."""
+        return frozenset if issubclass(self.cls, frozenset) else set
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.elements)}"
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        if self._is_literal() and not self._is_unmodified() and all(map(is_literal, self.elements)):
+            alike = self._equivalent_real_set()
+            return alike if type(alike) is self.builtin_class else self.builtin_class(alike)
+        return self.builtin_class(realize(tx, e).as_python_constant(tx) for e in self.elements.values())
+
+    def hash_key(self, tx: Tracer) -> Any:
+        if self.builtin_class is set:
+            tx.raise_type_error("unhashable type: 'set'")
+        return frozenset(self.elements)
+
+    def child_variables(self) -> list[Variable]:
+        return list(self.elements.values())
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return bool(self.elements)
+
+    def length(self, tx: Tracer) -> Variable:
+        return ConstantVariable(len(self.elements))
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return _lookup_key(tx, item) in self.elements
+
+    def iteration_order(self, tx: Tracer) -> list[Variable]:
+        """Elements in the order in which Python would give them."""
+        if len(self.elements) <= 1:
+            return list(self.elements.values())
+        if self.has_fixed_hashes(tx):
+            if self._is_unmodified() and self.source is not None:
+                why = "the order of its elements decided what was traced"
+                tx.add_guard(
+                    EqualsMatch(BuiltinValueSource(self.source, tuple), self.real_order, cause=tx.guard_cause(why))
+                )
+            return [self.elements[k] for k in self._equivalent_real_set()]
+        if all(_hashes_by_new_identity(k, v) or _has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
+            self.order_observed_at = (
+                tx.root_instruction_number if self.order_observed_at is None else self.order_observed_at
+            )
+            return list(self.elements.values())
+        raise self.unsupported("iteration in an order that depends on addresses")
+
+    def copy_as(self, tx: Tracer, kind: Any) -> SetVariable:
+        """``kind(self)``: its elements keep the hashes that they gave."""
+        if self.has_fixed_hashes(tx):
+            return SetVariable.from_items(tx, self.iteration_order(tx), kind)
+        return SetVariable(dict(self.elements), None, kind)
+
+    def has_fixed_hashes(self, tx: Tracer) -> bool:
+        """Whether its elements hash as what stands for them, so that its order is known."""
+        return all(_has_fixed_hash(tx, k, v) for k, v in self.elements.items())
+
+    def _equivalent_real_set(self) -> Any:
+        """A set built as generated code builds this one: it iterates in the same order."""
+        if self._is_unmodified():
+            return self.real_order
+        made: set[Any] = set()
+        if self.literal is not None and self._is_literal():
+            if self.cls is frozenset:
+                return self.literal
+            made.update(self.literal)
+        for key in self.elements:
+            made.add(key)
+        return made if self.cls is not frozenset else frozenset(made)
+
+    def _is_unmodified(self) -> bool:
+        return bool(self.real_order) and self.elements.keys() == set(self.real_order)
+
+    def _is_literal(self) -> bool:
+        return self.literal is not None and list(self.literal) == list(self.elements)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable
+
+        ordered = [realize(tx, item).hash_key(tx) for item in self.iteration_order(tx)]
+        return DictOrSetIteratorVariable(
+            ordered, type(iter(set())), self._read_element, self._current_keys, "Set", self
+        )
+
+    def _current_keys(self) -> list[Any]:
+        return list(self._equivalent_real_set()) if all(is_literal(k) for k in self.elements) else list(self.elements)
+
+    def _read_element(self, key: Any) -> Variable | None:
+        return self.elements.get(key)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        from engine.trace.variables.callables.methods import BuiltinMethodVariable
+
+        if name == "__class__":
+            return tx.wrap_static(self.cls)
+        if self.lacks_methods(name):
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.operators.arithmetic import call_special_by_name
+        from engine.trace.variables.objects.id_and_hash import mark_stored
+
+        args = [realize(tx, a) for a in args]
+        match name:
+            case "add" | "discard" | "remove" if self.builtin_class is set:
+                return self._update_one(tx, name, args[0])
+            case "update" if self.builtin_class is set:
+                tx.record_mutation(self)
+                self._record_literal(args)
+                for other in args:
+                    if isinstance(other, SetVariable) and not other.has_fixed_hashes(tx):  # they are not hashed again
+                        self.elements = {
+                            **self.elements,
+                            **{k: v for k, v in other.elements.items() if k not in self.elements},
+                        }
+                        continue
+                    for item in sequence_items(tx, other):
+                        self.elements.setdefault(stands_for := realize(tx, item).hash_key(tx), item)
+                        mark_stored(stands_for)
+                return NONE
+            case "clear" if self.builtin_class is set:
+                tx.record_mutation(self)
+                self.elements.clear()
+                return NONE
+            case "pop" if self.builtin_class is set:
+                return self._pop(tx)
+            case "__init__" if self.builtin_class is set:
+                if kwargs or len(args) > 1:
+                    tx.fold_constant(set, *[()] * len(args), **dict.fromkeys(kwargs))
+                tx.record_mutation(self)
+                self.elements.clear()
+                return self.call_method(tx, "update", args, {}) if args else NONE
+            case "copy" | "__copy__":
+                return self if self.cls is frozenset else SetVariable(dict(self.elements), None, self.builtin_class)
+            case "union" | "intersection" | "difference" | "symmetric_difference":
+                result = self
+                for other in args:
+                    result = result.combine(tx, name, _as_set(tx, other))
+                return result if args else SetVariable(dict(self.elements), None, self.builtin_class)
+            case "difference_update" | "intersection_update" | "symmetric_difference_update" if (
+                self.builtin_class is set
+            ):
+                new = self
+                for other in args:
+                    new = new.combine(tx, name.removesuffix("_update"), _as_set(tx, other))
+                tx.record_mutation(self)
+                self.elements = new.elements
+                return NONE
+            case "isdisjoint" if not isinstance(args[0], SetVariable):
+                # One after the other, up to the first that it holds.
+                items = iterator_of(tx, args[0])
+                while (found := items.next_item(tx)) is not None:
+                    if self.contains(tx, realize(tx, found)):
+                        return ConstantVariable(False)
+                return ConstantVariable(True)
+            case "issubset" | "issuperset" | "isdisjoint":
+                other = _as_set(tx, args[0])
+                return ConstantVariable(getattr(set(self.elements), name)(set(other.elements)))
+            case "__contains__":
+                return ConstantVariable(self.contains(tx, args[0]))
+            case "__iter__":
+                return self.get_iterator(tx)
+            case "__len__":
+                return self.length(tx)
+            case "__rand__" | "__ror__" | "__rsub__" | "__rxor__" if len(args) == 1:
+                other = getattr(args[0], "inner", args[0])
+                plain = name.replace("__r", "__", 1)
+                return (
+                    call_special_by_name(tx, other, plain, [self], {})
+                    if isinstance(other, SetVariable)
+                    else ConstantVariable(NotImplemented)
+                )
+        return call_special_by_name(tx, self, name, args, kwargs)
+
+    def _record_literal(self, others: list[Variable]) -> None:
+        """A set display of constants is an empty set updated from one constant."""
+        other = others[0] if len(others) == 1 and not self.elements else None
+        if isinstance(other, SetVariable) and other.source is None and other.cls is frozenset:
+            self.literal = other.literal
+
+    def _update_one(self, tx: Tracer, name: str, item: Variable) -> Variable:
+        from engine.trace.variables.objects.id_and_hash import mark_stored
+
+        stands_for = item.hash_key(tx) if name == "add" else _lookup_key(tx, item)
+        if name == "add":
+            if stands_for not in self.elements:
+                tx.record_mutation(self)
+                self.elements[stands_for] = item
+                mark_stored(stands_for)
+            return NONE
+        if stands_for in self.elements:
+            tx.record_mutation(self)
+            del self.elements[stands_for]
+        elif name == "remove":
+            tx.raise_key_error(item)
+        return NONE
+
+    def _pop(self, tx: Tracer) -> Variable:
+        if not self.elements:
+            tx.raise_error(KeyError, "pop from an empty set")
+        first = realize(tx, self.iteration_order(tx)[0])
+        tx.record_mutation(self)
+        del self.elements[first.hash_key(tx)]
+        return first
+
+    def combine(self, tx: Tracer, how: str, other: SetVariable) -> SetVariable:
+        """A new set by a set operation's method name."""
+        both = {**other.elements, **self.elements}
+        chosen = getattr(set(self.elements), how)(set(other.elements))
+        order = [k for k in (*self.elements, *other.elements) if k in chosen]
+        return SetVariable({k: both[k] for k in dict.fromkeys(order)}, None, self.builtin_class)
+
+    def _check_order_not_observed(self) -> None:
+        """Raises: Unsupported: its elements were seen in an order that a set made after the graph need not have."""
+        if self.order_observed_at is not None:
+            refused = Unsupported("side-effect", "rebuilding a set whose order depends on addresses after the graph")
+            refused.created_at = self.order_observed_at
+            raise refused
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
+
+        self._check_order_not_observed()
+        if self.cls is set and cg.is_cyclic(self):
+            cg.body.emit("BUILD_SET", 0)
+            cg.cache_top(self)
+            cg.defer_fill(self)
+            return
+        if self.cls is set and self._is_literal():
+            cg.body.emit("BUILD_SET", 0)
+            cg.load_const(self.literal)
+            cg.body.emit("SET_UPDATE", 1)
+            return
+        if self.cls is frozenset and self._is_literal():
+            cg.load_const(self.literal)
+            return
+        check_keys_rebuildable(self.elements, self.cls.__name__)
+        if self.cls is not set:
+            cg.body.callable(lambda: cg.load_const(self.cls))
+        cg.load_all(list(self.elements.values()))
+        cg.body.emit("BUILD_SET", len(self.elements))
+        if self.cls is not set:
+            cg.body.call(1)
+
+    def fill(self, cg: PyCodegen) -> None:
+        """Put the present contents into the existing set on top of the stack, and pop it."""
+        from engine.trace.codegen_runtime.containers import refill_set
+        from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
+
+        self._check_order_not_observed()
+        check_keys_rebuildable(self.elements, self.cls.__name__)
+        cg.load_helper(refill_set, 1)
+        cg.load_all(list(self.elements.values()))
+        cg.body.emit("BUILD_LIST", len(self.elements))
+        cg.body.call(2)
+        cg.body.emit("POP_TOP")
+
+
+def _as_set(tx: Tracer, other: Variable) -> SetVariable:
+    """The elements of anything that can be iterated, those of a set in any order."""
+    inner = getattr(other, "inner", None)
+    plain = inner if isinstance(inner, SetVariable) and not _has_python_iter(other) else other
+    if isinstance(plain, SetVariable):
+        return SetVariable(dict(plain.elements), None, plain.builtin_class)
+    return SetVariable.from_items(tx, sequence_items(tx, other))
+
+
+def _has_python_iter(other: Variable) -> bool:
+    return not isinstance(getattr(other.python_type(), "__iter__", None), WrapperDescriptorType)
+
+
+def _lookup_key(tx: Tracer, item: Variable) -> Any:
+    """What stands for something that is looked for in a set: a set is looked for as a frozenset."""
+    inner = getattr(item, "inner", item)
+    if isinstance(inner, SetVariable) and inner.builtin_class is set:
+        return frozenset(inner.elements)
+    return item.hash_key(tx)
+
+
+def _hashes_by_new_identity(key: Any, value: Variable) -> bool:
+    """Whether an element that hashes by where it lies was made in traced code: Python may put it anywhere."""
+    return getattr(value, "inner", value) is key and key.source is None
+
+
+def _has_fixed_hash(tx: Tracer, key: Any, value: Variable) -> bool:
+    """Whether what stands for an element has the element's own hash."""
+    value = realize(tx, value)
+    if is_literal(key):
+        return True
+    if isinstance(key, (BuiltinFunctionType, FunctionType, MethodDescriptorType)):
+        return True
+    if isinstance(key, type):
+        return key not in tx.new_classes
+    if type(key) is frozenset and isinstance(value, SetVariable):
+        return all(_has_fixed_hash(tx, k, v) for k, v in value.elements.items())
+    items = getattr(value, "items", None)
+    if type(key) is not tuple or value.python_type() is not tuple or not isinstance(items, list):
+        return False
+    return all(_has_fixed_hash(tx, k, v) for k, v in zip(key, items, strict=True))
+
+
+@register_builder(set, frozenset)
+def _set(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return build_set(tx, real, origin)
+
+
+def build_set(tx: Tracer, real: Any, origin: Source) -> SetVariable:
+    """The value for a real set or frozenset (or for one of a subclass: as what it holds), guarded by its elements."""
+    base = frozenset if isinstance(real, frozenset) else set
+    if not all(is_literal(item) or isinstance(item, _GUARDABLE_ELEMENT_TYPES) for item in base.__iter__(real)):
+        raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")
+    why = "its elements decided what was traced"
+    tx.guard_type(real, origin, why)
+    tx.add_guard(LengthMatch(origin, base.__len__(real), cause=tx.guard_cause(why)))
+    plain: Any = base(real) if type(real) is base else base.copy(real)
+    at = origin if type(real) is base else BuiltinValueSource(origin, base)
+    tx.add_guard(EqualsMatch(at, plain, cause=tx.guard_cause(why)))
+    value = SetVariable.from_items(tx, [tx.from_python(e) for e in plain], type(real))
+    value.source = origin
+    value.real_order = tuple(base.__iter__(real))
+    return value
+
+
+@register_sourceless_builder(set, frozenset)
+def _make_set(tx: Tracer, value: Any) -> Variable:
+    made = SetVariable.from_items(tx, [tx.from_python(v) for v in value], type(value))
+    made.literal = value if type(value) is frozenset and all(map(is_literal, value)) else None
+    return made

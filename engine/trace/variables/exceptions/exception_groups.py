@@ -1,0 +1,184 @@
+"""Exception groups: made, split, and caught by ``except*``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+from engine.trace.variables.objects.classes import ClassVariable, find_in_class
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+_HEAP_TYPE_FLAG = 1 << 9
+_COPIED_ATTRIBUTES = ("__cause__", "__context__", "__suppress_context__", "__notes__")
+
+
+class ExceptionGroupVariable(ExceptionVariable):
+    """An ``ExceptionGroup``. ``stem`` is the group that it was split off, as long as it was not raised anew."""
+
+    def __init__(self, cls: type[BaseException], args: Args, inside: list[Variable]) -> None:
+        super().__init__(cls, args)
+        self.members = inside
+        self.split_from: ExceptionGroupVariable = self
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "message":
+            return self.args[0]
+        if name == "exceptions":
+            return TupleVariable(list(self.members))
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: dict[str, Variable]) -> Variable:
+        match name:
+            case "split":
+                return TupleVariable([part or NONE for part in self.split(tx, make_matcher(tx, realize(tx, args[0])))])
+            case "subgroup":
+                return self.split(tx, make_matcher(tx, realize(tx, args[0])))[0] or NONE
+            case "derive":
+                return make_group(tx, BaseExceptionGroup, [self.args[0], args[0]])
+        return super().call_method(tx, name, args, kwargs)
+
+    def as_builtin_exception(self, tx: Tracer) -> BaseException:
+        inside = [realize(tx, i) for i in self.members]
+        own = (find_in_class(i.python_type(), "__repr__") for i in inside)
+        if not all(isinstance(i, ExceptionVariable) for i in inside) or any(
+            o and isinstance(o[1], FunctionType) for o in own
+        ):
+            raise self.unsupported("showing it")
+        alike: Any = (
+            type(self.cls.__name__, (BaseExceptionGroup,), {}) if self.cls.__flags__ & _HEAP_TYPE_FLAG else self.cls
+        )
+        shown = [i.as_builtin_exception(tx) for i in inside if isinstance(i, ExceptionVariable)]
+        given = tuple(shown) if isinstance(realize(tx, self.args[1]), TupleVariable) else shown
+        made: BaseException = alike(realize(tx, self.args[0]).as_python_constant(tx), given)
+        return made
+
+    def split(self, tx: Tracer, matches: ExceptionMatcher) -> tuple[Variable | None, Variable | None]:
+        """What is inside and matches, and what does not: groups of the same shape, None where there is nothing."""
+        if matches(self):
+            return self, None
+        found: list[Variable] = []
+        rest: list[Variable] = []
+        for value in self.members:
+            one = realize(tx, value)
+            if isinstance(one, ExceptionGroupVariable):
+                part, left = one.split(tx, matches)
+                found.extend([] if part is None else [part])
+                rest.extend([] if left is None else [left])
+            else:
+                (found if matches(one) else rest).append(one)
+        return self._derive(tx, found), self._derive(tx, rest)
+
+    def _derive(self, tx: Tracer, inside: list[Variable]) -> Variable | None:
+        if not inside:
+            return None
+        made = realize(tx, realize(tx, self.get_attr(tx, "derive")).call(tx, [ListVariable(inside)], {}))
+        if not isinstance(made, ExceptionGroupVariable):
+            return tx.raise_type_error("derive must return an instance of BaseExceptionGroup")  # type: ignore[no-any-return]
+        made.split_from = self.split_from
+        made.raise_line, made.was_raised = self.raise_line, self.was_raised
+        for name in _COPIED_ATTRIBUTES:
+            if name in self.attributes:
+                value = realize(tx, self.attributes[name])
+                made.attributes[name] = ListVariable(list(value.items)) if isinstance(value, ListVariable) else value
+        return made
+
+
+ExceptionMatcher = Callable[[Variable], bool]
+
+
+def make_group(tx: Tracer, cls: Any, args: Args) -> Variable:
+    """``ExceptionGroup(message, exceptions)``; errors as of the real class, with exceptions that stand in."""
+    new = find_in_class(cls, "__new__")
+    if new is not None and isinstance(new[1], (FunctionType, staticmethod)):
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+    forced = [realize(tx, a) for a in args]
+    inside: list[Variable] = []
+    stands: list[Any] = [a.value if isinstance(a, ConstantVariable) else object() for a in forced]
+    if len(forced) == 2 and isinstance(forced[1], (ListVariable, TupleVariable)):
+        inside = [realize(tx, i) for i in sequence_items(tx, forced[1])]
+        stands[1] = [_dummy_exception(i) for i in inside]
+    alike = next(c for c in cls.__mro__ if c in (ExceptionGroup, BaseExceptionGroup))
+    try:
+        made = alike(*stands)
+    except (TypeError, ValueError) as error:
+        raise tx.make_user_exception(error) from error
+    return ExceptionGroupVariable(type(made) if cls is BaseExceptionGroup else cls, forced, inside)
+
+
+def _dummy_exception(value: Variable) -> Any:
+    if not issubclass(value.python_type(), BaseException):
+        return object()
+    return Exception() if issubclass(value.python_type(), Exception) else BaseException()
+
+
+def make_matcher(tx: Tracer, wanted: Variable) -> ExceptionMatcher:
+    """What ``split`` and ``subgroup`` take: a class, classes, or a function of an exception."""
+    classes = wanted.items if isinstance(wanted, TupleVariable) else [wanted]
+    kinds = tuple(c.real_object for c in (realize(tx, c) for c in classes) if isinstance(c, ClassVariable))
+    if len(kinds) == len(classes) and all(issubclass(k, BaseException) for k in kinds):
+        return lambda error: issubclass(error.python_type(), kinds)
+    if wanted.lacks_methods("__call__") or isinstance(wanted, ClassVariable):
+        tx.raise_type_error("expected a function, exception type or tuple of exception types")
+    return lambda error: realize(tx, wanted.call(tx, [error], {})).is_truthy(tx)
+
+
+def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Variable, Variable]:
+    """What ``except* wanted`` catches of an exception, and what is left; None for nothing."""
+    if is_none(error):
+        return NONE, NONE
+    is_group = issubclass(error.python_type(), BaseExceptionGroup)
+    if is_group and not isinstance(error, ExceptionGroupVariable):
+        raise Unsupported("unsupported-operation", f"except* of a {error.describe()} that came from outside")
+    _check_except_star_classes(tx, wanted)
+    matches = make_matcher(tx, wanted)
+    if matches(error):
+        return (
+            error if is_group else make_group(tx, ExceptionGroup, [ConstantVariable(""), TupleVariable([error])])
+        ), NONE
+    if isinstance(error, ExceptionGroupVariable):
+        found, rest = error.split(tx, matches)
+        return found or NONE, rest or NONE
+    return NONE, error
+
+
+def _check_except_star_classes(tx: Tracer, wanted: Variable) -> None:
+    for cls in wanted.items if isinstance(wanted, TupleVariable) else [wanted]:
+        kind = realize(tx, cls)
+        if not isinstance(kind, ClassVariable) or not issubclass(kind.real_object, BaseException):
+            tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")
+        elif issubclass(kind.real_object, BaseExceptionGroup):
+            tx.raise_type_error("catching ExceptionGroup with except* is not allowed. Use except instead.")
+
+
+def prep_reraise_star(tx: Tracer, whole: Variable, raised: list[Variable]) -> Variable:
+    """What leaves a ``try`` with ``except*``: what its handlers raised, and what none of them caught; None for nothing."""
+    present = [v for v in (realize(tx, r) for r in raised) if not is_none(v)]
+    if not isinstance(whole, ExceptionGroupVariable):
+        return present[0] if present else NONE
+    again = [v for v in present if isinstance(v, ExceptionGroupVariable) and v.split_from is whole.split_from]
+    anew = [v for v in present if v not in again]
+    kept: Variable | None = None
+    if again:
+        leaves = {id(leaf) for group in again for leaf in _leaf_exceptions(tx, group)}
+        kept, _ = whole.split(tx, lambda error: id(error) in leaves)
+    if not anew:
+        return kept or NONE
+    return make_group(
+        tx, BaseExceptionGroup, [ConstantVariable(""), ListVariable([*anew, *([] if kept is None else [kept])])]
+    )
+
+
+def _leaf_exceptions(tx: Tracer, group: ExceptionGroupVariable) -> list[Variable]:
+    found: list[Variable] = []
+    for value in group.members:
+        one = realize(tx, value)
+        found.extend(_leaf_exceptions(tx, one) if isinstance(one, ExceptionGroupVariable) else [one])
+    return found

@@ -1,0 +1,503 @@
+"""Exceptions raised while tracing, as values."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.bytecode.resume_functions import InstructionOffset
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.guards.python_values import HasAttrGuard
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.codegen_runtime.objects import new_exception
+from engine.trace.exc import SkipFrame, Unsupported, UserException
+from engine.trace.variables.base import (
+    NO_DICT_SUFFIX,
+    NONE,
+    AttributeDictVariable,
+    ConstantVariable,
+    Variable,
+    is_none,
+    realize,
+)
+from engine.trace.variables.builder import is_literal, register_builder_if, register_sourceless_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
+from engine.trace.variables.objects.classes import class_attribute, class_source, find_in_class
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class ExcInfoVariable(Variable):
+    """What lies on the stack while ``error`` is handled: CPython keeps there what was handled before."""
+
+    def __init__(self, error: Variable) -> None:
+        self.exception = error
+
+    def python_type(self) -> type:
+        return types.NoneType
+
+    def child_variables(self) -> list[Variable]:
+        return [self.exception]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load(self.exception)
+
+
+@register_sourceless_builder(InstructionOffset)
+def _offset(tx: Tracer, value: InstructionOffset) -> Variable:
+    return ConstantVariable(value)
+
+
+_HEAP_TYPE_FLAG = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code made."""
+
+
+class TracebackVariable(Variable):
+    """The traceback of an exception: only that it exists, and what it belongs to, is known."""
+
+    def __init__(self, of: Variable) -> None:
+        self.exception = of
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+    def child_variables(self) -> list[Variable]:
+        return [self.exception]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        # Frames of traced calls are gone: only where the function runs as Python is each in it.
+        raise SkipFrame("unsupported-operation", f"reading the attribute {name!r} of a traceback")
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load(self.exception)
+        cg.body.attribute("__traceback__")
+
+
+def traceback_of(error: Variable) -> Variable:
+    """The traceback of an exception as of now: one object until the exception is raised again."""
+    if not isinstance(error, ExceptionVariable):
+        return TracebackVariable(error)
+    error.traceback = error.traceback or TracebackVariable(error)
+    return error.traceback
+
+
+def guard_not_in_except_block(tx: Tracer) -> None:
+    """Take for granted that whoever called the frame is not handling an exception.
+
+    Raises:
+        Unsupported: it is.
+    """
+    if tx.called_in_except_block:
+        raise Unsupported("unsupported-operation", "looking at an exception that a caller is handling")
+    why = "an exception that is handled outside would be seen here"
+    tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "handling", False, cause=tx.guard_cause(why)))
+
+
+@register_rule(sys.exc_info)
+def _exc_info(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    current = current_exception(tx)
+    if current is None:
+        guard_not_in_except_block(tx)
+        return TupleVariable([NONE, NONE, NONE])
+    current = realize(tx, current)
+    return TupleVariable([tx.wrap_static(current.python_type()), current, traceback_of(current)])
+
+
+@register_rule(sys.exception)
+def _exception(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    current = current_exception(tx)
+    if current is None:
+        guard_not_in_except_block(tx)
+        return NONE
+    return current
+
+
+@register_rule(traceback.clear_frames)
+def _clear_frames(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    # Frames of traced calls are gone already.
+    if not isinstance(realize(tx, args[0]), TracebackVariable) and not is_none(realize(tx, args[0])):
+        raise Unsupported("unknown-call", "traceback.clear_frames is called")
+    return NONE
+
+
+def _traceback_frames_rule(function: Any) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        # Frames of traced calls are gone: only where the function runs as Python is each in it.
+        raise SkipFrame("unsupported-operation", f"{function.__name__}() reads the frames of a traceback")
+
+    return rule
+
+
+for _name in "extract_stack extract_tb format_exc format_exception format_stack format_tb print_exc print_exception print_stack".split():
+    register_rule(getattr(traceback, _name))(_traceback_frames_rule(getattr(traceback, _name)))
+for _name in "print_tb print_last walk_stack walk_tb".split():
+    register_rule(getattr(traceback, _name))(_traceback_frames_rule(getattr(traceback, _name)))
+register_rule(traceback.TracebackException)(_traceback_frames_rule(traceback.TracebackException))
+
+
+@register_rule(traceback.format_exception_only)
+def _exception_text(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    error = realize(tx, args[-1]) if args else NONE
+    if (
+        kwargs
+        or not isinstance(error, ExceptionVariable)
+        or issubclass(error.cls, (SyntaxError, NameError, AttributeError))
+    ):
+        raise SkipFrame("unsupported-operation", "an exception is formatted")
+    if "__notes__" in error.attributes or issubclass(error.cls, BaseExceptionGroup):
+        raise SkipFrame("unsupported-operation", "an exception with notes is formatted")
+    return tx.fold_constant(traceback.format_exception_only, error.as_builtin_exception(tx))
+
+
+def current_exception(tx: Tracer) -> Variable | None:
+    """The exception being handled now."""
+    for frame in reversed(tx.frames):
+        if frame.exc_stack:
+            return frame.exc_stack[-1]
+    return None
+
+
+EXCEPTION_KEYWORDS: Mapping[type[BaseException], tuple[str, ...]] = {
+    AttributeError: ("name", "obj"),
+    NameError: ("name",),
+    ImportError: ("name", "path"),
+}
+"""Keywords that exceptions are created with, by class."""
+
+
+def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Variable]) -> type[BaseException]:
+    """The class of what calling an exception's class makes: an OSError is of the subclass for its number."""
+    if cls is not OSError or not 2 <= len(args) <= 5:
+        return cls
+    number = realize(tx, args[0])
+    if not isinstance(number, ConstantVariable):
+        raise Unsupported("unknown-call", "OSError is created with a number that only the call knows")
+    return type(OSError(number.value, ""))
+
+
+class ExceptionVariable(AttributeDictVariable):
+    """An exception. ``error`` is the Python object where a real one was raised while folding."""
+
+    is_mutable = True
+
+    def __init__(self, cls: type[BaseException], args: list[Variable], error: BaseException | None = None) -> None:
+        self.cls = cls
+        self.args = args
+        self.real_exception = error
+        self.attributes: dict[str, Variable] = {}
+        self.was_raised = False
+        self.traceback: Variable | None = None
+        self.raise_line = 0
+        """Where the root frame raised it, or called what did."""
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__}({', '.join(a.describe() for a in self.args)})"
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in self.attributes:
+            return self.attributes[name]
+        if self.source is not None and name in ("__cause__", "__context__", "__suppress_context__", "__traceback__"):
+            return tx.wrap(getattr(self.real_exception, name), AttrSource(self.source, name))
+        match name:
+            case "args":
+                return TupleVariable(self.args[:2] if self._has_filename_attributes() else list(self.args))
+            case "value" if issubclass(self.cls, StopIteration):
+                return self.args[0] if self.args else NONE
+            case "__class__":
+                return tx.wrap_static(self.cls)
+            case "__dict__" if self.attributes or self.real_exception is not None:
+                raise self.unsupported("reading the attribute '__dict__'")
+            case "__cause__":
+                return NONE
+            case "__context__":
+                self._guard_context_is_none(tx)
+                return NONE
+            case "__suppress_context__":
+                return ConstantVariable(False)
+            case "__traceback__":
+                return traceback_of(self)
+        if self.source is not None and (
+            name in vars(self.real_exception)
+            or (name in ("value", "code", "name", "obj") and hasattr(self.real_exception, name))
+        ):
+            return tx.wrap(getattr(self.real_exception, name), AttrSource(self.source, name))
+        if not hasattr(self.cls, name):
+            if self.source is not None:
+                tx.add_guard(
+                    HasAttrGuard(self.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}"))
+                )
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        own = find_in_class(self.cls, name)
+        if own is not None and isinstance(own[1], (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            if name == "obj" and self.real_exception is not None:
+                raise self.unsupported(f"reading the attribute {name!r}")
+            return tx.from_python(getattr(self.to_real_exception(tx), name))
+        found = class_attribute(tx, self.cls, name, self)
+        if found is None:
+            raise self.unsupported(f"reading the attribute {name!r}")
+        return found
+
+    def _has_filename_attributes(self) -> bool:
+        """Whether file names are attributes, and no arguments any more."""
+        return issubclass(self.cls, OSError) and self.cls is not BlockingIOError and 3 <= len(self.args) <= 5
+
+    def _guard_context_is_none(self, tx: Tracer) -> None:
+        """Raised while the tracer handles nothing: what it remembers depends on whether its caller handles something."""
+        if self.was_raised:
+            guard_not_in_except_block(tx)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        tx.record_mutation(self)
+        forced = realize(tx, value)
+        if name == "__traceback__":
+            if not (isinstance(forced, TracebackVariable) and forced.exception is self):
+                self._set_traceback(tx, forced)
+            return
+        if name == "args":
+            self.args = list(sequence_items(tx, value))
+            return
+        self.attributes[name] = value
+        if name == "__cause__":
+            self.attributes["__suppress_context__"] = ConstantVariable(True)
+
+    def _set_traceback(self, tx: Tracer, instead: Variable) -> None:
+        self.attributes.pop("__traceback__", None)
+        if isinstance(instead, TracebackVariable):
+            self.attributes["__traceback__"] = instead
+        elif not is_none(instead):
+            if instead.python_type() is types.TracebackType:
+                raise self.unsupported("setting the traceback")
+            tx.raise_type_error("__traceback__ must be a traceback or None")
+        else:
+            self.attributes["__traceback__"] = NONE
+        self.raise_line = 0
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name == "with_traceback":
+            self.set_attr(tx, "__traceback__", args[0])
+            return self
+        if name == "__init__":
+            self.args = list(args)
+            self.set_keyword_attributes(tx, kwargs)
+            return NONE
+        if name in ("__str__", "__repr__"):
+            own = find_in_class(self.cls, name)
+            if own is not None and isinstance(own[1], types.FunctionType):
+                return tx.wrap(own[1], AttrSource(class_source(own[0]), name)).call(tx, [self, *args], kwargs)
+            return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
+        if name == "add_note":
+            return self._add_note(tx, realize(tx, args[0]))
+        own = find_in_class(self.cls, name)
+        if own is not None and isinstance(own[1], (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return self._call_c_slot(tx, name, args)
+        return super().call_method(tx, name, args, kwargs)
+
+    def call_c_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        """A method of the class from C, whatever classes of the user's make of it."""
+        if name in ("__str__", "__repr__"):
+            return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
+        return self.call_method(tx, name, args, kwargs)
+
+    def set_keyword_attributes(self, tx: Tracer, words: dict[str, Variable]) -> None:
+        """What the class in C makes of the keywords that it is created with."""
+        known = next((names for kind, names in EXCEPTION_KEYWORDS.items() if issubclass(self.cls, kind)), ())
+        if not known and words:
+            tx.raise_type_error(f"{self.cls.__name__}() takes no keyword arguments")
+        for name, value in words.items():
+            if name not in known:
+                raise Unsupported("unknown-call", f"{self.cls.__name__} is created with the keyword {name!r}")
+            self.attributes[name] = value
+
+    def _add_note(self, tx: Tracer, note: Variable) -> Variable:
+        if note.python_type() is not str:
+            tx.raise_type_error(f"note must be a str, not '{note.python_type().__name__}'")
+        if "__notes__" not in self.attributes:
+            self.set_attr(tx, "__notes__", ListVariable([]))
+        realize(tx, self.attributes["__notes__"]).call_method(tx, "append", [note], {})
+        return NONE
+
+    def _call_c_slot(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
+        """A method of the class from C by its name."""
+        match name:
+            case "__eq__" | "__ne__":
+                same = realize(tx, args[0]) is self
+                return ConstantVariable(same == (name == "__eq__")) if same else ConstantVariable(NotImplemented)
+            case "__setattr__":
+                self.set_attr(tx, str(realize(tx, args[0]).as_python_constant(tx)), args[1])
+                return NONE
+        raise self.unsupported(f"the method {name!r}")
+
+    def as_builtin_exception(self, tx: Tracer) -> BaseException:
+        """One with the same name and arguments whose class runs no Python code."""
+        if (
+            self.real_exception is not None
+            and self.source is None
+            and list(self.real_exception.args) == tx.as_python_constants(self.args)
+        ):
+            return self.real_exception
+        base = next(c for c in self.cls.__mro__ if not c.__flags__ & _HEAP_TYPE_FLAG)
+        alike = self.cls if base is self.cls else type(self.cls.__name__, (base,), {"__module__": self.cls.__module__})
+        made: BaseException = alike(*tx.as_python_constants(self.args))
+        return made
+
+    def to_real_exception(self, tx: Tracer) -> BaseException:
+        """A Python exception like this one."""
+        if self.real_exception is not None and self.source is None:
+            return self.real_exception
+        return self.cls(*(realize(tx, a).as_python_constant(tx) for a in self.args))
+
+    def child_variables(self) -> list[Variable]:
+        return [*self.args, *self.attributes.values()]
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        return self._call_python_method(tx, "__iter__", []) or super().get_iterator(tx)
+
+    def length(self, tx: Tracer) -> Variable:
+        return self._call_python_method(tx, "__len__", []) or super().length(tx)
+
+    def _call_python_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable | None:
+        own = find_in_class(self.cls, name)
+        if own is None or not isinstance(own[1], types.FunctionType):
+            return None
+        return realize(tx, tx.wrap(own[1], AttrSource(class_source(own[0]), name)).call(tx, [self, *args], {}))
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(new_exception, 0)
+        cg.load_const(self.cls)
+        cg.load_const(self.raise_line)
+        cg.load_all(self.args)
+        cg.body.call(2 + len(self.args))
+        cg.cache_top(self)
+        for name, value in (*self._folded_attributes(), *self.attributes.items()):
+            cg.body.emit("COPY", 1)
+            cg.load(value)
+            cg.body.emit("SWAP", 2)
+            cg.body.emit("STORE_ATTR", name)
+
+    def _folded_attributes(self) -> list[tuple[str, Variable]]:
+        """Attributes of an exception that Python raised while folding."""
+        own = vars(self.real_exception) if self.real_exception is not None else {}
+        if not all(is_literal(v) for v in own.values()):
+            raise self.unsupported("rebuilding its attributes")
+        if (
+            isinstance(self.real_exception, (AttributeError, NameError))
+            and self.source is None
+            and self.real_exception.name is not None
+        ):
+            own = {**own, "name": self.real_exception.name}
+        return [(name, ConstantVariable(value)) for name, value in own.items()]
+
+
+def _exception_new(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """``Exception.__new__(cls, ...)``."""
+    cls = realize(tx, args[0]).as_python_object() if args else None
+    if not (isinstance(cls, type) and issubclass(cls, BaseException)) or issubclass(cls, BaseExceptionGroup):
+        raise Unsupported("unknown-call", "__new__ of an exception is called with what is no plain class of exceptions")
+    return ExceptionVariable(resolve_exception_class(tx, cls, args[1:]), list(args[1:]))
+
+
+for _cls in vars(builtins).values():
+    if isinstance(_cls, type) and issubclass(_cls, BaseException) and "__new__" in vars(_cls):
+        register_rule(_cls.__new__)(_exception_new)
+
+
+def set_attribute_error_context(error: Variable, of: Variable, name: str) -> None:
+    """An AttributeError that reading an attribute raised remembers whose it is, as Python notes it."""
+    if (
+        not isinstance(error, ExceptionVariable)
+        or not issubclass(error.cls, AttributeError)
+        or error.source is not None
+    ):
+        return
+    if "obj" in error.attributes or "name" in error.attributes:
+        return
+    noted = getattr(error.real_exception, "obj", None)
+    if noted is not None and not _is_real_object_of(of, noted):
+        return
+    error.attributes["obj"] = of
+    if getattr(error.real_exception, "name", None) is None:
+        error.attributes["name"] = ConstantVariable(name)
+
+
+def _is_real_object_of(value: Variable, real: Any) -> bool:
+    return getattr(value, "value", getattr(value, "real_object", None)) is real
+
+
+def get_attr_with_error_context(tx: Tracer, of: Variable, name: str) -> Variable:
+    """``of.name``; an AttributeError remembers both."""
+    try:
+        return of.get_attr(tx, name)
+    except UserException as error:
+        set_attribute_error_context(error.exception, of, name)
+        raise
+
+
+def set_attr_with_error_context(tx: Tracer, of: Variable, name: str, value: Variable | None) -> None:
+    """``of.name = value``, ``del of.name`` for None; an AttributeError remembers what this version of Python notes."""
+    try:
+        if value is None:
+            of.del_attr(tx, name)
+        else:
+            of.set_attr(tx, name, value)
+    except UserException as error:
+        _set_write_error_context(error.exception, of, name)
+        raise
+
+
+def _set_write_error_context(error: Variable, of: Variable, name: str) -> None:
+    if _WRITES_SET_ERROR_CONTEXT or (
+        NO_DICT_SUFFIX and isinstance(error, ExceptionVariable) and str(error.real_exception).endswith(NO_DICT_SUFFIX)
+    ):
+        set_attribute_error_context(error, of, name)
+        return
+    if not isinstance(error, ExceptionVariable) or error.source is not None or "obj" in error.attributes:
+        return
+    if isinstance(error.real_exception, AttributeError) and error.real_exception.obj is None:
+        error.real_exception.name = None
+        error.attributes["obj"] = NONE
+
+
+def _writes_set_error_context() -> bool:
+    class Plain: ...
+
+    try:
+        del Plain().missing  # type: ignore[attr-defined]
+    except AttributeError as error:
+        return error.name is not None
+    return False
+
+
+_WRITES_SET_ERROR_CONTEXT = _writes_set_error_context()
+
+
+def _is_exception(real: Any) -> bool:
+    return isinstance(real, BaseException)
+
+
+@register_builder_if(15, _is_exception)
+def _real_exception(tx: Tracer, real: BaseException, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "it was looked at")
+    args = read_items(tx, real.args, AttrSource(origin, "args"))
+    made = ExceptionVariable(type(real), args, real)
+    made.source = origin
+    return made

@@ -1,0 +1,246 @@
+"""What Python says to operands that an operation does not take: the operation itself, on objects that stand in for values."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import operator
+import re
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.variables.base import ConstantVariable, Variable, type_name
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.callables.functions import FunctionVariable
+
+_NO_STAND_IN: Any = object()
+_CONTAINER_TYPES: tuple[type, ...] = (
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+)
+_SAMPLE_FACTORIES: dict[type, Callable[[], Any]] = {
+    **{cls: cls for cls in _CONTAINER_TYPES},
+    types.FunctionType: lambda: lambda: None,
+    types.MethodType: lambda: types.MethodType(lambda self: None, 1),
+    types.GeneratorType: lambda: (n for n in ""),
+    types.BuiltinFunctionType: lambda: len,
+    types.ModuleType: lambda: types.ModuleType("module"),
+}
+_CONVERSION_METHODS = (
+    "__index__",
+    "__iter__",
+    "__getitem__",
+    "__float__",
+    "__complex__",
+    "__int__",
+    "__bytes__",
+    "__len__",
+)
+
+
+def has_method(cls: builtins.type, *names: str, below: builtins.type | None = None) -> bool:
+    """Whether a class defines one of these special methods, other than through the class ``below``."""
+    return any(name in base.__dict__ for base in cls.__mro__ if base is not below for name in names)
+
+
+_HEAP_TYPE_FLAG = 1 << 9
+
+
+def container_base_of(cls: builtins.type) -> builtins.type | None:
+    """The builtin container that a class is or derives from; None where it is none."""
+    return next((base for base in cls.__mro__ if base in _SAMPLE_FACTORIES), None)
+
+
+def is_iterable(value: Variable) -> bool:
+    """Whether ``iter`` takes it, as far as its class tells."""
+    return has_method(value.python_type(), "__iter__", "__getitem__")
+
+
+def _instance_of_class_named(name: str) -> Any:
+    return type(name, (), {})()
+
+
+def error_stand_in(value: Variable) -> Any:
+    """An object of which an operation that the value's class does not define says the same; ``_NO_STAND_IN`` where that is not sure."""
+    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+    if isinstance(value, ConstantVariable):
+        return value.value
+    cls = value.python_type()
+    if cls in _SAMPLE_FACTORIES:
+        return _SAMPLE_FACTORIES[cls]()
+    if isinstance(value, UserDefinedObjectVariable) and not has_method(cls, *_CONVERSION_METHODS):
+        return _instance_of_class_named(cls.__name__)
+    base = container_base_of(cls)
+    if base is not None and cls.__flags__ & _HEAP_TYPE_FLAG:  # what the class defines itself has been asked before
+        return type(cls.__name__, (base,), {})()
+    return _NO_STAND_IN
+
+
+def index_error_stand_in(value: Variable) -> Any:
+    """The same for what is used as an index."""
+    found = error_stand_in(value)
+    if found is _NO_STAND_IN:
+        raise value.unsupported("using it as an index")
+    return found
+
+
+def check_operand_types(tx: Tracer, function: Callable[..., Any], *operands: Variable) -> None:
+    """Raise the user's TypeError where ``function`` raises one for operands such as these; else nothing."""
+    stands = [_operand_stand_in(v, function) for v in operands]
+    if any(s is _NO_STAND_IN for s in stands):
+        return
+    try:
+        function(*stands)
+    except TypeError as error:
+        raise tx.make_user_exception(error) from error
+
+
+_OPERATORS_NAMING_TYPES_ONLY = frozenset(
+    getattr(operator, name)
+    for plain in ("sub", "xor", "or_", "and_", "truediv", "floordiv", "pow", "matmul", "lshift", "rshift")
+    for name in (plain, f"i{plain.rstrip('_')}")
+) | {operator.lt, operator.le, operator.gt, operator.ge, operator.add}
+"""Operations that, where no operand's method for them takes the other, look at nothing but the names of the classes."""
+
+
+def _operand_stand_in(value: Variable, function: Callable[..., Any]) -> Any:
+    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+    found = error_stand_in(value)
+    if (
+        found is _NO_STAND_IN
+        and isinstance(value, UserDefinedObjectVariable)
+        and function in _OPERATORS_NAMING_TYPES_ONLY
+    ):
+        return _instance_of_class_named(value.python_type().__name__)
+    return found
+
+
+def returns_not_implemented(tx: Tracer, of: Variable, name: str, other: Variable) -> bool:
+    """Whether an operator's method, called by its name, leaves the operation to the other operand; its own TypeError is the user's."""
+    stands, given = error_stand_in(of), error_stand_in(other)
+    if stands is _NO_STAND_IN or given is _NO_STAND_IN or not hasattr(stands, name):
+        return False
+    try:
+        return getattr(type(stands), name)(stands, given) is NotImplemented
+    except TypeError as error:
+        raise tx.make_user_exception(error) from error
+    except ValueError:  # of what stood in
+        return False
+
+
+def check_argument_count(tx: Tracer, cls: builtins.type, name: str, count: int, words: list[str]) -> None:
+    """Raise the TypeError of a builtin container's method that takes another number of arguments; else nothing."""
+    base = container_base_of(cls)
+    if base is None or not hasattr(base, name):
+        return
+    try:
+        getattr(base, name)(_SAMPLE_FACTORIES[base](), *[object()] * count, **dict.fromkeys(words))
+    except TypeError as error:
+        if _ARGUMENT_COUNT_ERROR.search(str(error)):
+            raise tx.make_user_exception(error) from error
+    except Exception:  # what stood in was not what it takes
+        return
+
+
+_ARGUMENT_COUNT_ERROR = re.compile(
+    r"takes|missing required argument|expected (at (least|most) )?\d+ argument|unexpected keyword"
+)
+
+
+def check_unbound_receiver(tx: Tracer, held: Any, args: list[Variable]) -> None:
+    """Raise the TypeError of a method from C that is called through its class without an instance, or on something else."""
+    if not isinstance(held, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return
+    if args and issubclass(args[0].python_type(), held.__objclass__):
+        return
+    try:
+        held(*[_instance_of_class_named(type_name(a.python_type())) for a in args[:1]])
+    except TypeError as error:
+        raise tx.make_user_exception(error) from error
+
+
+_OPERATION_OF_METHOD: dict[str, Callable[[Any], Any]] = {
+    "__call__": lambda of: of(),
+    "__getitem__": lambda of: of[0],
+    "__setitem__": lambda of: operator.setitem(of, 0, 0),
+    "__delitem__": lambda of: operator.delitem(of, 0),
+    "__contains__": lambda of: 0 in of,
+    "__len__": len,
+    "__iter__": iter,
+    "__next__": next,
+    "__reversed__": reversed,
+    "__neg__": operator.neg,
+    "__pos__": operator.pos,
+    "__invert__": operator.invert,
+    "__abs__": abs,
+    "__round__": round,
+    "__int__": int,
+    "__float__": float,
+    "__complex__": complex,
+    "__index__": operator.index,
+}
+
+
+def raise_missing_method(tx: Tracer, cls: builtins.type, method: str) -> Any:
+    """Raise the TypeError of an operation whose special method a class lacks."""
+    operation = _OPERATION_OF_METHOD.get(method)
+    if operation is not None:
+        try:
+            operation(_instance_of_class_named(cls.__name__))
+        except TypeError as error:
+            raise tx.make_user_exception(error) from error
+    return tx.raise_type_error(f"'{cls.__name__}' object has no {method}")
+
+
+# Calls of Python functions.
+
+_EMPTY_CODE: Any = (lambda: None).__code__
+
+
+def raise_binding_error(
+    tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]
+) -> Any:
+    """Raise the TypeError of a call that cannot be bound: that of a function with the same parameters and no body."""
+    code, name = function.code, function.get_attr(tx, "__qualname__").as_python_constant(tx)
+    empty = code.replace(
+        co_code=_EMPTY_CODE.co_code,
+        co_consts=_EMPTY_CODE.co_consts,
+        co_names=(),
+        co_freevars=(),
+        co_cellvars=(),
+        co_stacksize=1,
+        co_exceptiontable=b"",
+        co_linetable=_EMPTY_CODE.co_linetable,
+    )
+    twin = types.FunctionType(empty, {}, name, (None,) * len(function.defaults(tx)) or None)
+    twin.__qualname__ = name
+    twin.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(tx)) or None
+    try:
+        twin(*[None] * len(args), **dict.fromkeys(kwargs))
+    except TypeError as error:
+        raise tx.make_user_exception(error) from error
+    raise AssertionError(f"{name} takes these arguments")
+
+
+def callable_display_name(tx: Tracer, function: Variable) -> str:
+    """How Python's messages about a call's arguments name what is called."""
+    real = tx.real_object(function)
+    if real is NotImplemented:
+        qualname = function.get_attr(tx, "__qualname__").as_python_constant(tx)
+        module = function.get_attr(tx, "__module__").as_python_constant(tx)
+    else:
+        qualname, module = getattr(real, "__qualname__", None), getattr(real, "__module__", None)
+    if qualname is None:
+        return str(real)
+    return f"{qualname}()" if module in (None, "builtins") else f"{module}.{qualname}()"

@@ -1,0 +1,1 @@
+"""Higher-order operators and torch.func transforms."""

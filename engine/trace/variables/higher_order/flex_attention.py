@@ -1,0 +1,81 @@
+"""``flex_attention``: attention with the user's own function of scores and masks, which become graphs inside the operator's node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
+
+from engine.trace.emit_node import wrap_result
+from engine.trace.exc import Unsupported
+from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.higher_order.subgraph import (
+    SubgraphBuilder,
+    TracedSubgraph,
+    lift_shared_free_variables,
+    trace_subgraph,
+)
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_PARAMETERS = ("query", "key", "value", "score_mod", "block_mask", "scale", "kernel_options")
+
+
+@register_rule(flex_attention_op)
+def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    given = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
+    tensors = [realize(tx, given[name]) for name in _PARAMETERS[:3]]
+    query = tensors[0]
+    if not all(isinstance(t, TensorVariable) for t in tensors) or set(given) - set(_PARAMETERS):
+        raise Unsupported("unsupported-argument", "flex_attention on more than three tensors")
+    *blocks, mask_mod = sequence_items(tx, given["block_mask"])
+    pairs = [v.as_node_arg(tx) for v in tensors]
+    blocks_node, blocks_fake = TupleVariable(list(blocks)).as_node_arg(tx)
+    rest = [realize(tx, given[name]).as_node_arg(tx) for name in ("scale", "kernel_options")]
+    fake = query.fake  # type: ignore[attr-defined]
+    score = _trace_scalar_function(tx, realize(tx, given["score_mod"]), fake, [fake.dtype, *[torch.int] * 4])
+    mask = _trace_scalar_function(tx, realize(tx, mask_mod), fake, [torch.int] * 4)
+    others = [tuple(lift_shared_free_variables([body])) for body in (score, mask)]
+    modules = [body.module() for body in (score, mask)]
+    score_node = tx.graph.add_subgraph("score_mod", modules[0], tx.node_provenance())
+    mask_node = tx.graph.add_subgraph("mask_mod", modules[1], tx.node_provenance())
+    node = tx.graph.create_node(
+        "call_function",
+        flex_attention_op,
+        (*(p[0] for p in pairs), score_node, (*blocks_node, mask_node), *(r[0] for r in rest), *others),
+        {},
+        tx.node_provenance(),
+    )
+    tx.update_op_in_try_block()
+    buffers = [tuple(n.meta["example_value"] for n in nodes) for nodes in others]
+    fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in rest), *buffers]
+    if any(isinstance(f, torch.Tensor) and f.requires_grad for f in (*fakes, *buffers[0], *buffers[1])):
+        tx.graph.erase_last_node(node)
+        raise Unsupported("unsupported-argument", "flex_attention with gradients")
+    return wrap_result(tx, node, evaluate_on_fakes(tx, "call_function", flex_attention_op, fakes, {}), keep=True)
+
+
+def _trace_scalar_function(tx: Tracer, function: Variable, like: torch.Tensor, kinds: list[Any]) -> TracedSubgraph:
+    """The graph of a function of single elements: a score and four positions, or the positions alone."""
+
+    def parameters(builder: SubgraphBuilder) -> list[Variable]:
+        with tx.fake_mode, torch.no_grad():
+            scalars = [torch.empty((), dtype=kind, device=like.device) for kind in kinds]
+        return [TensorVariable(builder.add_parameter(s), s) for s in scalars]
+
+    before, tx.scalar_tensors_index = tx.scalar_tensors_index, True
+    try:
+        body = trace_subgraph(tx, function, parameters)
+    finally:
+        tx.scalar_tensors_index = before
+    if len(body.outputs) != 1:
+        raise Unsupported("unsupported-operation", "a function given to flex_attention returns more than one tensor")
+    output = body.builder.graph.output_node()
+    output.args = (output.args[0][0],)  # type: ignore[index]
+    return body

@@ -1,0 +1,426 @@
+"""``torch.func``: vmap, grad and their like. The transformed function becomes a graph of its own, the transformation one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.graph_builder import VMAP_META
+from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.higher_order.pytrees import (
+    TreeSpec,
+    flatten_python,
+    flatten_variable,
+    unflatten_python,
+    unflatten_variable,
+)
+from engine.trace.variables.higher_order.subgraph import (
+    SubgraphBuilder,
+    TracedSubgraph,
+    add_parameter_like,
+    fake_leaf_like,
+    lift_shared_free_variables,
+    trace_subgraph,
+    variable_for_node,
+)
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+@dataclass(frozen=True)
+class FunctorchTransform:
+    """One transformation: what makes the transformed function, which options it takes, and how its body sees the arguments."""
+
+    transform: Callable[..., Any]
+    options: tuple[str, ...]
+    differentiates: bool
+
+
+_TRANSFORMS = (
+    FunctorchTransform(torch.func.vmap, ("in_dims", "out_dims", "randomness", "chunk_size"), False),
+    FunctorchTransform(torch.func.grad, ("argnums", "has_aux"), True),
+    FunctorchTransform(torch.func.grad_and_value, ("argnums", "has_aux"), True),
+    FunctorchTransform(torch.func.jacrev, ("argnums", "has_aux", "chunk_size"), True),
+    FunctorchTransform(torch.func.jacfwd, ("argnums", "has_aux", "randomness"), True),
+    FunctorchTransform(torch.func.hessian, ("argnums",), True),
+)
+
+
+class FunctorchFunctionVariable(Variable):
+    """``torch.func.vmap(f)`` and the like."""
+
+    def __init__(self, transform: FunctorchTransform, function: Variable, options: dict[str, Any]) -> None:
+        self.transform = transform
+        self.function = function
+        self.options = options
+
+    def python_type(self) -> type:
+        return type(torch.func.vmap)
+
+    def describe(self) -> str:
+        return f"{self.transform.transform.__name__} of {self.function.describe()}"
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def child_variables(self) -> list[Variable]:
+        return [self.function]
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        make, options = self.transform.transform, self.options
+
+        def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
+            return make(function, **options)(*positional, **named)
+
+        given = _FlatArguments(tx, args, kwargs)
+        with _fake_grad_mode(enabled=torch.is_grad_enabled() or self.transform.differentiates):
+            body = _trace_transformed_body(
+                tx, self.function, given, self._dims(given), differentiates=self.transform.differentiates
+            )
+        return emit_transform_node(tx, make.__name__, body, given, run)
+
+    def _dims(self, given: _FlatArguments) -> list[int | None] | None:
+        """For vmap: which dimension of each leaf is mapped."""
+        if self.transform.transform is not torch.func.vmap:
+            return None
+        found = _broadcast_in_dims(self.options.get("in_dims", 0), given.tree.children[0])
+        found += [0] * given.tree.children[1].num_leaves()
+        return found
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(self.transform.transform))
+        cg.load(self.function)
+        for value in self.options.values():
+            cg.load_const(value)
+        cg.call_with_keywords(1, tuple(self.options))
+
+
+class _FlatArguments:
+    """What a transformed function is called with: positional and keyword arguments, taken apart."""
+
+    def __init__(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+        self.leaves: list[Variable] = []
+        named = DictVariable.from_str_keys(kwargs)
+        self.tree = flatten_variable(tx, TupleVariable([TupleVariable(list(args)), named]), self.leaves)
+        for leaf in self.leaves:
+            leaf.as_node_arg(tx)  # inputs of the outer graph, in the order of the arguments
+
+
+def _broadcast_in_dims(dims: Any, tree: TreeSpec) -> list[Any]:
+    """One entry for each leaf, where ``dims`` may stop at any container."""
+    if isinstance(dims, (tuple, list)) and tree.children and len(dims) == len(tree.children):
+        return [d for sub, part in zip(dims, tree.children, strict=True) for d in _broadcast_in_dims(sub, part)]
+    if isinstance(dims, dict) and set(dims) == set(tree.keys):
+        return [
+            d for key, part in zip(tree.keys, tree.children, strict=True) for d in _broadcast_in_dims(dims[key], part)
+        ]
+    if dims is None or type(dims) is int:
+        return [dims] * tree.num_leaves()
+    raise Unsupported("unsupported-argument", "in_dims does not fit the arguments of vmap")
+
+
+class _fake_grad_mode:  # noqa: N801
+    """Grad mode here, where fakes are evaluated; the graph's own is left alone."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._wanted = enabled
+        self._before = torch.is_grad_enabled()
+
+    def __enter__(self) -> None:
+        torch._C._set_grad_enabled(self._wanted)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self._before)
+
+
+def _trace_transformed_body(
+    tx: Tracer, function: Variable, given: _FlatArguments, dims: list[Any] | None, *, differentiates: bool
+) -> TracedSubgraph:
+    def parameters(builder: SubgraphBuilder) -> list[Variable]:
+        seen = [
+            _subgraph_input(tx, builder, leaf, None if dims is None else dims[n], dims is not None, differentiates)
+            for n, leaf in enumerate(given.leaves)
+        ]
+        packed = unflatten_variable(tx, given.tree, iter(seen))
+        return [packed]
+
+    return trace_subgraph(
+        tx, _ArgumentUnpackingVariable(function), parameters, allow_side_effects=True, allow_input_mutation=True
+    )
+
+
+class _ArgumentUnpackingVariable(Variable):
+    """Calls a function with the arguments that one tuple holds: positional ones, then keywords."""
+
+    def __init__(self, function: Variable) -> None:
+        self.function = function
+
+    def python_type(self) -> type:
+        return self.function.python_type()
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        positional, named = sequence_items(tx, args[0])
+        words = {str(k): v for k, (_, v) in realize(tx, named).entries.items()}  # type: ignore[attr-defined]
+        return self.function.call(tx, list(sequence_items(tx, positional)), words)
+
+
+def _subgraph_input(
+    tx: Tracer, builder: SubgraphBuilder, leaf: Variable, dim: int | None, is_mapped: bool, differentiates: bool
+) -> Variable:
+    """What the body sees of a leaf of the arguments."""
+    if isinstance(leaf, SymNodeVariable):
+        return SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym)
+    assert isinstance(leaf, TensorVariable)
+    fake = leaf.fake
+    if is_mapped:
+        if dim is None:
+            return add_parameter_like(tx, builder, fake)
+        if not -fake.dim() <= dim < fake.dim():
+            raise Unsupported("unsupported-argument", "in_dims does not fit the arguments of vmap")
+        shape, strides = list(fake.shape), list(fake.stride())
+        del shape[dim], strides[dim]
+        with tx.fake_mode, torch.no_grad():
+            row = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
+        node = builder.add_parameter(row.requires_grad_(fake.requires_grad))
+        node.meta[VMAP_META] = True
+        return TensorVariable(node, row)
+    copy = fake_leaf_like(tx, fake.detach())
+    if differentiates and (copy.is_floating_point() or copy.is_complex()):
+        copy.requires_grad_()
+    return TensorVariable(builder.add_parameter(copy), copy)
+
+
+TransformRun = Callable[[Callable[..., Any], Any, dict[str, Any]], Any]
+
+
+def emit_transform_node(
+    tx: Tracer, name: str, body: TracedSubgraph, given: _FlatArguments, run: TransformRun
+) -> Variable:
+    """The node that calls ``run(function, args, kwargs)``, and its result packed as Python would."""
+    outside = lift_shared_free_variables([body])
+    module = body.module()
+    runner = _TransformCall(module, given.tree, len(given.leaves), body.output_tree, run)
+    result = emit_node(
+        tx,
+        "call_function",
+        GraphCallable(name, runner),
+        [*given.leaves, *(variable_for_node(n) for n in outside)],
+        run=runner.run_on_fakes,
+    )
+    assert runner.output_tree is not None
+    leaves = iter(sequence_items(tx, result))
+    return unflatten_variable(tx, runner.output_tree, leaves)
+
+
+class _TransformCall:
+    """What a transformation's node runs: the body under the transformation, its results as one flat tuple."""
+
+    def __init__(
+        self, body: Callable[..., Any], given: TreeSpec, count: int, returned: TreeSpec, run: TransformRun
+    ) -> None:
+        self._body = body
+        self._given = given
+        self._count = count
+        self._body_tree = returned
+        self._run = run
+        self.output_tree: TreeSpec | None = None
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        leaves: list[Any] = []
+        self._flat_results(args, leaves)
+        return tuple(leaves)
+
+    def run_on_fakes(self, *args: Any) -> tuple[Any, ...]:
+        """The run over fakes, which also finds out how results are packed."""
+        leaves: list[Any] = []
+        self.output_tree = self._flat_results(args, leaves)
+        return tuple(leaves)
+
+    def _flat_results(self, args: tuple[Any, ...], leaves: list[Any]) -> TreeSpec:
+        given, lifted = args[: self._count], args[self._count :]
+
+        def function(*positional: Any, **named: Any) -> Any:
+            inside: list[Any] = []
+            flatten_python((positional, named), inside)
+            return unflatten_python(self._body_tree, iter(self._body(*inside, *lifted)))
+
+        positional, named = unflatten_python(self._given, iter(given))
+        return flatten_python(self._run(function, positional, named), leaves)
+
+
+def _options(tx: Tracer, name: str, given: dict[str, Variable]) -> dict[str, Any]:
+    try:
+        return {key: realize(tx, value).as_python_constant(tx) for key, value in given.items()}
+    except NotPythonConstant:
+        raise Unsupported("unsupported-argument", f"an option of {name} is not constant") from None
+
+
+def _register(kind: FunctorchTransform) -> None:
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        given = dict(zip(("func", *kind.options), args, strict=False)) | kwargs
+        function = realize(tx, given.pop("func"))
+        return FunctorchFunctionVariable(kind, function, _options(tx, kind.transform.__name__, given))
+
+    register_rule(kind.transform)(rule)
+
+
+def _register_transformed_functions(kind: FunctorchTransform) -> None:
+    """Functions that were transformed before: their wrapper's cells hold what they were made of."""
+    code = kind.transform(torch.dot).__code__
+
+    def rule(tx: Tracer, of: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        cells = {c: cell.content for c, cell in zip(of.code.co_freevars, of.cells(tx), strict=True)}
+        options = {name: cells[name] for name in kind.options if name in cells}
+        function = realize(tx, cells["func"])
+        made = FunctorchFunctionVariable(kind, function, _options(tx, kind.transform.__name__, options))
+        return made.call(tx, args, kwargs)
+
+    RULES_BY_CODE[id(code)] = (code, rule)
+
+
+for _kind in _TRANSFORMS:
+    _register(_kind)
+    if _kind.transform is not torch.func.hessian:  # it is made of the others
+        _register_transformed_functions(_kind)
+
+
+@register_rule(torch.func.jvp)
+def _jvp(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    names = ("func", "primals", "tangents")
+    words = dict(zip(names, args, strict=False)) | kwargs
+    function, primals, tangents = (realize(tx, words.pop(name)) for name in names)
+    options = _options(tx, "jvp", words)
+    given = _FlatArguments(tx, list(sequence_items(tx, primals)), {})
+    with _fake_grad_mode(enabled=True):
+        body = _trace_transformed_body(tx, function, given, None, differentiates=False)
+    both = _FlatArguments(tx, [TupleVariable(list(sequence_items(tx, primals))), tangents], {})
+
+    def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
+        return torch.func.jvp(function, *positional, **options)
+
+    return emit_transform_node(tx, "jvp", body, both, run)
+
+
+@register_rule(torch.func.vjp)
+def _vjp(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    words = dict(kwargs)
+    function = realize(tx, args[0] if args else words.pop("func"))
+    options = _options(tx, "vjp", words)
+    given = _FlatArguments(tx, list(args[1:]), {})
+    with _fake_grad_mode(enabled=True):
+        body = _trace_transformed_body(tx, function, given, None, differentiates=True)
+
+    def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
+        return torch.func.vjp(function, *positional, **options)
+
+    return emit_transform_node(tx, "vjp", body, given, run)
+
+
+@register_rule(torch.func.linearize)
+def _linearize(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    function = realize(tx, args[0] if args else kwargs["func"])
+    primals = list(args[1:])
+    return TupleVariable([function.call(tx, primals, {}), PushforwardVariable(tx, function, primals)])
+
+
+class PushforwardVariable(Variable):
+    """The function that ``linearize`` returns: the derivative at a point, by ``jvp``."""
+
+    def __init__(self, tx: Tracer, function: Variable, primals: list[Variable]) -> None:
+        self.function = function
+        self.primals = primals
+        self._primal_versions = self._versions(tx)
+
+    def _versions(self, tx: Tracer) -> list[int]:
+        leaves: list[Variable] = []
+        flatten_variable(tx, TupleVariable(self.primals), leaves)
+        return [v.fake._version for v in leaves if isinstance(v, TensorVariable) and not v.fake.is_inference()]
+
+    def python_type(self) -> type:
+        return type(torch.func.vmap)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def child_variables(self) -> list[Variable]:
+        return [self.function, *self.primals]
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if self._primal_versions != self._versions(tx):
+            raise Unsupported("side-effect", "the point at which linearize was called has changed since")
+        both = _jvp(tx, [self.function, TupleVariable(self.primals), TupleVariable(list(args))], {})
+        return both.get_item(tx, ConstantVariable(1))
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        raise Unsupported("side-effect", "rebuilding the function that linearize returned after the graph")
+
+
+class GraphFunctionVariable(Variable):
+    """A function that a node of the graph returned: the pullback of ``vjp``. Calling it is a further node."""
+
+    def __init__(self, node: torch.fx.Node, function: Callable[..., Any]) -> None:
+        self.node = node
+        self.function = function
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def describe(self) -> str:
+        return f"the function {self.node.name}"
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.node, self.function
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        given = _FlatArguments(tx, args, kwargs)
+        caller = _GraphFunctionCall(given.tree)
+        result = emit_node(
+            tx, "call_function", GraphCallable("call", caller), [self, *given.leaves], run=caller.run_on_fakes
+        )
+        assert caller.output_tree is not None
+        return unflatten_variable(tx, caller.output_tree, iter(sequence_items(tx, result)))
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if cg.tx.options.backend != "eager":  # any other may run the graph once only, while it compiles
+            raise Unsupported("side-effect", "rebuilding the function that vjp returned after the graph")
+        cg.load_graph_output(self.node)
+
+
+class _GraphFunctionCall:
+    """Calls a function made in the graph; its results as one flat tuple."""
+
+    def __init__(self, given: TreeSpec) -> None:
+        self._given = given
+        self.output_tree: TreeSpec | None = None
+
+    def __call__(self, function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
+        found: list[Any] = []
+        self._flat_results(function, leaves, found)
+        return tuple(found)
+
+    def run_on_fakes(self, function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
+        """The call over fakes."""
+        found: list[Any] = []
+        self.output_tree = self._flat_results(function, leaves, found)
+        return tuple(found)
+
+    def _flat_results(self, function: Callable[..., Any], leaves: tuple[Any, ...], found: list[Any]) -> TreeSpec:
+        positional, named = unflatten_python(self._given, iter(leaves))
+        return flatten_python(function(*positional, **named), found)

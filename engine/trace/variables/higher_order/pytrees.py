@@ -1,0 +1,140 @@
+"""Containers of tensors taken apart and put together again: arguments and results of higher-order operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.utils._pytree import SUPPORTED_NODES
+
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+@dataclass(frozen=True)
+class TreeSpec:
+    """How leaves are packed. ``cls`` is the container's type; None for a leaf, or for a constant, which ``constant`` holds."""
+
+    cls: type | None = None
+    keys: tuple[Any, ...] = ()
+    children: tuple[TreeSpec, ...] = ()
+    constant: Any = None
+    is_leaf: bool = False
+    unflatten_fn: Callable[[Any, Any], Any] | None = None
+    """For an object of a class that is registered as such a container: makes one of its parts and ``constant``."""
+
+    def num_leaves(self) -> int:
+        """How many leaves there are."""
+        return 1 if self.is_leaf else sum(p.num_leaves() for p in self.children)
+
+    def constants(self) -> Iterator[Any]:
+        """What is packed beside leaves."""
+        if self.cls is None and not self.is_leaf:
+            yield self.constant
+        for part in self.children:
+            yield from part.constants()
+
+
+LEAF = TreeSpec(is_leaf=True)
+
+
+def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> TreeSpec:
+    """Collect the tensors and symbols inside ``value``.
+
+    Raises:
+        Unsupported: it holds what is neither a container, a graph's value nor a constant.
+    """
+    value = realize(tx, value)
+    if isinstance(value, (TensorVariable, SymNodeVariable)):
+        leaves.append(value)
+        return LEAF
+    if isinstance(value, (TupleVariable, ListVariable)):
+        return TreeSpec(value.cls, children=tuple(flatten_variable(tx, i, leaves) for i in value.items))
+    if isinstance(value, DictVariable):
+        keys = tuple(realize(tx, k).as_python_constant(tx) for k in list(value.keys()))
+        return TreeSpec(value.cls, keys, tuple(flatten_variable(tx, v, leaves) for v in value.values()))
+    try:
+        return TreeSpec(constant=value.as_python_constant(tx))
+    except NotPythonConstant:
+        raise Unsupported(
+            "unsupported-argument",
+            f"a {value.python_type().__name__} as argument or result of a higher-order operation",
+        ) from None
+
+
+def unflatten_variable(tx: Tracer, tree: TreeSpec, leaves: Iterator[Variable]) -> Variable:
+    """Pack leaves again, in fresh containers."""
+    if tree.is_leaf:
+        return next(leaves)
+    if tree.cls is None:
+        return ConstantVariable(tree.constant) if tree.constant is None else tx.from_python(tree.constant)
+    parts = [unflatten_variable(tx, p, leaves) for p in tree.children]
+    if tree.unflatten_fn is not None:
+        return realize(
+            tx, tx.wrap_static(tree.unflatten_fn).call(tx, [ListVariable(parts), tx.from_python(tree.constant)], {})
+        )
+    if issubclass(tree.cls, tuple):
+        return TupleVariable(parts, tree.cls)
+    if issubclass(tree.cls, list) or (not tree.keys and not issubclass(tree.cls, dict)):
+        return ListVariable(parts, None, tree.cls)
+    keys = [tx.from_python(k) for k in tree.keys]
+    return DictVariable({k.hash_key(tx): (k, v) for k, v in zip(keys, parts, strict=True)}, None, tree.cls)
+
+
+# The same over plain Python objects, when the graph runs.
+
+
+def unflatten_python(tree: TreeSpec, leaves: Iterator[Any]) -> Any:
+    """The Python object that ``tree`` describes, around these leaves."""
+    if tree.is_leaf:
+        return next(leaves)
+    if tree.cls is None:
+        return tree.constant
+    parts = [unflatten_python(p, leaves) for p in tree.children]
+    if tree.unflatten_fn is not None:
+        return tree.unflatten_fn(parts, tree.constant)
+    if issubclass(tree.cls, dict):
+        made: Any = tree.cls()
+        made.update(zip(tree.keys, parts, strict=True))
+        return made
+    if issubclass(tree.cls, tuple) and hasattr(tree.cls, "_fields"):
+        return tree.cls(*parts)
+    sequence: Any = tree.cls
+    return sequence(parts)
+
+
+def flatten_python(packed: Any, leaves: list[Any]) -> TreeSpec:
+    """Collect what is in a Python container and is not a constant; how it was packed."""
+    if isinstance(packed, (tuple, list)):
+        return TreeSpec(type(packed), children=tuple(flatten_python(p, leaves) for p in packed))
+    if isinstance(packed, dict):
+        return TreeSpec(type(packed), tuple(packed), tuple(flatten_python(p, leaves) for p in packed.values()))
+    if packed is None or isinstance(packed, (bool, int, float, str)):
+        return TreeSpec(constant=packed)
+    node = SUPPORTED_NODES.get(type(packed))
+    if node is not None:
+        parts, context = node.flatten_fn(packed)
+        inside = tuple(flatten_python(p, leaves) for p in parts)
+        return TreeSpec(type(packed), children=inside, constant=context, unflatten_fn=node.unflatten_fn)
+    leaves.append(packed)
+    return LEAF
+
+
+def collect_leaves(tree: TreeSpec, packed: Any, leaves: list[Any]) -> None:
+    """Collect the leaves of what is packed as ``tree`` says: a number may be one, where it was a symbol when it was unpacked."""
+    if tree.is_leaf:
+        leaves.append(packed)
+    elif tree.cls is not None:
+        items = packed.values() if isinstance(packed, dict) else packed
+        if tree.unflatten_fn is not None:
+            items, _ = SUPPORTED_NODES[tree.cls].flatten_fn(packed)
+        for part, item in zip(tree.children, items, strict=True):
+            collect_leaves(part, item, leaves)

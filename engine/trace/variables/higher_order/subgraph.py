@@ -1,0 +1,254 @@
+"""Functions traced into a graph of their own, inside the one under construction: bodies of higher-order operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.sources.base import Source
+from engine.trace.exc import Unsupported
+from engine.trace.graph_builder import GraphBuilder
+from engine.trace.variables.base import ConstantVariable, Variable, reachable_variables
+from engine.trace.variables.higher_order.pytrees import TreeSpec, flatten_variable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+class SubgraphBuilder(GraphBuilder):
+    """A graph inside another one. What it reads from outside becomes an input of the outer graph."""
+
+    def __init__(self, outer: GraphBuilder) -> None:
+        super().__init__()
+        self.outer = outer
+        self.parameters: list[torch.fx.Node] = []
+        self.is_autograd_function_body = False
+        """Whether it is the backward of an autograd function, which may run autograd on what it makes itself."""
+
+    def placeholder(self, origin: Source, fake: Any, real: Any) -> torch.fx.Node:
+        return self.outer.placeholder(origin, fake, real)
+
+    def add_parameter(self, fake: Any) -> torch.fx.Node:
+        """A further parameter of the nested function."""
+        first = next(iter(self.graph.nodes), None)
+        name = f"arg_{len(self.parameters)}"
+        if self.parameters:
+            with self.graph.inserting_after(self.parameters[-1]):
+                node = self.graph.placeholder(name)
+        elif first is not None:
+            with self.graph.inserting_before(first):
+                node = self.graph.placeholder(name)
+        else:
+            node = self.graph.placeholder(name)
+        node.meta["example_value"] = fake
+        self.parameters.append(node)
+        return node
+
+    def free_variables(self) -> list[torch.fx.Node]:
+        """The outer nodes that this graph reads, in order."""
+        used = (n for node in self.graph.nodes for n in node.all_input_nodes if n.graph is not self.graph)
+        return list(dict.fromkeys(used))
+
+    def lift_free_variables(self, outside: Sequence[torch.fx.Node]) -> None:
+        """Make a parameter of each of these outer nodes, read or not."""
+        lifted = {used: self.add_parameter(used.meta["example_value"]) for used in outside}
+        for node in list(self.graph.nodes):
+            for used in node.all_input_nodes:
+                if used.graph is not self.graph:
+                    node.replace_input_with(used, lifted[used])
+
+    def has_free_tensors(self) -> bool:
+        """Whether this graph uses tensors of the outer one."""
+        return any(isinstance(n.meta.get("example_value"), torch.Tensor) for n in self.free_variables())
+
+    def discard(self) -> None:
+        """Take all nodes back, so that outer nodes lose these users."""
+        for node in reversed(list(self.graph.nodes)):
+            self.graph.erase_node(node)
+
+
+@contextmanager
+def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterator[SubgraphBuilder]:
+    """Operations go into a new graph until the block ends; it must change nothing outside.
+
+    Raises:
+        Unsupported: the block changed an object that exists outside; with ``allow_side_effects``, a tensor.
+    """
+    outer = tx.graph
+    builder = SubgraphBuilder(outer)
+    outside = tx.external_mutation_count
+    fakes = [value.fake for value, _ in tx.input_tensors]
+    graph: GraphBuilder | None = outer
+    while graph is not None:
+        fakes.extend(v for n in graph.graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor))
+        graph = graph.outer if isinstance(graph, SubgraphBuilder) else None
+    versions = [(fake, _version_of(fake)) for fake in fakes]
+    grad = torch.is_grad_enabled()
+    tx.graph = builder
+    try:
+        yield builder
+        if torch.is_grad_enabled() != grad:
+            raise Unsupported("side-effect", "the body of a higher-order operation switches grad mode")
+    except BaseException:
+        builder.discard()
+        raise
+    finally:
+        tx.graph = outer
+        torch._C._set_grad_enabled(grad)
+    changed = any(_version_of(fake) != version for fake, version in versions)
+    if changed or (not allow_side_effects and outside != tx.external_mutation_count):
+        builder.discard()
+        raise Unsupported("side-effect", "the body of a higher-order operation changes something outside")
+
+
+def _version_of(fake: torch.Tensor) -> int:
+    return 0 if fake.is_inference() else fake._version
+
+
+def add_parameter_like(tx: Tracer, builder: SubgraphBuilder, fake: torch.Tensor) -> TensorVariable:
+    """A parameter of the nested graph that looks like ``fake``."""
+    copy = fake_leaf_like(tx, fake)
+    return TensorVariable(builder.add_parameter(copy), copy)
+
+
+def fake_leaf_like(tx: Tracer, fake: torch.Tensor) -> torch.Tensor:
+    """A new fake leaf with the same metadata."""
+    with tx.fake_mode, torch.no_grad():
+        copy = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    copy.requires_grad_(fake.requires_grad)
+    return copy
+
+
+def fake_result_like(tx: Tracer, fake: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
+    """A new fake that is the result of an operation, with the same metadata."""
+    with tx.fake_mode, torch.no_grad():
+        copy = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    if not requires_grad or not (copy.is_floating_point() or copy.is_complex()):
+        return copy
+    copy.requires_grad_()
+    with tx.fake_mode, torch.enable_grad():
+        return torch.ops.aten.alias(copy)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class TracedSubgraph:
+    """A function's graph: what it returns, how that is packed, and what it read from outside."""
+
+    builder: SubgraphBuilder
+    outputs: tuple[Variable, ...]
+    output_tree: TreeSpec
+
+    def output_fakes(self) -> list[Any]:
+        """The fake values of what it returns."""
+        return [
+            v.value if isinstance(v, ConstantVariable) else v.fake if isinstance(v, TensorVariable) else v.sym  # type: ignore[attr-defined]
+            for v in self.outputs
+        ]
+
+    def module(self) -> torch.fx.GraphModule:
+        """The finished graph."""
+        return self.builder.to_graph_module("NestedGraph")
+
+
+def trace_subgraph(
+    tx: Tracer,
+    function: Variable,
+    parameters: Callable[[SubgraphBuilder], list[Variable]],
+    *,
+    clone_returned_inputs: bool = False,
+    allow_side_effects: bool = False,
+    allow_input_mutation: bool = False,
+) -> TracedSubgraph:
+    """Trace ``function`` on what ``parameters`` makes of the new graph. With ``clone_returned_inputs``, an argument that is returned is cloned.
+
+    Raises:
+        Unsupported: it changes something outside, or an argument; it returns what is no tree of tensors; or an argument or a free
+            variable as it is. With ``allow_side_effects``, containers outside may change (the body runs once, as in Python); with ``allow_input_mutation``,
+            arguments may be written to in place (who runs the graph hands it what Python would).
+    """
+    outside = None if allow_side_effects else _OuterMutationCheck(tx)
+    with building_subgraph(tx, allow_side_effects=allow_side_effects) as builder:
+        inside = parameters(builder)
+        given: list[Variable] = []
+        for value in inside:
+            flatten_variable(tx, value, given)
+        versions = [(v.fake, _version_of(v.fake)) for v in given if isinstance(v, TensorVariable)]
+        result = function.call(tx, inside, {})
+        leaves: list[Variable] = []
+        tree = flatten_variable(tx, result, leaves)
+        if clone_returned_inputs:
+            leaves = [_clone_if_aliased(tx, v, given) for v in leaves]
+        if not allow_input_mutation and any(_version_of(fake) != version for fake, version in versions):
+            raise Unsupported("side-effect", "the body of a higher-order operation changes an argument in place")
+        nodes = [v.as_node_arg(tx)[0] for v in leaves]
+        builder.graph.output(tuple(nodes))
+    if outside is not None:
+        outside.check()
+    return TracedSubgraph(builder, tuple(leaves), tree)
+
+
+def _clone_if_aliased(tx: Tracer, value: Variable, given: list[Variable]) -> Variable:
+    """A returned value that shares memory with nothing outside the body."""
+    if not isinstance(value, TensorVariable):
+        return value
+    inner = value.node_or_none is not None and value.node_or_none.graph is tx.graph.graph
+    shared = any(isinstance(g, TensorVariable) and shares_storage(value.fake, g.fake) for g in given)
+    return value.call_method(tx, "clone", [], {}) if shared or not inner else value
+
+
+def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two fakes view one storage."""
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+class _OuterMutationCheck:
+    """Python values that exist before a body is traced, to tell whether it changed one of them."""
+
+    def __init__(self, tx: Tracer) -> None:
+        self._tx = tx
+        self._before = tx.subgraph_mutations
+        tx.subgraph_mutations = []
+        self._frames = list(tx.frames)
+
+    def check(self) -> None:
+        """End watching.
+
+        Raises:
+            Unsupported: a value that the frames around the body hold was changed.
+        """
+        changed, self._tx.subgraph_mutations = self._tx.subgraph_mutations, self._before
+        if self._before is not None and changed:
+            self._before.extend(changed)
+        if not changed:
+            return
+        reachable = self._reachable()
+        if any(id(v) in reachable for v in changed):
+            raise Unsupported("side-effect", "the body of a higher-order operation changes something outside")
+
+    def _reachable(self) -> set[int]:
+        todo: list[Variable] = []
+        for frame in self._frames:
+            todo += [*frame.stack, *frame.locals.values(), *frame.cells.values()]
+            todo += [] if frame.function is None else frame.function.child_variables()
+        return {id(value) for value in reachable_variables(todo)}
+
+
+def lift_shared_free_variables(bodies: Sequence[TracedSubgraph]) -> list[torch.fx.Node]:
+    """Give all bodies the same further parameters: the outer nodes that any of them reads. Returns those nodes."""
+    outside = list(dict.fromkeys(node for body in bodies for node in body.builder.free_variables()))
+    for body in bodies:
+        body.builder.lift_free_variables(outside)
+    return outside
+
+
+def variable_for_node(node: torch.fx.Node) -> Variable:
+    """A value for a node that was lifted."""
+    value = node.meta["example_value"]
+    return TensorVariable(node, value) if isinstance(value, torch.Tensor) else SymNodeVariable(node, value)

@@ -1,0 +1,1 @@
+"""Variables of nn.Module and its parts."""

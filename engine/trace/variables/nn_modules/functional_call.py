@@ -1,0 +1,129 @@
+"""torch.func.functional_call."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import torch
+import torch.overrides
+
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.containers import GetItemSource
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+@register_rule(torch.func.functional_call)
+def _functional_call(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    given = dict(zip(("module", "parameter_and_buffer_dicts", "args", "kwargs"), args, strict=False)) | kwargs
+    from engine.trace.variables.containers.dicts import DictVariable
+
+    module = realize(tx, given["module"])
+    table = realize(tx, given["parameter_and_buffer_dicts"])
+    if isinstance(table, (TupleVariable, ListVariable)):
+        merged = DictVariable({})
+        for part in table.items:
+            merged.update(tx, part)
+        table = merged
+    ties, strict = (
+        realize(tx, given.get(word, ConstantVariable(word == "tie_weights"))) for word in ("tie_weights", "strict")
+    )
+    if (
+        not isinstance(module, NNModuleVariable)
+        or not isinstance(table, DictVariable)
+        or not isinstance(ties, ConstantVariable)
+        or not isinstance(strict, ConstantVariable)
+    ):
+        raise Unsupported("unknown-call", "torch.func.functional_call is called")
+    wanted = {str(k): v for k, (_, v) in table.entries.items()}
+    wanted = _expand_tied_weights(module.real_object, wanted) if ties.value else wanted
+    if strict.value and wanted.keys() != _tensor_names(module.real_object):
+        raise Unsupported("unknown-call", "torch.func.functional_call is not given a tensor for each name")
+    inner = realize(tx, given["args"]) if "args" in given else NONE
+    words = realize(tx, given["kwargs"]) if "kwargs" in given else NONE
+    positional = list(inner.items) if isinstance(inner, TupleVariable) else [] if _is_none(inner) else [inner]
+    named: dict[str, Variable] = {}
+    if isinstance(words, DictVariable):
+        named = {str(k): v for k, (_, v) in words.entries.items()}
+    replaced: list[tuple[NNModuleVariable, str]] = []
+    try:
+        for path, value in wanted.items():
+            owner_path, _, name = path.rpartition(".")
+            owner = module.member_at_path(tx, owner_path)
+            if isinstance(owner, NNModuleVariable) and owner.functional_call_overrides.get(name) is realize(tx, value):
+                continue
+            if (
+                not isinstance(owner, NNModuleVariable)
+                or not _owns_tensor(owner, name)
+                or name in owner.functional_call_overrides
+            ):
+                raise Unsupported("unknown-call", f"torch.func.functional_call replaces {path!r}")
+            tensor = realize(tx, value)
+            if not isinstance(tensor, TensorVariable):
+                raise Unsupported("unknown-call", "torch.func.functional_call is given what is not a tensor")
+            owner.functional_call_overrides[name] = tensor
+            replaced.append((owner, name))
+        return module.call(tx, positional, named)
+    finally:
+        for owner, name in replaced:
+            del owner.functional_call_overrides[name]
+
+
+def _is_none(value: Variable) -> bool:
+    return isinstance(value, ConstantVariable) and value.value is None
+
+
+def _owns_tensor(owner: NNModuleVariable, name: str) -> bool:
+    tables = ("_parameters", "_buffers")
+    return name not in owner.attr_writes and any(owner.real_object.__dict__[t].get(name) is not None for t in tables)
+
+
+def _tensor_names(module: torch.nn.Module) -> set[str]:
+    members = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return {name for name, _ in itertools.chain(*members)}
+
+
+def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) -> dict[str, Variable]:
+    """What is given for one name of a tensor goes for its other names too, unless they are given as well."""
+    names: dict[int, list[str]] = {}
+    members = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    for name, tensor in itertools.chain(*members):
+        names.setdefault(id(tensor), []).append(name)
+    spread = dict(given)
+    for group in names.values():
+        first = next((given[n] for n in group if n in given), None)
+        if any(given[n] is not first for n in group if n in given):
+            raise Unsupported("unknown-call", "torch.func.functional_call is given two tensors for one that is shared")
+        if first is not None:
+            spread.update((n, first) for n in group if n not in given)
+    return spread
+
+
+@register_rule(torch.nn.RNNBase._weights_have_changed)
+def _weights_have_changed(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """Whether an RNN's flat list of weights is out of date: taken not to be, as long as both ways reach the same tensors."""
+    module = realize(tx, args[0])
+    if (
+        not isinstance(module, NNModuleVariable)
+        or module.source is None
+        or module.attr_writes
+        or module.functional_call_overrides
+    ):
+        raise Unsupported("unknown-call", "the weights of a recurrent module may have changed")
+    if module.real_object._weights_have_changed():
+        raise Unsupported("unknown-call", "the weights of a recurrent module have changed")
+    names = module.real_object._flat_weights_names
+    for n, (name, weight) in enumerate(zip(names, module.real_object._flat_weights, strict=True)):
+        if weight is not module.real_object._parameters.get(name):
+            raise Unsupported("unknown-call", "the weights of a recurrent module are not its parameters")
+        realize(tx, module.member(tx, "_parameters", name))
+        tx.wrap(weight, GetItemSource(AttrSource(module.source, "_flat_weights"), n))
+    return ConstantVariable(False)

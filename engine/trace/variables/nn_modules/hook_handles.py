@@ -1,0 +1,123 @@
+"""What registering a hook on a module gives: torch numbers the handles of a process, so the number is known only when the code runs."""
+
+from __future__ import annotations
+
+import builtins
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.hooks import RemovableHandle
+
+from engine.ir.sources.attributes import AttrSource
+from engine.trace.codegen_runtime.tensors import make_removable_handle
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import ListVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class HookIdVariable(Variable):
+    """The key of a hook in its tables. No other handle and no number that was there before is equal to it."""
+
+    def __init__(self, handle: ModuleHookHandleVariable) -> None:
+        self.handle = handle
+
+    def python_type(self) -> builtins.type:
+        return int
+
+    def describe(self) -> str:
+        return "the number of a hook"
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def child_variables(self) -> list[Variable]:
+        return [self.handle]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load(self.handle)
+        cg.body.attribute("id")
+
+
+class ModuleHookHandleVariable(Variable):
+    """A ``RemovableHandle`` that traced code makes, over the tables of hooks of an object from outside.
+
+    ``before`` is the one that was made before it: compiled code makes them in this order, so that they get the numbers that Python gives them.
+    """
+
+    is_mutable = True
+
+    def __init__(self, hook_dicts: list[DictVariable], previous_handle: ModuleHookHandleVariable | None) -> None:
+        self.hook_dicts = hook_dicts
+        self.previous_handle = previous_handle
+        self.hook_id = HookIdVariable(self)
+
+    def python_type(self) -> builtins.type:
+        return RemovableHandle
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def child_variables(self) -> list[Variable]:
+        return [] if self.previous_handle is None else [self.previous_handle]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "id":
+            return self.hook_id
+        return BuiltinMethodVariable(self, name) if name in _ARITY_BY_METHOD else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if kwargs or name not in _ARITY_BY_METHOD or len(args) != _ARITY_BY_METHOD[name]:
+            raise self.unsupported(f"the method {name!r}")
+        if name == "__enter__":
+            return self
+        for table in self.hook_dicts:
+            if self.hook_id.hash_key(tx) in table.entries:
+                table.pop(tx, self.hook_id)
+        return NONE
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(make_removable_handle, 0)
+        cg.load(self.previous_handle or NONE)
+        cg.load_all(self.hook_dicts)
+        cg.body.call(1 + len(self.hook_dicts))
+
+
+_ARITY_BY_METHOD = {"remove": 0, "__enter__": 0, "__exit__": 3}
+"""Those that are traced, with how many arguments they take."""
+
+
+@register_rule(RemovableHandle)
+def _new_handle(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    given = [realize(tx, a) for a in (*args, *kwargs.values())]
+    if len(args) == 1 and set(kwargs) <= {"extra_dict"}:
+        others = given[1:]
+        if len(others) == 1 and isinstance(others[0], ListVariable):
+            others = [realize(tx, v) for v in others[0].items]
+        tables = [t for t in (given[0], *others) if isinstance(t, DictVariable) and _is_hook_dict(t)]
+        if len(tables) == 1 + len(others):
+            before = next(
+                (call for call, _ in reversed(tx.side_effect_calls) if isinstance(call, ModuleHookHandleVariable)), None
+            )
+            made = ModuleHookHandleVariable(tables, before)
+            tx.record_side_effect(made, "a hook gets its number")
+            return made
+    raise Unsupported(
+        "unknown-call", "a handle of a hook is made over other tables than those of a module from outside"
+    )
+
+
+def _is_hook_dict(table: DictVariable) -> bool:
+    """Whether it is a table of a module's own that calling the module looks up while tracing."""
+    origin = table.source
+    is_own = isinstance(origin, AttrSource) and origin.attribute.startswith(("_forward_hooks", "_forward_pre_hooks"))
+    return is_own and table.cls is OrderedDict and not table.is_constructed

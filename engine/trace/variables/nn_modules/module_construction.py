@@ -1,0 +1,201 @@
+"""Modules that traced code makes: torch's own without parameters, such as losses and activations."""
+
+from __future__ import annotations
+
+import inspect
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.builder import is_literal
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
+from engine.trace.variables.objects.classes import class_source, find_in_class
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class ConstantInitModuleVariable(NNModuleVariable):
+    """A module made from constants. A twin made while tracing stands for it; each call makes its own where one is needed."""
+
+    is_constructed = True
+
+    def __init__(self, twin: torch.nn.Module, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+        super().__init__(type(twin), ConstantSource(twin, f"{type(twin).__name__}()"), twin)
+        self.args = list(args)
+        self.kwargs = dict(kwargs)
+
+    def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
+        own = self.real_object.__dict__.get(name)
+        if name not in self.attr_writes and name in self.real_object.__dict__ and is_literal(own):
+            return ConstantVariable(own)
+        return super().get_instance_attr(tx, name)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(self.cls))
+        cg.load_all([*self.args, *self.kwargs.values()])
+        cg.call_with_keywords(len(self.args), tuple(self.kwargs))
+        if self.attr_writes:
+            cg.cache_top(self)
+            cg.defer_fill(self)
+
+
+class TracedInitModuleVariable(NNModuleVariable):
+    """A module whose constructor was traced: attributes and members are all values. ``held`` is an empty one that stands for it."""
+
+    is_constructed = True
+
+    def __init__(self, cls: type[torch.nn.Module]) -> None:
+        empty: torch.nn.Module = object.__new__(cls)
+        super().__init__(cls, ConstantSource(empty, f"{cls.__name__}()"), empty)
+        self.is_initialized = False
+
+    def initialize(self, tx: Tracer) -> None:
+        """``nn.Module.__init__``."""
+        torch.nn.Module.__init__(self.real_object)
+        self.is_initialized = True
+        for name, value in self.real_object.__dict__.items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                self.member_dicts[name] = DictVariable({}, None, type(value))
+            else:
+                self.attr_writes[name] = tx.from_python(value)
+
+    def child_variables(self) -> list[Variable]:
+        return [*super().child_variables(), *self.member_dicts.values()]
+
+    def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        if not self.is_initialized:
+            raise Unsupported("unknown-call", f"{self.cls.__name__} sets {name!r} before nn.Module.__init__ ran")
+        super().generic_set_attr(tx, name, value)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        from engine.trace.codegen_runtime.objects import new_object
+
+        cg.load_helper(new_object, 0)
+        cg.load_const(self.cls)
+        cg.body.call(1)
+        cg.cache_top(self)
+        cg.defer_fill(self)
+
+    def fill(self, cg: PyCodegen) -> None:
+        written = self.attr_writes
+        # The order of nn.Module.__init__ is kept: tables and attributes as they were first set.
+        order = [*self.real_object.__dict__, *(n for n in written if n not in self.real_object.__dict__)]
+        self.attr_writes = {n: self.member_dicts.get(n, written.get(n)) for n in order}
+        super().fill(cg)
+        self.attr_writes = written
+
+
+def construct_module(
+    tx: Tracer, cls: type[torch.nn.Module], args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable:
+    """``cls(*args, **kwargs)`` in traced code.
+
+    Raises:
+        Unsupported: the class is neither torch's own nor without a constructor, an argument is not constant, or the module holds parameters, buffers or modules.
+    """
+    refused = Unsupported("unknown-call", f"the module {cls.__name__} is created")
+    if any(torch.nn.modules.module.__dict__[name] for name in REGISTRATION_HOOKS):
+        raise refused
+    if not (
+        _uses_default_methods(cls) or (cls.__module__.startswith("torch.nn.modules.") and not _may_hold_tensors(cls))
+    ):
+        return _construct_by_tracing(tx, cls, args, kwargs, refused)
+    try:
+        constants: list[Any] = tx.as_python_constants(args)
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+    except NotPythonConstant:
+        return _construct_by_tracing(tx, cls, args, kwargs, refused)
+    if not all(is_literal(v) or _is_number_sequence(v) for v in (*constants, *words.values())):
+        return _construct_by_tracing(tx, cls, args, kwargs, refused)
+    try:
+        twin = cls(*constants, **words)
+    except Exception as error:
+        raise tx.make_user_exception(error) from error
+    tables = [twin.__dict__[table] for table in ("_parameters", "_buffers", "_modules")]
+    if any(member is not None for table in tables for member in table.values()):
+        raise refused
+    return ConstantInitModuleVariable(twin, args, kwargs)
+
+
+def _construct_by_tracing(
+    tx: Tracer, cls: type[torch.nn.Module], args: list[Variable], kwargs: dict[str, Variable], refused: Unsupported
+) -> Variable:
+    """A module whose constructor is looked into."""
+    if type(cls).__call__ is not type.__call__:
+        raise refused
+    new = find_in_class(cls, "__new__")
+    made: Variable
+    if new is None or new[0] is object:
+        made = allocate_module(cls)
+    else:
+        raw = new[1].__func__ if isinstance(new[1], staticmethod) else new[1]
+        if not isinstance(raw, FunctionType):
+            raise refused
+        of = tx.wrap(cls, class_source(cls))
+        made = realize(tx, tx.wrap(raw, AttrSource(class_source(new[0]), "__new__")).call(tx, [of, *args], kwargs))
+        if not issubclass(made.python_type(), cls):
+            return made
+    init = find_in_class(made.python_type(), "__init__")
+    if init is None or not isinstance(init[1], FunctionType):
+        raise refused
+    tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    return made
+
+
+def allocate_module(cls: type[torch.nn.Module]) -> TracedInitModuleVariable:
+    """``object.__new__(cls)``.
+
+    Raises:
+        Unsupported: the class is abstract, or what its constructor does is not looked into.
+    """
+    outside = (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule, torch.nn.RNNBase)
+    if issubclass(cls, outside) or inspect.isabstract(cls):
+        raise Unsupported("unknown-call", f"the module {cls.__name__} is created")
+    return TracedInitModuleVariable(cls)
+
+
+@register_rule(torch.nn.Module.__init__)
+def _module_init(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    of = realize(tx, args[0])
+    if (
+        not isinstance(of, TracedInitModuleVariable)
+        or of.is_initialized
+        or len(args) > 1
+        or kwargs
+        or of.cls.call_super_init  # type: ignore[attr-defined]
+    ):
+        raise Unsupported("unknown-call", "nn.Module.__init__ is called")
+    of.initialize(tx)
+    return NONE
+
+
+def _uses_default_methods(cls: type[torch.nn.Module]) -> bool:
+    """Whether making one runs no code but ``nn.Module``'s own."""
+    own = ("__init__", "__setattr__", "__getattr__", "__new__", "__call__", "__getattribute__")
+    found = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in own]
+    return type(cls) is type and all(base in (torch.nn.Module, object) for base in found)
+
+
+def _is_number_sequence(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(v, (int, float)) for v in value)
+
+
+_TENSORLESS_MODULES = frozenset(
+    "activation loss dropout pooling flatten distance padding fold upsampling pixelshuffle channelshuffle".split()
+)
+
+
+def _may_hold_tensors(cls: type) -> bool:
+    """Whether making one could draw random numbers for its parameters."""
+    if cls in (torch.nn.PReLU, torch.nn.MultiheadAttention):
+        return True
+    return cls.__module__.rpartition(".")[2] not in _TENSORLESS_MODULES and cls is not torch.nn.Identity

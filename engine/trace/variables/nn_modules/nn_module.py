@@ -1,0 +1,579 @@
+"""``nn.Module`` instances: members read from their tables, calls looked into, hooks run."""
+
+from __future__ import annotations
+
+import re
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard, LengthMatch
+from engine.ir.sources.attributes import AttrSource, ModuleHooksSource, ModuleMemberSource
+from engine.ir.sources.base import Source
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import ConstantSource
+from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
+from engine.trace.exc import RestartTracing, Unsupported, UserException
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.callable_registry import RULES_BY_CODE
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
+_MODULE = torch.nn.Module
+_CONTAINERS = (
+    torch.nn.ModuleList,
+    torch.nn.Sequential,
+    torch.nn.ModuleDict,
+    torch.nn.ParameterList,
+    torch.nn.ParameterDict,
+)
+REGISTRATION_HOOKS = (
+    "_global_buffer_registration_hooks",
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+)
+"""Tables of hooks that run when any module gets a member."""
+_GRAPH_MODULE_CALL_CODE = next(
+    c for c in torch.fx.GraphModule.recompile.__code__.co_consts if isinstance(c, types.CodeType)
+)
+"""The code of the ``__call__`` that torch gives to the class of each graph."""
+_GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+_NO_HOOKS: dict[Any, Any] = {}
+
+
+class NNModuleVariable(UserDefinedObjectVariable):
+    """A module. Parameters, buffers and submodules come from their tables, everything else as for any instance."""
+
+    def __init__(self, cls: type, origin: Source | None, held: Any) -> None:
+        super().__init__(cls, origin, held)
+        self.functional_call_overrides: dict[str, Variable] = {}
+        """What stands for parameters and buffers during a ``functional_call``."""
+        self.member_dicts: dict[str, DictVariable] = {}
+        """Tables of members that were looked at as a whole or changed; another member is read from the real one."""
+
+    def describe(self) -> str:
+        return f"module {self.cls.__name__}" + (f" ({self.path})" if self.path else "")
+
+    @property
+    def path(self) -> str:
+        """Its name as ``named_modules`` of the root gives it."""
+        return module_path(self.source)
+
+    def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
+        if name in self.attr_writes or name in self.real_object.__dict__:
+            if name in _MEMBER_DICTS and name not in self.attr_writes:
+                return self.member_dict(tx, name)
+            return super().get_instance_attr(tx, name)
+        return None
+
+    def member_dict(self, tx: Tracer, name: str) -> DictVariable:
+        """All parameters, buffers or submodules by name: the dict itself, which traced code may change."""
+        known = self.member_dicts.get(name)
+        if known is not None and not self.functional_call_overrides:
+            return known
+        assert self.source is not None
+        real = self.real_object.__dict__[name]
+        place = AttrSource(self.source, name)
+        tx.add_guard(DictKeysMatch(place, tuple(real), cause=tx.guard_cause("the module's members were listed")))
+        entries: dict[Any, tuple[Variable, Variable]] = {
+            k: (ConstantVariable(k), self.member(tx, name, k)) for k in real
+        }
+        if self.is_constructed or self.functional_call_overrides:
+            return FrozenMemberDictVariable(entries, None, type(real))
+        made = self.member_dicts[name] = DictVariable(entries, place, type(real))
+        tx.variables_by_id[id(real)] = (made, real)
+        return made
+
+    def has_member(self, table: str, name: str) -> bool:
+        """Whether a table holds the name now."""
+        known = self.member_dicts.get(table)
+        return name in (self.real_object.__dict__.get(table, {}) if known is None else known.entries)
+
+    def member(self, tx: Tracer, table: str, name: str) -> Variable:
+        """A parameter, buffer or submodule by its table."""
+        assert self.source is not None
+        if name in self.functional_call_overrides:
+            return self.functional_call_overrides[name]
+        known = self.member_dicts.get(table)
+        if known is not None:
+            return known.entries[name][1]
+        return tx.make_lazy(self.real_object.__dict__[table][name], ModuleMemberSource(self.source, table, name))
+
+    def get_missing_attr(self, tx: Tracer, name: str) -> Variable:
+        getter = find_in_class(self.cls, "__getattr__")
+        if getter is not None and getter[0] is _MODULE:
+            return self.module_getattr(tx, name)
+        return super().get_missing_attr(tx, name)
+
+    def module_getattr(self, tx: Tracer, name: str) -> Variable:
+        """``nn.Module.__getattr__``."""
+        for table in _MEMBER_DICTS:
+            if self.has_member(table, name):
+                return realize(tx, self.member(tx, table, name))
+        assert self.source is not None
+        if not any(name in self.real_object.__dict__.get(table, {}) for table in _MEMBER_DICTS):
+            tx.add_guard(HasAttrGuard(self.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}")))
+        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+
+    def has_generic_setattr(self, base: type) -> bool:
+        return base is _MODULE
+
+    def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        table = None if value is None else self._member_dict_for(tx, name, realize(tx, value))
+        if table is None:
+            super().generic_set_attr(tx, name, value)
+            return
+        assert value is not None
+        if any(torch.nn.modules.module.__dict__[hooks] for hooks in REGISTRATION_HOOKS):
+            raise Unsupported("side-effect", f"{name!r} of a module is set while registration hooks are set")
+        for other in _MEMBER_DICTS:
+            if other != table and self.has_member(other, name):
+                self.member_dict(tx, other).pop(tx, ConstantVariable(name))
+        if name in self.attr_writes or name in self.real_object.__dict__:
+            super().generic_set_attr(tx, name, None)
+        self.member_dict(tx, table).set_item(tx, ConstantVariable(name), value)
+
+    def _member_dict_for(self, tx: Tracer, name: str, value: Variable) -> str | None:
+        """Where ``nn.Module.__setattr__`` puts a value; None for a plain attribute."""
+        from engine.trace.variables.tensors.tensor import TensorVariable
+
+        if isinstance(value, TensorVariable) and issubclass(value.python_type(), torch.nn.Parameter):
+            return "_parameters"
+        is_none = isinstance(value, ConstantVariable) and value.value is None
+        if self.has_member("_parameters", name):
+            return "_parameters" if is_none else self._wrong_member_type(tx, value, "parameter", name)
+        if isinstance(value, NNModuleVariable):
+            return "_modules"
+        if self.has_member("_modules", name):
+            return "_modules" if is_none else self._wrong_member_type(tx, value, "child module", name)
+        if isinstance(value, TensorVariable) and issubclass(value.python_type(), torch.nn.Buffer):
+            raise Unsupported("side-effect", f"the buffer {name!r} of a module is set to a Buffer")
+        if self.has_member("_buffers", name):
+            return (
+                "_buffers"
+                if is_none or isinstance(value, TensorVariable)
+                else self._wrong_member_type(tx, value, "buffer", name)
+            )
+        return None
+
+    def _wrong_member_type(self, tx: Tracer, value: Variable, kind: str, name: str) -> Any:
+        """The user's TypeError for a member set to what it cannot be; Python words it."""
+        raise Unsupported("raises", f"the {kind} {name!r} of a module is set to a {value.python_type().__name__}")
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        deleter = find_in_class(self.cls, "__delattr__")
+        if deleter is not None and deleter[0] is _MODULE:
+            for table in _MEMBER_DICTS:
+                if self.has_member(table, name):
+                    self.member_dict(tx, table).pop(tx, ConstantVariable(name))
+                    if table == "_buffers":
+                        unsaved = realize(tx, self.get_attr(tx, "_non_persistent_buffers_set"))
+                        unsaved.call_method(tx, "discard", [ConstantVariable(name)], {})
+                    return
+            if self.get_instance_attr(tx, name) is None:
+                tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            super().generic_set_attr(tx, name, None)
+            return
+        super().del_attr(tx, name)
+
+    def hash_key(self, tx: Tracer) -> Any:
+        tx.as_identity_key(self)
+        return self.real_object
+
+    # Calling.
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        found = find_in_class(self.cls, "__call__")
+        if found is not None and getattr(found[1], "__code__", None) is _GRAPH_MODULE_CALL_CODE:
+            return self._call_graph_module(tx, args, kwargs)
+        if found is None or found[0] is not _MODULE:
+            return super().call(tx, args, kwargs)
+        return self._call_with_module_path(tx, args, kwargs)
+
+    def _call_graph_module(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        """``__call__`` of a ``GraphModule``: that of any module, but for a text that torch prints when it raises.
+
+        Raises:
+            Unsupported: it raises, or its class had another ``__call__`` before.
+        """
+        around = self.cls._wrapped_call  # type: ignore[attr-defined]
+        if (
+            around.cls_call is not None
+            or "_wrapped_call" in self.real_object.__dict__
+            or "_wrapped_call" in self.attr_writes
+        ):
+            raise Unsupported("unknown-call", f"{self.describe()}, whose class has a call of its own, is called")
+        try:
+            return self._call_with_module_path(tx, args, kwargs)
+        except UserException as error:
+            raise Unsupported("unknown-call", f"the graph of {self.describe()} raises") from error
+
+    def _call_with_module_path(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        """Call it with its path noted for the records."""
+        frame = tx.frames[-1]
+        outer, frame.module_path = frame.module_path, self.path or frame.module_path
+        try:
+            return self._call(tx, args, kwargs)
+        finally:
+            frame.module_path = outer
+
+    def _call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        assert self.source is not None
+        direct = tx.direct_callee is self
+        around = self._has_global_hooks(tx)
+        own = any(self._hook_dict(tx, table) for table in ModuleHooksSource.TABLES)
+        if not own and not self.attr_writes and not self.is_constructed:
+            why = "the module was called, and hooks would run with it"
+            tx.add_guard(LengthMatch(ModuleHooksSource(self.source), 0, cause=tx.guard_cause(why)))
+        if not own and not around:
+            forward = realize(tx, self.get_attr(tx, "forward"))
+            tx.direct_callee = forward if direct else None
+            return forward.call(tx, args, kwargs)
+        return self._call_with_hooks(tx, args, kwargs)
+
+    def _hook_dict(self, tx: Tracer, table: str) -> dict[Any, Any]:
+        """A table of hooks as it is now: the real one's, or entries of values where traced code looked at it."""
+        real: dict[Any, Any] = self.real_object.__dict__.get(table, _NO_HOOKS)
+        if table not in self.attr_writes and id(real) not in tx.variables_by_id:
+            return real
+        found = realize(tx, self.get_attr(tx, table))
+        return found.entries if isinstance(found, DictVariable) else {}
+
+    def _has_global_hooks(self, tx: Tracer) -> bool:
+        """Whether hooks run around all modules."""
+        namespace = torch.nn.modules.module.__dict__
+        for name in _GLOBAL_HOOKS:
+            if namespace[name] and "backward" in name:
+                raise Unsupported("unknown-call", "a module is called while global backward hooks are set")
+            why = "a module was called, and global hooks would run with it"
+            place = ConstantSource(namespace[name], name)
+            tx.add_guard(
+                DictKeysMatch(place, tuple(namespace[name]), cause=tx.guard_cause(why))
+                if namespace[name]
+                else LengthMatch(place, 0, cause=tx.guard_cause(why))
+            )
+        return any(namespace[name] for name in _GLOBAL_HOOKS)
+
+    def _call_with_hooks(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        from engine.trace.variables.containers.sequences import TupleVariable
+
+        if isinstance(self.real_object, torch.nn.modules.lazy.LazyModuleMixin):
+            infer_lazy_parameters(tx, self, args, kwargs)
+        if self._hook_dict(tx, "_backward_hooks") or self._hook_dict(tx, "_backward_pre_hooks"):
+            raise Unsupported("unknown-call", f"the hooks of {self.describe()} run")
+        for hook, with_keywords in self._hooks(tx, "_forward_pre_hooks"):
+            words = DictVariable.from_str_keys(kwargs)
+            given: list[Variable] = [self, TupleVariable(list(args)), *([words] if with_keywords else [])]
+            result = realize(tx, hook.call(tx, given, {}))
+            if isinstance(result, ConstantVariable) and result.value is None:
+                continue
+            if with_keywords:
+                args, kwargs = self._arguments_from_hook(tx, result)
+            else:
+                args = list(result.items) if isinstance(result, TupleVariable) else [result]
+        output = self._forward(tx, args, kwargs)
+        for hook, with_keywords in self._hooks(tx, "_forward_hooks"):
+            words = DictVariable.from_str_keys(kwargs)
+            given = [self, TupleVariable(list(args)), *([words] if with_keywords else []), output]
+            result = realize(tx, hook.call(tx, given, {}))
+            if not (isinstance(result, ConstantVariable) and result.value is None):
+                output = result
+        return output
+
+    def _forward(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        """``forward``, where hooks that run even after an exception are left to Python should one occur."""
+        always = self._hook_dict(tx, "_forward_hooks_always_called")
+        always_around = torch.nn.modules.module.__dict__["_global_forward_hooks_always_called"]
+        try:
+            return realize(tx, self.get_attr(tx, "forward")).call(tx, args, kwargs)
+        except UserException as error:
+            if always or always_around:
+                raise Unsupported(
+                    "raises", f"{error.exception.describe()} is raised where a hook is always called"
+                ) from error
+            raise
+
+    def _arguments_from_hook(self, tx: Tracer, result: Variable) -> tuple[list[Variable], dict[str, Variable]]:
+        """Arguments as a pre-hook with keywords returns them."""
+        from engine.trace.variables.containers.sequences import TupleVariable
+
+        if isinstance(result, TupleVariable) and len(result.items) == 2:
+            positional, words = (realize(tx, i) for i in result.items)
+            if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
+                return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
+        raise Unsupported("unknown-call", f"a hook of {self.describe()} returns what is not known to be arguments")
+
+    def _hooks(self, tx: Tracer, table: str) -> list[tuple[Variable, bool]]:
+        """The hooks in order, those around all modules first, each with whether it takes keyword arguments."""
+        assert self.source is not None
+        everywhere = torch.nn.modules.module.__dict__
+        real = everywhere[f"_global{table}"]
+        words = everywhere.get(f"_global{table}_with_kwargs", {})
+        place: Source = ConstantSource(real, f"_global{table}")
+        found = [(tx.wrap(hook, GetItemSource(place, key)), key in words) for key, hook in real.items()]
+        own = self._hook_dict(tx, table)
+        with_keywords = self._hook_dict(tx, f"{table}_with_kwargs")
+        base = AttrSource(self.source, table)
+        if own is not self.real_object.__dict__[table]:
+            return [*found, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
+        tx.add_guard(DictKeysMatch(base, tuple(own), cause=tx.guard_cause("its hooks ran")))
+        if with_keywords:
+            keywords = AttrSource(self.source, f"{table}_with_kwargs")
+            tx.add_guard(DictKeysMatch(keywords, tuple(with_keywords), cause=tx.guard_cause("its hooks ran")))
+        return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
+
+    # Containers: their members in order, without running their Python code.
+
+    def _uses_container_method(self, method: str) -> bool:
+        found = find_in_class(self.cls, method)
+        return found is not None and found[0] in _CONTAINERS and issubclass(self.cls, _CONTAINERS[:3])
+
+    def _members(self, tx: Tracer) -> dict[str, Variable]:
+        return {k: v for k, (_, v) in self.member_dict(tx, "_modules").entries.items()}
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+
+        if not self._uses_container_method("__iter__"):
+            return super().get_iterator(tx)
+        members = self._members(tx)
+        over = (
+            [ConstantVariable(k) for k in members]
+            if issubclass(self.cls, torch.nn.ModuleDict)
+            else list(members.values())
+        )
+        return SequenceIteratorVariable(list(over), type(iter(())))
+
+    def length(self, tx: Tracer) -> Variable:
+        return (
+            ConstantVariable(len(self._members(tx))) if self._uses_container_method("__len__") else super().length(tx)
+        )
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return bool(self._members(tx)) if self._uses_container_method("__len__") else super().is_truthy(tx)
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        if self._uses_container_method("__getitem__") and isinstance(key, ConstantVariable):
+            members = self._members(tx)
+            if issubclass(self.cls, torch.nn.ModuleDict):
+                return members[key.value] if key.value in members else tx.raise_error(KeyError, key.value)
+            values = list(members.values())
+            if type(key.value) is int:
+                if not -len(values) <= key.value < len(values):
+                    tx.raise_error(IndexError, f"index {key.value} is out of range")
+                return values[key.value]
+        if self._uses_container_method("__getitem__") and issubclass(self.cls, torch.nn.ModuleList):
+            from engine.trace.variables.containers.sequences import ListVariable, SliceVariable
+
+            if isinstance(key, SliceVariable):
+                return ListVariable(list(self._members(tx).values())[key.as_python_constant(tx)])
+        return super().get_item(tx, key)
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        if self._uses_container_method("__contains__") and issubclass(self.cls, torch.nn.ModuleDict):
+            return item.hash_key(tx) in self._members(tx)
+        return super().contains(tx, item)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name in ("items", "keys", "values") and issubclass(self.cls, torch.nn.ModuleDict) and not args:
+            from engine.trace.variables.containers.dicts import DictViewVariable
+
+            return DictViewVariable(DictVariable.from_str_keys(self._members(tx)), name)
+        if name in (
+            "parameters",
+            "named_parameters",
+            "buffers",
+            "named_buffers",
+            "modules",
+            "named_modules",
+            "children",
+            "named_children",
+        ):
+            found = find_in_class(self.cls, name)
+            if found is not None and found[0] is _MODULE and not self._members_were_mutated(tx):
+                return self._named_members(tx, name, args, kwargs)
+        return super().call_method(tx, name, args, kwargs)
+
+    def _members_were_mutated(self, tx: Tracer) -> bool:
+        """Whether traced code changed the members of any module: the real ones are then no longer what they are."""
+        tables = (
+            t
+            for v, _ in tx.variables_by_id.values()
+            if isinstance(v, NNModuleVariable)
+            for t in v.member_dicts.values()
+        )
+        return self.is_constructed or any(id(t) in tx.mutated_variables for t in tables)
+
+    def _named_members(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        """Members as torch's own walk gives them; the real objects are found again through their paths."""
+        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+        from engine.trace.variables.containers.sequences import TupleVariable
+
+        constant = [realize(tx, a).as_python_constant(tx) for a in args]
+        words = {k: realize(tx, v).as_python_constant(tx) for k, v in kwargs.items()}
+        if name in ("parameters", "buffers", "modules", "children"):
+            found = {n: (n, v) for n, v in getattr(self.real_object, f"named_{name}")(**words)}
+        else:
+            prefix = words.pop("prefix", constant[0] if constant else "")
+            found = {
+                n: ((f"{prefix}." if prefix else "") + n if n else prefix, v)
+                for n, v in getattr(self.real_object, name)(**words)
+            }
+        guard_module_structure(tx, self)
+        values: list[Variable] = []
+        for path, (shown, _) in found.items():
+            value = self.member_at_path(tx, path)
+            values.append(TupleVariable([ConstantVariable(shown), value]) if name.startswith("named_") else value)
+        return SequenceIteratorVariable(values, type(iter(())))
+
+    def member_at_path(self, tx: Tracer, path: str) -> Variable:
+        """A member by its dotted path."""
+        value: Variable = self
+        for part in path.split(".") if path else ():
+            assert isinstance(value, NNModuleVariable)
+            table = next(t for t in _MEMBER_DICTS if value.has_member(t, part))
+            value = realize(tx, value.member(tx, table, part))
+        return value
+
+
+class FrozenMemberDictVariable(DictVariable):
+    """The members of a module that may not change now: their changes could not be put in place."""
+
+    def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
+        raise self.unsupported("changing the members of a module that stands for another")
+
+    def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
+        raise self.unsupported("changing the members of a module that stands for another")
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name in ("clear", "popitem", "move_to_end"):
+            raise self.unsupported(f"{name}() of the members of a module that stands for another")
+        return super().call_method(tx, name, args, kwargs)
+
+
+def infer_lazy_parameters(
+    tx: Tracer, module: NNModuleVariable, args: list[Variable], kwargs: dict[str, Variable]
+) -> None:
+    """Let a lazy module take its sizes from the fake arguments, as its own hook would, and trace again with what it has become.
+
+    Raises:
+        Unsupported: random numbers drawn earlier in the graph would be drawn later than the parameters, or code that
+            makes them and is not torch's own could look at what was changed.
+        Restart: it was done.
+    """
+    held: Any = module.real_object
+    hooks = module.real_object.__dict__["_forward_pre_hooks"]
+    first = next(iter(hooks.values()), None)
+    if getattr(first, "__func__", None) is not torch.nn.modules.lazy.LazyModuleMixin._infer_parameters:
+        raise Unsupported("unknown-call", f"the hooks of the lazy {module.describe()} run")
+    random = next(
+        (n for n in tx.graph.graph.nodes if _RANDOM_OPS.search(str(getattr(n.target, "__name__", n.target)))), None
+    )
+    if random is not None or (
+        tx.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(held)))
+    ):
+        raise Unsupported("unknown-call", f"the lazy {module.describe()} is used after random numbers or side effects")
+    fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
+    words = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
+    try:
+        held._infer_parameters(held, tuple(fakes), words)
+    except Exception as error:
+        raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are made") from error
+    again = Unsupported("unknown-call", f"the lazy {module.describe()} took its sizes")
+    raise RestartTracing(0, again)
+
+
+def _uses_torch_initializers(cls: Any) -> bool:
+    """Whether only torch's own code, which reads nothing but sizes, makes the parameters of a lazy class."""
+    makers = (cls.initialize_parameters, cls.reset_parameters, cls._infer_parameters)
+    return all(m.__module__.startswith("torch.nn.modules.") for m in makers)
+
+
+_RANDOM_OPS = re.compile(
+    "rand|dropout|bernoulli|multinomial|normal_|normal$|uniform|exponential|geometric|cauchy|poisson|binomial|rrelu|attention|rnn|lstm|gru|checkpoint"
+)
+"""Operations that may draw random numbers."""
+
+
+def guard_module_structure(tx: Tracer, module: NNModuleVariable) -> None:
+    """Take for granted which members a module has, all the way down."""
+    assert module.source is not None
+    for table in _MEMBER_DICTS:
+        real = module.real_object.__dict__[table]
+        tx.add_guard(
+            DictKeysMatch(
+                AttrSource(module.source, table), tuple(real), cause=tx.guard_cause("the module's members were listed")
+            )
+        )
+    for name, child in module.real_object.__dict__["_modules"].items():
+        if child is not None:
+            value = realize(tx, module.member(tx, "_modules", name))
+            if isinstance(value, NNModuleVariable) and value.source == ModuleMemberSource(
+                module.source, "_modules", name
+            ):
+                guard_module_structure(tx, value)
+
+
+def module_path(origin: Source | None) -> str:
+    """Dotted path below the root module: ``blocks.0.attn``."""
+    parts: list[str] = []
+    while origin is not None:
+        if isinstance(origin, ModuleMemberSource):
+            parts.append(origin.member_name)
+        elif isinstance(origin, GetItemSource) and parts:
+            parts.append(str(origin.key))
+        origin = origin.parent
+    return ".".join(reversed(parts))
+
+
+def _is_module(real: Any) -> bool:
+    return isinstance(real, torch.nn.Module)
+
+
+@register_builder_if(2, _is_module)
+def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
+    if isinstance(real, torch.jit.ScriptModule):
+        raise Unsupported("unknown-call", f"the scripted module {type(real).__name__} is used")
+    tx.saw_tensor = True
+    if ORIGINAL_MODULE_ATTR in type(real).__dict__:
+        tx.guard_type(real, origin, "it is a compiled module, and its original was looked into")
+        return tx.wrap(getattr(real, ORIGINAL_MODULE_ATTR), AttrSource(origin, ORIGINAL_MODULE_ATTR))
+    behind = unwrap_torch_compile(real)
+    if behind is not None:
+        tx.guard_type(real, origin, "torch.compile made it, and its original was looked into")
+        return tx.wrap(behind, ModuleMemberSource(origin, "_modules", "_orig_mod"))
+    tx.guard_type(real, origin, "the module's members or methods were used")
+    if id(real.__dict__) in tx.variables_by_id:
+        raise Unsupported("unsupported-operation", f"a {type(real).__name__} beside the dict that holds its attributes")
+    made = NNModuleVariable(type(real), origin, real)
+    tx.variables_by_dict_id.setdefault(id(real.__dict__), made)
+    return made
+
+
+def _call_graph_module_class(tx: Tracer, function: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """``type(graph).__call__(graph, ...)``.
+
+    Raises:
+        Unsupported: it is called on another object than a graph of that class.
+    """
+    graph = realize(tx, args[0]) if args else None
+    if not isinstance(graph, NNModuleVariable) or vars(graph.cls).get("__call__") is not function.real_object:
+        raise Unsupported("unknown-call", f"{function.describe()} is called")
+    return graph.call(tx, args[1:], kwargs)
+
+
+RULES_BY_CODE[id(_GRAPH_MODULE_CALL_CODE)] = (_GRAPH_MODULE_CALL_CODE, _call_graph_module_class)

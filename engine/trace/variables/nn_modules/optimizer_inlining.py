@@ -1,0 +1,43 @@
+"""torch's optimizers: their own Python is traced, and computes as in eager."""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from engine.trace.variables.callable_registry import DISABLE_DYNAMO_CODE
+
+OPTIM_PACKAGE = "torch.optim"
+_DYNAMO_ORIG_CALLABLE = "_torchdynamo_orig_callable"
+
+
+def is_optimizer_module(module: str | None) -> bool:
+    """Whether a module is one of torch's optimizers."""
+    return module is not None and f"{module}.".startswith(f"{OPTIM_PACKAGE}.")
+
+
+def unwrap_disabled_optimizer_function(fn: FunctionType) -> FunctionType | None:
+    """The function of an optimizer that torch keeps from its own compiler, as it was written; None for any other."""
+    # What torch._disable_dynamo gives makes the disabled function at its first call.
+    inner = fn.__dict__.get("__wrapped__" if fn.__code__ is DISABLE_DYNAMO_CODE else _DYNAMO_ORIG_CALLABLE)
+    while isinstance(inner, FunctionType) and _DYNAMO_ORIG_CALLABLE in inner.__dict__:
+        inner = inner.__dict__[_DYNAMO_ORIG_CALLABLE]
+    return inner if isinstance(inner, FunctionType) and is_optimizer_module(inner.__module__) else None
+
+
+def _find_use_grad_code() -> CodeType | None:
+    """The code around each optimizer's ``step``, whose one handler puts grad mode back."""
+    todo: list[Any] = [torch.optim.SGD.step]
+    while todo:
+        fn = todo.pop()
+        code = getattr(fn, "__code__", None)
+        if code is not None and code.co_name == "_use_grad":
+            return code  # type: ignore[no-any-return]
+        todo += [fn.__wrapped__] if hasattr(fn, "__wrapped__") else []
+    return None
+
+
+USE_GRAD_CODE = _find_use_grad_code()
+"""Compiled code puts grad mode back by itself when a graph raises."""

@@ -1,0 +1,1 @@
+"""Variables of user-defined objects and classes."""

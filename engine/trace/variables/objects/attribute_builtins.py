@@ -1,0 +1,145 @@
+"""Rules for the builtin functions that read, write and list attributes and names, and for ``functools.wraps``, which copies them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING
+
+from engine.trace.exc import Unsupported, UserException
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.builtin_functions import BuiltinVariable
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.callables.partials import make_partial
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import (
+    ListVariable,
+    sequence_items,
+)
+from engine.trace.variables.exceptions.exceptions import get_attr_with_error_context, set_attr_with_error_context
+from engine.trace.variables.objects.python_modules import PythonModuleVariable
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+def _attribute_name(tx: Tracer, value: Variable) -> str:
+    name = realize(tx, value).as_python_constant(tx)
+    if not isinstance(name, str):
+        tx.raise_type_error(f"attribute name must be string, not '{type(name).__name__}'")
+    return str(name)
+
+
+@register_rule(getattr)
+def _getattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    name = _attribute_name(tx, args[1])
+    if len(args) == 2:
+        return get_attr_with_error_context(tx, realize(tx, args[0]), name)
+    return _getattr_with_default(tx, realize(tx, args[0]), name, args[2])
+
+
+def _getattr_with_default(tx: Tracer, of: Variable, name: str, default: Variable) -> Variable:
+    try:
+        return of.get_attr(tx, name)
+    except UserException as error:
+        if not issubclass(error.exception.python_type(), AttributeError):
+            raise
+        return default
+
+
+@register_rule(hasattr)
+def _hasattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    try:
+        realize(tx, args[0]).get_attr(tx, _attribute_name(tx, args[1]))
+    except UserException as error:
+        if not issubclass(error.exception.python_type(), AttributeError):
+            raise
+        return ConstantVariable(False)
+    return ConstantVariable(True)
+
+
+@register_rule(setattr)
+def _setattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    set_attr_with_error_context(tx, realize(tx, args[0]), _attribute_name(tx, args[1]), args[2])
+    return NONE
+
+
+@register_rule(delattr)
+def _delattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    set_attr_with_error_context(tx, realize(tx, args[0]), _attribute_name(tx, args[1]), None)
+    return NONE
+
+
+@register_rule(vars)
+def _vars(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if not args:
+        return _locals(tx, args, kwargs)
+    of = realize(tx, args[0])
+    if of.lacks_methods("__dict__"):
+        tx.raise_type_error("vars() argument must have __dict__ attribute")
+    return of.get_attr(tx, "__dict__")
+
+
+@register_rule(functools.wraps)
+def _wraps(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given = dict(zip(("wrapped", "assigned", "updated"), args, strict=False)) | kwargs
+    return make_partial(BuiltinVariable(functools.update_wrapper, None), [], given)
+
+
+@register_rule(functools.update_wrapper)
+def _update_wrapper(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    wrapper = realize(tx, args[0])
+    wrapped = realize(tx, kwargs["wrapped"] if "wrapped" in kwargs else args[1])
+    assigned = kwargs.get("assigned", args[2] if len(args) > 2 else tx.from_python(functools.WRAPPER_ASSIGNMENTS))
+    updated = kwargs.get("updated", args[3] if len(args) > 3 else tx.from_python(functools.WRAPPER_UPDATES))
+    for name in tx.as_python_constants(sequence_items(tx, assigned)):
+        try:
+            found = wrapped.get_attr(tx, name)
+        except UserException as error:
+            if not issubclass(error.exception.python_type(), AttributeError):
+                raise
+        else:
+            wrapper.set_attr(tx, name, found)
+    for name in tx.as_python_constants(sequence_items(tx, updated)):
+        source = _getattr_with_default(tx, wrapped, name, DictVariable({}))
+        realize(tx, wrapper.get_attr(tx, name)).call_method(tx, "update", [source], {})
+    wrapper.set_attr(tx, "__wrapped__", wrapped)
+    return wrapper
+
+
+@register_rule(dir)
+def _dir(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if not args:
+        raise Unsupported("unknown-call", "dir() of the frame")
+    of = realize(tx, args[0])
+    if isinstance(of, UserDefinedObjectVariable):
+        custom = of.lookup_special_method(tx, "__dir__")
+        if custom is not None:
+            return ListVariable(arithmetic.sort_items(tx, list(sequence_items(tx, custom.call(tx, [], {}))), {}))
+        own = [str(realize(tx, k).as_python_constant(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
+        return tx.from_python(sorted({*dir(of.python_type()), *own}))
+    if isinstance(of, PythonModuleVariable) and of.is_trusted:
+        return tx.from_python(dir(of.real_object))
+    return arithmetic.fold_constant_call(tx, dir, args, kwargs, f"dir() of {of.describe()}")
+
+
+@register_rule(locals)
+def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    frame = tx.frames[-1]
+    code = frame.code
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
+        return DictVariable.from_str_keys(frame.locals)
+    made = DictVariable({})
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        value = frame.locals.get(name)
+        if value is None and isinstance(cell := frame.cells.get(name), CellVariable):
+            value = cell.content
+        if value is not None:
+            made.set_item(tx, ConstantVariable(name), value)
+    return made

@@ -1,0 +1,178 @@
+"""Rules for the builtin functions that ask about classes, and for those that make plain instances."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.sources.attributes import AttrSource
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.containers.sequences import (
+    TupleVariable,
+)
+from engine.trace.variables.objects.classes import (
+    LEGACY_TENSOR_METACLASS,
+    ClassVariable,
+    SuperVariable,
+    class_source,
+    find_in_class,
+)
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.objects.weakrefs import WeakProxyVariable
+from engine.trace.variables.tensors import tensor_metadata
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+@register_rule(isinstance)
+def _isinstance(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    return ConstantVariable(is_instance(tx, of, realize(tx, args[1])))
+
+
+def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
+    """``isinstance(of, classes)``."""
+    if isinstance(classes, TupleVariable):
+        return any(is_instance(tx, of, realize(tx, c)) for c in classes.items)
+    try:
+        cls = classes.as_python_constant(tx)
+    except NotPythonConstant:
+        raise Unsupported("unsupported-operation", "isinstance() with a class that is not known") from None
+    if not isinstance(cls, (type, types.UnionType)):
+        tx.fold_constant(isinstance, None, cls)
+    if isinstance(cls, LEGACY_TENSOR_METACLASS):
+        return _matches_legacy_tensor_type(of, cls)
+    if isinstance(of, WeakProxyVariable):
+        return issubclass(of.python_type(), cls) or is_instance(tx, of.referent, classes)
+    asked = _user_instancecheck(tx, of, cls)
+    if asked is not None:
+        return asked
+    if (
+        isinstance(of, TensorVariable)
+        and cls in (torch.nn.Parameter, torch.nn.Buffer)
+        and not issubclass(of.python_type(), cls)
+    ):
+        return tensor_metadata.has_mark(tx, of, "_is_param" if cls is torch.nn.Parameter else "_is_buffer")
+    real = of.as_python_object()
+    if real is not NotImplemented and not isinstance(of, SymNodeVariable):
+        return isinstance(real, cls)
+    if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
+        return issubclass(of.python_type(), cls)
+    decides = find_in_class(type(cls), "__instancecheck__") if isinstance(cls, type) else None
+    decider = type if decides is None else decides[0]
+    if decider is not type and decider.__module__ not in _SUBCLASS_INSTANCECHECK_MODULES:
+        raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, which decides itself")
+    return issubclass(of.python_type(), cls)
+
+
+@register_rule(torch.jit.isinstance)
+def _isinstance_of_jit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """As ``isinstance`` for a class whose instances hold nothing that scripted code would name the type of."""
+    cls = realize(tx, args[1]).as_python_constant(tx) if len(args) == 2 else None
+    if not isinstance(cls, type) or cls in (list, tuple, dict):
+        raise Unsupported("unknown-call", "torch.jit.isinstance is called with what is no plain class")
+    return _isinstance(tx, args, kwargs)
+
+
+_SUBCLASS_INSTANCECHECK_MODULES = ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter")
+"""Modules whose metaclasses hold the instances of a class's subclasses to be its instances."""
+
+
+def _matches_legacy_tensor_type(of: Variable, cls: Any) -> bool:
+    """Whether it is a tensor of the element type, device and layout that ``torch.FloatTensor`` and its like name."""
+    if not isinstance(of, TensorVariable):
+        return False
+    device = "cuda" if cls.is_cuda else "cpu"
+    return (of.fake.dtype, of.fake.layout, of.fake.device.type) == (cls.dtype, cls.layout, device)
+
+
+def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
+    """What a metaclass's own ``__instancecheck__`` says; None where it has none in Python."""
+    if not isinstance(cls, type) or of.python_type() is cls:
+        return None
+    from engine.trace.frame import is_trusted_module
+
+    found = find_in_class(type(cls), "__instancecheck__")
+    if found is None or not isinstance(found[1], types.FunctionType) or is_trusted_module(found[0].__module__):
+        return None
+    check = tx.wrap(found[1], AttrSource(class_source(found[0]), "__instancecheck__"))
+    return realize(tx, check.call(tx, [tx.wrap_static(cls), of], {})).is_truthy(tx)
+
+
+@register_rule(issubclass)
+def _issubclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return tx.fold_constant(issubclass, *tx.as_python_constants(args))
+
+
+@register_rule(callable)
+def _callable(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    return ConstantVariable(any("__call__" in base.__dict__ for base in of.python_type().__mro__))
+
+
+@register_rule(type)
+def _type(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) == 3:
+        from engine.trace.variables.objects.class_creation import create_class_by_type_call
+
+        return create_class_by_type_call(tx, args, kwargs)
+    if len(args) != 1 or kwargs:
+        tx.raise_type_error("type() takes 1 or 3 arguments")
+    return tx.wrap_static(realize(tx, args[0]).python_type())
+
+
+@register_rule(super)
+def _super(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) == 1:
+        raise Unsupported("unknown-call", "super() of one argument is called")
+    if args:
+        start, instance = realize(tx, args[0]), realize(tx, args[1])
+        if len(args) > 2:
+            tx.raise_type_error(f"super expected at most 2 arguments, got {len(args)}")
+        if not issubclass(start.python_type(), type):
+            tx.raise_type_error(f"super() argument 1 must be a type, not {start.python_type().__name__}")
+        return SuperVariable(start.as_python_constant(tx), instance)
+    frame = tx.frames[-1]
+    cell = frame.cells.get("__class__")
+    if not isinstance(cell, CellVariable) or cell.content is None or not frame.code.co_argcount:
+        return tx.raise_error(RuntimeError, "super(): no arguments")  # type: ignore[no-any-return]
+    first = frame.code.co_varnames[0]
+    of = frame.locals.get(first) or (frame.cells[first].content if first in frame.cells else None)
+    if of is None:
+        return tx.raise_error(RuntimeError, "super(): arg[0] deleted")  # type: ignore[no-any-return]
+    return SuperVariable(realize(tx, cell.content).as_python_constant(tx), realize(tx, of))
+
+
+@register_rule(object.__new__)
+def _object_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    assert isinstance(of, ClassVariable)
+    if len(args) > 1 or kwargs:
+        new, init = (find_in_class(of.real_object, name) for name in ("__new__", "__init__"))
+        if new is not None and new[0] is not object:
+            tx.raise_type_error("object.__new__() takes exactly one argument (the type to instantiate)")
+        if init is None or init[0] is object:
+            tx.raise_type_error(f"{of.real_object.__name__}() takes no arguments")
+    if issubclass(of.real_object, torch.nn.Module):
+        from engine.trace.variables.nn_modules.module_construction import allocate_module
+
+        return allocate_module(of.real_object)
+    return UserDefinedObjectVariable(of.real_object, None, NotImplemented)
+
+
+@register_rule(object)
+def _object(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if args or kwargs:
+        tx.raise_type_error("object() takes no arguments")
+    return UserDefinedObjectVariable(object, None, NotImplemented)

@@ -1,0 +1,547 @@
+"""Classes and descriptors that the traced code makes: a real twin made while tracing answers questions, each call makes its own."""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import collections
+import dataclasses
+import enum
+import functools
+import operator
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.attributes import AttrSource
+from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
+from engine.trace.exc import TracerException, Unsupported
+from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.builder import is_literal
+from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callables.builtin_functions import BuiltinVariable
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
+from engine.trace.variables.callables.lru_cache import LruCacheVariable
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.itertools_module import CallExpressionVariable
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.objects.classes import ClassVariable, SuperVariable, class_source, find_in_class
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+class _StandIn:
+    """Stands in a twin for a value that is not a plain Python object."""
+
+
+def real_stand_in(tx: Tracer, value: Variable) -> Any:
+    """A real object that stands for a value inside a twin: reading it through the tracer gives the value back."""
+    value = realize(tx, value)
+    if isinstance(value, (ConstantVariable, ClassVariable, BuiltinVariable, DescriptorVariable)):
+        return (
+            value.real_object
+            if isinstance(value, (ClassVariable, BuiltinVariable, DescriptorVariable))
+            else value.value
+        )
+    if isinstance(value, NestedUserFunctionVariable):
+        return _stub_function(tx, value)
+    if isinstance(value, LruCacheVariable):
+        made = value.cls(real_stand_in(tx, value.function), value.maxsize, value.typed, value.info_class)
+        tx.variables_by_id[id(made)] = (value, made)
+        return made
+    if value.source is not None and value.as_python_object() is not NotImplemented:
+        return value.as_python_object()
+    if isinstance(value, TupleVariable) and tx.is_python_constant(value):
+        return value.as_python_constant(tx)
+    return _dummy_instance(tx, value)
+
+
+def _dummy_instance(tx: Tracer, value: Variable) -> Any:
+    made: Any = _StandIn()
+    if (
+        isinstance(value, UserDefinedObjectVariable)
+        and type(value) is UserDefinedObjectVariable
+        and not value.cls.__flags__ & (1 << 20)
+    ):
+        made = object.__new__(value.cls)
+    tx.variables_by_id[id(made)] = (value, made)
+    return made
+
+
+def _stub_function(tx: Tracer, function: NestedUserFunctionVariable) -> Any:
+    """A function that looks like one that the traced code made, and cannot be run."""
+    if function.stub is not None:
+        return function.stub
+
+    def stub(*args: Any, **kwargs: Any) -> Any:
+        raise Unsupported("unknown-call", f"{function.code.co_qualname} is called while a class is made")
+
+    try:
+        annotations = {name: real_stand_in(tx, v) for name, v in function.annotations.items()}
+    except NotPythonConstant:
+        annotations = {}
+    stub.__name__ = function.name
+    stub.__qualname__ = function.code.co_qualname
+    stub.__module__ = function.namespace.name
+    stub.__annotations__ = annotations
+    doc = realize(tx, function.get_attr(tx, "__doc__"))
+    stub.__doc__ = doc.value if isinstance(doc, ConstantVariable) else None
+    for name, value in function.attributes.items():
+        setattr(stub, name, real_stand_in(tx, value))
+    tx.variables_by_id[id(stub)] = (function, stub)
+    function.stub = stub
+    return stub
+
+
+class DescriptorVariable(Variable):
+    """A ``property``, ``classmethod``, ``staticmethod``, ``cached_property``, dataclass field made by the traced code.
+
+    ``held`` is its twin, made of the twins of its arguments.
+    """
+
+    def __init__(self, real_object: Any, args: Args, kwargs: Kwargs) -> None:
+        self.real_object = real_object
+        self.args = args
+        self.kwargs = kwargs
+
+    def python_type(self) -> builtins.type:
+        return type(self.real_object)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if isinstance(self.real_object, property) and name in ("getter", "setter", "deleter"):
+            return BuiltinMethodVariable(self, name)
+        if not hasattr(self.real_object, name):
+            return super().get_attr(tx, name)
+        if name in ("__get__", "__set__", "__delete__", "__set_name__"):
+            if not isinstance(self.real_object, (property, classmethod, staticmethod)):
+                raise self.unsupported(f"reading the attribute {name!r}")
+            return BuiltinMethodVariable(self, name)
+        return self.wrapped_function(tx, name)
+
+    def wrapped_function(self, tx: Tracer, name: str) -> Variable:
+        """Something that it is made of."""
+        return realize(tx, tx.wrap_static(getattr(self.real_object, name), name))
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if isinstance(self.real_object, property) and name in ("getter", "setter", "deleter"):
+            parts: list[Any] = [self.real_object.fget, self.real_object.fset, self.real_object.fdel]
+            parts[("getter", "setter", "deleter").index(name)] = real_stand_in(tx, args[0])
+            values = [tx.from_python(p) for p in parts]
+            return DescriptorVariable(property(*parts), values, {})
+        if name in ("__get__", "__set__", "__delete__") and not kwargs:
+            from engine.trace.variables.callables.descriptors import call_descriptor_method
+
+            return call_descriptor_method(tx, self, name, args)
+        return super().call_method(tx, name, args, kwargs)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if isinstance(self.real_object, staticmethod):
+            return tx.wrap_static(self.real_object.__func__).call(tx, args, kwargs)
+        return super().call(tx, args, kwargs)
+
+    def child_variables(self) -> list[Variable]:
+        return [*self.args, *self.kwargs.values()]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cls = dataclasses.field if isinstance(self.real_object, dataclasses.Field) else type(self.real_object)
+        CallExpressionVariable(cls, self.args, self.kwargs).reconstruct(cg)
+
+
+def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        for value in (*args, *kwargs.values()):
+            forced = realize(tx, value)
+            is_known = isinstance(
+                forced,
+                (
+                    ConstantVariable,
+                    ClassVariable,
+                    FunctionVariable,
+                    BuiltinVariable,
+                    DescriptorVariable,
+                    LruCacheVariable,
+                ),
+            )
+            if not is_known and not tx.is_python_constant(forced):
+                raise Unsupported("unknown-call", f"{cls.__name__}() of {forced.describe()}")
+        real = [real_stand_in(tx, a) for a in args]
+        words = {name: real_stand_in(tx, v) for name, v in kwargs.items()}
+        try:
+            held = cls(*real, **words)
+        except (TypeError, ValueError) as error:
+            raise tx.make_user_exception(error) from error
+        made = DescriptorVariable(held, list(args), dict(kwargs))
+        tx.variables_by_id[id(held)] = (made, held)
+        return made
+
+    return rule
+
+
+for _cls in (
+    property,
+    classmethod,
+    staticmethod,
+    functools.cached_property,
+    functools.partialmethod,
+    dataclasses.field,
+    abc.abstractproperty,
+):
+    register_rule(_cls)(_descriptor_rule(_cls))
+
+
+@register_rule(abc.abstractmethod)
+def _abstract(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, NestedUserFunctionVariable):
+        of.set_attr(tx, "__isabstractmethod__", ConstantVariable(True))
+        return of
+    raise Unsupported("unknown-call", f"abstractmethod() of {of.describe()}")
+
+
+class NewClassVariable(ClassVariable):
+    """A class that the traced code made. ``recipe`` makes it in generated code; ``later`` are the steps taken on it since."""
+
+    is_mutable = True
+
+    def __init__(self, held: type, recipe: Variable, cell: CellVariable | None) -> None:
+        super().__init__(held, None)
+        self.construction_call = recipe
+        self.class_cell = cell
+        self.later_steps: list[tuple[str, Variable]] = []
+        self.entries: dict[str, tuple[Any, Variable]] = {}
+        """What its body and later steps gave it: what stands for each entry in the twin, and the value."""
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def traced_entry(self, name: str, entry: Any) -> Variable | None:
+        known = self.entries.get(name)
+        if known is not None and known[0] is entry and not hasattr(type(entry), "__get__"):
+            return known[1]
+        return ConstantVariable(entry) if is_literal(entry) else None
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        tx.record_mutation(self)
+        try:
+            entry = real_stand_in(tx, value)
+            type.__setattr__(self.real_object, name, entry)
+        except (TypeError, AttributeError) as error:
+            raise tx.make_user_exception(error) from error
+        self.entries[name] = entry, value
+        self.later_steps.append((name, value))
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        raise self.unsupported(f"deleting the attribute {name!r}")
+
+    def child_variables(self) -> list[Variable]:
+        return [self.construction_call, *(value for _, value in self.later_steps)]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.class_cell is not None:
+            cg.body.callable(lambda: cg.load_const(types.CellType))
+            cg.body.call(0)
+            cg.cache_top(self.class_cell)
+            cg.body.emit("POP_TOP")
+        self.construction_call.reconstruct(cg)
+        cg.cache_top(self)
+        for name, value in self.later_steps:
+            if not name:
+                CallExpressionVariable(operator.call, [value, self]).reconstruct(cg)
+                cg.body.emit("POP_TOP")
+                continue
+            cg.body.emit("COPY", 1)
+            cg.load(value)
+            cg.body.emit("SWAP", 2)
+            cg.body.emit("STORE_ATTR", name)
+
+
+def _register_class(tx: Tracer, made: NewClassVariable) -> NewClassVariable:
+    tx.variables_by_id[id(made.real_object)] = (made, made.real_object)
+    tx.new_classes[made.real_object] = made
+    return made
+
+
+_TRUSTED_METACLASSES = (type, abc.ABCMeta, enum.EnumMeta, type(typing.Protocol))
+"""Metaclasses that run no code of the user's but methods which a twin's stubs refuse."""
+
+
+def create_class(tx: Tracer, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs) -> Variable:
+    """What a class statement does after its body has run.
+
+    Raises:
+        Unsupported: making it would run code of the user's that cannot be traced.
+    """
+    resolved = types.resolve_bases(tuple(real_stand_in(tx, b) for b in bases))
+    chosen = {"metaclass": real_stand_in(tx, words["metaclass"])} if "metaclass" in words else {}
+    try:
+        meta = types.prepare_class(name, resolved, chosen)[0]
+    except TypeError as error:
+        raise tx.make_user_exception(error) from error
+    rest = {word: value for word, value in words.items() if word != "metaclass"}
+    if _is_trusted_metaclass(meta):
+        hook = _init_subclass_owner(resolved)
+        recipe = _make_construction_call(build_class, name, bases, entries, words if hook is None else {})
+        if hook is None:
+            return _build_stand_in_class(
+                tx,
+                bases,
+                entries,
+                recipe,
+                lambda given, space: build_class(name, given, space, **_real_kwargs(tx, words)),
+            )
+        if meta is not type and meta is not abc.ABCMeta:
+            raise Unsupported("unknown-call", f"making a subclass runs {hook.__name__}.__init_subclass__")
+        return _create_by_type(tx, tx.wrap_static(meta), name, bases, entries, rest)
+    return _create_by_metaclass(tx, meta, name, bases, entries, rest)
+
+
+def _real_kwargs(tx: Tracer, words: Kwargs) -> dict[str, Any]:
+    return {word: real_stand_in(tx, v) for word, v in words.items()}
+
+
+def _is_trusted_metaclass(meta: type) -> bool:
+    from engine.trace.frame import is_trusted_module
+
+    return meta in _TRUSTED_METACLASSES or is_trusted_module(meta.__module__)
+
+
+def _init_subclass_owner(bases: tuple[type, ...]) -> type | None:
+    """The class of the user's whose ``__init_subclass__`` the making of a subclass runs."""
+    from engine.trace.frame import is_trusted_module
+
+    for base in bases:
+        found = find_in_class(base, "__init_subclass__")
+        if found is not None and found[0] is not object and not is_trusted_module(found[0].__module__):
+            return found[0]
+    return None
+
+
+def _build_stand_in_class(
+    tx: Tracer,
+    bases: list[Variable],
+    entries: dict[str, Variable],
+    recipe: Variable,
+    build: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+) -> NewClassVariable:
+    """The class as a value: its twin made by ``build``, from the twins of the bases and of what the body defined."""
+    cell = entries.get("__classcell__")
+    namespace: dict[str, Any] = {}
+    late: dict[str, Any] = {}
+    for key, value in entries.items():
+        if key == "__classcell__":
+            continue
+        entry = _real_entry(tx, key, value)
+        if isinstance(realize(tx, value), UserDefinedObjectVariable):
+            late[key], entry = entry, None
+        namespace[key] = entry
+    try:
+        held = build(tuple(real_stand_in(tx, b) for b in bases), namespace)
+    except (TracerException, NotPythonConstant):
+        raise
+    except Exception as error:
+        raise tx.make_user_exception(error) from error
+    made = _register_class(tx, NewClassVariable(held, recipe, cell if isinstance(cell, CellVariable) else None))
+    if isinstance(cell, CellVariable):
+        cell.content = made
+    made.entries = {key: (entry, entries[key]) for key, entry in namespace.items()}
+    for key, entry in late.items():
+        type.__setattr__(held, key, entry)
+        _set_name(tx, made, key, realize(tx, entries[key]))
+    return made
+
+
+def _create_by_type(
+    tx: Tracer, meta: Variable, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
+) -> NewClassVariable:
+    """``type.__new__(meta, name, bases, namespace, **words)``; a base's ``__init_subclass__`` is traced, not run."""
+    assert isinstance(meta, ClassVariable)
+    recipe = _make_construction_call(call_type_new, name, bases, entries, {"metaclass": meta})
+    held = meta.real_object
+    made = _build_stand_in_class(
+        tx, bases, entries, recipe, lambda given, space: call_type_new(name, given, space, metaclass=held)
+    )
+    hook = realize(tx, SuperVariable(made.real_object, made).get_attr(tx, "__init_subclass__"))
+    if _init_subclass_owner(made.real_object.__bases__) is not None:
+        hook.call(tx, [], words)
+    elif words:
+        tx.raise_type_error(f"{name}.__init_subclass__() takes no keyword arguments")
+    return made
+
+
+def _create_by_metaclass(
+    tx: Tracer, meta: type, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
+) -> Variable:
+    """``meta(name, bases, namespace, **words)`` for a metaclass written in Python."""
+    prepare, order = find_in_class(meta, "__prepare__"), find_in_class(meta, "mro")
+    kinds = (type, abc.ABCMeta)
+    is_plain = (
+        next(c for c in meta.__mro__ if not isinstance(vars(c).get("__new__"), staticmethod) or c in kinds) in kinds
+    )
+    if (
+        not is_plain
+        or (prepare and prepare[0] is not type)
+        or (order and order[0] is not type)
+        or type(meta) is not type
+    ):
+        raise Unsupported("unknown-call", f"a class is made by the metaclass {meta.__name__}")
+    of = tx.wrap_static(meta)
+    assert isinstance(of, ClassVariable)
+    space = DictVariable.from_str_keys(entries)
+    given: Args = [ConstantVariable(name), TupleVariable(list(bases)), space]
+    new, init = find_in_class(meta, "__new__"), find_in_class(meta, "__init__")
+    if new is not None and isinstance(new[1], staticmethod):
+        function = tx.wrap(new[1].__func__, AttrSource(class_source(new[0]), "__new__"))
+        made = realize(tx, function.call(tx, [of, *given], words))
+    else:
+        made = _create_by_type(tx, of, name, bases, entries, words)
+    if isinstance(made, NewClassVariable) and init is not None and isinstance(init[1], types.FunctionType):
+        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *given], words)
+    return made
+
+
+def _type_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
+    meta = realize(tx, args[0])
+    space = realize(tx, args[3]) if len(args) == 4 else None
+    if not isinstance(meta, ClassVariable) or not isinstance(space, DictVariable):
+        raise Unsupported("unknown-call", "type.__new__ is called")
+    bases = [realize(tx, b) for b in sequence_items(tx, args[2])]
+    entries = {str(key): value for key, (_, value) in space.entries.items()}
+    return _create_by_type(tx, meta, str(realize(tx, args[1]).as_python_constant(tx)), bases, entries, kwargs)
+
+
+def _object_init_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """``object.__init_subclass__``."""
+    if kwargs:
+        raise Unsupported("unknown-call", "object.__init_subclass__ is called with words")
+    return ConstantVariable(None)
+
+
+RULES_BY_NAME["object", "__init_subclass__"] = _object_init_subclass
+register_rule(type.__new__, abc.ABCMeta.__new__)(_type_new)
+
+
+@register_rule(type.__init__, abc.ABCMeta.__init__)
+def _type_init(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ConstantVariable(None)
+
+
+def _real_entry(tx: Tracer, key: str, value: Variable) -> Any:
+    forced = realize(tx, value)
+    if key in ("__annotations__", "__slots__", "__match_args__") and tx.is_python_constant(forced):
+        return forced.as_python_constant(tx)
+    return real_stand_in(tx, forced)
+
+
+def _set_name(tx: Tracer, made: NewClassVariable, key: str, of: Variable) -> None:
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__set_name__") is not None:
+        of.call_special_method(tx, "__set_name__", [made, ConstantVariable(key)])
+
+
+def _make_construction_call(
+    function: Any, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
+) -> Variable:
+    listed = DictVariable.from_str_keys(entries)
+    return CallExpressionVariable(function, [ConstantVariable(name), TupleVariable(list(bases)), listed], dict(words))
+
+
+_CLASS_FACTORIES = (typing.NamedTuple, typing.TypedDict)
+"""Functions that are named as bases."""
+
+
+@register_rule(builtins.__build_class__)
+def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    from engine.trace.inline import run_class_body
+
+    body, name = realize(tx, args[0]), realize(tx, args[1]).as_python_constant(tx)
+    if not isinstance(body, NestedUserFunctionVariable):
+        raise Unsupported("unknown-call", "a class is made from a function that came from outside")
+    bases = [realize(tx, b) for b in args[2:]]
+    for base in (*bases, *(realize(tx, v) for v in kwargs.values())):
+        is_class = isinstance(base, (ClassVariable, BuiltinVariable)) or base.as_python_object() in _CLASS_FACTORIES
+        if not is_class and not tx.is_python_constant(base):
+            raise Unsupported("unknown-call", f"a class is made with {base.describe()}")
+    for base in bases:
+        if not isinstance(base, (ClassVariable, BuiltinVariable)) and base.as_python_object() not in _CLASS_FACTORIES:
+            raise Unsupported("unknown-call", f"a class is made with the base {base.describe()}")
+    entries = run_class_body(tx, body)
+    return create_class(tx, str(name), bases, entries, kwargs)
+
+
+def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """``type(name, bases, namespace)``."""
+    name = realize(tx, args[0]).as_python_constant(tx)
+    namespace = realize(tx, args[2])
+    if not isinstance(namespace, DictVariable) or not isinstance(name, str):
+        raise Unsupported("unknown-call", "a class is created")
+    bases = [realize(tx, b) for b in sequence_items(tx, args[1])]
+    if not all(isinstance(b, ClassVariable) for b in bases):
+        raise Unsupported("unknown-call", "a class is created")
+    entries = {str(k): v for k, (_, v) in namespace.entries.items()}
+    if "__module__" not in entries:
+        entries["__module__"] = ConstantVariable(tx.frames[-1].globals.name)
+    return create_class(tx, name, bases, entries, kwargs)
+
+
+def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
+    """The rule for a class decorator that changes the class in place, or makes one like it (or takes keywords first)."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        from engine.trace.variables.callables.partials import make_partial
+
+        of = realize(tx, args[0]) if args else None
+        if of is None:
+            return make_partial(tx.wrap_static(function), [], dict(kwargs))
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        if not isinstance(of, NewClassVariable):
+            raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")
+        tx.record_mutation(of)
+        try:
+            held = function(of.real_object, **words)
+        except (TypeError, ValueError) as error:
+            raise tx.make_user_exception(error) from error
+        if held is not of.real_object:  # a class with slots is made anew
+            return _register_class(
+                tx, NewClassVariable(held, CallExpressionVariable(functools.partial(function, **words), [of], {}), None)
+            )
+        of.later_steps.append(
+            ("", ConstantVariable(functools.partial(function, **words)) if words else tx.wrap_static(function))
+        )
+        return of
+
+    return rule
+
+
+register_rule(dataclasses.dataclass)(class_decorator_rule(dataclasses.dataclass))
+register_rule(functools.total_ordering)(class_decorator_rule(functools.total_ordering))
+
+
+_NAMEDTUPLE: Any = vars(collections)["namedtuple"]
+
+
+@register_rule(_NAMEDTUPLE)
+def _named_tuple(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    constants = tx.as_python_constants(args)
+    words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+    words.setdefault("module", tx.frames[-1].globals.name)
+    try:
+        held = _NAMEDTUPLE(*constants, **words)
+    except (TypeError, ValueError) as error:
+        raise tx.make_user_exception(error) from error
+    recipe = CallExpressionVariable(_NAMEDTUPLE, list(args), {**kwargs, "module": ConstantVariable(words["module"])})
+    return _register_class(tx, NewClassVariable(held, recipe, None))

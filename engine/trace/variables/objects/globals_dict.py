@@ -1,0 +1,78 @@
+"""``globals()``: a window on the global variables of the function that asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.ir.guards.python_values import IdMatch
+from engine.ir.sources.base import MISSING, GlobalsNamespace
+from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class GlobalsDictVariable(Variable):
+    """Read and written by name; which names there are is not told."""
+
+    def __init__(self, namespace: GlobalsNamespace) -> None:
+        self.namespace = namespace
+
+    def python_type(self) -> type:
+        return dict
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def lookup(self, tx: Tracer, key: Variable) -> Variable | None:
+        """The variable of that name; None where there is none."""
+        name = key.as_python_constant(tx)
+        place = (self.namespace, name)
+        if not isinstance(name, str):
+            raise self.unsupported("asking for what is no name")
+        if place in tx.global_writes:
+            return tx.global_writes[place]
+        if name in self.namespace.values:
+            return realize(tx, tx.wrap(self.namespace.values[name], GlobalSource(self.namespace, name)))
+        why = f"there was no global variable {name}"
+        tx.add_guard(IdMatch(OptionalGlobalSource(self.namespace, name), MISSING, cause=tx.guard_cause(why)))
+        return None
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return self.lookup(tx, item) is not None
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self.lookup(tx, key) or tx.raise_key_error(key)
+
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        name = key.as_python_constant(tx)
+        if not isinstance(name, str):
+            raise self.unsupported("setting what is no name")
+        tx.record_global_write(self.namespace, name, value)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        given = [realize(tx, a) for a in args]
+        match name, len(given):
+            case "get", (1 | 2):
+                return self.lookup(tx, given[0]) or (given[1] if len(given) == 2 else NONE)
+            case "__getitem__", 1:
+                return self.get_item(tx, given[0])
+            case "__contains__", 1:
+                return ConstantVariable(self.contains(tx, given[0]))
+        raise self.unsupported(f"the method {name!r} of globals()")
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_namespace(self.namespace)
+
+
+@register_rule(globals)
+def _globals(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    namespace = tx.frames[-1].globals
+    return tx.variables_by_dict_id.setdefault(id(namespace.values), GlobalsDictVariable(namespace))

@@ -1,0 +1,78 @@
+"""The ``__dict__`` of an instance: a window on its attributes."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.variables.base import NONE, Variable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, unwrap_builtin
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class InstanceDictVariable(DictVariable):
+    """An instance's ``__dict__``: a window on its attributes, which writes through."""
+
+    def __init__(self, tx: Tracer, of: UserDefinedObjectVariable | DictVariable) -> None:
+        self.tx = tx
+        self.owner = of
+        super().__init__({})
+
+    @property
+    def entries(self) -> dict[Any, tuple[Variable, Variable]]:
+        return self.owner.current_attributes(self.tx)
+
+    @entries.setter
+    def entries(self, entries: Any) -> None:
+        if entries:
+            raise self.unsupported("replacing an instance's __dict__")
+
+    def child_variables(self) -> list[Variable]:
+        return [self.owner]
+
+    def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
+        name = stands_for
+        found = find_in_class(self.owner.cls, name) if isinstance(name, str) else (object, None)
+        if not isinstance(name, str) or (found is not None and self._is_stored_by_descriptor(found)):
+            raise self.unsupported("writing this key into an instance's __dict__")
+        self.owner.write_attr(tx, name, value)
+
+    def _is_stored_by_descriptor(self, found: tuple[builtins.type, Any]) -> bool:
+        """Whether an entry of that name would be hidden by what C code keeps elsewhere."""
+        kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
+        return found[0] is object or isinstance(found[1], kinds)
+
+    def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
+        name = key.hash_key(tx)
+        present = self.entries.get(name)
+        if present is None:
+            return super().pop(tx, key, default)
+        self.owner.write_attr(tx, name, None)
+        return present[1]
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name == "clear":
+            for key in self.keys():
+                self.pop(tx, key)
+            return NONE
+        if name == "popitem" and not args and (names := list(self.entries)):
+            last = self.entries[names[-1]][0]
+            return TupleVariable([last, self.pop(tx, last)])
+        return super().call_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load(self.owner)
+        cg.body.attribute("__dict__")
+
+
+def has_string_keys(value: Variable) -> bool:
+    """Whether it is a dict whose keys are names."""
+    holder = unwrap_builtin(value)
+    return isinstance(holder, DictVariable) and all(isinstance(key, str) for key in holder.entries)

@@ -1,0 +1,73 @@
+"""What a class's own metaclass defines: special methods of classes as objects, and the calling of classes."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.attributes import AttrSource
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.callables.methods import BoundMethodVariable
+from engine.trace.variables.objects.classes import ClassVariable, bind_attribute, class_source, construct, find_in_class
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
+    """A method that Python code of the class's metaclass defines, bound to the class; None where there is none."""
+    from engine.trace.frame import is_trusted_module
+
+    found = find_in_class(type(of.real_object), name)
+    if found is None or is_trusted_module(found[0].__module__) or not isinstance(found[1], types.FunctionType):
+        return None
+    return BoundMethodVariable(of, tx.wrap(found[1], AttrSource(class_source(found[0]), name)), name=name)
+
+
+def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
+    """What the metaclass gives for an attribute that the class itself lacks: its own attributes, then its ``__getattr__``."""
+    from engine.trace.frame import is_trusted_module
+
+    meta = type(of.real_object)
+    found = find_in_class(meta, name)
+    if found is not None and not is_trusted_module(found[0].__module__):
+        return bind_attribute(tx, meta, found[0], name, found[1], of)
+    getter = metaclass_method(tx, of, "__getattr__")
+    if found is None and getter is not None:
+        return getter.call(tx, [ConstantVariable(name)], {})
+    return None
+
+
+class TypeCallVariable(Variable):
+    """``super().__call__`` inside a metaclass: makes an instance as ``type`` does."""
+
+    def __init__(self, of: ClassVariable) -> None:
+        self.class_variable = of
+
+    def python_type(self) -> builtins.type:
+        return types.MethodWrapperType
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return construct(tx, self.class_variable, args, kwargs, by_type=True)
+
+
+def super_in_metaclass(tx: Tracer, start: builtins.type, of: ClassVariable, name: str) -> Variable | None:
+    """``super().name`` inside a metaclass's method; None where ``start`` is no metaclass of the class."""
+    meta: Any = type(of.real_object)
+    mro = meta.__mro__
+    if start not in mro or start in of.real_object.__mro__:
+        return None
+    for base in mro[mro.index(start) + 1 :]:
+        if name not in base.__dict__:
+            continue
+        if base is type and name == "__call__":
+            return TypeCallVariable(of)
+        return bind_attribute(tx, type(of.real_object), base, name, base.__dict__[name], of)
+    return None
+
+
+def call_metaclass_method(tx: Tracer, of: ClassVariable, name: str, args: list[Variable]) -> Variable | None:
+    """Call a special method of the metaclass; None where Python code defines none."""
+    method = metaclass_method(tx, of, name)
+    return None if method is None else realize(tx, method.call(tx, args, {}))

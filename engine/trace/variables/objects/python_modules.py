@@ -1,0 +1,110 @@
+"""Python modules as variables."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import GlobalsNamespace, Source
+from engine.ir.sources.roots import GlobalSource
+from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
+from engine.trace.variables.objects.classes import (
+    class_source,
+)
+from engine.trace.variables.torch_api import backend_flags
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class PythonModuleVariable(Variable):
+    """An imported module."""
+
+    def __init__(self, real_object: types.ModuleType, source: Source) -> None:
+        from engine.trace.frame import is_trusted_module
+
+        self.real_object = real_object
+        self.source = source
+        self.is_trusted = is_trusted_module(real_object.__name__)
+
+    def python_type(self) -> type:
+        return types.ModuleType
+
+    def describe(self) -> str:
+        return f"module {self.real_object.__name__}"
+
+    def as_python_object(self) -> Any:
+        return self.real_object
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        written = tx.global_writes.get((self._namespace(), name))
+        if written is not None:
+            return written
+        try:
+            found = getattr(self.real_object, name)
+        except AttributeError as error:
+            raise tx.make_user_exception(error) from error
+        if (
+            self.is_trusted
+            and is_literal(found)
+            and (type(found) is bool or type(self.real_object) is not types.ModuleType)
+        ):
+            return backend_flags.read_flag(tx, self.real_object, name, found)
+        if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
+            return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found)
+        if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.global_writes:
+            return tx.wrap(
+                found,
+                AttrSource(self.source, name)
+                if self.source is not None
+                else AttrSource(class_source(type(found)), name),
+            )
+        return tx.wrap(found, GlobalSource(self._namespace(), name))
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        """The attribute of a module is a global of its code."""
+        if backend_flags.is_flag(self.real_object, name):
+            backend_flags.write_flag(tx, self.real_object, name, value)
+            return
+        if type(self.real_object) is not types.ModuleType or self.is_trusted:
+            super().set_attr(tx, name, value)
+        tx.record_global_write(self._namespace(), name, value)
+
+    def _namespace(self) -> GlobalsNamespace:
+        return (
+            SYS_NAMESPACE
+            if self.real_object is sys
+            else GlobalsNamespace(self.real_object.__dict__, self.real_object.__name__)
+        )
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_const(self.real_object)
+
+
+SYS_NAMESPACE = GlobalsNamespace(sys.__dict__, "sys")
+"""The module whose attributes are the standard streams."""
+
+
+@register_builder(types.ModuleType)
+def _module(tx: Tracer, real: types.ModuleType, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, f"the module {real.__name__} was used")
+    return PythonModuleVariable(real, origin)
+
+
+def _is_python_module(real: Any) -> bool:
+    return isinstance(real, types.ModuleType)
+
+
+register_builder_if(50, _is_python_module)(_module)

@@ -1,0 +1,77 @@
+"""Texts that show where an object is: of one that the traced code makes, with an address that no object has, which leaves no compiled code."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.roots import ClosureSource, LocalSource
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
+from engine.trace.variables.callables.methods import BoundMethodVariable
+from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_FIRST_ASSIGNED_ADDRESS = 0xFABE_0000_0000
+"""Above what any process uses for its objects."""
+_ASSIGNED_ADDRESS = re.compile("0xfabe[0-9a-f]{8}")
+
+
+def default_repr(tx: Tracer, of: Variable) -> str | None:
+    """``repr`` as ``object``, functions and methods have it; None of anything else."""
+    if isinstance(of, BoundMethodVariable):
+        name = realize(tx, of.function.get_attr(tx, "__qualname__")).as_python_constant(tx)
+        return f"<bound method {name} of {_repr_of(tx, of.obj)}>"
+    if isinstance(of, FunctionVariable):
+        name = realize(tx, of.get_attr(tx, "__qualname__")).as_python_constant(tx)
+        return f"<function {name} at {_address_of(tx, of, isinstance(of, NestedUserFunctionVariable))}>"
+    found = find_in_class(of.python_type(), "__repr__")
+    if not isinstance(of, UserDefinedObjectVariable) or found is None or found[0] is not object:
+        return None
+    cls = of.python_type()
+    name = cls.__qualname__ if cls.__module__ in (None, "builtins") else f"{cls.__module__}.{cls.__qualname__}"
+    return f"<{name} object at {_address_of(tx, of, of.source is None or of.is_constructed)}>"
+
+
+def _repr_of(tx: Tracer, of: Variable) -> str:
+    return str(realize(tx, tx.wrap_static(repr).call(tx, [of], {})).as_python_constant(tx))
+
+
+def _address_of(tx: Tracer, of: Variable, is_made: bool) -> str:
+    if not is_made:
+        real = tx.real_object(of)
+        if (
+            real is NotImplemented
+            or of.source is None
+            or isinstance(of.source.chain()[0], (LocalSource, ClosureSource))
+        ):
+            # What a call is given is another object each time.
+            raise Unsupported("unknown-call", f"the address of {of.describe()} is shown")
+        tx.guard_identity(real, of.source, "its address was shown")
+        return f"{id(real):#x}"
+    if id(of) not in tx.assigned_ids:
+        tx.assigned_ids[id(of)] = (
+            f"{_FIRST_ASSIGNED_ADDRESS + 16 * len(tx.assigned_ids):#x}",
+            tx.root_instruction_number,
+            of,
+        )
+    return tx.assigned_ids[id(of)][0]
+
+
+def check_no_assigned_address(tx: Tracer, value: Any) -> None:
+    """Refuse to embed text with an address that no object has: Python makes the text itself.
+
+    Raises:
+        Unsupported: there is one in it.
+    """
+    text = value if isinstance(value, str) else repr(value) if isinstance(value, (bytes, tuple)) else ""
+    found = _ASSIGNED_ADDRESS.findall(text)
+    if not found:
+        return
+    refused = Unsupported("side-effect", "text shows where an object is that compiled code makes anew")
+    refused.created_at = min((born for address, born, _ in tx.assigned_ids.values() if address in found), default=0)
+    raise refused

@@ -1,0 +1,79 @@
+"""``types.SimpleNamespace``: an object whose attributes are all that it is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.base import Source
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dicts import mapping_entries
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, register_instance_dict
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class SimpleNamespaceVariable(UserDefinedObjectVariable):
+    """A namespace, made while tracing or read."""
+
+    def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
+        return BuiltinMethodVariable(self, name) if name in ("__eq__", "__ne__", "__repr__", "__str__") else None
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        match name:
+            case "__eq__" | "__ne__":
+                return self._compare(tx, name, realize(tx, args[0]))
+            case "__repr__" | "__str__":
+                return tx.fold_constant(repr, self.as_python_constant(tx))
+        return super().call_method(tx, name, args, kwargs)
+
+    def has_generic_setattr(self, base: type) -> bool:
+        return True
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        if self.get_instance_attr(tx, name) is None:
+            tx.raise_error(AttributeError, name)
+        self.generic_set_attr(tx, name, None)
+
+    def _compare(self, tx: Tracer, name: str, other: Variable) -> Variable:
+        if not isinstance(other, SimpleNamespaceVariable):
+            return ConstantVariable(NotImplemented)
+        equal = arithmetic.identical_or_equal(tx, self.get_attr(tx, "__dict__"), other.get_attr(tx, "__dict__"))
+        return ConstantVariable(equal == (name == "__eq__"))
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.raise_type_error("unhashable type: 'types.SimpleNamespace'")
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        found = realize(tx, self.get_attr(tx, "__dict__")).as_python_constant(tx)
+        return SimpleNamespace(**found)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(SimpleNamespace))
+        cg.body.call(0)
+        cg.cache_top(self)
+        cg.defer_fill(self)
+
+
+@register_builder(SimpleNamespace)
+def _namespace(tx: Tracer, real: SimpleNamespace, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "its attributes were used")
+    made = SimpleNamespaceVariable(SimpleNamespace, origin, real)
+    register_instance_dict(tx, made)
+    return made
+
+
+@register_rule(SimpleNamespace)
+def _construct_namespace(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    made = SimpleNamespaceVariable(SimpleNamespace, None, NotImplemented)
+    for key, value in mapping_entries(tx, args[0]) if args else []:
+        made.generic_set_attr(tx, str(realize(tx, key).as_python_constant(tx)), value)
+    for name, value in kwargs.items():
+        made.generic_set_attr(tx, name, value)
+    return made

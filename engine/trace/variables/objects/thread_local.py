@@ -1,0 +1,55 @@
+"""``threading.local``: to each thread an object like any other, whose attributes are those of the thread that runs."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from typing import TYPE_CHECKING
+
+from engine.ir.sources.base import Source
+from engine.trace.codegen_runtime.objects import new_thread_local
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable
+from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class ThreadLocalVariable(UserDefinedObjectVariable):
+    """An instance of ``threading.local`` or of a subclass."""
+
+    def has_generic_setattr(self, base: builtins.type) -> bool:
+        return base is threading.local
+
+    def has_no_dict(self) -> bool:
+        return False
+
+    def has_generic_delattr(self, base: builtins.type) -> bool:
+        return base is threading.local
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(new_thread_local, 0)
+        cg.body.call(0)
+        cg.cache_top(self)
+        self.fill_or_defer(cg)
+
+
+def _is_local(real: object) -> bool:
+    return isinstance(real, threading.local)
+
+
+@register_builder_if(60, _is_local)
+def _local(tx: Tracer, real: threading.local, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "its attributes or methods were used")
+    return ThreadLocalVariable(type(real), origin, real)
+
+
+@register_rule(threading.local)
+def _construct_thread_local(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    if args or kwargs:
+        raise Unsupported("unknown-call", "threading.local is created with arguments")
+    return ThreadLocalVariable(threading.local, None, NotImplemented)

@@ -1,0 +1,267 @@
+"""Weak references and their containers."""
+
+from __future__ import annotations
+
+import builtins
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.bytecode.resume_functions import resume_info
+from engine.ir.guards.python_values import IdMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.roots import LocalSource
+from engine.ir.sources.stdlib import WeakProxySource, WeakRefCallSource, weak_proxy_referent
+from engine.trace.exc import SkipFrame, Unsupported
+from engine.trace.variables.base import NONE, LazyVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.callables.methods import BoundMethodVariable
+from engine.trace.variables.callables.partials import FunctoolsPartialVariable
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class WeakRefVariable(Variable):
+    """A ``weakref.ref``. ``of`` is what it refers to, None where that is gone. One made while tracing has no origin."""
+
+    is_mutable = True
+
+    def __init__(
+        self, of: Variable, source: Source | None = None, real_object: Any = None, callback: Variable | None = None
+    ) -> None:
+        self.referent = of
+        self.source = source
+        self.real_object = real_object
+        self.callback = callback
+        self.real_referent: Any = NotImplemented
+        """What it refers to, where that exists."""
+
+    def as_python_object(self) -> Any:
+        # Of references without a callback, an object has one.
+        if self.real_object is None and self.callback is None and self.real_referent is not NotImplemented:
+            return weakref.ref(self.real_referent)
+        return NotImplemented if self.real_object is None else self.real_object
+
+    def python_type(self) -> builtins.type:
+        return weakref.ref if self.real_object is None else type(self.real_object)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return ("weakref", self.referent.hash_key(tx))
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "key" and self.source is not None and isinstance(self.real_object, weakref.KeyedRef):
+            return tx.make_lazy(self.real_object.key, AttrSource(self.source, "key"))
+        return super().get_attr(tx, name)
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if self.source is None and _may_be_collected(tx, self.referent) and not _is_held_by_frame(tx, self.referent):
+            raise SkipFrame("unknown-call", f"whether {self.referent.describe()} is still alive is asked")
+        return self.referent
+
+    def child_variables(self) -> list[Variable]:
+        return [self.referent] if self.callback is None else [self.referent, self.callback]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if cg.continues_after and _may_be_collected(cg.tx, self.referent):
+            raise Unsupported(
+                "side-effect", f"{self.referent.describe()} must die at the moment at which nothing names it"
+            )
+        cg.body.callable(lambda: cg.load_const(weakref.ref))
+        cg.load_all(self.child_variables())
+        cg.body.call(len(self.child_variables()))
+
+
+def _may_be_collected(tx: Tracer, of: Variable) -> bool:
+    """Whether the traced code alone holds it: made while tracing, or by the part of the function before a break."""
+    if of.source is None or of.is_constructed:
+        return True
+    return resume_info(tx.frames[0].code) is not None and isinstance(of.source.chain()[0], LocalSource)
+
+
+def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
+    """Whether a variable or a place on the stack of a running function holds it now."""
+    held = (
+        v
+        for frame in tx.frames
+        for v in (*frame.locals.values(), *frame.stack, *map(_cell_content, frame.cells.values()))
+    )
+    return any(v is of or (isinstance(v, LazyVariable) and v.realized is of) for v in held)
+
+
+def _cell_content(cell: Any) -> Any:
+    return cell.content if isinstance(cell, CellVariable) else None
+
+
+def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
+    """Whether the traced code reaches an object from where it is, by way of anything but weak references."""
+    held = [
+        *(v for f in tx.frames for v in (*f.locals.values(), *f.stack, *f.cells.values(), f.function) if v is not None),
+        *(v for v in tx.global_writes.values() if v is not None),
+        *tx.mutated_variables.values(),
+    ]
+    seen: set[int] = set()
+    while held:
+        value = held.pop()
+        if isinstance(value, LazyVariable):
+            if value.realized is None:
+                continue
+            value = value.realized
+        if value is of:
+            return True
+        if id(value) not in seen and not isinstance(value, (WeakRefVariable, WeakProxyVariable)):
+            seen.add(id(value))
+            held += value.child_variables()
+    return False
+
+
+@register_builder(weakref.ref, weakref.KeyedRef)
+def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "what it refers to was used")
+    held = real()
+    at = WeakRefCallSource(origin)
+    if held is None:
+        tx.add_guard(IdMatch(at, None, cause=tx.guard_cause("what it referred to is gone")))
+        return WeakRefVariable(NONE, origin, real)
+    return WeakRefVariable(tx.wrap(held, at), origin, real)
+
+
+class WeakProxyVariable(Variable):
+    """A ``weakref.proxy``: does what the object does, for as long as something holds that. ``held`` is None where the traced code makes it."""
+
+    is_mutable = True
+
+    def __init__(self, of: Variable, source: Source | None, real_object: Any) -> None:
+        self.referent = of
+        self.source = source
+        self.real_object = real_object
+
+    def python_type(self) -> builtins.type:
+        if self.real_object is not None:
+            return type(self.real_object)
+        return weakref.ProxyType if self.referent.lacks_methods("__call__") else weakref.CallableProxyType
+
+    def as_python_object(self) -> Any:
+        return NotImplemented if self.real_object is None else self.real_object
+
+    def _checked_referent(self, tx: Tracer) -> Variable:
+        """The object, whose death would be Python's to see.
+
+        Raises:
+            Skip: nothing that the traced code can reach holds it.
+        """
+        if _may_be_collected(tx, self.referent) and not _is_strongly_reachable(tx, self.referent):
+            raise SkipFrame("unknown-call", f"whether {self.referent.describe()} is still alive is asked")
+        return self.referent
+
+    def describe(self) -> str:
+        return f"weak proxy of {self.referent.describe()}"
+
+    def child_variables(self) -> list[Variable]:
+        return [self.referent]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return self._checked_referent(tx).get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        self._checked_referent(tx).set_attr(tx, name, value)
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        self._checked_referent(tx).del_attr(tx, name)
+
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return self._checked_referent(tx).call(tx, args, kwargs)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return self._checked_referent(tx).call_method(tx, name, args, kwargs)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return self._checked_referent(tx).is_truthy(tx)
+
+    def length(self, tx: Tracer) -> Variable:
+        return self._checked_referent(tx).length(tx)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        return self._checked_referent(tx).get_iterator(tx)
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self._checked_referent(tx).get_item(tx, key)
+
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        self._checked_referent(tx).set_item(tx, key, value)
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        return self._checked_referent(tx).next_item(tx)
+
+    def del_item(self, tx: Tracer, key: Variable) -> None:
+        self._checked_referent(tx).del_item(tx, key)
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return self._checked_referent(tx).contains(tx, item)
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.raise_type_error(f"unhashable type: '{self.python_type().__name__}'")
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if cg.continues_after and _may_be_collected(cg.tx, self.referent):
+            raise Unsupported(
+                "side-effect", f"{self.referent.describe()} must die at the moment at which nothing names it"
+            )
+        cg.body.callable(lambda: cg.load_const(weakref.proxy))
+        cg.load(self.referent)
+        cg.body.call(1)
+
+
+@register_builder(weakref.ProxyType, weakref.CallableProxyType)
+def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "what it stands for was used")
+    held = weak_proxy_referent(real)
+    if held is MISSING:
+        raise Unsupported("unsupported-operation", "a weak proxy of what is gone, or does not tell, is used")
+    of = tx.wrap(held, WeakProxySource(origin))
+    if not isinstance(of, UserDefinedObjectVariable):
+        raise Unsupported("unsupported-operation", f"a weak proxy of {of.describe()} is used")
+    return WeakProxyVariable(of, origin, real)
+
+
+def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        of = realize(tx, args[0]) if args else NONE
+        if (
+            kind == "reference"
+            and len(args) == 1
+            and not kwargs
+            and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable)
+        ):
+            made = WeakRefVariable(of)
+            made.real_referent = tx.real_object(of)
+            return made
+        lives = not kwargs and not isinstance(of, BoundMethodVariable) and not _may_be_collected(tx, of)
+        if lives and kind == "reference" and len(args) == 2:
+            return WeakRefVariable(of, callback=args[1])
+        if kind == "proxy" and len(args) == 1 and not kwargs and isinstance(of, UserDefinedObjectVariable):
+            if type(of) not in (UserDefinedObjectVariable, FunctoolsPartialVariable):
+                raise Unsupported("unknown-call", f"a weak proxy of {of.describe()} is made")
+            real = None if of.real_object is NotImplemented else weakref.proxy(of.real_object)
+            return tx.weak_proxies.setdefault(id(of), WeakProxyVariable(of, None, real))
+        what = f"a weak {kind} to {of.describe()} is made"
+        if isinstance(of, BoundMethodVariable) or _may_be_collected(tx, of):
+            # It dies when its last name goes: a function cut in two holds it for longer, or less long.
+            raise SkipFrame("unknown-call", what)
+        raise Unsupported("unknown-call", what)
+
+    return rule
+
+
+register_rule(weakref.ref)(_weakref_rule("reference"))
+register_rule(weakref.KeyedRef)(_weakref_rule("reference with a key"))
+register_rule(weakref.WeakMethod)(_weakref_rule("reference to a method,"))
+register_rule(weakref.proxy)(_weakref_rule("proxy"))

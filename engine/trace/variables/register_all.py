@@ -1,0 +1,93 @@
+"""Import every family of variables and the opcode handlers, so that each fills its part of the tables.
+
+The order matters where two families register a rule for the same callable: the later one wins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+FAMILIES = (
+    "autograd.autograd_functions",
+    "objects.attribute_builtins",
+    "objects.class_builtins",
+    "containers.container_constructors",
+    "stdlib.interpreter_limits",
+    "containers.iteration_builtins",
+    "stdlib.number_functions",
+    "callables.operator_module",
+    "stdlib.text_builtins",
+    "callables.lru_cache",
+    "callables.singledispatch",
+    "autograd.activation_checkpoint",
+    "torch_api.collectives",
+    "torch_api.compiler_api",
+    "tensors.distributed_tensors",
+    "constants",
+    "containers.builtin_subclasses",
+    "torch_api.grad_and_autocast_contexts",
+    "higher_order.flex_attention",
+    "torch_api.foreach_grouping",
+    "autograd.forward_ad",
+    "torch_api.torch_contexts",
+    "higher_order.control_flow",
+    "autograd.grad_and_tensor_hooks",
+    "stdlib.introspection",
+    "stdlib.os_environ",
+    "objects.copy_pickle",
+    "callables.descriptors",
+    "callables.functools_module",
+    "containers.heapq_bisect",
+    "objects.globals_dict",
+    "objects.id_and_hash",
+    "containers.itertools_module",
+    "objects.class_creation",
+    "containers.dict_constructors",
+    "containers.mapping_proxy",
+    "objects.simple_namespace",
+    "callables.partials",
+    "stdlib.regex",
+    "stdlib.random_numbers",
+    "objects.weakrefs",
+    "stdlib.warning_calls",
+    "stdlib.loggers",
+    "objects.thread_local",
+    "nn_modules.hook_handles",
+    "stdlib.locks",
+    "tensors.contiguous_outputs",
+    "nn_modules.nn_module",
+    "nn_modules.parameter_construction",
+    "tensors.set_data",
+    "torch_api.custom_and_script_ops",
+    "tensors.legacy_constructors",
+    "tensors.packed_sequences",
+    "callables.property_subclasses",
+    "stdlib.io_buffers",
+    "stdlib.datetimes",
+    "torch_api.sdpa_params",
+    "torch_api.torch_generators",
+    "torch_api.global_state_setters",
+    "autograd.autograd_ctx",
+    "tensors.storages",
+    "tensors.torch_function_protocol",
+    "torch_api.torch_functions",
+    "torch_api.trace_rules",
+    "callables.unbound_methods",
+    "torch_api.global_state_queries",
+    "torch_api.symbolic_shape_functions",
+    "nn_modules.functional_call",
+    "higher_order.functorch",
+    "torch_api.triton_kernels",
+    "callables.builtin_functions",
+    "objects.python_modules",
+    "tensors.automatic_dynamic",
+)
+"""Modules below ``engine.trace.variables`` that register builders and rules."""
+
+importlib.import_module("engine.trace.handlers")
+for _family in FAMILIES:
+    importlib.import_module(f"engine.trace.variables.{_family}")
+if importlib.util.find_spec("numpy") is not None:
+    importlib.import_module("engine.trace.variables.tensors.numpy_arrays")
+    importlib.import_module("engine.trace.variables.tensors.tensor_construction")

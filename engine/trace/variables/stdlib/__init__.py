@@ -1,0 +1,1 @@
+"""Variables and rules for the standard library."""

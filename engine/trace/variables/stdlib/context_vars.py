@@ -1,0 +1,312 @@
+"""Context variables: what they hold is guarded where it is read; what is set stays while tracing, and is set for real after the graph."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import IdMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.stdlib import ContextVarSource
+from engine.trace.codegen_runtime.objects import set_context_var
+from engine.trace.exc import Unsupported, UserException
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+class ContextVarVariable(Variable):
+    """A ``ContextVar``. What the traced code did to it that still holds lies in ``tx.context``, oldest first."""
+
+    is_mutable = True
+
+    def __init__(self, name: str, default: Variable | None, source: Source | None, real_object: Any) -> None:
+        self.name = name
+        self.default = default
+        self.source = source
+        self.real_object = real_object
+        self.deferred_steps: list[ContextVarTokenVariable] = []
+        """What is to be done to the real variable after the graph."""
+
+    def python_type(self) -> builtins.type:
+        return contextvars.ContextVar
+
+    def as_python_object(self) -> Any:
+        return NotImplemented if self.source is None else self.real_object
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.as_identity_key(self)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def child_variables(self) -> list[Variable]:
+        return [*([] if self.default is None else [self.default]), *self.deferred_steps]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "name":
+            return ConstantVariable(self.name)
+        return BuiltinMethodVariable(self, name) if name in ("get", "set", "reset") else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        match name, args:
+            case "get", [] | [_] if not kwargs:
+                return self._get(tx, *args)
+            case "set", [value] if not kwargs:
+                return self._set(tx, value)
+            case "reset", [token] if not kwargs:
+                return self._reset(tx, realize(tx, token))
+        raise self.unsupported(f"the method {name!r}")
+
+    def current_value(self, tx: Tracer) -> Variable | None:
+        """What it holds, None where it was never set (or not since)."""
+        steps: list[ContextVarTokenVariable] = tx.context_var_writes.get(id(self), [])
+        if steps:
+            return steps[-1].value
+        if self.source is None:
+            return None
+        at = ContextVarSource(self.source)
+        found = at.read(self.real_object)
+        if found is MISSING:
+            tx.add_guard(IdMatch(at, MISSING, cause=tx.guard_cause("the context variable was not set")))
+            return None
+        return tx.wrap(found, at)
+
+    def _get(self, tx: Tracer, default: Variable | None = None) -> Variable:
+        found = self.current_value(tx)
+        if found is None:
+            found = default if default is not None else self._default(tx)
+        if found is None:
+            from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+
+            raise UserException(ExceptionVariable(LookupError, [self]))
+        return found
+
+    def _default(self, tx: Tracer) -> Variable | None:
+        if self.source is None:
+            return self.default
+        at = ContextVarSource(self.source, True)
+        found = at.read(self.real_object)
+        return None if found is MISSING else tx.wrap(found, at)
+
+    def _set(self, tx: Tracer, value: Variable) -> Variable:
+        made = ContextVarTokenVariable(self, value, self.current_value(tx), None, None)
+        self._add(tx, made)
+        return made
+
+    def _add(self, tx: Tracer, token: ContextVarTokenVariable) -> None:
+        tx.record_mutation(self)
+        tx.context_var_writes.setdefault(id(self), []).append(token)
+        self._publish_steps(tx)
+
+    def _reset(self, tx: Tracer, token: Variable) -> Variable:
+        if not isinstance(token, ContextVarTokenVariable):
+            return tx.raise_type_error(f"expected an instance of Token, got {token.describe()}")  # type: ignore[no-any-return]
+        if token.variable is not self:
+            raise Unsupported("unknown-call", "a context variable is reset with a token of another one")
+        steps = tx.context_var_writes.get(id(self), [])
+        if token.source is not None:
+            if any(s.reset_token is token for s in steps):
+                raise Unsupported("unknown-call", "a context variable is reset with a token that was used")
+            self._add(tx, ContextVarTokenVariable(self, token.old_value(tx), None, None, None, reset_token=token))
+            return NONE
+        if token not in steps or any(s.reset_token is not None for s in steps[steps.index(token) :]):
+            raise Unsupported("unknown-call", "a context variable is reset with a token that was used, or elsewhere")
+        tx.record_mutation(self)
+        del steps[steps.index(token) :]
+        self._publish_steps(tx)
+        return NONE
+
+    def _publish_steps(self, tx: Tracer) -> None:
+        """Only what happens in the context of the call itself is seen from outside."""
+        if tx.context_copy_depth == 0:
+            self.deferred_steps = tx.context_var_writes[id(self)]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(contextvars.ContextVar, 0)
+        cg.load_const(self.name)
+        if self.default is not None:
+            cg.load(self.default)
+        cg.call_with_keywords(1, ("default",) if self.default is not None else ())
+        cg.cache_top(self)
+        cg.body.emit("COPY", 1)
+        self.fill(cg)
+
+    def fill(self, cg: PyCodegen) -> None:
+        """Do to the variable on top of the stack what the traced code did, and pop it."""
+        cg.body.emit("POP_TOP")
+        for step in self.deferred_steps:
+            cg.load(step)
+            cg.body.emit("POP_TOP")
+
+
+class ContextVarTokenVariable(Variable):
+    """What setting a variable gave: ``value`` is what it then holds (None: nothing), ``before`` what it held.
+
+    One with ``undoes`` stands for resetting with a token from outside.
+    """
+
+    is_mutable = True
+
+    def __init__(
+        self,
+        variable: ContextVarVariable,
+        value: Variable | None,
+        previous_value: Variable | None,
+        source: Source | None,
+        real_object: Any,
+        reset_token: ContextVarTokenVariable | None = None,
+    ) -> None:
+        self.variable = variable
+        self.value = value
+        self.previous_value = previous_value
+        self.source = source
+        self.real_object = real_object
+        self.reset_token = reset_token
+
+    def python_type(self) -> builtins.type:
+        return contextvars.Token
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def child_variables(self) -> list[Variable]:
+        return [v for v in (self.reset_token, self.value) if v is not None]
+
+    def old_value(self, tx: Tracer) -> Variable | None:
+        """What the variable held before; None where it held nothing."""
+        if self.source is None:
+            return self.previous_value
+        found = self.real_object.old_value
+        at = AttrSource(self.source, "old_value")
+        if found is contextvars.Token.MISSING:
+            tx.guard_identity(found, at, "the context variable was not set before")
+            return None
+        return tx.wrap(found, at)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "var":
+            return self.variable
+        if name == "old_value":
+            found = self.old_value(tx)
+            return tx.wrap_static(contextvars.Token.MISSING, "Token.MISSING") if found is None else found
+        return super().get_attr(tx, name)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        steps = self.variable.deferred_steps
+        if self not in steps:
+            raise Unsupported("side-effect", "rebuilding a token of a context variable that was reset")
+        for step in steps[: steps.index(self)]:
+            cg.load(step)
+            cg.body.emit("POP_TOP")
+        cg.load_helper(contextvars.ContextVar.reset if self.reset_token is not None else set_context_var, 0)
+        cg.load(self.variable)
+        if self.reset_token is not None:
+            cg.load(self.reset_token)
+        elif self.value is not None:
+            cg.load(self.value)
+        cg.body.call(2)
+
+
+class CopiedContextVariable(Variable):
+    """What ``copy_context()`` made: the steps that were done in it, by variable."""
+
+    is_mutable = True
+
+    def __init__(self, steps: dict[int, list[ContextVarTokenVariable]]) -> None:
+        self.steps = steps
+
+    def python_type(self) -> builtins.type:
+        return contextvars.Context
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        raise self.unsupported("a truth test")
+
+    @contextlib.contextmanager
+    def running_inside(self, tx: Tracer) -> Iterator[None]:
+        """What is read and set meanwhile is read from it and set in it."""
+        outside, tx.context_var_writes = tx.context_var_writes, self.steps
+        tx.context_copy_depth += 1
+        try:
+            yield
+        finally:
+            tx.context_var_writes = outside
+            tx.context_copy_depth -= 1
+
+    def _content(self, tx: Tracer, of: Variable) -> Variable | None:
+        variable = realize(tx, of)
+        if not isinstance(variable, ContextVarVariable):
+            return tx.raise_type_error(f"a ContextVar key was expected, got {variable.describe()}")  # type: ignore[no-any-return]
+        with self.running_inside(tx):
+            return variable.current_value(tx)
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return self._content(tx, item) is not None
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        found = self._content(tx, key)
+        if found is None:
+            from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+
+            raise UserException(ExceptionVariable(KeyError, [key]))
+        return found
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name) if name in ("run", "get", "copy") else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        match name, args:
+            case "run", [function, *rest]:
+                with self.running_inside(tx):
+                    return realize(tx, function).call(tx, rest, kwargs)
+            case "get", [key, *default] if len(default) < 2:
+                return self._content(tx, key) or (default[0] if default else NONE)
+            case "copy", []:
+                return CopiedContextVariable(_copy_steps(self.steps))
+        raise self.unsupported(f"the method {name!r}")
+
+
+def _copy_steps(steps: dict[int, list[ContextVarTokenVariable]]) -> dict[int, list[ContextVarTokenVariable]]:
+    return {key: list(found) for key, found in steps.items()}
+
+
+@register_rule(contextvars.copy_context)
+def _copy_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return CopiedContextVariable(_copy_steps(tx.context_var_writes))
+
+
+@register_rule(contextvars.ContextVar)
+def _new_context_var(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    name = realize(tx, args[0]) if len(args) == 1 else None
+    if not isinstance(name, ConstantVariable) or name.python_type() is not str or set(kwargs) - {"default"}:
+        raise Unsupported("unknown-call", "a context variable is created in an unusual way")
+    return ContextVarVariable(name.value, kwargs.get("default"), None, None)
+
+
+@register_builder(contextvars.ContextVar)
+def _variable(tx: Tracer, real: contextvars.ContextVar[Any], origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "the context variable was used")
+    return ContextVarVariable(real.name, None, origin, real)
+
+
+@register_builder(contextvars.Token)
+def _token(tx: Tracer, real: contextvars.Token[Any], origin: Source) -> Variable:
+    tx.guard_type(real, origin, "the token was used")
+    variable = tx.wrap(real.var, AttrSource(origin, "var"))
+    assert isinstance(variable, ContextVarVariable)
+    return ContextVarTokenVariable(variable, None, None, origin, real)

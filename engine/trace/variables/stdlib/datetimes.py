@@ -1,0 +1,27 @@
+"""Constructors of datetime objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import Variable
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.constants import DATETIME_TYPES
+from engine.trace.variables.stdlib.io_buffers import Args, Kwargs
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def _datetime_constructor(cls: type) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return arithmetic.fold_constant_call(
+            tx, cls, args, kwargs, f"{cls.__name__} of values that are not known is created"
+        )
+
+    return rule
+
+
+for _cls in DATETIME_TYPES:
+    register_rule(_cls)(_datetime_constructor(_cls))

@@ -1,0 +1,118 @@
+"""Of the standard library: dates and times as constants, text buffers made in traced code."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.codegen_runtime.containers import make_buffer
+from engine.trace.exc import Unsupported
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import NONE, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+Args = list[Variable]
+
+
+Kwargs = dict[str, Variable]
+
+
+class IOBufferVariable(Variable):
+    """An ``io.StringIO`` or ``io.BytesIO`` made in traced code; ``held`` is one like it, to which the same is done."""
+
+    is_mutable = True
+
+    def __init__(self, real_object: Any) -> None:
+        self.real_object = real_object
+
+    def python_type(self) -> type:
+        return type(self.real_object)
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in ("closed", "newlines", "line_buffering"):
+            return tx.fold_constant(getattr, self.real_object, name)
+        if callable(getattr(type(self.real_object), name, None)):
+            return BuiltinMethodVariable(self, name)
+        if not hasattr(self.real_object, name):
+            tx.raise_error(AttributeError, f"'_io.{type(self.real_object).__name__}' object has no attribute '{name}'")
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        match name:
+            case "__enter__":
+                tx.fold_constant(lambda: self.real_object.__enter__() and None)
+                return self
+            case "__iter__":
+                return self.get_iterator(tx)
+            case "__exit__":
+                tx.mutation_count += 1
+                self.real_object.close()
+                return NONE
+            case "writelines":
+                for item in tx.unpack_iterable(args[0]):
+                    self.call_method(tx, "write", [item], {})
+                return NONE
+        if name not in _BUFFER_METHODS:
+            raise self.unsupported(f"the method {name!r}")
+        tx.mutation_count += 1
+        return arithmetic.fold_constant_call(
+            tx, getattr(self.real_object, name), args, kwargs, f"{name}() with what is not known"
+        )
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        tx.mutation_count += 1
+        lines = tx.fold_constant(lambda: list(self.real_object))
+        return SequenceIteratorVariable(list(tx.unpack_iterable(lines)), type(iter(())))
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.real_object.closed:
+            raise Unsupported("side-effect", "rebuilding a buffer that was closed")
+        cg.load_helper(make_buffer, 0)
+        cg.load_const(type(self.real_object))
+        cg.load_const(self.real_object.getvalue())
+        cg.load_const(self.real_object.tell())
+        cg.body.call(3)
+
+
+_BUFFER_METHODS = frozenset(
+    "write read readline readlines getvalue seek tell truncate close flush readable writable seekable isatty".split()
+)
+
+
+def _buffer_constructor(cls: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        values = tx.as_python_constants(args)
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        try:
+            return IOBufferVariable(cls(*values, **words))
+        except (TypeError, ValueError) as error:
+            raise tx.make_user_exception(error) from error
+
+    return rule
+
+
+register_rule(io.StringIO)(_buffer_constructor(io.StringIO))
+
+
+register_rule(io.BytesIO)(_buffer_constructor(io.BytesIO))
+
+
+def print_to_buffer(tx: Tracer, to: IOBufferVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """``print(*args, file=to)``."""
+    words = {name: realize(tx, kwargs.get(name, NONE)).as_python_constant(tx) for name in ("sep", "end")}
+    texts = [str(realize(tx, tx.wrap_static(str).call(tx, [a], {})).as_python_constant(tx)) for a in args]
+    tx.mutation_count += 1
+    return tx.fold_constant(lambda: print(*texts, file=to.real_object, **words))

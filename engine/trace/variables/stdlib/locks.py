@@ -1,0 +1,132 @@
+"""Locks that the traced code makes: nobody else can hold one before it is handed out."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.base import Source
+from engine.trace.codegen_runtime.objects import make_acquired_lock
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+_LOCK_FACTORIES = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
+_METHODS = frozenset(("acquire", "release", "locked", "__enter__", "__exit__"))
+
+
+class LockVariable(Variable):
+    """A ``threading.Lock`` or ``RLock``, taken ``count`` times by this thread."""
+
+    is_mutable = True
+
+    def __init__(self, cls: builtins.type) -> None:
+        self.cls = cls
+        self.acquire_count = 0
+
+    def python_type(self) -> builtins.type:
+        return self.cls
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    @property
+    def is_reentrant(self) -> bool:
+        """Whether its owner may take it again."""
+        return _LOCK_FACTORIES[self.cls] is threading.RLock
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return (
+            BuiltinMethodVariable(self, name)
+            if name in _METHODS and hasattr(self.cls, name)
+            else super().get_attr(tx, name)
+        )
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        match name:
+            case "acquire" | "__enter__":
+                return self._acquire(tx, *args, **kwargs)
+            case "release" | "__exit__":
+                return self._release(tx)
+            case "locked" if not self.is_reentrant:
+                return ConstantVariable(self.acquire_count > 0)
+        raise self.unsupported(f"the method {name!r}")
+
+    def _acquire(
+        self,
+        tx: Tracer,
+        blocking: Variable = ConstantVariable(True),  # noqa: B008 -- a constant is immutable
+        timeout: Variable = ConstantVariable(-1),  # noqa: B008
+    ) -> Variable:
+        waits = realize(tx, blocking).is_truthy(tx)
+        if not isinstance(realize(tx, timeout), ConstantVariable) or realize(tx, timeout).as_python_constant(tx) != -1:
+            raise Unsupported("unknown-call", "a lock is waited for with a limit")
+        if self.acquire_count and not self.is_reentrant:
+            if waits:
+                raise Unsupported("unknown-call", "a lock that is held is waited for")
+            return ConstantVariable(False)
+        tx.mutation_count += 1
+        self.acquire_count += 1
+        return ConstantVariable(True)
+
+    def _release(self, tx: Tracer) -> Variable:
+        if not self.acquire_count:
+            text = "cannot release un-acquired lock" if self.is_reentrant else "release unlocked lock"
+            tx.raise_error(RuntimeError, text)
+        tx.mutation_count += 1
+        self.acquire_count -= 1
+        return NONE
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(make_acquired_lock, 0)
+        cg.load_const(_LOCK_FACTORIES[self.cls])
+        cg.load_const(self.acquire_count)
+        cg.body.call(2)
+
+
+class ExternalLockVariable(RealObjectVariable):
+    """A lock that exists when the call begins: who holds it is known only when it is asked for, so each use is Python's."""
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.as_identity_key(self)
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return (
+            BuiltinMethodVariable(self, name)
+            if name in _METHODS and hasattr(self.real_object, name)
+            else super().get_attr(tx, name)
+        )
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        raise Unsupported("unknown-call", f"{name}() of a lock from outside is called")
+
+
+@register_builder(*_LOCK_FACTORIES)
+def _build_external_lock(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "the lock was used")
+    return ExternalLockVariable(real, origin)
+
+
+@register_rule(threading.Lock)
+def _lock(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    tx.fold_constant(lambda: len([threading.Lock(*args, **kwargs)]))
+    return LockVariable(type(threading.Lock()))
+
+
+@register_rule(threading.RLock, type(threading.RLock()))
+def _rlock(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    tx.fold_constant(lambda: len([threading.RLock(*args, **kwargs)]))
+    return LockVariable(type(threading.RLock()))

@@ -1,0 +1,163 @@
+"""Loggers of the logging module."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from engine.bytecode.source_positions import span_of
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.trace.codegen_runtime.warnings_logging import log_at_line
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
+from engine.trace.variables.containers.itertools_module import CallExpressionVariable
+from engine.trace.variables.objects.classes import class_source, find_in_class
+from engine.trace.variables.stdlib.warning_calls import Args, Kwargs
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+}
+
+
+class LoggerVariable(RealObjectVariable):
+    """A logger: whether a level is enabled is guarded, and what nobody listens to is left out."""
+
+    real_object: logging.Logger
+
+    is_mutable = True
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        assert self.source is not None
+        own = vars(self.real_object).get(name)
+        if isinstance(own, (str, int, bool)):
+            return tx.wrap(own, AttrSource(self.source, name))
+        added = find_in_class(type(self.real_object), name)
+        if own is None and added is not None and type(added[1]) is functools._lru_cache_wrapper:
+            return BoundMethodVariable(self, tx.wrap(added[1], AttrSource(class_source(added[0]), name)))
+        return BuiltinMethodVariable(self, name)
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self.real_object  # its identity is guarded
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name in ("isEnabledFor", "getEffectiveLevel"):
+            level = self._level(tx)
+            return (
+                ConstantVariable(level) if name == "getEffectiveLevel" else ConstantVariable(self._is_enabled(tx, args))
+            )
+        if name in _LEVELS and not self._is_enabled(tx, [ConstantVariable(_LEVELS[name])]):
+            return NONE
+        if name == "log" and not self._is_enabled(tx, args[:1]):
+            return NONE
+        if name in _LEVELS and name != "exception" and not kwargs and _only_writes_to_streams(self.real_object):
+            return self._log(tx, _LEVELS[name], args)
+        raise Unsupported("unknown-call", f"logging.{type(self.real_object).__name__}.{name} is called")
+
+    def _log(self, tx: Tracer, level: int, args: Args) -> Variable:
+        """What is known now is logged after the graph, as if by this line."""
+        for value in args:
+            if type(realize(tx, value).as_python_constant(tx)) not in (str, int, float, bool, type(None)):
+                raise Unsupported("unknown-call", f"{realize(tx, value).describe()} is logged")
+        frame = tx.frame
+        line = span_of(frame.code, frame.op.offset).line
+        where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), ConstantVariable(frame.code.co_name)]
+        words = f"{logging.getLevelName(level).lower()} is logged: {realize(tx, args[0]).describe()}"
+        tx.record_side_effect(
+            CallExpressionVariable(log_at_line, [self, ConstantVariable(level), *where, *args]), words
+        )
+        return NONE
+
+    def _is_enabled(self, tx: Tracer, args: Args) -> bool:
+        wanted = realize(tx, args[0]).as_python_constant(tx)
+        assert self.source is not None
+        why = "a level of logging decided what was traced"
+        for owner, name in ((self.source, "disabled"), (AttrSource(self.source, "manager"), "disable")):
+            real = self.real_object if name == "disabled" else self.real_object.manager
+            tx.add_guard(EqualsMatch(AttrSource(owner, name), getattr(real, name), cause=tx.guard_cause(why)))
+        if self.real_object.disabled or self.real_object.manager.disable >= wanted:
+            return False
+        return bool(wanted >= self._level(tx))
+
+    def _level(self, tx: Tracer) -> int:
+        origin, held = self.source, self.real_object
+        while True:
+            assert origin is not None
+            tx.add_guard(
+                EqualsMatch(
+                    AttrSource(origin, "level"), held.level, cause=tx.guard_cause("a level of logging was asked for")
+                )
+            )
+            if held.level or held.parent is None:
+                return held.level
+            origin, held = AttrSource(origin, "parent"), held.parent
+
+
+def _only_writes_to_streams(logger: logging.Logger) -> bool:
+    """Whether what is logged goes to files and consoles alone, where traced code does not see it."""
+    owner: logging.Logger | None = logger
+    while owner is not None:
+        if type(owner) not in (logging.Logger, logging.RootLogger) or owner.filters:
+            return False
+        if not all(_is_plain_handler(handler) for handler in owner.handlers):
+            return False
+        owner = owner.parent if owner.propagate else None
+    return True
+
+
+def _is_plain_handler(handler: logging.Handler) -> bool:
+    """Whether a handler is one of logging's own, and its formatter too, that writes to a file or console."""
+    formatter = type(handler.formatter)
+    if handler.filters or formatter not in (logging.Formatter, type(None)):
+        return False
+    if type(handler) is logging.NullHandler:
+        return True
+    if type(handler) not in (logging.StreamHandler, logging.FileHandler):
+        return False
+    stream: Any = handler.stream  # type: ignore[attr-defined]
+    return isinstance(stream, io.TextIOWrapper) or stream is sys.stderr or stream is sys.stdout
+
+
+def _is_logger(real: Any) -> bool:
+    return isinstance(real, logging.Logger)
+
+
+@register_builder_if(12, _is_logger)
+def _logger(tx: Tracer, real: logging.Logger, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "it was asked to log")
+    return LoggerVariable(real, origin)
+
+
+@register_rule(logging.getLogger)
+def _get_logger(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    names = tx.as_python_constants([*args, *kwargs.values()])
+    with contextlib.suppress(KeyError):
+        known = logging.root if not names or names[0] is None else logging.root.manager.loggerDict[names[0]]
+        if isinstance(known, logging.Logger):
+            return tx.wrap_static(known, f"logger {known.name}")
+    raise Unsupported("unknown-call", "logging.getLogger is called for the first time")

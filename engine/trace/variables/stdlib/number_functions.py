@@ -1,0 +1,273 @@
+"""Rules for the builtin functions that make numbers and calculate with them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.options import config
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize, type_name
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.sequences import (
+    SequenceVariable,
+    TupleVariable,
+)
+from engine.trace.variables.exceptions.type_errors import check_operand_types
+from engine.trace.variables.objects.classes import ClassVariable
+from engine.trace.variables.objects.id_and_hash import HashVariable
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+def _number_constructor(kind: type) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if not args:
+            return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}()")
+        of = realize(tx, args[0])
+        if len(args) > 1 or kwargs:
+            return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
+        if isinstance(of, TensorVariable):
+            method = of.call_method(tx, "item", [], {})
+            return rule(tx, [method], {})
+        if isinstance(of, SymNodeVariable):
+            if of.python_type() is kind:
+                return of
+            if kind is float or (kind is int and of.python_type() is float):
+                return emit_node(tx, "call_function", torch.sym_float if kind is float else torch.sym_int, [of])
+            return ConstantVariable(kind(of.as_python_constant(tx)))
+        if isinstance(of, UserDefinedObjectVariable):
+            name = f"__{kind.__name__}__"
+            if (
+                kind is int
+                and of.lookup_special_method(tx, "__trunc__") is not None
+                and not (of.lookup_special_method(tx, name) or of.lookup_special_method(tx, "__index__"))
+            ):
+                raise Unsupported("unknown-call", "int() by __trunc__, which warns")
+            also = ("__float__", "__index__") if kind is complex else ("__index__",)
+            found = next((n for n in (name, *also) if of.lookup_special_method(tx, n) is not None), name)
+            return _checked_number(tx, kind, of, found)
+        return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
+
+    return rule
+
+
+def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name: str) -> Variable:
+    """What ``__int__`` or its like gives, which must be such a number."""
+    made = of.call_special_method(tx, name, [])
+    wanted: Any = {"__index__": int, "__float__": float}.get(name, kind)
+    if not issubclass(made.python_type(), wanted):
+        owner = f"{of.cls.__name__}." if name == "__float__" else ""
+        tx.raise_type_error(f"{owner}{name} returned non-{wanted.__name__} (type {made.python_type().__name__})")
+    if wanted is not kind:
+        return realize(tx, tx.wrap_static(kind).call(tx, [made], {}))
+    if made.python_type() is not kind and not isinstance(made, (SymNodeVariable, TensorVariable)):
+        raise Unsupported("unknown-call", f"{kind.__name__}() by {name}, which warns of what it gives")
+    return made
+
+
+for _kind in (int, float, complex):
+    register_rule(_kind)(_number_constructor(_kind))
+register_rule(torch.sym_int)(_number_constructor(int))
+register_rule(torch.sym_float)(_number_constructor(float))
+
+
+@register_rule(bool)
+def _bool(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0]) if args else ConstantVariable(False)
+    if isinstance(of, TensorVariable) and config.capture_scalar_outputs and of.fake.numel() == 1:
+        whole = (
+            of if of.fake.dtype is torch.bool else realize(tx, arithmetic.compare_op(tx, "!=", of, ConstantVariable(0)))
+        )
+        return whole.call_method(tx, "item", [], {})
+    return ConstantVariable(of.is_truthy(tx))
+
+
+@register_rule(abs)
+def _abs(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, (TensorVariable, SymNodeVariable)):
+        return emit_node(tx, "call_function", abs, [of])
+    if isinstance(of, UserDefinedObjectVariable):
+        return of.call_special_method(tx, "__abs__", [])
+    on_arrays = arithmetic.numpy_op(tx, abs, [of])
+    if on_arrays is not None:
+        return on_arrays
+    return arithmetic.fold_constant_call(tx, abs, args, kwargs, f"abs() of {of.describe()}")
+
+
+@register_rule(pow)
+def _pow(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) == 2:
+        return arithmetic.binary_op(tx, "**", args[0], args[1])
+    of = realize(tx, args[0]) if args else NONE
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__pow__") is not None:
+        return of.call_special_method(tx, "__pow__", [*args[1:], *kwargs.values()])
+    return arithmetic.fold_constant_call(tx, pow, args, kwargs, "pow()")
+
+
+@register_rule(divmod)
+def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) != 2 or kwargs:
+        tx.fold_constant(divmod, *[1] * len(args), **dict.fromkeys(kwargs))
+    left, right = realize(tx, args[0]), realize(tx, args[1])
+    found = arithmetic.call_user_operators(tx, "divmod", left, right)
+    if found is not None:
+        return found
+    if isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable):
+        return tx.fold_constant(divmod, left.value, right.value)
+    if isinstance(left, UserDefinedObjectVariable) or isinstance(right, UserDefinedObjectVariable):
+        check_operand_types(tx, divmod, left, right)
+    elif isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
+        kinds = f"'{type_name(left.python_type())}' and '{type_name(right.python_type())}'"
+        tx.raise_type_error(f"unsupported operand type(s) for divmod(): {kinds}")
+    return TupleVariable([arithmetic.binary_op(tx, "//", left, right), arithmetic.binary_op(tx, "%", left, right)])
+
+
+@register_rule(round)
+def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, TensorVariable) and of.lacks_methods("__round__"):
+        tx.raise_type_error(f"type {of.python_type().__name__} doesn't define __round__ method")
+    if isinstance(of, TensorVariable):
+        return of.call_method(tx, "round", [], {"decimals": args[1]} if len(args) > 1 else kwargs)
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__round__") is not None:
+        return of.call_special_method(tx, "__round__", args[1:])
+    if isinstance(of, SymNodeVariable) and of.python_type() is float and not kwargs:
+        return emit_node(
+            tx,
+            "call_function",
+            round,
+            [of, *(ConstantVariable(n) for n in tx.as_python_constants(args[1:]) if n is not None)],
+        )
+    if isinstance(of, SymNodeVariable) and of.python_type() is int and len(args) == 1 and not kwargs:
+        return of
+    return arithmetic.fold_constant_call(tx, round, args, kwargs, f"round() of {of.describe()}")
+
+
+@register_rule(hash)
+def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__hash__") is not None:
+        return of.call_special_method(tx, "__hash__", [])
+    if of.python_type().__hash__ is None:
+        tx.raise_type_error(f"unhashable type: '{type_name(of.python_type())}'")
+    if isinstance(of, (ConstantVariable, TupleVariable)) or of.python_type() is frozenset:
+        try:
+            return tx.fold_constant(hash, of.as_python_constant(tx))
+        except NotPythonConstant:
+            pass
+    return HashVariable(tx, of)
+
+
+def _register_by_special_method(function: Any, name: str) -> None:
+    """A pure function that asks objects for a special method first; of a symbol it makes a whole number."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0])
+        if isinstance(of, SymNodeVariable) and of.python_type() is int:
+            return of
+        if isinstance(of, SymNodeVariable) and of.python_type() is float and function is not operator.index:
+            return emit_node(tx, "call_function", function, [of])
+        if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, name) is not None:
+            return of.call_special_method(tx, name, args[1:])
+        return arithmetic.fold_constant_call(tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}")
+
+    register_rule(function)(rule)
+
+
+for _function, _method_name in (
+    (math.floor, "__floor__"),
+    (math.ceil, "__ceil__"),
+    (math.trunc, "__trunc__"),
+    (operator.index, "__index__"),
+):
+    _register_by_special_method(_function, _method_name)
+
+
+_TOTAL_FUNCTIONS = (math.tan, math.tanh, math.atan, math.cos, math.sin)
+_FUNCTION_DOMAINS: Mapping[Any, tuple[tuple[str, float], ...]] = {
+    **dict.fromkeys(_TOTAL_FUNCTIONS, ()),
+    math.sqrt: ((">=", 0),),
+    math.log2: ((">", 0),),
+    math.asin: ((">=", -1), ("<=", 1)),
+    math.acos: ((">=", -1), ("<=", 1)),
+    math.sinh: ((">=", -700), ("<=", 700)),
+    math.cosh: ((">=", -700), ("<=", 700)),
+}
+"""Functions that torch knows of symbols, and the numbers of which each has a value: others raise, which a graph must not."""
+
+
+def _register_symbolic_function(function: Any) -> None:
+    in_graph = getattr(torch, f"_sym_{function.__name__}")
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0]) if len(args) == 1 else NONE
+        if isinstance(of, SymNodeVariable) and of.python_type() is not bool and has_hint(of.sym) and not kwargs:
+            bounds = [
+                realize(tx, arithmetic.compare_op(tx, sign, of, ConstantVariable(bound)))
+                for sign, bound in _FUNCTION_DOMAINS[function]
+            ]
+            if all(found.is_truthy(tx) for found in bounds):
+                return emit_node(tx, "call_function", in_graph, [of])
+        return arithmetic.fold_constant_call(
+            tx, function, args, kwargs, f"{function.__name__}() of what is not known while tracing"
+        )
+
+    register_rule(function)(rule)
+
+
+for _function in _FUNCTION_DOMAINS:
+    _register_symbolic_function(_function)
+
+
+def _register_finiteness_test(function: Any) -> None:
+    """A float that stands for itself is finite: its guard says so."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0]) if len(args) == 1 else NONE
+        if isinstance(of, SymNodeVariable) and (of.symbol is not None or of.python_type() is int) and not kwargs:
+            return ConstantVariable(function is math.isfinite)
+        return arithmetic.fold_constant_call(
+            tx, function, args, kwargs, f"{function.__name__}() of what is not known while tracing"
+        )
+
+    register_rule(function)(rule)
+
+
+for _function in (math.isnan, math.isinf, math.isfinite):
+    _register_finiteness_test(_function)
+
+
+@register_rule(math.prod)
+def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0]) if len(args) == 1 and kwargs.keys() <= {"start"} else NONE
+    if not isinstance(of, SequenceVariable) or not any(
+        isinstance(realize(tx, item), SymNodeVariable) for item in of.items
+    ):
+        return arithmetic.fold_constant_call(tx, math.prod, args, kwargs, "prod() of what is not known while tracing")
+    total = realize(tx, kwargs.get("start", ConstantVariable(1)))
+    for item in of.items:
+        total = arithmetic.binary_op(tx, "*", total, item)
+    return total
+
+
+@register_rule(bool.__new__)
+def _bool_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if not isinstance(of, ClassVariable) or of.real_object is not bool or kwargs or len(args) > 2:
+        return arithmetic.fold_constant_call(tx, bool.__new__, args, kwargs, "bool.__new__ is called")
+    return _bool(tx, args[1:], {})

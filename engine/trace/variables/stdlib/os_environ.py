@@ -1,0 +1,73 @@
+"""os.environ, os.getenv and os.fspath in traced code."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import EqualsMatch, IdMatch
+from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.containers import DictGetSource
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.stdlib.introspection import Args, Kwargs
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+class OsEnvironVariable(RealObjectVariable):
+    """``os.environ``: each variable read is guarded."""
+
+    def _read(self, tx: Tracer, key: Variable) -> str | None:
+        name = key.as_python_constant(tx)
+        origin = DictGetSource(ConstantSource(os.environ, "os.environ"), name)
+        found = os.environ.get(name)
+        cause = tx.guard_cause("an environment variable decided what was traced")
+        tx.add_guard(
+            IdMatch(origin, MISSING, cause=cause) if found is None else EqualsMatch(origin, found, cause=cause)
+        )
+        return found
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        found = self._read(tx, key)
+        if found is None:
+            raise tx.make_user_exception(KeyError(key.as_python_constant(tx)))
+        return ConstantVariable(found)
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        return self._read(tx, item) is not None
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name != "get":
+            raise self.unsupported(f"the method {name!r}")
+        found = self._read(tx, realize(tx, args[0]))
+        if found is not None:
+            return ConstantVariable(found)
+        return args[1] if len(args) > 1 else kwargs.get("default", NONE)
+
+
+@register_builder(type(os.environ))
+def _environment(tx: Tracer, real: Any, origin: Source) -> Variable:
+    return OsEnvironVariable(real, origin)
+
+
+@register_rule(os.fspath)
+def _fspath(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if isinstance(of, ConstantVariable):
+        return tx.fold_constant(os.fspath, of.value)
+    if not hasattr(of.python_type(), "__fspath__"):
+        tx.raise_type_error(f"expected str, bytes or os.PathLike object, not {of.python_type().__name__}")
+    return realize(tx, of.get_attr(tx, "__fspath__")).call(tx, [], {})
+
+
+@register_rule(os.getenv)
+def _getenv(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return OsEnvironVariable(os.environ, ConstantSource(os.environ, "os.environ")).call_method(tx, "get", args, kwargs)

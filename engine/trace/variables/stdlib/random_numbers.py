@@ -1,0 +1,239 @@
+"""Python's random numbers: a generator whose state is known while tracing is run at once; what another draws are inputs of the graph."""
+
+from __future__ import annotations
+
+import random
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import ConstantSource
+from engine.ir.sources.stdlib import RandomDrawSource, RandomStateSource
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.sequences import ListVariable, sequence_items
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+_NUMBER_METHODS = frozenset(
+    "random uniform triangular randint randrange getrandbits randbytes gauss normalvariate lognormvariate expovariate vonmisesvariate "
+    "gammavariate betavariate paretovariate weibullvariate".split()
+)
+_GRAPH_INPUT_METHODS = _NUMBER_METHODS - {"randbytes"}
+"""What can be drawn for a graph: numbers."""
+_ITEM_METHODS = frozenset(("choice", "choices", "sample"))
+
+
+class RandomVariable(Variable):
+    """A ``random.Random``. ``state`` is the generator as of now where it was made while tracing, None where its state is not known."""
+
+    is_mutable = True
+
+    def __init__(
+        self, source: Source | None, known_generator: random.Random | None, real_object: random.Random | None = None
+    ) -> None:
+        self.source = source
+        self.known_generator = known_generator
+        self.real_object = real_object
+
+    def python_type(self) -> type:
+        return random.Random
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if not hasattr(random.Random, name):
+            tx.raise_error(AttributeError, f"'Random' object has no attribute '{name}'")
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name == "seed":
+            return self._seed(tx, args, kwargs)
+        if self.known_generator is None and tx.rng_mode == "known":
+            self._guard_state(tx)
+        if self.known_generator is None:
+            return self._draw(tx, name, args, kwargs)
+        if name == "getstate" and not args:
+            return tx.fold_constant(self.known_generator.getstate)
+        if name == "setstate" and len(args) == 1:
+            tx.record_mutation(self)
+            return tx.fold_constant(self.known_generator.setstate, *tx.as_python_constants(args))
+        if name == "shuffle":
+            return self._shuffle(tx, args[0])
+        if name in _ITEM_METHODS:
+            return self._choose_items(tx, name, args, kwargs)
+        if name not in _NUMBER_METHODS:
+            raise self.unsupported(f"the method {name!r}")
+        values = tx.as_python_constants(args)
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        tx.record_mutation(self)
+        return tx.fold_constant(getattr(self.known_generator, name), *values, **words)
+
+    def _guard_state(self, tx: Tracer) -> None:
+        """Take the state in which the generator is for granted."""
+        assert self.source is not None
+        if self.real_object is None:
+            return
+        at = RandomStateSource(self.source)
+        tx.add_guard(
+            EqualsMatch(
+                at, at.read(self.real_object), cause=tx.guard_cause("what is drawn from it decided what was traced")
+            )
+        )
+        self.known_generator = random_with_state(self.real_object.getstate())
+
+    def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        """A number drawn at each call anew, before the graph, which takes it as an input: what is drawn here and now tells nothing."""
+        refused = Unsupported("unknown-call", f"random numbers are drawn ({name})")
+        tx.rng_used_in_python = True
+        if self.source is None or name not in _GRAPH_INPUT_METHODS or tx.in_subgraph():
+            raise refused
+        given = tuple(v.as_python_constant(tx) for v in (realize(tx, a) for a in args) if _is_number(v))
+        words = tuple(
+            (k, v.as_python_constant(tx)) for k, v in ((k, realize(tx, a)) for k, a in kwargs.items()) if _is_number(v)
+        )
+        if len(given) < len(args) or len(words) < len(kwargs):
+            raise refused
+        origin = RandomDrawSource(self.source, tx.rng_input_count, name, given, words)
+        try:
+            tried = getattr(random.Random(0), name)(*given, **dict(words))  # noqa: S311 - only to see that it can be drawn
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+            raise refused from error
+        if origin.dtype is torch.int64 and not _fits_int64(name, (*given, *dict(words).values())):
+            raise refused
+        fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty((), dtype=origin.dtype, device="cpu"), [], {})
+        node = tx.graph.placeholder(origin, fake, torch.tensor(tried, dtype=origin.dtype))
+        try:
+            number = emit_node(tx, "call_method", "item", [TensorVariable(node, fake)])
+        except Unsupported:  # this backend takes no numbers that only the running graph knows
+            tx.graph.erase_last_input(origin)
+            raise refused from None
+        tx.rng_input_count += 1
+        return number
+
+    def _seed(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        values = tx.as_python_constants([*args, *kwargs.values()])
+        if not values or values[0] is None:
+            raise Unsupported("unknown-call", "random numbers are seeded by the clock")
+        tx.record_mutation(self)
+        self.known_generator = random.Random()  # noqa: S311 - the user asked for this generator
+        tx.fold_constant(self.known_generator.seed, *values)
+        return NONE
+
+    def _shuffle(self, tx: Tracer, over: Variable) -> Variable:
+        items = realize(tx, over)
+        if not isinstance(items, ListVariable) or self.known_generator is None:
+            raise self.unsupported("shuffling anything but a list")
+        order = list(range(len(items.items)))
+        tx.record_mutation(self)
+        tx.record_mutation(items)
+        self.known_generator.shuffle(order)
+        items.items[:] = [items.items[n] for n in order]
+        return NONE
+
+    def _choose_items(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        """Items are chosen by position alone: choose among positions."""
+        pool = list(sequence_items(tx, args[0]))
+        values = tx.as_python_constants(args[1:])
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        tx.record_mutation(self)
+        try:
+            chosen = getattr(self.known_generator, name)(range(len(pool)), *values, **words)
+        except (IndexError, TypeError, ValueError) as error:
+            raise tx.make_user_exception(error) from error
+        return pool[chosen] if name == "choice" else ListVariable([pool[n] for n in chosen])
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        assert self.known_generator is not None
+        cg.load_helper(random_with_state, 0)
+        cg.load_const(self.known_generator.getstate())
+        cg.body.call(1)
+
+    def fill(self, cg: PyCodegen) -> None:
+        """Put the generator on top of the stack into the present state, and pop it."""
+        assert self.known_generator is not None
+        cg.load_helper(random.Random.setstate, 1)
+        cg.load_const(self.known_generator.getstate())
+        cg.body.call(2)
+        cg.body.emit("POP_TOP")
+
+
+def _is_number(value: Variable) -> bool:
+    return isinstance(value, ConstantVariable) and type(value.value) in (int, float)
+
+
+def _fits_int64(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether what is drawn is a whole number that a tensor holds."""
+    return args[0] < 63 if name == "getrandbits" else all(type(a) is int and abs(a) < 2**62 for a in args)
+
+
+def random_with_state(state: Any) -> random.Random:
+    """A generator in a given state."""
+    made = random.Random()  # noqa: S311 - the user asked for this generator
+    made.setstate(state)
+    return made
+
+
+@register_builder(random.Random)
+def _build_random(tx: Tracer, real: random.Random, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "random numbers are drawn from it")
+    return RandomVariable(origin, None, real)
+
+
+@register_rule(random.Random)
+def _new_random(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    values = tx.as_python_constants([*args, *kwargs.values()])
+    if not values or values[0] is None:
+        raise Unsupported("unknown-call", "a generator of random numbers is seeded by the clock")
+    return RandomVariable(None, random.Random(values[0]))  # noqa: S311 - the user asked for this generator
+
+
+_GLOBAL_RANDOM: Any = getattr(random.random, "__self__")  # noqa: B009 - the stubs know no owner of a builtin method
+
+
+def _global_random_rule(name: str) -> Any:
+    """A function of the module: it draws from the one generator that the whole program shares."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        shared = tx.wrap(_GLOBAL_RANDOM, ConstantSource(_GLOBAL_RANDOM, "random"))
+        return shared.call_method(tx, name, args, kwargs)
+
+    return rule
+
+
+def _method_rule(name: str) -> Any:
+    """A method that Python code defines, with the generator as its first argument."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0])
+        if not isinstance(of, RandomVariable):
+            raise Unsupported("unknown-call", f"random numbers are drawn ({name})")
+        return of.call_method(tx, name, args[1:], kwargs)
+
+    return rule
+
+
+for _name, _found in vars(random).items():
+    if getattr(_found, "__self__", None) is _GLOBAL_RANDOM:
+        register_rule(_found)(_global_random_rule(_name))
+for _name, _found in vars(random.Random).items():
+    if isinstance(_found, FunctionType) and not _name.startswith("__"):
+        register_rule(_found)(_method_rule(_name))

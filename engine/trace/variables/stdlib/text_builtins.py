@@ -1,0 +1,108 @@
+"""Rules for the builtin functions that make text or bytes, and for ``print``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.exc import Unsupported
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize, type_name
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.dicts import DictVariable, DictViewVariable
+from engine.trace.variables.containers.sequences import (
+    ListVariable,
+    TupleVariable,
+)
+from engine.trace.variables.containers.sets import SetVariable
+from engine.trace.variables.exceptions.type_errors import has_method
+from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.repr_addresses import default_repr
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.stdlib.string_format import container_repr
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorMethodVariable, TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+@register_rule(print)
+def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    from engine.trace.variables.objects.python_modules import SYS_NAMESPACE
+    from engine.trace.variables.stdlib.io_buffers import IOBufferVariable, print_to_buffer
+
+    to = realize(tx, kwargs.get("file", NONE))
+    if is_none(to):
+        to = realize(tx, tx.global_writes.get((SYS_NAMESPACE, "stdout")) or NONE)
+    if isinstance(to, IOBufferVariable):
+        return print_to_buffer(tx, to, args, kwargs)
+    raise Unsupported("print", f"print({', '.join(realize(tx, a).describe() for a in args)})")
+
+
+def _text_rule(fn: Any, name: str) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if not args:
+            return ConstantVariable("")
+        of = realize(tx, args[0])
+        if isinstance(of, UserDefinedObjectVariable):
+            found = find_in_class(of.python_type(), name)
+            if found is not None and found[0] is not object:
+                return of.call_special_method(tx, name, [])
+            if name == "__str__" and of.lookup_special_method(tx, "__repr__") is not None:
+                return of.call_special_method(tx, "__repr__", [])
+        if isinstance(of, (TensorVariable, TensorMethodVariable)):
+            raise Unsupported("data-dependent", f"{name.strip('_')}() of a tensor shows its values")
+        if hasattr(of, "to_real_exception"):
+            return of.call_method(tx, name, [], {})
+        text = (
+            container_repr(tx, of)
+            if isinstance(of, (ListVariable, TupleVariable, DictVariable, DictViewVariable, SetVariable))
+            else None
+        )
+        if text is None:
+            text = default_repr(tx, of)
+        if text is not None:
+            return ConstantVariable(text)
+        return arithmetic.fold_constant_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
+
+    return rule
+
+
+register_rule(str)(_text_rule(str, "__str__"))
+register_rule(repr)(_text_rule(repr, "__repr__"))
+
+
+@register_rule(format)
+def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    spec = realize(tx, args[1]) if len(args) > 1 else ConstantVariable("")
+    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__format__") is not None:
+        return of.call_special_method(tx, "__format__", [spec])
+    if not isinstance(of, (ConstantVariable, TensorVariable, SymNodeVariable)) and not has_method(
+        of.python_type(), "__format__", below=object
+    ):
+        if isinstance(spec, ConstantVariable) and spec.value == "":
+            return realize(tx, tx.wrap_static(str).call(tx, [of], {}))
+        if isinstance(spec, ConstantVariable) and isinstance(spec.value, str):
+            tx.raise_type_error(f"unsupported format string passed to {type_name(of.python_type())}.__format__")
+    return arithmetic.fold_constant_call(tx, format, args, kwargs, f"format() of {of.describe()}")
+
+
+@register_rule(bytes)
+def _bytes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if (
+        args
+        and isinstance(of := realize(tx, args[0]), UserDefinedObjectVariable)
+        and of.lookup_special_method(tx, "__bytes__") is not None
+    ):
+        return of.call_special_method(tx, "__bytes__", [])
+    return arithmetic.fold_constant_call(tx, bytes, args, kwargs, "bytes()")
+
+
+@register_rule(sys.intern)
+def _intern(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return arithmetic.fold_constant_call(tx, sys.intern, args, kwargs, "sys.intern()")

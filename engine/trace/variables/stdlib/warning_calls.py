@@ -1,0 +1,199 @@
+"""Warnings and log messages: given after the graph in their order, or left out where nobody listens."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.bytecode.source_positions import span_of
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.codegen_runtime.warnings_logging import warn_at_caller, warn_at_line
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.itertools_module import CallExpressionVariable
+from engine.trace.variables.containers.sequences import ListVariable
+from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+Args = list[Variable]
+
+
+Kwargs = dict[str, Variable]
+
+
+class _FrameGlobalsVariable(Variable):
+    """The globals of a traced frame, for generated code."""
+
+    def __init__(self, namespace: Any) -> None:
+        self.namespace = namespace
+
+    def python_type(self) -> type:
+        return dict
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_namespace(self.namespace)
+
+
+@register_rule(warnings.warn)
+def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    names = ("message", "category", "stacklevel", "source")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if set(given) - set(names) or "message" not in given:
+        raise Unsupported("unknown-call", "warnings.warn is called in an unusual way")
+    message = realize(tx, given["message"])
+    category = realize(tx, given["category"]).as_python_constant(tx) if "category" in given else None
+    is_instance = isinstance(message, ExceptionVariable)
+    if is_instance:
+        category = message.python_type()
+    if not is_instance and not isinstance(message, ConstantVariable):
+        raise Unsupported("unknown-call", f"warnings.warn({message.describe()}) is called")
+    level = int(realize(tx, given["stacklevel"]).as_python_constant(tx)) if "stacklevel" in given else 1
+    _guard_warnings_do_not_raise(tx)
+    category = category or UserWarning
+    words = f"a {category.__name__} is given: {message.describe()}"
+    if level > len(tx.frames):
+        tx.record_side_effect(
+            CallExpressionVariable(
+                warn_at_caller, [message, tx.wrap_static(category), ConstantVariable(level - len(tx.frames))]
+            ),
+            words,
+        )
+        return NONE
+    frame = tx.frames[-max(level, 1)]
+    line = span_of(frame.code, frame.op.offset).line
+    where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), _FrameGlobalsVariable(frame.globals)]
+    tx.record_side_effect(CallExpressionVariable(warn_at_line, [message, tx.wrap_static(category), *where]), words)
+    return NONE
+
+
+def _guard_warnings_do_not_raise(tx: Tracer) -> None:
+    """Warnings must not raise: the code that would handle them has been traced already."""
+    if tx.silenced_warnings[-1]:
+        return
+    if GLOBAL_STATES["warnings_raise"].read():
+        raise Unsupported("unknown-call", "warnings.warn is called where warnings are errors")
+    why = "a warning is given after the graph, which must not raise"
+    tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "warnings_raise", False, cause=tx.guard_cause(why)))
+
+
+def _warning_filter_rule(function: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        constants = tx.as_python_constants([*args, *kwargs.values()])
+        if "error" in constants:
+            raise Unsupported("unknown-call", f"warnings.{function.__name__} makes warnings errors")
+        tx.record_side_effect(
+            CallExpressionVariable(function, list(args), dict(kwargs)), f"warnings.{function.__name__} is called"
+        )
+        tx.silenced_warnings[-1] = tx.silenced_warnings[-1] or (
+            function is warnings.simplefilter and len(constants) == 1
+        )
+        return NONE
+
+    return rule
+
+
+for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    register_rule(_function)(_warning_filter_rule(_function))
+
+
+class CatchWarningsVariable(Variable):
+    """``warnings.catch_warnings()``: entered and left after the graph, around the warnings given between."""
+
+    is_mutable = True
+
+    def __init__(self, kwargs: Kwargs, *, records: bool) -> None:
+        self.kwargs = kwargs
+        self.records = records
+
+    def python_type(self) -> type:
+        return warnings.catch_warnings
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in ("__enter__", "__exit__"):
+            return BuiltinMethodVariable(self, name)
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name not in ("__enter__", "__exit__"):
+            return super().call_method(tx, name, args, kwargs)
+        rest: Args = [NONE, NONE, NONE] if name == "__exit__" else []
+        if rest:
+            tx.silenced_warnings.pop()
+        else:
+            tx.silenced_warnings.append(tx.silenced_warnings[-1])
+        words = f"catch_warnings is {'left' if rest else 'entered'}"
+        if self.records and not rest:
+            log = RecordedWarningsVariable(tx)
+            tx.record_side_effect(CallExpressionVariable(enter_catch_warnings, [self, log]), words)
+            return log
+        tx.record_side_effect(CallExpressionVariable(_catch_warnings_method(name), [self, *rest]), words)
+        return NONE
+
+    def child_variables(self) -> list[Variable]:
+        return list(self.kwargs.values())
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        CallExpressionVariable(warnings.catch_warnings, [], self.kwargs).reconstruct(cg)
+
+
+class RecordedWarningsVariable(Variable):
+    """The list that ``catch_warnings(record=True)`` gives: filled after the graph, and until a warning is given empty."""
+
+    is_mutable = True
+
+    def __init__(self, tx: Tracer) -> None:
+        self.first_effect = len(tx.side_effect_calls)
+
+    def python_type(self) -> type:
+        return list
+
+    def _empty_list(self, tx: Tracer) -> ListVariable:
+        given = (
+            call for call, _ in tx.side_effect_calls[self.first_effect :] if isinstance(call, CallExpressionVariable)
+        )
+        if any(call.function in (warn_at_line, warn_at_caller) for call in given):
+            raise Unsupported("unknown-call", "the warnings that were given are looked at")
+        return ListVariable([])
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return self._empty_list(tx).is_truthy(tx)
+
+    def length(self, tx: Tracer) -> Variable:
+        return self._empty_list(tx).length(tx)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        return self._empty_list(tx).get_iterator(tx)
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self._empty_list(tx).get_item(tx, key)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.emit("BUILD_LIST", 0)
+
+
+def enter_catch_warnings(catch: Any, log: list[Any]) -> None:
+    """Enter ``catch_warnings(record=True)`` so that it fills a list that is there already."""
+    catch.__enter__()
+    catch._module._showwarnmsg_impl = log.append
+
+
+def _catch_warnings_method(name: str) -> Any:
+    return vars(warnings.catch_warnings)[name]
+
+
+@register_rule(warnings.catch_warnings)
+def _catch_warnings(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+    if args or words.get("action") == "error" or words.get("module") is not None:
+        raise Unsupported("unknown-call", "warnings.catch_warnings makes warnings errors, or is of another module")
+    return CatchWarningsVariable(dict(kwargs), records=bool(words.get("record")))

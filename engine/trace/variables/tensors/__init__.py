@@ -1,0 +1,1 @@
+"""Variables of tensors, arrays and symbolic numbers."""

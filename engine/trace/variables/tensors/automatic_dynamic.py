@@ -1,0 +1,191 @@
+"""Decide which sizes and numbers become symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+import torch.fx
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    StatelessSymbolicContext,
+    StrictMinMaxConstraint,
+    SubclassSymbolicContext,
+    is_nested_int,
+)
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
+from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
+from engine.trace.variables.base import Variable
+from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, SymNodeVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None:
+    """A symbol for an int or a float seen to change; None where it stays a constant."""
+    why = _dynamic_number_reason(tx, real, origin)
+    # Algebra knows neither infinity nor a zero's sign.
+    if not why or not (0 < abs(real) <= _MAX_FLOAT if type(real) is float else -(2**63) <= real < 2**63):
+        return None
+    env = tx.shape_env
+    symbol: Any = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
+    make: Any = env.create_symintnode if type(real) is int else env.create_symfloatnode
+    made = make(symbol, hint=real, source=origin)
+    if not isinstance(made, (torch.SymInt, torch.SymFloat)):
+        return None
+    tx.symbol_reasons[symbol] = why
+    tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
+    if type(real) is float:
+        cause = tx.guard_cause("algebra knows only finite numbers")
+        for bound in (sympy.Ge(symbol, -_MAX_FLOAT), sympy.Le(symbol, _MAX_FLOAT)):
+            tx.add_guard(SymbolicShapeGuard(origin, bound, ((symbol, origin, -1),), cause=cause))
+    value = SymNodeVariable(tx.graph.placeholder(origin, made, real), made)
+    value.source, value.symbol = origin, symbol
+    tx.symbolic_input_scalars.append(value)
+    return value
+
+
+def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
+    """Why a number becomes a symbol; empty where it stays a constant."""
+    if tx.options.dynamic is False:
+        return ""
+    if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.known_dynamic_sources:
+        return f"its value changed between calls ({real!r} in this one)"
+    return "dynamic=True" if tx.options.dynamic is True and origin.is_argument_or_item() else ""
+
+
+def is_dynamic_number(tx: Tracer, origin: Source) -> bool:
+    """Whether a value was seen to change between calls, where that may make a symbol of it."""
+    return tx.options.dynamic is not False and -1 in _automatic_dynamic_dims(tx, origin)
+
+
+def _automatic_dynamic_dims(tx: Tracer, origin: Source) -> frozenset[int]:
+    """Dimensions of an origin seen to change; of what a moving iterator gives next, those of any item of what it goes through."""
+    seen = tx.request.dynamic_dims.get(origin.expr, frozenset())
+    upcoming = next((link for link in origin.chain() if isinstance(link, IteratorItemSource)), None)
+    if upcoming is None:
+        return seen
+    items = f"{IteratorStateSource(upcoming.base).expr}[1][0]["
+    below = f"]{origin.expr.removeprefix(upcoming.expr)}"
+    alike = (d for expr, d in tx.request.dynamic_dims.items() if expr.startswith(items) and expr.endswith(below))
+    return seen.union(*alike)
+
+
+def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> StatelessSymbolicContext[Any, Any] | None:
+    """Which dimensions of an input, and of the tensors inside of it, become symbols; None when none does."""
+    if _is_wrapper_subclass(tensor):
+        if tensor._base is not None and _is_wrapper_subclass(tensor._base):
+            return None  # torch would make symbols of all that the base is made of
+        reasons = _inner_dim_reasons(tx, tensor, origin, {}, isinstance(tensor, torch.nn.Parameter))
+        if any(reasons.values()):
+            ragged = [d for d, size in enumerate(tensor.shape) if is_nested_int(size)]
+            reasons[origin] |= dict.fromkeys(ragged, "its size is ragged")
+    else:
+        reasons = {origin: _dynamic_dim_reasons(tx, tensor, origin)}
+    if not any(reasons.values()):
+        return None
+    tx.dynamic_size_reasons.update(reasons)
+    return _build_symbolic_context(tensor, origin, reasons)
+
+
+def _dynamic_dim_reasons(tx: Tracer, tensor: torch.Tensor, origin: Source) -> dict[int, str]:
+    return {d: reason for d in range(tensor.dim()) if (reason := _dynamic_dim_reason(tx, tensor, origin, d))}
+
+
+def _inner_dim_reasons(
+    tx: Tracer, tensor: torch.Tensor, origin: Source, outer: dict[int, str], is_parameter: bool
+) -> dict[Source, dict[int, str]]:
+    """Per tensor that a wrapper is made of, itself first, why its dimensions become symbols.
+
+    What has the shape of the whole varies as the whole does. What is in a parameter stays as it is, like other parameters.
+    """
+    why = outer | (_dynamic_dim_reasons(tx, tensor, origin) if not is_parameter or not _is_dynamic_forced(tx) else {})
+    found = {origin: why}
+    for name, part in inner_tensors(tensor):
+        alike = why if part.shape == tensor.shape else {}
+        found |= _inner_dim_reasons(tx, part, AttrSource(origin, name), alike, is_parameter)
+    return found
+
+
+def _is_dynamic_forced(tx: Tracer) -> bool:
+    return tx.options.dynamic is True
+
+
+def _is_wrapper_subclass(tensor: Any) -> bool:
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def inner_tensors(tensor: Any) -> list[tuple[str, torch.Tensor]]:
+    """The tensors that a subclass is directly made of, by name; none for plain tensors."""
+    if not _is_wrapper_subclass(tensor):
+        return []
+    found = ((name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+    return [(name, part) for name, part in found if isinstance(part, torch.Tensor)]
+
+
+def unify_inner_shapes(fake: Any, real: Any) -> None:
+    """Take for granted that what has the shape of the whole in this call has it in all: one symbol stands for both."""
+    for name, part in inner_tensors(real):
+        inside = getattr(fake, name)
+        if part.shape == real.shape:
+            for outer, inner in zip(fake.shape, inside.shape, strict=True):
+                torch._check(outer == inner)
+        unify_inner_shapes(inside, part)
+
+
+def _build_symbolic_context(
+    tensor: torch.Tensor, origin: Source, reasons: Mapping[Source, dict[int, str]]
+) -> StatelessSymbolicContext[Any, Any]:
+    why = reasons[origin]
+    kinds = [DimDynamic.DYNAMIC if d in why else DimDynamic.STATIC for d in range(tensor.dim())]
+    if not _is_wrapper_subclass(tensor):
+        return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_dim_constraints(tensor, why))
+    inner: dict[str, Any] = {
+        name: _build_symbolic_context(part, AttrSource(origin, name), reasons) for name, part in inner_tensors(tensor)
+    }
+    return SubclassSymbolicContext(
+        dynamic_sizes=kinds, constraint_sizes=_dim_constraints(tensor, why), tensor_source=origin, inner_contexts=inner
+    )
+
+
+def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: int) -> str:
+    """Why a dimension becomes a symbol; empty where it stays a number."""
+    if tensor.shape[dim] <= 1 or dim in getattr(tensor, STATIC_DIMS_ATTR, ()):
+        return ""
+    if dim in _marked_dynamic_dims(tensor):
+        return "marked dynamic"
+    if tx.options.dynamic is False:
+        return ""
+    if dim in _automatic_dynamic_dims(tx, origin):
+        return "its size changed between calls"
+    return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
+
+
+def _dim_constraints(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
+    """The bounds that were given with ``mark_dynamic``, by dimension."""
+    given = getattr(tensor, DYNAMIC_DIMS_ATTR, {})
+
+    def bound(dim: int) -> Any:
+        low, high = given.get(dim, (None, None)) if dim in dims else (None, None)
+        if low is None and high is None:
+            return None
+        return StrictMinMaxConstraint(
+            vr=ValueRanges(max(2, low or 2), int_oo if high is None else high), warn_only=False
+        )
+
+    return [bound(d) for d in range(tensor.dim())]
+
+
+def _marked_dynamic_dims(tensor: torch.Tensor) -> set[int]:
+    ours = getattr(tensor, DYNAMIC_DIMS_ATTR, {})
+    return set(ours) | set(getattr(tensor, "_dynamo_dynamic_indices", ()))

@@ -1,0 +1,305 @@
+"""numpy arrays that the traced code makes of constants alone: numpy itself computes them while tracing, so their elements are known.
+
+Each call gets arrays of its own. Where torch or code after the graph needs one, its memory becomes a tensor of the graph, or a copy is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.codegen_runtime.tensors import make_array_view
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
+from engine.trace.variables.tensors.numpy_arrays import NumpyNdarrayVariable, non_array_result
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+_MAX_ELEMENTS = 1 << 14
+"""Elements up to which contents are kept with the code."""
+_LAYOUT_ATTRIBUTES = frozenset(("shape", "ndim", "dtype", "size", "itemsize", "strides", "nbytes"))
+
+
+class ConstantArrayStorageVariable(Variable):
+    """What arrays that see the same elements share: the array that owns them, as it is at this point of the trace."""
+
+    is_mutable = True
+
+    def __init__(self, base_array: np.ndarray[Any, Any]) -> None:
+        self.base_array = base_array
+        self.views: weakref.WeakSet[ConstantNdarrayVariable] = weakref.WeakSet()
+        self.flat_tensor: TensorVariable | None = None
+        """All elements in the order in which they lie, once the graph has them."""
+        self._version = 0
+
+    def python_type(self) -> type:
+        return np.ndarray
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether ``root`` holds what the array holds by now: the graph has not written to it."""
+        return self.flat_tensor is None or self.flat_tensor.fake._version == self._version
+
+    def materialize(self, tx: Tracer) -> TensorVariable:
+        """A tensor of the graph over all elements; every array over them becomes a view of it.
+
+        Raises:
+            Unsupported: no tensor can lie as one of the arrays does.
+        """
+        if self.flat_tensor is not None:
+            return self.flat_tensor
+        arrays = list(self.views)
+        if any(s < 0 or s % a.array.itemsize for a in arrays for s in a.array.strides):
+            raise Unsupported("unsupported-operation", "an array that lies as no tensor can, beside one given to torch")
+        with _in_outermost_graph(tx):
+            flat = constant_tensor(tx, self.base_array.flatten(order="K"))
+        self.flat_tensor, self._version = flat, flat.fake._version
+        return flat
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(_copy_array, 0)
+        cg.load_const(self.base_array.copy(order="K"))
+        cg.body.call(1)
+
+
+def _copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.copy(order="K")
+
+
+def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable:
+    """A node that makes a new tensor of these elements, as ``torch.tensor`` does: it lies as they do. Nothing may write to them any more.
+
+    Raises:
+        Unsupported: torch has no such elements, or none that lie so.
+    """
+    try:
+        lies = torch.tensor(content)
+    except (TypeError, ValueError):
+        raise Unsupported("unsupported-operation", f"a tensor made of an array of {content.dtype}") from None
+    shape, strides = tuple(lies.shape), lies.stride()
+    kept = lies.as_strided((lies.numel(),), (1,)).numpy()
+
+    def make() -> torch.Tensor:
+        flat = torch.tensor(kept)
+        return flat if shape == tuple(flat.shape) else flat.as_strided(shape, strides).clone()
+
+    made = realize(tx, emit_node(tx, "call_function", GraphCallable("known_array", make), [], run=make))
+    assert isinstance(made, TensorVariable)
+    return made
+
+
+class ConstantNdarrayVariable(NumpyNdarrayVariable):
+    """An array whose elements are known."""
+
+    def __init__(self, tx: Tracer, array: np.ndarray[Any, Any], storage: ConstantArrayStorageVariable) -> None:
+        self._tx = tx
+        self.array = array
+        self.storage = storage
+        self.is_scalar = False
+        self.source = None
+        self.real_object = NotImplemented
+        self._view: TensorVariable | None = None
+        storage.views.add(self)
+
+    @property
+    def tensor(self) -> TensorVariable:  # type: ignore[override]
+        """The same elements as a tensor of the graph."""
+        if self._view is None:
+            flat = self.storage.materialize(self._tx)
+            size = self.array.itemsize
+            strides = TupleVariable([ConstantVariable(s // size) for s in self.array.strides])
+            begin = (_address(self.array) - _address(self.storage.base_array)) // size
+            shape = TupleVariable([ConstantVariable(n) for n in self.array.shape])
+            with _in_outermost_graph(self._tx):
+                view = realize(
+                    self._tx, flat.call_method(self._tx, "as_strided", [shape, strides, ConstantVariable(begin)], {})
+                )
+            assert isinstance(view, TensorVariable)
+            self._view = view
+        return self._view
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = self.array.dtype
+        return found
+
+    def python_type(self) -> type:
+        return np.ndarray
+
+    def describe(self) -> str:
+        return f"array {self.dtype}[{', '.join(map(str, self.array.shape))}]"
+
+    def child_variables(self) -> list[Variable]:
+        return [self.storage] if self.storage.flat_tensor is None else [self.tensor]
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        if not self.storage.is_constant:
+            return super().is_truthy(tx)
+        return bool(tx.fold_constant(bool, self.array).as_python_constant(tx))
+
+    def length(self, tx: Tracer) -> Variable:
+        return tx.fold_constant(len, self.array)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        count = int(self.length(tx).as_python_constant(tx))
+        return SequenceIteratorVariable([self.get_item(tx, ConstantVariable(n)) for n in range(count)], type(iter(())))
+
+    def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
+        return tx.from_python(getattr(self.array, name)) if name in _LAYOUT_ATTRIBUTES else None
+
+    def copy_to_tensor(self, tx: Tracer) -> Variable | None:
+        if not self.storage.is_constant:
+            return None
+        root, content = self.storage.base_array.copy(order="K"), self.array
+        begin = _address(content) - _address(self.storage.base_array)
+        return constant_tensor(tx, make_array_view(root, content.shape, content.strides, begin, True, content.dtype))
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if name in ("tolist", "item") and self.storage.is_constant:
+            given = tx.as_python_constants([realize(tx, a) for a in args])
+            return tx.fold_constant(getattr(self.array, name), *given)
+        return super().call_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if self.storage.flat_tensor is not None:
+            super().reconstruct(cg)
+            return
+        if self.array is self.storage.base_array:
+            cg.load(self.storage)
+            return
+        cg.load_helper(make_array_view, 0)
+        cg.load(self.storage)
+        begin = _address(self.array) - _address(self.storage.base_array)
+        for part in (self.array.shape, self.array.strides, begin, self.array.flags.writeable):
+            cg.load_const(part)
+        cg.load_const(self.array.dtype)
+        cg.body.call(6)
+
+
+@contextlib.contextmanager
+def _in_outermost_graph(tx: Tracer) -> Iterator[None]:
+    """Nodes go to the outermost graph: an array may outlive the body of a higher-order operation that asks for its tensor."""
+    inside: Any = tx.graph
+    outermost = inside
+    while isinstance(outermost, SubgraphBuilder):
+        outermost = outermost.outer
+    tx.graph = outermost
+    try:
+        yield
+    finally:
+        tx.graph = inside
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def _base_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def compute_constant(
+    tx: Tracer,
+    name: str,
+    function: Callable[..., Any],
+    place: Callable[[Sequence[Any]], tuple[Any, Any]],
+    leaves: Sequence[Any],
+) -> Variable | None:
+    """What numpy makes of arrays that are known; None where the graph has to. ``place`` puts contents into the arguments.
+
+    Raises:
+        Unsupported: numpy raises or warns, and has changed nothing.
+    """
+    if isinstance(tx.graph, SubgraphBuilder):
+        return None
+    if not all(isinstance(a, ConstantNdarrayVariable) and a.storage.is_constant for a in leaves):
+        return None
+    memories = list(dict.fromkeys(a.memory for a in leaves))
+    if any(m.flat_tensor is not None for m in memories):
+        return _read_only_result(tx, function, place, leaves)
+    before = [m.root.copy(order="K") for m in memories]
+    warned: list[str] = []
+    args, words = place([a.content for a in leaves])
+    try:
+        with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
+            result = function(*args, **words)
+        found = None if warned else _wrap_result(tx, result, leaves)
+    except Exception as error:
+        _restore(memories, before)
+        if isinstance(error, Unsupported):
+            raise
+        raise Unsupported("unknown-call", f"numpy.{name} raises {type(error).__name__}") from error
+    if warned:
+        _restore(memories, before)
+        raise Unsupported("unknown-call", f"numpy.{name} warns of a {warned[0]}")
+    changed = [m for m, was in zip(memories, before, strict=True) if m.root.tobytes("A") != was.tobytes("A")]
+    if found is None and changed:
+        _restore(memories, before)
+        return None
+    for memory in changed:
+        tx.record_mutation(memory)
+    return found
+
+
+def _read_only_result(tx: Tracer, function: Callable[..., Any], place: Any, leaves: Sequence[Any]) -> Variable | None:
+    """A number that numpy finds in arrays which the graph has too; None where it gives anything else."""
+    shown = []
+    for leaf in leaves:
+        view = leaf.content.view()
+        view.flags.writeable = False
+        shown.append(view)
+    args, words = place(shown)
+    try:
+        with np.errstate(all="raise"):
+            result = function(*args, **words)
+    except (ArithmeticError, ValueError, IndexError, TypeError):
+        return None  # it writes, or raises: as the graph has it
+    return tx.from_python(result) if isinstance(result, np.generic) else None
+
+
+def _restore(memories: Sequence[ConstantArrayStorageVariable], before: Sequence[np.ndarray[Any, Any]]) -> None:
+    for memory, was in zip(memories, before, strict=True):
+        memory.base_array[...] = was
+
+
+def _wrap_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | None:
+    """A result as a value; None where it is too large to be kept with the code."""
+    if isinstance(result, (tuple, list)):
+        items = [_wrap_result(tx, r, leaves) for r in result]
+        known = [i for i in items if i is not None]
+        if len(known) < len(items):
+            return None
+        return ListVariable(known) if isinstance(result, list) else TupleVariable(known, type(result))
+    if result is None:
+        return NONE
+    if not isinstance(result, np.ndarray):
+        return non_array_result(tx, result)
+    same = next((a for a in leaves if a.content is result), None)
+    if same is not None:
+        found: Variable = same
+        return found
+    root = _base_array(result)
+    if type(result) is not np.ndarray or type(root) is not np.ndarray or root.base is not None:
+        raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
+    if root.size > _MAX_ELEMENTS or result.size > _MAX_ELEMENTS:
+        return None
+    if result.dtype.kind not in "biufc" or not result.dtype.isnative or root.dtype != result.dtype:
+        raise Unsupported("unsupported-operation", f"an array of {result.dtype}")
+    memory = next((a.memory for a in leaves if a.memory.root is root), None)
+    return ConstantNdarrayVariable(tx, result, memory if memory is not None else ConstantArrayStorageVariable(root))

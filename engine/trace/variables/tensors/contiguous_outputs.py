@@ -1,0 +1,43 @@
+"""Functions whose result torch lays out otherwise for the tracer's tensors than for plain ones: in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd import forward_ad
+
+from engine.trace.emit_node import emit_node
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.tensors.tensor import TensorVariable, is_wrapper_subclass
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def _register_contiguous_output(function: Callable[..., Any], where: Callable[[Tracer, torch.Tensor], bool]) -> None:
+    @register_rule(function)
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        found = emit_node(tx, "call_function", function, args, kwargs)
+        of = realize(tx, args[0] if args else kwargs["input"])
+        if not isinstance(found, TensorVariable) or not isinstance(of, TensorVariable) or not where(tx, of.fake):
+            return found
+        return found if found.fake.is_contiguous() else emit_node(tx, "call_method", "contiguous", [found])
+
+
+def _uses_kernel_without_indices(tx: Tracer, fake: torch.Tensor) -> bool:
+    """Whether eager takes the kernel that keeps no indices, which it does for no fake: there is nothing that could ask for them."""
+    is_asked = (fake.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0 or tx.in_subgraph()
+    return fake.device.type == "cpu" and not is_asked and not is_wrapper_subclass(fake)
+
+
+def _is_plain_tensor(tx: Tracer, fake: torch.Tensor) -> bool:
+    return not is_wrapper_subclass(fake) and not tx.in_subgraph()
+
+
+_register_contiguous_output(F.max_pool1d, _uses_kernel_without_indices)
+_register_contiguous_output(torch.max_pool1d, _uses_kernel_without_indices)
+_register_contiguous_output(F.one_hot, _is_plain_tensor)

@@ -1,0 +1,110 @@
+"""``DTensor``: what it adds to a tensor. Its mesh and placements are constants; moving data between layouts is one node of the graph.
+
+Operations on it need nothing of their own: it is a tensor subclass around its local tensor (``torch.distributed.tensor``).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.sources.attributes import AttrSource
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callable_registry import RULES_BY_NAME
+from engine.trace.variables.tensors.tensor import SUBCLASS_MEMBER_RULES, SubclassMemberRule, TensorVariable
+from engine.trace.variables.torch_api.collectives import constant_or_group
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+_API_MODULE, _CLASS_MODULE = "torch.distributed.tensor._api", "torch.distributed.tensor"
+
+
+def _emit_with_constants(
+    tx: Tracer, name: str, run: Callable[..., Any], of: Variable, args: Args, kwargs: Kwargs
+) -> Variable:
+    """One node that calls ``run`` on a tensor; all other arguments are known and part of the node."""
+    tensor = realize(tx, of)
+    if not isinstance(tensor, TensorVariable):
+        raise Unsupported("unknown-call", f"DTensor.{name} is called on a {tensor.describe()}")
+    values = [constant_or_group(tx, a) for a in args]
+    words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
+    if "async_op" in words:  # a graph orders its nodes itself: data are waited for where they are used
+        words["async_op"] = False
+    shown = {str(n): v for n, v in enumerate(values)} | words
+
+    def call(tensor: torch.Tensor) -> Any:
+        return run(tensor, *values, **words)
+
+    return emit_node(tx, "call_function", GraphCallable(name, call, arguments=shown), [tensor])
+
+
+def _register_method(name: str) -> None:
+    def run(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+        return _emit_with_constants(tx, name, getattr(of.python_type(), name), of, args, kwargs)
+
+    SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", name)] = SubclassMemberRule(run, is_method=True)
+
+
+for _name in ("to_local", "redistribute", "full_tensor"):
+    _register_method(_name)
+
+
+def _mesh(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    mesh: Any = of.fake
+    mesh = mesh.device_mesh
+    return tx.wrap_static(mesh) if of.source is None else tx.wrap(mesh, AttrSource(of.source, "device_mesh"))
+
+
+def _placements(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    inside: Any = of.fake
+    return tx.from_python(tuple(inside.placements))
+
+
+def _local_tensor(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return emit_node(tx, "call_function", GraphCallable("local_tensor", lambda whole: whole._local_tensor), [of])
+
+
+SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "device_mesh")] = SubclassMemberRule(_mesh, is_method=False)
+SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "placements")] = SubclassMemberRule(_placements, is_method=False)
+SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "_local_tensor")] = SubclassMemberRule(_local_tensor, is_method=False)
+
+
+def _from_local(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    from torch.distributed.tensor import DTensor
+
+    given = dict(kwargs)
+    tensor = args[0] if args else given.pop("local_tensor")
+    return _emit_with_constants(tx, "from_local", DTensor.from_local, tensor, args[1:], given)
+
+
+RULES_BY_NAME[(_API_MODULE, "from_local")] = _from_local
+
+
+def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """``local_map(func, ...)``: what runs for each call is traced, with the layouts that were given here."""
+    module: Any = importlib.import_module("torch.distributed.tensor.experimental._func_map")
+    parameters = inspect.signature(module.local_map).parameters
+    given = dict(zip(parameters, args, strict=False)) | kwargs
+    wanted = [
+        n
+        for n, p in inspect.signature(module._local_map_wrapped).parameters.items()
+        if p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+    if "func" not in given or given.keys() - set(wanted) or set(wanted) - set(parameters):
+        raise Unsupported("unknown-call", "local_map is called without a function")
+    taken = [given[n] if n in given else tx.from_python(parameters[n].default) for n in wanted]
+    return tx.wrap_static(functools.partial).call(tx, [tx.wrap_static(module._local_map_wrapped), *taken], {})
+
+
+RULES_BY_NAME[("torch.distributed.tensor.experimental", "local_map")] = _local_map

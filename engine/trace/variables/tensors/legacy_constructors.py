@@ -1,0 +1,72 @@
+"""torch.FloatTensor and other legacy constructors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nested
+
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.torch_api.custom_and_script_ops import Args, Kwargs
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+_LEGACY_TENSOR_TYPES = {
+    torch.FloatTensor: torch.float32,
+    torch.DoubleTensor: torch.float64,
+    torch.HalfTensor: torch.float16,
+    torch.LongTensor: torch.int64,
+    torch.IntTensor: torch.int32,
+    torch.ShortTensor: torch.int16,
+    torch.CharTensor: torch.int8,
+    torch.ByteTensor: torch.uint8,
+    torch.BoolTensor: torch.bool,
+}
+
+
+def _register_legacy_constructor(make: Any, dtype: torch.dtype | None) -> None:
+    @register_rule(make)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given = [realize(tx, a) for a in args]
+        wanted = ConstantVariable(dtype or torch.get_default_dtype())
+        if kwargs or (dtype is None and torch.get_default_dtype() is not torch.float32):
+            raise Unsupported("unknown-call", f"{make.__name__} is created")
+        if len(given) == 1 and given[0].python_type() is torch.Size:
+            return emit_node(tx, "call_function", torch.empty, given, {"dtype": wanted})
+        if len(given) == 1 and type(given[0]) in (ListVariable, TupleVariable):
+            return tx.wrap_static(torch.tensor).call(tx, list(given), {"dtype": wanted})
+        if all(isinstance(a, (ConstantVariable, SymNodeVariable)) and a.python_type() is int for a in given):
+            sizes = TupleVariable(list(given) or [ConstantVariable(0)])
+            return emit_node(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
+        raise Unsupported("unknown-call", f"{make.__name__} is created")
+
+
+_register_legacy_constructor(torch.Tensor, None)
+
+
+for _make, _dtype in _LEGACY_TENSOR_TYPES.items():
+    _register_legacy_constructor(_make, _dtype)
+
+
+def _register_nested_constructor(make: Any) -> None:
+    @register_rule(make)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        """One dense tensor and offsets are captured; tensors beside each other, which no graph can hold, are not."""
+        layout = realize(tx, args[3] if len(args) > 3 else kwargs.get("layout", NONE))
+        if not isinstance(layout, ConstantVariable) or layout.value is not torch.jagged:
+            raise Unsupported("unknown-call", "a nested tensor is created whose layout is not torch.jagged")
+        return emit_node(tx, "call_function", make, args, kwargs)
+
+
+_register_nested_constructor(torch.nested.nested_tensor)
+
+
+_register_nested_constructor(torch.nested.as_nested_tensor)

@@ -1,0 +1,612 @@
+"""numpy in traced code: arrays are tensors of the graph, and functions of numpy run as those of ``torch._numpy``.
+
+What numpy itself makes of arrays of the same kind and size says of which type, size and memory a result is: where torch's numpy would differ, the graph breaks.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import ConstantSource
+from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
+from engine.trace.codegen_runtime.tensors import to_numpy
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.symbols.unbacked_symints import data_dependent_break
+from engine.trace.variables.base import (
+    NONE,
+    ConstantVariable,
+    NotPythonConstant,
+    RealObjectVariable,
+    Variable,
+    realize,
+)
+from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+from engine.trace.variables.containers.sequences import (
+    ListVariable,
+    SequenceVariable,
+    TupleVariable,
+)
+from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint, hint
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+Args = list[Variable]
+
+
+Kwargs = dict[str, Variable]
+
+
+_MAX_PROBE_ELEMENTS = 1 << 24
+"""Larger arrays are not made only to ask numpy what it would return."""
+
+
+_VIEW_ATTRIBUTES = ("T", "real", "imag")
+
+
+_UNSUPPORTED_METHODS = frozenset(
+    "tolist item tobytes tofile dump dumps view getfield byteswap setflags __array__ __reduce__".split()
+)
+
+
+class NumpyNdarrayVariable(Variable):
+    """A numpy array, or with ``is_scalar`` a numpy number, whose memory is a tensor's."""
+
+    is_mutable = True
+
+    def __init__(
+        self,
+        tensor: TensorVariable,
+        *,
+        is_scalar: bool = False,
+        source: Source | None = None,
+        real_object: Any = NotImplemented,
+    ) -> None:
+        self.tensor = tensor
+        self.is_scalar = is_scalar
+        self.source = source
+        self.real_object = real_object
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """numpy's type of the elements."""
+        return _numpy_dtype(self.tensor.fake.dtype)
+
+    def python_type(self) -> type:
+        return self.dtype.type if self.is_scalar else np.ndarray
+
+    def describe(self) -> str:
+        return f"array {self.dtype}[{', '.join(str(s) for s in self.tensor.fake.shape)}]"
+
+    def as_python_object(self) -> Any:
+        return self.real_object
+
+    def hash_key(self, tx: Tracer) -> Any:
+        if not self.is_scalar:
+            tx.raise_type_error("unhashable type: 'numpy.ndarray'")
+        return super().hash_key(tx)
+
+    def child_variables(self) -> list[Variable]:
+        return [self.tensor]
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        raise Unsupported("data-dependent", f"the truth of an {self.describe()}")
+
+    def length(self, tx: Tracer) -> Variable:
+        if not self.tensor.fake.dim():
+            tx.raise_type_error("len() of unsized object")
+        return self.tensor.size(tx, 0)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        if not self.tensor.fake.dim():
+            tx.raise_type_error("iteration over a 0-d array")
+        count = int(self.tensor.size(tx, 0).as_python_constant(tx))
+        return SequenceIteratorVariable([self.get_item(tx, ConstantVariable(n)) for n in range(count)], type(iter(())))
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return call_numpy(tx, "ndarray.__getitem__", lambda a, k: a[k], lambda a, k: a[k], [self, key], {})
+
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        def assign(a: Any, k: Any, v: Any) -> None:
+            a[k] = v
+
+        call_numpy(tx, "ndarray.__setitem__", assign, assign, [self, key, value], {})
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        found = self._layout_attribute(tx, name)
+        if found is not None:
+            return found
+        if name == "__class__":
+            return tx.wrap_static(self.python_type())
+        if name in _VIEW_ATTRIBUTES:
+            return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
+        method = getattr(np.ndarray, name, None)
+        if method is None:
+            tx.raise_error(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
+        if not callable(method):
+            raise self.unsupported(f"reading the attribute {name!r}")
+        return BuiltinMethodVariable(self, name)
+
+    def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
+        """An attribute that says how the array lies; None where that is another one."""
+        fake = self.tensor.fake
+        match name:
+            case "shape":
+                return TupleVariable([self.tensor.size(tx, d) for d in range(fake.dim())])
+            case "ndim":
+                return ConstantVariable(fake.dim())
+            case "dtype":
+                return ConstantVariable(self.dtype)
+            case "size":
+                return self.tensor.call_method(tx, "numel", [], {})
+            case "itemsize":
+                return ConstantVariable(self.dtype.itemsize)
+            case "strides":
+                return TupleVariable([tx.fold_constant(int, s * self.dtype.itemsize) for s in fake.stride()])
+            case "nbytes":
+                return tx.fold_constant(int, fake.numel() * self.dtype.itemsize)
+        return None
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        from engine.trace.operators.arithmetic import call_special_by_name
+
+        if name == "tolist" and not args and not kwargs and not self.is_scalar and self.tensor.can_tolist():
+            return self.tensor.tolist(tx)
+        if name in _UNSUPPORTED_METHODS:
+            raise Unsupported("data-dependent", f"ndarray.{name} is called")
+        match name:
+            case "__len__":
+                return self.length(tx)
+            case "__getitem__":
+                return self.get_item(tx, args[0])
+            case "__iter__":
+                return self.get_iterator(tx)
+        if name.startswith("__") and len(args) == 1:
+            return call_special_by_name(tx, self, name, args, kwargs)
+        method = _method(name)
+        return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
+
+    def copy_to_tensor(self, tx: Tracer) -> Variable | None:
+        """A tensor of the graph with the same elements, where that needs no tensor over its memory; else None."""
+        return None
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        raise Unsupported("unsupported-argument", "a numpy array as an argument of a torch operation")
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(to_numpy, 0)
+        cg.load(self.tensor)
+        cg.load_const(self.is_scalar)
+        cg.body.call(2)
+
+
+def _attribute(name: str) -> Callable[[Any], Any]:
+    return lambda a: getattr(a, name)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda a, *args, **kwargs: getattr(a, name)(*args, **kwargs)
+
+
+@functools.cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+@functools.cache
+def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
+    """Functions of numpy that torch's numpy has too, by id."""
+    import torch._numpy as torch_numpy
+
+    found: dict[int, tuple[Any, Callable[..., Any]]] = {}
+    for theirs, ours in ((np, torch_numpy), (np.linalg, torch_numpy.linalg), (np.fft, torch_numpy.fft)):
+        for name, function in vars(theirs).items():
+            if name.startswith("_") or not callable(function) or isinstance(function, type):
+                continue
+            other = _stack_nested_arrays if name == "array" else getattr(ours, name, None)
+            if callable(other) and not isinstance(other, type):
+                found[id(function)] = (function, other)
+    return found
+
+
+def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
+    """``numpy.array``, also of sequences of arrays, which torch's numpy refuses."""
+    import torch._numpy
+
+    torch_numpy: Any = torch._numpy
+    if isinstance(data, (list, tuple)) and any(isinstance(d, (list, tuple, torch_numpy.ndarray)) for d in data):
+        data = torch_numpy.stack([_stack_nested_arrays(d) for d in data])
+    return torch_numpy.array(data, *args, **kwargs)
+
+
+class NumpyFunctionVariable(RealObjectVariable):
+    """A function of numpy."""
+
+    def describe(self) -> str:
+        return f"numpy.{self.real_object.__name__}"
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        known = _torch_numpy_functions().get(id(self.real_object))
+        if known is None:
+            raise Unsupported("unknown-call", f"{self.describe()} is called")
+        return call_numpy(tx, self.real_object.__name__, self.real_object, known[1], list(args), kwargs)
+
+
+class _TensorArgument:
+    """A tensor that is given to numpy as it is: numpy reads its memory, or asks it for a method."""
+
+    def __init__(self, tensor: TensorVariable) -> None:
+        self.tensor = tensor
+        self.is_scalar = False
+
+
+class _LeafPlaceholder:
+    """Stands for the n-th array, tensor or symbol among a call's arguments."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def call_numpy(
+    tx: Tracer, name: str, numpys: Callable[..., Any], torchs: Callable[..., Any], args: Args, kwargs: Kwargs
+) -> Variable:
+    """``numpys(*args)`` as a node that calls ``torchs``; run at once where no array takes part and the result is none.
+
+    Raises:
+        Unsupported: torch's numpy gives another type, size or memory; or what numpy returns depends on values.
+    """
+    leaves: list[_LeafVariable] = []
+    packed = [_collect_leaves(tx, realize(tx, a), leaves) for a in args]
+    words = {k: _collect_leaves(tx, realize(tx, v), leaves) for k, v in kwargs.items()}
+    if (known := _constant_result(tx, name, numpys, packed, words, leaves)) is not None:
+        return known
+    models = [_probe_array(tx, a) for a in leaves]
+    try:
+        wanted = numpys(
+            *_substitute_leaves(packed, models, theirs=True), **_substitute_leaves(words, models, theirs=True)
+        )
+    except Exception as error:
+        raise Unsupported("unknown-call", f"numpy.{name} raises {type(error).__name__}") from error
+    if not leaves and not _holds_arrays(wanted):
+        return non_array_result(tx, wanted)
+    _check_not_value_dependent(name)
+    for runner in (_TorchNumpyCall(torchs, packed, words), _TorchNumpyCall(torchs, packed, words, as_doubles=True)):
+        result = emit_node(
+            tx, "call_function", GraphCallable(f"numpy.{name}", runner), list(map(_leaf_argument, leaves)), run=runner
+        )
+        try:
+            return _wrap_result(tx, name, realize(tx, result), wanted, leaves, models)
+        except _ResultMismatch:
+            if not any(isinstance(a, NumpyNdarrayVariable) and a.dtype.kind in "iub" for a in leaves):
+                break
+    raise Unsupported("unsupported-operation", f"numpy.{name} gives another kind of result than torch's numpy")
+
+
+_LeafVariable = NumpyNdarrayVariable | _TensorArgument | SymNodeVariable
+
+
+def _constant_result(
+    tx: Tracer, name: str, function: Callable[..., Any], packed: Any, words: Any, leaves: list[_LeafVariable]
+) -> Variable | None:
+    """What numpy itself makes of constants, and of arrays made of them."""
+    from engine.trace.variables.tensors.constant_numpy_arrays import compute_constant
+
+    def place(contents: Sequence[Any]) -> tuple[Any, Any]:
+        return _substitute_leaves(packed, contents, theirs=True), _substitute_leaves(words, contents, theirs=True)
+
+    return compute_constant(tx, name, function, place, leaves)
+
+
+class _ResultMismatch(Exception):
+    """torch's numpy gives another type, size or memory than numpy."""
+
+
+def _leaf_argument(leaf: _LeafVariable) -> Variable:
+    return leaf if isinstance(leaf, SymNodeVariable) else leaf.tensor
+
+
+def _collect_leaves(tx: Tracer, value: Variable, leaves: list[_LeafVariable]) -> Any:
+    if isinstance(value, TensorVariable):
+        tensor_to_numpy(tx, value)  # refuses what numpy cannot read
+        leaves.append(_TensorArgument(value))
+        return _LeafPlaceholder(len(leaves) - 1)
+    if isinstance(value, NumpyNdarrayVariable) or (isinstance(value, SymNodeVariable) and has_hint(value.sym)):
+        leaves.append(value)
+        return _LeafPlaceholder(len(leaves) - 1)
+    if isinstance(value, (TupleVariable, ListVariable)):
+        items = [_collect_leaves(tx, realize(tx, i), leaves) for i in value.items]
+        return tuple(items) if isinstance(value, TupleVariable) else items
+    if isinstance(value, DictVariable):
+        return {k: _collect_leaves(tx, realize(tx, v), leaves) for k, (_, v) in value.entries.items()}
+    try:
+        return value.as_python_constant(tx)
+    except NotPythonConstant:
+        raise Unsupported("unsupported-argument", f"numpy is called on a {value.python_type().__name__}") from None
+
+
+def _substitute_leaves(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
+    """Arguments with arrays in their places; for torch's numpy, types of elements become its own."""
+    if isinstance(packed, _LeafPlaceholder):
+        return arrays[packed.index]
+    if isinstance(packed, (tuple, list)):
+        return type(packed)(_substitute_leaves(p, arrays, theirs=theirs) for p in packed)
+    if isinstance(packed, dict):
+        return {k: _substitute_leaves(p, arrays, theirs=theirs) for k, p in packed.items()}
+    if not theirs and (isinstance(packed, np.dtype) or (isinstance(packed, type) and issubclass(packed, np.generic))):
+        import torch._numpy as torch_numpy
+
+        return getattr(torch_numpy, np.dtype(packed).name)
+    return packed.item() if not theirs and isinstance(packed, np.generic) else packed
+
+
+def _probe_array(tx: Tracer, of: _LeafVariable) -> Any:
+    """An array, tensor or number like this one, to ask numpy with.
+
+    Raises:
+        Unsupported: values decide the array's size.
+    """
+    if isinstance(of, SymNodeVariable):
+        return hint(of.sym)
+    fake = of.tensor.fake
+    unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
+    if unknown is not None:
+        raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on values")
+    shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
+    if math.prod(shape) > _MAX_PROBE_ELEMENTS:
+        raise Unsupported("unsupported-operation", "numpy on a very large array")
+    tensor = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1)
+    if isinstance(of, _TensorArgument):
+        return tensor
+    made = tensor.numpy()
+    return made[()] if of.is_scalar else made
+
+
+def _holds_arrays(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(_holds_arrays(r) for r in result)
+    return isinstance(result, np.ndarray)
+
+
+def non_array_result(tx: Tracer, result: Any) -> Variable:
+    """What numpy returns, where that holds no array."""
+    if isinstance(result, (tuple, list)):
+        items = [non_array_result(tx, r) for r in result]
+        return ListVariable(items) if isinstance(result, list) else TupleVariable(items, type(result))
+    if not isinstance(result, (np.generic, np.dtype, bool, int, float, complex, str, type(None), type)):
+        raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
+    return tx.from_python(result)
+
+
+def _check_not_value_dependent(name: str) -> None:
+    if name in ("allclose", "array_equal", "array_equiv"):
+        raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
+
+
+class _TorchNumpyCall:
+    """Calls a function of torch's numpy on tensors; arrays in its result are given as tensors."""
+
+    def __init__(
+        self, function: Callable[..., Any], packed: list[Any], words: dict[str, Any], *, as_doubles: bool = False
+    ) -> None:
+        self._function = function
+        self._packed = packed
+        self._words = words
+        self._as_doubles = as_doubles
+        """Whether whole numbers are made doubles first, as numpy does where a result is not a whole number."""
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        import torch._numpy
+
+        array: Any = getattr(torch._numpy, "ndarray")  # noqa: B009
+        if self._as_doubles:
+            tensors = tuple(t.double() if isinstance(t, torch.Tensor) and _is_integral(t) else t for t in tensors)
+        arrays = [array(t) if isinstance(t, torch.Tensor) else t for t in tensors]
+        args = _substitute_leaves(self._packed, arrays, theirs=False)
+        return _arrays_to_tensors(self._function(*args, **_substitute_leaves(self._words, arrays, theirs=False)))
+
+
+def _is_integral(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _arrays_to_tensors(result: Any) -> Any:
+    if isinstance(result, (tuple, list)):
+        return (
+            type(result)(map(_arrays_to_tensors, result))
+            if type(result) in (tuple, list)
+            else tuple(map(_arrays_to_tensors, result))
+        )
+    return getattr(result, "tensor", result)
+
+
+def _wrap_result(
+    tx: Tracer, name: str, result: Variable, wanted: Any, leaves: list[_LeafVariable], models: list[Any]
+) -> Variable:
+    """A result as a value, if it is of the kind that numpy gives."""
+    if isinstance(wanted, (tuple, list)):
+        if not isinstance(result, SequenceVariable) or len(result.items) != len(wanted):
+            raise _ResultMismatch
+        items = [
+            _wrap_result(tx, name, realize(tx, r), w, leaves, models) for r, w in zip(result.items, wanted, strict=True)
+        ]
+        return ListVariable(items) if isinstance(wanted, list) else TupleVariable(items, type(wanted))
+    if not isinstance(wanted, (np.ndarray, np.generic)):
+        if isinstance(result, ConstantVariable) and (wanted is None or type(wanted) is type(result.value)):
+            return NONE if wanted is None else result
+        raise _ResultMismatch
+    if not isinstance(result, TensorVariable):
+        raise _ResultMismatch
+    fake = result.fake
+    sizes = tuple(map(hint, fake.shape)) if all(map(has_hint, fake.shape)) else None
+    if fake.device.type != "cpu" or sizes != wanted.shape or _numpy_dtype(fake.dtype) != wanted.dtype:
+        raise _ResultMismatch
+    is_scalar = isinstance(wanted, np.generic)
+    for leaf, model in zip(leaves, models, strict=True):
+        if isinstance(leaf, SymNodeVariable):
+            continue
+        if leaf.tensor is result and wanted is model and isinstance(leaf, NumpyNdarrayVariable):
+            return leaf
+        memory = model.numpy() if isinstance(model, torch.Tensor) else model
+        theirs = isinstance(wanted, np.ndarray) and isinstance(memory, np.ndarray) and np.shares_memory(wanted, memory)
+        mine = fake.untyped_storage()._cdata == leaf.tensor.fake.untyped_storage()._cdata
+        if theirs != mine and not is_scalar:
+            if theirs:
+                raise _ResultMismatch
+            result = realize(tx, result.call_method(tx, "clone", [], {}))
+            assert isinstance(result, TensorVariable)
+    return NumpyNdarrayVariable(result, is_scalar=is_scalar)
+
+
+def numpy_operator(tx: Tracer, function: Callable[..., Any], operands: list[Variable]) -> Variable | None:
+    """Python's operator on arrays; None where no operand is one."""
+    if not any(isinstance(o, NumpyNdarrayVariable) for o in operands):
+        return None
+    return call_numpy(tx, function.__name__, function, function, operands, {})
+
+
+def _register_scalar_types() -> None:
+    for cls in {v for v in vars(np).values() if isinstance(v, type) and issubclass(v, (np.number, np.bool_))}:
+        if "Abstract" not in (cls.__doc__ or ""):
+            register_rule(cls)(_scalar_type_rule(cls))
+
+
+def _scalar_type_rule(cls: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        from engine.trace.operators.arithmetic import fold_constant_call
+
+        return fold_constant_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of what is not known is created")
+
+    return rule
+
+
+_register_scalar_types()
+
+
+def _register_type_info(of: Any) -> None:
+    """``np.finfo`` and ``np.iinfo``: what a type of numbers can hold."""
+
+    @register_rule(of)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given = realize(tx, args[0]) if len(args) == 1 and not kwargs else NONE
+        real = (
+            given.as_python_object()
+            if isinstance(given.as_python_object(), (type, of))
+            else given.as_python_constant(tx)
+        )
+        return tx.fold_constant(of, real)
+
+
+_register_type_info(np.finfo)
+
+
+_register_type_info(np.iinfo)
+
+
+@register_rule(np.dtype)
+def _dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    from engine.trace.operators.arithmetic import fold_constant_call
+
+    return fold_constant_call(tx, np.dtype, args, kwargs, "numpy.dtype of what is not known")
+
+
+def tensor_to_numpy(tx: Tracer, tensor: TensorVariable) -> Variable:
+    """``tensor.numpy()``."""
+    fake = tensor.fake
+    if fake.requires_grad or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
+        raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
+    if (
+        fake.layout is not torch.strided
+        or fake.dtype in _DTYPES_WITHOUT_NUMPY
+        or tensor.python_type() not in _PLAIN_TENSOR_TYPES
+    ):
+        raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
+    return NumpyNdarrayVariable(tensor)
+
+
+def tensor_to_numpy_forced(tx: Tracer, tensor: TensorVariable) -> Variable:
+    """``tensor.numpy(force=True)``: of what numpy can hold, without its gradient."""
+    found: Variable = tensor
+    for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
+        found = realize(tx, found.call_method(tx, method, [], {}))
+    assert isinstance(found, TensorVariable)
+    return tensor_to_numpy(tx, found)
+
+
+_PLAIN_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+_DTYPES_WITHOUT_NUMPY = frozenset(
+    d
+    for d in vars(torch).values()
+    if isinstance(d, torch.dtype) and ("bfloat" in str(d) or "float8" in str(d) or "bits" in str(d))
+)
+
+
+@register_builder(np.ndarray)
+def _array(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tensor = tensor_from_array(real)
+    if tensor is None or not real.flags.writeable:
+        raise Unsupported("unsupported-operation", f"an array of {real.dtype}")
+    tx.guard_type(real, origin, "the array takes part in the computation")
+    value = tx.wrap(tensor, NumpyTensorSource(origin))
+    assert isinstance(value, TensorVariable)
+    return NumpyNdarrayVariable(value, source=origin, real_object=real)
+
+
+def _is_numpy_function(real: Any) -> bool:
+    return isinstance(real, np.ufunc) or id(real) in _torch_numpy_functions()
+
+
+def _looks_like_numpy(real: Any) -> bool:
+    return type(real).__module__.startswith("numpy") or getattr(real, "__module__", "") == "numpy"
+
+
+@register_builder_if(20, lambda real: _looks_like_numpy(real) and _is_numpy_function(real))
+def _function(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "it was called")
+    return NumpyFunctionVariable(real, origin)
+
+
+def _register_python_functions() -> None:
+    """Functions of numpy that are written in Python would be looked into."""
+    for module in (np, np.linalg, np.fft):
+        for function in vars(module).values():
+            if isinstance(function, types.FunctionType) and function.__module__.startswith("numpy"):
+                register_rule(function)(_numpy_function_rule(function))
+
+
+def _numpy_function_rule(function: Any) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return NumpyFunctionVariable(function, ConstantSource(function, function.__name__)).call(tx, args, kwargs)
+
+    return rule
+
+
+_register_python_functions()

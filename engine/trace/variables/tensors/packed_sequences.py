@@ -1,0 +1,37 @@
+"""Packed sequences: how long they are depends on the lengths' values, of which torch's own fakes know nothing (they give the wrong sizes)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.sequences import SequenceVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def _register_recurrent(function: Any) -> None:
+    """A recurrent network, which takes a packed sequence in another form: with batch sizes in second place."""
+
+    @register_rule(function)
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if len(args) > 3 and isinstance(realize(tx, args[3]), SequenceVariable):
+            raise Unsupported(
+                "dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on values"
+            )
+        return emit_node(tx, "call_function", function, args, kwargs)
+
+
+for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+    _register_recurrent(_function)
+
+
+@register_rule(torch._pack_padded_sequence, torch._pad_packed_sequence)
+def _break_on_packing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    raise Unsupported("dynamic-output", "how long a packed sequence is depends on values")

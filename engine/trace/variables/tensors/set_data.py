@@ -1,0 +1,133 @@
+"""Assignment to tensor.data and Tensor.set_."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.exc import Unsupported
+from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
+from engine.trace.variables.tensors.storages import UntypedStorageVariable, check_no_data_ptr, record_input_storages
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from engine.trace.tracer import Tracer
+
+
+def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    tensor.data = data
+
+
+_SET_DATA = GraphCallable("set_data", _set_data, changes_state=True)
+
+
+def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
+    """``tensor.data = value``.
+
+    Raises:
+        Unsupported: the value is no plain tensor of its device and layout, or something holds its address.
+    """
+    data: Any = realize(tx, value)
+    refused = Unsupported("side-effect", "the attribute 'data' of a tensor is set")
+    if data is tensor and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
+        return  # a conversion that had nothing to do: its memory is its own already
+    if not isinstance(data, TensorVariable) or data is tensor or isinstance(tx.graph, SubgraphBuilder):
+        raise refused
+    mine, new = tensor.fake, data.fake
+    alike = mine.device == new.device and mine.layout == new.layout
+    if not alike or (mine._is_view() and mine.requires_grad) or mine.is_inference() or new.is_inference():
+        raise refused
+    if any(v.python_type() not in (torch.Tensor, torch.nn.Parameter) for v in (tensor, data)):
+        raise refused
+    if mine.requires_grad and not (new.dtype.is_floating_point or new.dtype.is_complex):
+        raise refused
+    record_input_storages(tx)
+    check_no_data_ptr(tx, tensor)
+    node = tx.graph.create_node("call_function", _SET_DATA, (tensor.node(tx), data.node(tx)), {}, tx.node_provenance())
+    node.meta["example_value"] = None
+    tx.update_op_in_try_block()
+    tx.mutation_count += 1
+    with tx.fake_mode:
+        mine.data = new
+    tensor.size_cache.clear()
+    if tensor.source is not None and tensor not in tx.data_assigned_inputs:
+        tx.data_assigned_inputs.append(tensor)
+
+
+def _set_from_tensor(tensor: torch.Tensor, *source: Any) -> None:
+    with torch.no_grad():
+        tensor.set_(*source)
+
+
+def _set_from_storage(tensor: torch.Tensor, other: torch.Tensor, *place: Any) -> None:
+    with torch.no_grad():
+        tensor.set_(other.untyped_storage(), *place)
+
+
+_SET_FROM_TENSOR = GraphCallable("set_memory", _set_from_tensor, changes_state=True)
+
+
+_SET_FROM_STORAGE = GraphCallable("set_storage", _set_from_storage, changes_state=True)
+
+
+def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """``tensor.set_(...)``: a tensor that the traced code made becomes another view of some memory, or of none.
+
+    Raises:
+        Unsupported: autograd is concerned, the tensor comes from outside, or what is given is of another kind.
+    """
+    refused = Unsupported("unknown-call", "Tensor.set_ is called")
+    names = ("source", "storage_offset", "size", "stride")
+    if len(args) > len(names) or kwargs.keys() - set(names[len(args) :]) or isinstance(tx.graph, SubgraphBuilder):
+        raise refused
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if len(given) not in (0, 1, 4):
+        raise refused
+    source = realize(tx, given["source"]) if given else None
+    by_storage = isinstance(source, UntypedStorageVariable)
+    other = source.current_tensor() if isinstance(source, UntypedStorageVariable) else source
+    if other is not None and not isinstance(other, TensorVariable):
+        raise refused
+    concerned = [tensor] if other is None else [tensor, other]
+    if (
+        tensor.source is not None
+        or any(v.python_type() is not torch.Tensor or v.fake.is_inference() for v in concerned[: 1 + (not by_storage)])
+        or any(v.fake.requires_grad for v in concerned[: 1 + (not by_storage)])
+        or any(v.fake.dtype != tensor.fake.dtype or v.fake.device != tensor.fake.device for v in concerned)
+        or tensor.fake._is_view()
+    ):
+        raise refused
+    record_input_storages(tx)
+    place = [realize(tx, given[n]).as_node_arg(tx) for n in names[1:] if n in given]
+    node = tx.graph.create_node(
+        "call_function",
+        _SET_FROM_STORAGE if by_storage else _SET_FROM_TENSOR,
+        (*(v.node(tx) for v in concerned), *(p[0] for p in place)),
+        {},
+        tx.node_provenance(),
+    )
+    fakes = [v.fake for v in concerned]
+    try:
+        evaluate_on_fakes(
+            tx,
+            "call_function",
+            _set_from_storage if by_storage else _set_from_tensor,
+            [*fakes, *(p[1] for p in place)],
+            {},
+        )
+    except BaseException:
+        tx.graph.erase_last_node(node)
+        raise
+    node.meta["example_value"] = None
+    tx.update_op_in_try_block()
+    tx.mutation_count += 1
+    tensor.size_cache.clear()
+    if other is not None and other.source is not None:
+        tx.graph_sets_data = True
+    return tensor

@@ -1,0 +1,332 @@
+"""Storages: the memory behind tensors, its size in bytes, where it lies, and giving it another size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.guards.aliasing import DisjointStorage, SharedStorage, byte_offsets_in_storage
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.sources.attributes import AttrSource, MethodResultSource
+from engine.ir.sources.base import Source
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
+from engine.trace.variables.tensors.tensor import TensorVariable, is_wrapper_subclass
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+_WHY = "the memory of a tensor decided what was traced"
+_SIZE_METHODS = frozenset(("size", "nbytes", "__len__"))
+
+
+def _storage_nbytes(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+def _resize(tensor: torch.Tensor, count: int) -> None:
+    tensor.untyped_storage().resize_(count)
+
+
+_STORAGE_NBYTES = GraphCallable("storage_bytes", _storage_nbytes)
+_RESIZE = GraphCallable("resize_storage", _resize, changes_state=True)
+
+
+class UntypedStorageVariable(Variable):
+    """The memory of a tensor that the tracer knows: one value for all tensors that view it."""
+
+    is_mutable = True
+    reconstruct_before_break = True
+
+    def __init__(self, tensor: TensorVariable) -> None:
+        self.tensor = tensor
+        self.fake_storage = tensor.fake.untyped_storage()
+        """Of the fake; held, so that no other storage comes to lie there."""
+        self.input_tensors: list[TensorVariable] = []
+        """Those from outside that view it."""
+        self.resize_count = 0
+        """How often the traced code gave it another size."""
+
+    def python_type(self) -> type:
+        return torch.UntypedStorage
+
+    def describe(self) -> str:
+        return f"the storage of a {self.tensor.describe()}"
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "device":
+            return ConstantVariable(self.tensor.fake.device)
+        if name in ("is_cuda", "is_hpu"):
+            return ConstantVariable(self.tensor.fake.device.type == name.removeprefix("is_"))
+        if name == "_cdata":
+            return DataPtrVariable(tx, self, None, name)
+        if callable(getattr(torch.UntypedStorage, name, None)):
+            return BuiltinMethodVariable(self, name)
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if kwargs or name not in (*_SIZE_METHODS, "data_ptr", "resize_", "element_size"):
+            raise Unsupported("unknown-call", f"UntypedStorage.{name} is called")
+        if name == "resize_" and len(args) == 1:
+            return self._resize(tx, realize(tx, args[0]))
+        if args:
+            raise Unsupported("unknown-call", f"UntypedStorage.{name} is called with arguments")
+        if name == "data_ptr":
+            return DataPtrVariable(tx, self, None)
+        return ConstantVariable(1) if name == "element_size" else self.length(tx)
+
+    def length(self, tx: Tracer) -> Variable:
+        if self.input_tensors and not self.resize_count:
+            given = self.input_tensors[0]
+            assert given.source is not None
+            if given.real_object is None or any(not isinstance(s, int) for s in given.fake.shape):
+                raise self.unsupported("the size of what was given from outside and has sizes that change")
+            found = given.real_object.untyped_storage().nbytes()
+            place = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
+            tx.add_guard(EqualsMatch(place, found, cause=tx.guard_cause(_WHY)))
+            return ConstantVariable(found)
+        count = self.fake_storage.nbytes()
+        return (
+            ConstantVariable(count)
+            if isinstance(count, int)
+            else emit_node(tx, "call_function", _STORAGE_NBYTES, [self.current_tensor()])
+        )
+
+    def current_tensor(self) -> TensorVariable:
+        """The tensor, which must still be one that views this memory."""
+        if self.tensor.fake.untyped_storage()._cdata != self.fake_storage._cdata:
+            raise self.unsupported("an operation, once its tensor has other memory,")
+        return self.tensor
+
+    def _resize(self, tx: Tracer, count: Variable) -> Variable:
+        if isinstance(tx.graph, SubgraphBuilder) or self.current_tensor().fake.is_inference():
+            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called")
+        node, number = count.as_node_arg(tx)
+        if type(number) not in (int, torch.SymInt):
+            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called with what is no number")
+        check_no_data_ptr(tx, self.tensor)
+        added = tx.graph.create_node("call_function", _RESIZE, (self.tensor.node(tx), node), {}, tx.node_provenance())
+        added.meta["example_value"] = None
+        tx.update_op_in_try_block()
+        tx.record_mutation(self)
+        with tx.fake_mode:
+            self.fake_storage.resize_(number)
+        self.resize_count += 1
+        tx.graph_sets_data |= bool(self.input_tensors)
+        return self
+
+    def child_variables(self) -> list[Variable]:
+        return [self.tensor]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        _load_method_call(cg, self.current_tensor(), "untyped_storage")
+
+
+class DataPtrVariable(Variable):
+    """``data_ptr()`` of a storage or of a tensor in it, or a storage's own: of two, traced code may learn whether they are one."""
+
+    is_mutable = True
+    reconstruct_before_break = True
+
+    def __init__(
+        self, tx: Tracer, storage: UntypedStorageVariable, tensor: TensorVariable | None, name: str = "data_ptr"
+    ) -> None:
+        self.storage = storage
+        self.name = name
+        self.tensor = tensor
+        self.nbytes = storage.fake_storage.nbytes()
+        self.resize_count = storage.resize_count
+        tx.data_ptr_variables.add(self)
+        self.offset: Any = 0 if tensor is None else tensor.fake.storage_offset() * tensor.fake.element_size()
+
+    def python_type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return "the address of a tensor's memory"
+
+    def child_variables(self) -> list[Variable]:
+        return [self.storage if self.tensor is None else self.tensor]
+
+    def is_current(self) -> bool:
+        """Whether the memory lies where it lay when it was asked."""
+        viewed = self.storage.tensor if self.tensor is None else self.tensor
+        if (
+            viewed.fake.untyped_storage()._cdata != self.storage.fake_storage._cdata
+            or self.storage.resize_count != self.resize_count
+        ):
+            return False
+        return not isinstance(self.nbytes, int) or bool(self.storage.fake_storage.nbytes() == self.nbytes)
+
+    def is_comparable(self) -> bool:
+        """Whether it is of memory that holds something, as far as sizes tell without assuming any."""
+        known = not has_unbacked_symbols((self.nbytes, self.offset))
+        return known and bool(self.nbytes > 0) and self.is_current()
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        if not self.is_current():
+            raise self.unsupported("rebuilding, once the memory was changed,")
+        if self.name == "data_ptr":
+            _load_method_call(cg, self.child_variables()[0], self.name)
+        else:
+            cg.load(self.storage)
+            cg.body.attribute(self.name)
+
+
+def _load_method_call(cg: PyCodegen, of: Variable, name: str) -> None:
+    def load() -> None:
+        cg.load(of)
+        cg.body.attribute(name)
+
+    cg.body.callable(load)
+    cg.body.call(0)
+
+
+def compare_data_ptrs(tx: Tracer, left: Variable, right: Variable) -> bool | None:
+    """Whether two addresses are one; None where neither is any.
+
+    Raises:
+        Unsupported: only the running graph knows.
+    """
+    if not isinstance(left, DataPtrVariable) and not isinstance(right, DataPtrVariable):
+        return None
+    if isinstance(left, DataPtrVariable) and isinstance(right, DataPtrVariable) and left.name == right.name:
+        if left.is_comparable() and right.is_comparable() and left.storage is right.storage:
+            return bool(left.offset == right.offset)
+        if left.is_comparable() and right.is_comparable() and _are_disjoint(tx, left.storage, right.storage):
+            return False
+    raise (left if isinstance(left, DataPtrVariable) else right).unsupported("comparing an address")
+
+
+def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
+    """Called before a tensor gets other memory.
+
+    Raises:
+        Unsupported: the traced code holds the address of what it has.
+    """
+    place = tensor.fake.untyped_storage()._cdata
+    if any(a.storage.memory._cdata == place for a in tx.data_ptr_variables):
+        raise Unsupported("side-effect", "a tensor gets other memory while something holds the address of what it has")
+
+
+def compare_storages(tx: Tracer, left: Variable, right: Variable) -> bool | None:
+    """Whether two storages are one object; None where both are from outside, or neither is any.
+
+    Raises:
+        Unsupported: only the running graph knows.
+    """
+    kinds = [isinstance(v, UntypedStorageVariable) for v in (left, right)]
+    if (
+        not any(kinds)
+        or not issubclass(left.python_type(), torch.UntypedStorage)
+        or left.python_type() is not right.python_type()
+    ):
+        return None
+    if (
+        isinstance(left, UntypedStorageVariable)
+        and isinstance(right, UntypedStorageVariable)
+        and _are_disjoint(tx, left, right)
+    ):
+        return False
+    raise left.unsupported("comparing")
+
+
+def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorageVariable) -> bool:
+    """Whether two exist at the same time, so that they lie in different places; of two from outside it is taken for granted."""
+    if tx.graph_sets_data or tx.data_assigned_inputs or not (left.input_tensors or right.input_tensors):
+        return False
+    if left.input_tensors and right.input_tensors:
+        origins = [s.input_tensors[0].source for s in (left, right)]
+        assert origins[0] is not None
+        assert origins[1] is not None
+        tx.add_guard(DisjointStorage(origins[0], (origins[1],), cause=tx.guard_cause(_WHY)))
+    return True
+
+
+def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariable:
+    """``tensor.untyped_storage()``.
+
+    Raises:
+        Unsupported: the tensor has none of its own.
+    """
+    fake = tensor.fake
+    if is_wrapper_subclass(fake) or fake.layout is not torch.strided or isinstance(tx.graph, SubgraphBuilder):
+        raise Unsupported("unknown-call", "Tensor.untyped_storage is called")
+    record_input_storages(tx)
+    place = fake.untyped_storage()._cdata
+    found: UntypedStorageVariable = tx.storage_variables.setdefault(place, UntypedStorageVariable(tensor))
+    if len(found.input_tensors) > 1:
+        first, *others = found.input_tensors
+        origins = [v.source for v in others if v.source is not None]
+        assert first.source is not None
+        starts = byte_offsets_in_storage(first.real_object, *(v.real_object for v in others))
+        tx.add_guard(
+            SharedStorage(first.source, tuple(origins), tuple(s or 0 for s in starts), cause=tx.guard_cause(_WHY))
+        )
+    return found
+
+
+def data_ptr(tx: Tracer, tensor: TensorVariable) -> Variable:
+    """``tensor.data_ptr()``.
+
+    Raises:
+        Unsupported: it has no elements, or no memory of its own.
+    """
+    if has_unbacked_symbols(tensor.fake.shape) or tensor.fake.numel() == 0:
+        raise Unsupported("unknown-call", "Tensor.data_ptr is called")
+    return DataPtrVariable(tx, untyped_storage(tx, tensor), tensor)
+
+
+def record_input_storages(tx: Tracer) -> None:
+    """Remember whose memory the inputs have so far, before any of them gets another."""
+    for value, _ in tx.input_tensors[tx.storages_recorded :]:
+        if not is_wrapper_subclass(value.fake) and value.fake.layout is torch.strided:
+            storage = tx.storage_variables.setdefault(
+                value.fake.untyped_storage()._cdata, UntypedStorageVariable(value)
+            )
+            storage.inputs.append(value)
+    tx.storages_recorded = len(tx.input_tensors)
+
+
+class ExternalStorageVariable(RealObjectVariable):
+    """A storage from outside."""
+
+    is_mutable = True
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        assert self.source is not None
+        if name == "device":
+            return tx.wrap(self.real_object.device, AttrSource(self.source, name))
+        if callable(getattr(torch.UntypedStorage, name, None)):
+            return BuiltinMethodVariable(self, name)
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if args or kwargs or name not in _SIZE_METHODS:
+            raise Unsupported("unknown-call", f"UntypedStorage.{name} is called")
+        return self.length(tx)
+
+    def length(self, tx: Tracer) -> Variable:
+        assert self.source is not None
+        if any(s.resize_count for s in tx.storage_variables.values()):
+            raise self.unsupported("its size, after one was changed,")
+        found = self.real_object.nbytes()
+        tx.add_guard(EqualsMatch(MethodResultSource(self.source, "nbytes"), found, cause=tx.guard_cause(_WHY)))
+        return ConstantVariable(found)
+
+
+@register_builder(torch.UntypedStorage)
+def _storage(tx: Tracer, real: torch.UntypedStorage, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "it is a storage")
+    return ExternalStorageVariable(real, origin)

@@ -1,0 +1,61 @@
+"""``//`` and ``%`` of floats that stand for themselves. Division by a power of two is exact, so algebra finds what Python finds; not by other numbers."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.trace.emit_node import emit_node
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_MIN_FLOAT = 2.0**-900
+"""Half of a float that is much smaller is not exact."""
+_MAX_EXACT_INT = 2.0**53
+"""Up to here each whole number is a float, and fits an int of torch's."""
+_MAX_DIVISOR = 2.0**50
+_POWER_OF_TWO_MANTISSA = 0.5
+"""The mantissa of all powers of two."""
+
+
+def floor_divide_by_power_of_two(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable | None:
+    """``left // right`` or ``left % right`` of a float that is a symbol and a positive power of two; None for anything else.
+
+    Which side of zero the float is on, and that it is neither tiny nor huge, is taken for granted.
+    """
+    sign = symbol.rstrip("=")
+    if (
+        sign not in ("//", "%")
+        or not isinstance(left, SymNodeVariable)
+        or left.symbol is None
+        or left.python_type() is not float
+    ):
+        return None
+    if not isinstance(right, ConstantVariable) or type(right.value) not in (int, float):
+        return None
+    by = right.value
+    if not 1 / _MAX_DIVISOR <= by <= _MAX_DIVISOR or math.frexp(by)[0] != _POWER_OF_TWO_MANTISSA:
+        return None
+    low, high = _MIN_FLOAT, _MAX_EXACT_INT * by
+    bounds = ((">=", low), ("<=", high)) if left.sym.node.hint > 0 else (("<=", -low), (">=", -high))
+    if not all(
+        arithmetic.compare_op(tx, order, left, ConstantVariable(bound)).is_truthy(tx) for order, bound in bounds
+    ):
+        return None
+    quotient = (
+        left if by == 1 else emit_node(tx, "call_function", operator.truediv, [left, ConstantVariable(float(by))])
+    )
+    whole = emit_node(
+        tx, "call_function", torch.sym_float, [emit_node(tx, "call_function", math.floor, [realize(tx, quotient)])]
+    )
+    if sign == "//":
+        return whole
+    multiple = whole if by == 1 else emit_node(tx, "call_function", operator.mul, [whole, ConstantVariable(float(by))])
+    return emit_node(tx, "call_function", operator.sub, [left, multiple])

@@ -1,0 +1,164 @@
+"""Sizes and numbers that may differ from call to call: symbols of torch's ShapeEnv with a node of the graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+import torch.fx
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+)
+
+from engine.ir.sources.base import Source
+from engine.trace.computed_conditions import fold_condition
+from engine.trace.exc import Unsupported
+from engine.trace.symbols.unbacked_symints import data_dependent_break
+from engine.trace.variables.base import ConstantVariable, Variable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+class SymNodeVariable(Variable):
+    """A SymInt, SymFloat or SymBool. Asking for its Python value specialises: the guard says which value was assumed."""
+
+    __slots__ = ("depends_on_unbacked_float", "node", "rounding_symbols", "source", "sym", "symbol")
+
+    def __init__(
+        self,
+        node: torch.fx.Node,
+        sym: Any,
+        *,
+        depends_on_unbacked_float: bool = False,
+        rounding_symbols: frozenset[Any] = frozenset(),
+    ) -> None:
+        self.node = node
+        self.sym = sym
+        self.rounding_symbols = rounding_symbols
+        """The symbols that it is calculated from, where algebra calculates otherwise than Python, which rounds at each step."""
+        self.depends_on_unbacked_float = depends_on_unbacked_float
+        """Whether it follows from a float that is known only when the graph runs: that may be NaN, of which algebra knows nothing."""
+        self.source: Source | None = None
+        self.symbol: Any = None
+        """The symbol that was made for it, whatever that turned out to equal."""
+
+    def python_type(self) -> type:
+        if isinstance(self.sym, torch.SymInt):
+            return int
+        return float if isinstance(self.sym, torch.SymFloat) else bool
+
+    def describe(self) -> str:
+        return f"symbol {self.sym}"
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self._specialize(tx, self.python_type())
+
+    def _specialize(self, tx: Tracer, kind: Callable[[Any], Any]) -> Any:
+        """The value that it has in this call, from here on taken for granted.
+
+        Raises:
+            Unsupported: only the running graph knows it.
+        """
+        try:
+            if (
+                self.rounding_symbols
+                and not self.depends_on_unbacked_float
+                and self.rounding_symbols <= tx.shape_env.backed_var_to_val.keys()
+            ):
+                for symbol in self.rounding_symbols:
+                    _specialize_symbol(tx, symbol)
+                return kind(self.sym.node.hint)
+            if not self.depends_on_unbacked_float and not self.rounding_symbols:
+                return bool(self.sym != 0) if kind is bool and self.python_type() is float else kind(self.sym)
+        except GuardOnDataDependentSymNode:
+            pass
+        raise data_dependent_break(
+            tx,
+            self.sym,
+            "data-dependent",
+            f"a number that comes from a tensor's values ({self.sym}) is needed in Python",
+        )
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.as_python_constant(tx)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        try:
+            return bool(self._specialize(tx, bool))
+        except Unsupported:
+            decided = fold_condition(tx, self.node)
+            if decided is not None:
+                return decided
+            raise data_dependent_break(
+                tx, self.sym, "tensor-jump", f"the truth of a number that comes from a tensor's values ({self.sym})"
+            ) from None
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.node, self.sym
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return tx.get_constant_attr(ConstantVariable(self.as_python_constant(tx)), name)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_graph_output(self.node)
+
+
+_ROUNDING_OPS = frozenset(
+    (operator.add, operator.sub, operator.mul, operator.iadd, operator.isub, operator.imul, operator.neg)
+)
+
+
+_MAX_FLOAT = 1e308
+"""The greatest float that a symbol stands for: neither infinity nor what is no number, which equals not even itself."""
+
+
+def collect_rounding_symbols(node: torch.fx.Node, result: Any) -> frozenset[Any]:
+    """The symbols of a number that algebra may take for another than Python calculates: a sum or product of floats that are sums or products
+    themselves is put in another order, and each step rounds.
+    """
+    found: frozenset[Any] = frozenset().union(*(n.meta.get("rounded", ()) for n in node.all_input_nodes))
+    if isinstance(result, torch.SymFloat) and node.target in _ROUNDING_OPS:
+        operands = [n.meta.get("example_value") for n in node.all_input_nodes]
+        known = [v.node.expr for v in operands if isinstance(v, torch.SymInt | torch.SymFloat)]
+        if any(isinstance(e, sympy.Add | sympy.Mul) and not e.is_integer for e in known):
+            found = found.union(*(e.free_symbols for e in known))
+    if isinstance(result, torch.SymInt) and node.target in _REMAINDER_OPS:
+        found = found.union(_wrongly_simplified_symbols(node.args[0], node.args[1], result.node.expr))
+    node.meta["rounded"] = found
+    return found
+
+
+_REMAINDER_OPS = frozenset((operator.mod, operator.imod))
+
+
+def _wrongly_simplified_symbols(dividend: Any, divisor: Any, remainder: sympy.Expr) -> set[sympy.Symbol]:
+    """The symbols of a dividend that algebra took for a multiple, which it need not be: sympy holds a product of sums for one, as (2n + 2)**2 of 100."""
+    given = dividend.meta.get("example_value") if isinstance(dividend, torch.fx.Node) else dividend
+    if remainder != 0 or not isinstance(given, torch.SymInt) or not given.node.expr.has(sympy.Add):
+        return set()
+    terms = sympy.expand(given.node.expr).as_coefficients_dict()
+    is_multiple = isinstance(divisor, int) and all(number % divisor == 0 for number in terms.values())
+    return set() if is_multiple else given.node.expr.free_symbols
+
+
+def _specialize_symbol(tx: Tracer, symbol: sympy.Symbol) -> None:
+    """Take the value that a symbol has in this call for granted."""
+    env = tx.shape_env
+    kind: Any = int if symbol.is_integer else float
+    make: Any = env.create_symintnode if kind is int else env.create_symfloatnode
+    kind(make(symbol, hint=kind(env.backed_var_to_val[symbol]), source=None))
+
+
+def has_hint(number: Any) -> bool:
+    """Whether the value that a size or number has in this call is known."""
+    return not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) or bool(number.node.has_hint())
+
+
+def hint(number: Any) -> Any:
+    """The value that a size or number has in this call, without taking it for granted."""
+    return number.node.hint if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) else number

@@ -1,0 +1,215 @@
+"""torch.tensor, as_tensor, from_numpy and their like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from engine.options import config
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import (
+    NONE,
+    ConstantVariable,
+    Variable,
+    is_none,
+    reachable_variables,
+    realize,
+)
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.sequences import (
+    ListVariable,
+    RangeVariable,
+    SequenceVariable,
+    sequence_items,
+)
+from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, Args, Kwargs, NumpyNdarrayVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+@register_rule(torch.from_numpy)
+def _from_numpy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    array = realize(tx, args[0])
+    if not isinstance(array, NumpyNdarrayVariable) or array.is_scalar:
+        raise Unsupported("unknown-call", f"torch.from_numpy of {array.describe()}")
+    return emit_node(tx, "call_method", "detach", [array.tensor])
+
+
+def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, copy: bool) -> Variable:
+    """``torch.tensor(array)`` or ``torch.as_tensor(array)``."""
+    words = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
+    if set(kwargs) != set(words):
+        raise Unsupported("unsupported-argument", "a tensor is made of an array with more than a dtype and a device")
+    words = {
+        k: v
+        for k, v in words.items()
+        if not (isinstance(realize(tx, v), ConstantVariable) and realize(tx, v).as_python_object() is None)
+    }
+    if copy and (made := array.copy_to_tensor(tx)) is not None:
+        return emit_node(tx, "call_method", "to", [made], words) if words else made
+    if not copy and not words:
+        return emit_node(tx, "call_method", "detach", [array.tensor])
+    return (
+        emit_node(tx, "call_method", "to", [array.tensor], {**words, "copy": ConstantVariable(copy)})
+        if words
+        else emit_node(tx, "call_method", "clone", [array.tensor])
+    )
+
+
+def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
+    @register_rule(make)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given = list(args)
+        data = realize(tx, given[0] if given else kwargs.get("data", NONE))
+        if isinstance(data, NumpyNdarrayVariable):
+            rest = dict(zip(("dtype", "device"), given[1:], strict=False)) | {
+                k: v for k, v in kwargs.items() if k != "data"
+            }
+            return numpy_to_tensor(tx, data, rest, copy=copy)
+        if isinstance(data, RangeVariable):
+            given[:1] = [ListVariable([ConstantVariable(n) for n in data.value])] if given else []
+            return emit_node(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
+        if (
+            len(given) == 1
+            and kwargs.keys() <= {"dtype", "device"}
+            and (kind := _common_array_dtype(tx, data)) is not None
+        ):
+            make([np.zeros(1)])  # torch warns once in a process that this is slow
+            words = {"dtype": ConstantVariable(kind)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
+            return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
+        if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
+            return _tensor_from_numpy_scalars(tx, make, data, args, kwargs)
+        if isinstance(data, (SequenceVariable, SymNodeVariable)) and config.capture_scalar_outputs:
+            return _tensor_from_scalars(tx, make, data, args, kwargs)
+        return emit_node(tx, "call_function", make, args, kwargs)
+
+
+def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
+    """Whether a number among these, in lists of any depth, has a type of numpy's."""
+    data = realize(tx, data)
+    if isinstance(data, SequenceVariable):
+        return any(_contains_numpy_scalar(tx, item) for item in data.items)
+    return isinstance(data, ConstantVariable) and isinstance(data.value, np.generic)
+
+
+def _common_array_dtype(tx: Tracer, data: Variable) -> torch.dtype | None:
+    """The one type of the arrays that lists of any depth consist of; None where they hold anything else."""
+    data = realize(tx, data)
+    if isinstance(data, NumpyNdarrayVariable):
+        return None if data.is_scalar else data.tensor.fake.dtype
+    if not isinstance(data, SequenceVariable) or not data.items:
+        return None
+    kinds = {_common_array_dtype(tx, item) for item in data.items}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _stack_arrays(tx: Tracer, data: Variable) -> Variable:
+    data = realize(tx, data)
+    if isinstance(data, NumpyNdarrayVariable):
+        return data.tensor
+    assert isinstance(data, SequenceVariable)
+    return emit_node(tx, "call_function", torch.stack, [ListVariable([_stack_arrays(tx, item) for item in data.items])])
+
+
+def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    """A tensor of numbers that have types of numpy's, which decide its own."""
+    if len(args) > 1:
+        raise Unsupported("unsupported-argument", f"{make.__name__} of a number of numpy's with more by position")
+    (real,) = tx.as_python_constants([data])
+    wanted = make(real).dtype
+    plain = tx.from_python(torch.tensor(real).tolist())
+    rest = {k: v for k, v in kwargs.items() if k != "data"}
+    return emit_node(tx, "call_function", make, [plain], {**rest, "dtype": ConstantVariable(wanted)})
+
+
+def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    """A tensor of nested sequences, in which tensors of one element are numbers."""
+    kinds: set[torch.dtype] = set()
+    plain = _unwrap_scalar_tensors(tx, data, kinds)
+    if any(isinstance(v, SymNodeVariable) for v in reachable_variables([plain])):
+        if all(leaf.python_type() is bool for leaf in _flat_items(tx, data)):
+            kinds.add(torch.bool)
+        make = torch._refs.tensor  # which takes symbols, as torch's own constructors do not
+    elif not kinds:
+        return emit_node(tx, "call_function", make, args, kwargs)
+    words = (
+        {**kwargs, "dtype": ConstantVariable(kinds.pop())}
+        if len(kinds) == 1 and _has_no_dtype(tx, args, kwargs)
+        else kwargs
+    )
+    if kinds and words is kwargs and _has_no_dtype(tx, args, kwargs):
+        raise Unsupported("unsupported-argument", "a tensor is made of numbers and tensors of several types")
+    rest = {k: v for k, v in words.items() if k != "data"}
+    return emit_node(tx, "call_function", make, [plain, *args[1:]], rest)
+
+
+def _flat_items(tx: Tracer, data: Variable) -> list[Variable]:
+    data = realize(tx, data)
+    return (
+        [leaf for item in data.items for leaf in _flat_items(tx, item)]
+        if isinstance(data, SequenceVariable)
+        else [data]
+    )
+
+
+def _has_no_dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> bool:
+    return is_none(realize(tx, kwargs.get("dtype", args[1] if len(args) > 1 else NONE)))
+
+
+def _unwrap_scalar_tensors(tx: Tracer, data: Variable, kinds: set[torch.dtype]) -> Variable:
+    data = realize(tx, data)
+    if isinstance(data, SequenceVariable):
+        return ListVariable([_unwrap_scalar_tensors(tx, item, kinds) for item in data.items])
+    if isinstance(data, NumpyNdarrayVariable) and data.is_scalar:
+        data = data.tensor
+    if isinstance(data, TensorVariable) and data.fake.numel() == 1:
+        kinds.add(data.fake.dtype)
+        return data.call_method(tx, "item", [], {})
+    if isinstance(data, SymNodeVariable) and data.python_type() is bool:
+        return emit_node(tx, "call_function", torch.sym_ite, [data, ConstantVariable(1), ConstantVariable(0)])
+    if isinstance(data, SymNodeVariable) or not kinds:
+        return data
+    kinds.add(torch.get_default_dtype() if data.python_type() is float else torch.int64)
+    return data
+
+
+@register_rule(torch._shape_as_tensor)
+def _shape_as_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    if not isinstance(of, TensorVariable) or len(args) > 1 or kwargs:
+        return emit_node(tx, "call_function", torch._shape_as_tensor, args, kwargs)
+    sizes = ListVariable(list(sequence_items(tx, of.get_attr(tx, "shape"))))
+    return realize(tx, tx.wrap_static(torch.tensor).call(tx, [sizes], {"dtype": ConstantVariable(torch.int64)}))
+
+
+@register_rule(torch.Tensor.new_tensor)
+def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0])
+    data = realize(tx, args[1] if len(args) > 1 else kwargs["data"])
+    if _contains_numpy_scalar(tx, data):
+        raise Unsupported("unsupported-argument", "new_tensor of numbers of numpy's types")
+    if (
+        not isinstance(of, TensorVariable)
+        or of.python_type() not in _PLAIN_TENSOR_TYPES
+        or not isinstance(data, SequenceVariable)
+    ):
+        return emit_node(tx, "call_method", "new_tensor", args, kwargs)
+    words = {k: v for k, v in kwargs.items() if k != "data"}
+    words.setdefault("dtype", ConstantVariable(of.fake.dtype))
+    words.setdefault("device", ConstantVariable(of.fake.device))
+    return realize(tx, tx.wrap_static(torch.tensor).call(tx, [data], words))
+
+
+_register_tensor_constructor(torch.tensor, copy=True)
+
+
+_register_tensor_constructor(torch.as_tensor, copy=False)
+
+
+_register_tensor_constructor(torch.asarray, copy=False)

@@ -1,0 +1,639 @@
+"""``__torch_function__``: tensors of subclasses, objects that act as tensors, and modes. The user's method is looked into, not run.
+
+What torch passes to the method is found out by torch itself: the operation is tried on a recording tensor that notes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+import torch.overrides
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.trace.codegen_runtime.tensors import as_subclass
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.objects.classes import (
+    ClassVariable,
+    bind_attribute,
+    class_attribute,
+    class_source,
+    find_in_class,
+)
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.torch_functions import guard_global_state
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+_DEFAULT_TORCH_FUNCTION: Any = vars(torch.Tensor)["__torch_function__"].__func__
+
+
+class TensorWithTFOverrideVariable(TensorVariable):
+    """A tensor of a subclass. Its node is the plain tensor over the same memory; ``cls`` says what it is outside."""
+
+    __slots__ = ("cls",)
+
+    def __init__(
+        self,
+        cls: type,
+        node: torch.fx.Node | None,
+        fake: torch.Tensor,
+        origin: Source | None = None,
+        held: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(node, fake, origin, held)
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def node(self, tx: Tracer) -> torch.fx.Node:
+        if self._node is None:
+            assert self.source is not None
+            outer = tx.graph.placeholder(self.source, self.fake, self.real_object)
+            node = tx.graph.create_node(
+                "call_function", GraphCallable("as_plain", _as_plain_tensor), (outer,), {}, tx.node_provenance()
+            )
+            node.meta["example_value"] = self.fake
+            self._node = node
+        return self._node
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in self.attr_writes:
+            return self.attr_writes[name]
+        if name == "__class__":
+            return tx.wrap(self.cls, class_source(self.cls))
+        if (
+            self.real_object is not None
+            and self.source is not None
+            and name in getattr(self.real_object, "__dict__", {})
+        ):
+            return tx.wrap(self.real_object.__dict__[name], AttrSource(self.source, name))
+        found = find_in_class(self.cls, name)
+        if found is not None and not found[0].__module__.startswith("torch."):
+            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        if found is not None and not callable(found[1]) and name not in ("__dict__", "__module__", "__doc__"):
+            by_protocol = dispatch_torch_function(tx, "get_attr", name, [self], {})
+            if by_protocol is not None:
+                return by_protocol
+        return super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        found = find_in_class(self.cls, name)
+        if name in self.attr_writes or (found is not None and not found[0].__module__.startswith("torch.")):
+            return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+        by_protocol = dispatch_torch_function(tx, "call_method", name, [self, *args], kwargs)
+        return super().call_method(tx, name, args, kwargs) if by_protocol is None else by_protocol
+
+    def length(self, tx: Tracer) -> Variable:
+        found = find_in_class(self.cls, "__len__")
+        is_own = found is not None and not found[0].__module__.startswith("torch.")
+        return self.call_method(tx, "__len__", [], {}) if is_own else super().length(tx)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        found = find_in_class(self.cls, name)
+        if found is not None and isinstance(found[1], property):
+            raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
+        super().set_attr(tx, name, value)
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_helper(as_subclass, 0)
+        cg.load_graph_output(self.node(cg.tx))
+        cg.load_const(self.cls)
+        cg.body.call(2)
+        if self.attr_writes:
+            cg.cache_top(self)
+            cg.defer_fill(self)
+
+
+class _BaseTensorMethodVariable(Variable):
+    """``super().name`` of a tensor: a method of ``torch.Tensor`` that its own class overrides."""
+
+    def __init__(self, tensor: TensorWithTFOverrideVariable, name: str) -> None:
+        self.tensor = tensor
+        self.name = name
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def child_variables(self) -> list[Variable]:
+        return [self.tensor]
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        asked = dispatch_torch_function(tx, "call_method", self.name, [self.tensor, *args], kwargs)
+        return TensorVariable.call_method(self.tensor, tx, self.name, args, kwargs) if asked is None else asked
+
+
+def base_tensor_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
+    """What ``torch.Tensor`` has under a name, for a tensor whose class may override it."""
+    if not isinstance(of, TensorWithTFOverrideVariable):
+        return of.get_attr(tx, name)
+    if callable(getattr(torch.Tensor, name)):
+        return _BaseTensorMethodVariable(of, name)
+    asked = dispatch_torch_function(tx, "get_attr", name, [of], {})
+    return TensorVariable.get_attr(of, tx, name) if asked is None else asked
+
+
+def _as_plain_tensor(tensor: torch.Tensor) -> Any:
+    return as_subclass(tensor, torch.Tensor)
+
+
+def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorVariable:
+    """The value for an argument of a subclass that has the protocol and no memory other than a plain tensor's."""
+    tx.guard_type(real, origin, "its class decides what operations on it do")
+    return TensorWithTFOverrideVariable(type(real), None, fake, origin, real)
+
+
+# Dispatch.
+
+
+class _RecordedCall(Exception):
+    """What torch passed to ``__torch_function__``."""
+
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.args_given = args
+        self.kwargs_given = kwargs
+
+
+class _RecordingTensor(torch.Tensor):
+    """Notes how an operation on it reaches ``__torch_function__``."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _RecordedCall(func, args, kwargs or {})
+
+
+class _RecordingMode(torch.overrides.TorchFunctionMode):
+    """Notes how an operation reaches the modes in force, also one that is given no tensor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _RecordedCall(func, args, kwargs or {})
+
+
+def has_torch_function(value: Variable) -> bool:
+    """Whether operations on a value ask its class."""
+    if isinstance(value, TensorWithTFOverrideVariable):
+        return True
+    return (
+        isinstance(value, UserDefinedObjectVariable)
+        and hasattr(value.python_type(), "__torch_function__")
+        and not isinstance(value, TensorVariable)
+    )
+
+
+def _flatten_arguments(tx: Tracer, values: list[Variable]) -> Iterator[Variable]:
+    for value in values:
+        forced = realize(tx, value)
+        yield forced
+        if type(forced) in (TupleVariable, ListVariable):
+            yield from _flatten_arguments(tx, forced.items)  # type: ignore[attr-defined]
+
+
+def is_torch_function_disabled(tx: Tracer) -> bool:
+    """Whether no class is asked now: switched off where the frame was entered, or since."""
+    return bool(tx.torch_function_disabled_depth) or not tx.entry_global_state["torch_function_enabled"]
+
+
+def dispatch_torch_function(tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs) -> Variable | None:
+    """What the modes and classes in force make of an operation; None where none of them is asked."""
+    if (off := is_torch_function_disabled(tx)) and not tx.function_modes:
+        return None
+    special_args = (
+        [] if off else [v for v in _flatten_arguments(tx, [*args, *kwargs.values()]) if has_torch_function(v)]
+    )
+    if not special_args and not tx.function_modes:
+        return None
+    noted, known = _record_torch_function_call(tx, op, target, args, kwargs, special_args)
+    if noted is None:
+        return None
+    given = [_variable_for(tx, a, known) for a in noted.args_given]
+    words = {k: _variable_for(tx, v, known) for k, v in noted.kwargs_given.items()}
+    return call_torch_function_handlers(tx, noted.function, special_args, given, words)
+
+
+def call_torch_function_handlers(
+    tx: Tracer, function: Any, special_args: list[Variable], args: Args, kwargs: Kwargs
+) -> Variable:
+    """Ask the innermost mode, else each class in turn."""
+    kinds: list[Variable] = []
+    for value in special_args:
+        if all(value.python_type() is not k.python_type() for k in kinds):
+            at = next((n for n, k in enumerate(kinds) if issubclass(value.python_type(), k.python_type())), len(kinds))
+            kinds.insert(at, value)
+    classes = TupleVariable([tx.wrap(k.python_type(), class_source(k.python_type())) for k in kinds])
+    function_value = tx.wrap_static(function)
+    words = DictVariable.from_str_keys(kwargs)
+    if tx.function_modes:
+        mode = tx.function_modes.pop()
+        try:
+            found = realize(
+                tx,
+                mode.call_method(tx, "__torch_function__", [function_value, classes, TupleVariable(args), words], {}),
+            )
+        finally:
+            tx.function_modes.append(mode)
+        if not _is_not_implemented(found):
+            return found
+    for kind in kinds:
+        entry = find_in_class(kind.python_type(), "__torch_function__")
+        bound_to = kind if entry is not None and isinstance(entry[1], types.FunctionType) else None
+        method = class_attribute(tx, kind.python_type(), "__torch_function__", bound_to)
+        assert method is not None
+        found = realize(tx, realize(tx, method).call(tx, [function_value, classes, TupleVariable(args), words], {}))
+        if not _is_not_implemented(found):
+            return found
+    return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")  # type: ignore[no-any-return]
+
+
+def _is_not_implemented(value: Variable) -> bool:
+    return isinstance(value, ConstantVariable) and value.value is NotImplemented
+
+
+def _record_torch_function_call(
+    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: list[Variable]
+) -> tuple[_RecordedCall | None, dict[int, Variable]]:
+    """Try the operation on recorders: the call that torch would make of the protocol, and which object stands for which value."""
+    known: dict[int, Variable] = {}
+    kept: list[Any] = []
+
+    def stand_in(value: Variable) -> Any:
+        value = realize(tx, value)
+        if type(value) in (TupleVariable, ListVariable):
+            items = [stand_in(i) for i in value.items]  # type: ignore[attr-defined]
+            return tuple(items) if isinstance(value, TupleVariable) else items
+        made: Any
+        if isinstance(value, TensorVariable) or has_torch_function(value):
+            made = torch.empty(0).as_subclass(_RecordingTensor)
+        elif isinstance(value, SymNodeVariable):
+            made = value.python_type()(1)
+            made = _IntPlaceholder(1) if value.python_type() is int else made
+        else:
+            try:
+                return value.as_python_constant(tx)
+            except NotPythonConstant:
+                made = torch.empty(0).as_subclass(_RecordingTensor)
+        kept.append(made)
+        known[id(made)] = value
+        return made
+
+    given = [stand_in(a) for a in args]
+    words = {k: stand_in(v) for k, v in kwargs.items()}
+    try:
+        with _RecordingMode() if tx.function_modes else contextlib.nullcontext():
+            if op == "get_attr":
+                getattr(given[0], target)
+            elif op == "call_method":
+                getattr(given[0], target)(*given[1:], **words)
+            else:
+                target(*given, **words)
+    except _RecordedCall as noted:
+        noted.__traceback__ = None
+        noted.kept = kept  # type: ignore[attr-defined]
+        return noted, known
+    except Exception as error:
+        raise Unsupported(
+            "unsupported-operation", f"an operation on a subclass raises {type(error).__name__}"
+        ) from error
+    if tx.function_modes and not special_args:
+        return None, known
+    return None, known
+
+
+class _IntPlaceholder(int):
+    """An int of its own, so that its identity tells it."""
+
+
+def _variable_for(tx: Tracer, real: Any, known: dict[int, Variable]) -> Variable:
+    found = known.get(id(real))
+    if found is not None:
+        return found
+    if type(real) is tuple:
+        return TupleVariable([_variable_for(tx, r, known) for r in real])
+    if type(real) is list:
+        return ListVariable([_variable_for(tx, r, known) for r in real])
+    return tx.from_python(real)
+
+
+@contextlib.contextmanager
+def _torch_function_disabled(tx: Tracer) -> Iterator[None]:
+    tx.torch_function_disabled_depth += 1
+    try:
+        yield
+    finally:
+        tx.torch_function_disabled_depth -= 1
+
+
+@register_rule(_DEFAULT_TORCH_FUNCTION)
+def _default_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """``torch.Tensor.__torch_function__``: the operation without the protocol, its tensors made the class's."""
+    given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    cls = realize(tx, given["cls"]).as_python_object()
+    function = realize(tx, given["func"])
+    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
+    words = realize(tx, given.get("kwargs", NONE))
+    named = {str(k): v for k, (_, v) in words.entries.items()} if isinstance(words, DictVariable) else {}
+    with _torch_function_disabled(tx):
+        result = realize(tx, call_intercepted_function(tx, function, positional, named))
+    if function.as_python_object() in torch.overrides.get_default_nowrap_functions():
+        return result
+    return _wrap_in_subclass(tx, result, cls)
+
+
+@register_rule(torch._C._disabled_torch_function_impl)
+def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """What a parameter's class has for the protocol: the operation without it, its results as they are."""
+    given = (
+        dict(zip(("func", "types", "args", "kwargs"), args[-4:] if len(args) != 5 else args[1:], strict=False)) | kwargs
+    )
+    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
+    words = realize(tx, given.get("kwargs", NONE))
+    with _torch_function_disabled(tx):
+        return call_intercepted_function(
+            tx,
+            realize(tx, given["func"]),
+            positional,
+            tx.unpack_string_mapping(words) if isinstance(words, DictVariable) else {},
+        )
+
+
+def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    """Call what the protocol was given: a function, a method of ``torch.Tensor``, or the getter of an attribute."""
+    real = function.as_python_object()
+    if isinstance(real, types.MethodWrapperType) and real.__name__ == "__get__":
+        descriptor: Any = real.__self__
+        of = realize(tx, args[0])
+        return (
+            TensorVariable.get_attr(of, tx, descriptor.__name__)
+            if isinstance(of, TensorWithTFOverrideVariable)
+            else of.get_attr(tx, descriptor.__name__)
+        )
+    if getattr(real, "__objclass__", None) in (torch.Tensor, torch._C.TensorBase) and args:
+        of = realize(tx, args[0])
+        if isinstance(of, TensorWithTFOverrideVariable):  # the method of the base, which the class may override
+            return TensorVariable.call_method(of, tx, real.__name__, args[1:], kwargs)
+    return function.call(tx, args, kwargs)
+
+
+def _wrap_in_subclass(tx: Tracer, value: Variable, cls: Any) -> Variable:
+    value = realize(tx, value)
+    if cls is torch.Tensor:
+        return value
+    if isinstance(value, TensorVariable) and not issubclass(value.python_type(), cls):
+        return as_subclass_variable(tx, value, cls)
+    if type(value) in (TupleVariable, ListVariable):
+        items = [_wrap_in_subclass(tx, i, cls) for i in value.items]  # type: ignore[attr-defined]
+        return TupleVariable(items, value.cls) if isinstance(value, TupleVariable) else ListVariable(items)
+    return value
+
+
+def as_subclass_variable(tx: Tracer, value: TensorVariable, cls: type) -> Variable:
+    """``value.as_subclass(cls)``."""
+    if not isinstance(value, TensorWithTFOverrideVariable) and cls is torch.Tensor:
+        return emit_node(tx, "call_function", torch.ops.aten.alias.default, [value])
+    if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
+        raise Unsupported("unsupported-operation", f"a tensor of the subclass {cls.__name__}")
+    if cls is torch.Tensor:
+        return TensorVariable(value.node(tx), value.fake)
+    return TensorWithTFOverrideVariable(cls, value.node(tx), value.fake)
+
+
+def _uses_tensor_new(cls: type) -> bool:
+    """Whether a class makes its instances of another tensor, over the same memory, as ``torch.Tensor`` does."""
+    own = find_in_class(cls, "__new__")
+    return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, torch._C.TensorBase)
+
+
+def construct_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable | None:
+    """``cls(tensor)`` for a subclass with ``torch.Tensor``'s own ``__new__``, or one in Python; None for all others."""
+    if cls is torch.Tensor:
+        return None
+    if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
+        from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subclass
+
+        return construct_wrapper_subclass(tx, cls, args, kwargs)
+    new = find_in_class(cls, "__new__")
+    made: Variable
+    if _uses_tensor_new(cls) and args and isinstance(of := realize(tx, args[0]), TensorVariable):
+        made = _alias_as_subclass(tx, cls, of)
+    elif new is not None and isinstance(raw := getattr(new[1], "__func__", new[1]), types.FunctionType):
+        origin = AttrSource(class_source(new[0]), "__new__")
+        made = realize(tx, tx.wrap(raw, origin).call(tx, [tx.wrap(cls, class_source(cls)), *args], kwargs))
+    else:
+        return None
+    init = find_in_class(cls, "__init__")
+    if init is not None and isinstance(init[1], types.FunctionType) and issubclass(made.python_type(), cls):
+        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    return made
+
+
+def _alias_as_subclass(tx: Tracer, cls: type, of: TensorVariable) -> Variable:
+    with _torch_function_disabled(tx):
+        alias = realize(tx, emit_node(tx, "call_function", torch.ops.aten.alias.default, [of]))
+        assert isinstance(alias, TensorVariable)
+        return as_subclass_variable(tx, alias, cls)
+
+
+def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """``super().__new__(cls, tensor)`` in a subclass."""
+    cls, *given = (realize(tx, a) for a in args)
+    is_subclass = (
+        isinstance(cls, ClassVariable)
+        and issubclass(cls.real_object, torch.Tensor)
+        and cls.real_object is not torch.Tensor
+    )
+    if kwargs or not is_subclass or len(given) != 1 or not isinstance(given[0], TensorVariable):
+        raise Unsupported("unknown-call", "TensorBase.__new__ is called")
+    assert isinstance(cls, ClassVariable)
+    return _alias_as_subclass(tx, cls.real_object, given[0])
+
+
+RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
+
+
+@register_rule(torch.Tensor._make_subclass)
+def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """A detached alias in another class."""
+    given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
+    cls, data = realize(tx, given["cls"]), realize(tx, given["data"])
+    wanted = realize(tx, given.get("require_grad", ConstantVariable(value=False)))
+    if (
+        not isinstance(cls, ClassVariable)
+        or not isinstance(data, TensorVariable)
+        or set(given) - {"cls", "data", "require_grad"}
+    ):
+        raise Unsupported("unknown-call", "TensorBase._make_subclass is called")
+    with _torch_function_disabled(tx):
+        plain = realize(tx, emit_node(tx, "call_method", "detach", [data]))
+    assert isinstance(plain, TensorVariable)
+    if wanted.is_truthy(tx):
+        plain = realize(tx, TensorVariable(plain.node(tx), plain.fake).call_method(tx, "requires_grad_", [], {}))
+        assert isinstance(plain, TensorVariable)
+    return as_subclass_variable(tx, TensorVariable(plain.node(tx), plain.fake), cls.real_object)
+
+
+@register_rule(torch.Tensor.as_subclass)
+def _as_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of, cls = realize(tx, args[0]), realize(tx, args[1] if len(args) > 1 else kwargs["cls"])
+    if not isinstance(of, TensorVariable) or not isinstance(cls, ClassVariable):
+        raise Unsupported("unknown-call", "as_subclass is called")
+    return as_subclass_variable(tx, of, cls.real_object)
+
+
+@register_rule(
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+)
+def _has_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if tx.function_modes:
+        return ConstantVariable(value=True)
+    return ConstantVariable(
+        not is_torch_function_disabled(tx) and any(has_torch_function(v) for v in _flatten_arguments(tx, args))
+    )
+
+
+@register_rule(torch.overrides.handle_torch_function)
+def _handle_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    function, relevant, *rest = args
+    special_args = [v for v in _flatten_arguments(tx, list(sequence_items(tx, relevant))) if has_torch_function(v)]
+    return call_torch_function_handlers(tx, realize(tx, function).as_python_object(), special_args, rest, kwargs)
+
+
+# Modes.
+
+
+@register_rule(torch._C._push_on_torch_function_stack)
+def _push_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    tx.mutation_count += 1
+    tx.function_modes.append(realize(tx, args[0]))
+    return NONE
+
+
+@register_rule(torch._C._pop_torch_function_stack)
+def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if not tx.function_modes:
+        raise Unsupported("unknown-call", "a torch-function mode that was entered outside is left")
+    tx.mutation_count += 1
+    return tx.function_modes.pop()
+
+
+@register_rule(torch.device.__enter__)
+def _enter_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """``with torch.device("meta")``: a mode that says where factories make their tensors."""
+    context = tx.wrap_static(torch.utils._device.DeviceContext).call(tx, [args[0]], {})
+    tx.mutation_count += 1
+    tx.function_modes.append(realize(tx, context))
+    return args[0]
+
+
+@register_rule(torch.device.__exit__)
+def _leave_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    _pop_mode(tx, [], {})
+    return NONE
+
+
+_DISABLE_SUBCLASS: Any = torch._C.DisableTorchFunctionSubclass
+
+
+class DisableTorchFunctionSubclassVariable(Variable):
+    """``torch._C.DisableTorchFunctionSubclass()``."""
+
+    is_mutable = True
+
+    def python_type(self) -> type:
+        return _DISABLE_SUBCLASS  # type: ignore[no-any-return]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        from engine.trace.variables.callables.methods import BuiltinMethodVariable
+
+        return BuiltinMethodVariable(self, name) if name in ("__enter__", "__exit__") else super().get_attr(tx, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name not in ("__enter__", "__exit__"):
+            return super().call_method(tx, name, args, kwargs)
+        tx.mutation_count += 1
+        tx.torch_function_disabled_depth += 1 if name == "__enter__" else -1
+        return NONE
+
+
+class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
+    """``torch._C.DisableTorchFunction()``: modes are not asked either."""
+
+    def python_type(self) -> type:
+        cls: Any = torch._C.DisableTorchFunction
+        return cls  # type: ignore[no-any-return]
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name == "__enter__":
+            tx.suspended_function_modes.append(tx.function_modes)
+            tx.function_modes = []
+        elif name == "__exit__":
+            tx.function_modes = tx.suspended_function_modes.pop()
+        return super().call_method(tx, name, args, kwargs)
+
+
+@register_rule(torch._C.DisableTorchFunction)
+def _disable_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return DisableTorchFunctionVariable()
+
+
+@register_rule(torch._C._is_torch_function_all_disabled)
+def _is_all_disabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    entry = tx.entry_global_state["torch_function_enabled"]
+    guard_global_state(tx, "torch_function_enabled", entry)
+    return ConstantVariable(entry is None or bool(tx.suspended_function_modes))
+
+
+@register_rule(torch._C._get_function_stack_at)
+def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    index = int(realize(tx, args[0]).as_python_constant(tx))
+    if len(tx.entry_function_modes) != len(tx.entry_global_state["torch_function_modes"]) or not 0 <= index < len(
+        tx.function_modes
+    ):
+        raise Unsupported("unknown-call", "torch._C._get_function_stack_at is called")
+    return tx.function_modes[index]
+
+
+@register_rule(torch._C._is_torch_function_enabled)
+def _is_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, "torch_function_enabled", tx.entry_global_state["torch_function_enabled"])
+    return ConstantVariable(
+        bool(tx.entry_global_state["torch_function_enabled"]) and not tx.torch_function_disabled_depth
+    )
+
+
+@register_rule(torch._C._len_torch_function_stack)
+def _number_of_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, "torch_function_modes", tx.entry_global_state["torch_function_modes"])
+    modes = sum(map(len, tx.suspended_function_modes), len(tx.function_modes))
+    return ConstantVariable(len(tx.entry_global_state["torch_function_modes"]) - len(tx.entry_function_modes) + modes)
+
+
+@register_rule(torch._C._len_torch_dispatch_stack)
+def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, "dispatch_modes", tx.entry_global_state["dispatch_modes"])
+    return ConstantVariable(len(tx.entry_global_state["dispatch_modes"]))
+
+
+@register_rule(_DISABLE_SUBCLASS)
+def _disable_torch_function_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return DisableTorchFunctionSubclassVariable()

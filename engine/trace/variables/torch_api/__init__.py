@@ -1,0 +1,1 @@
+"""Rules for torch's functions and global state."""

@@ -1,0 +1,77 @@
+"""Switches that torch keeps as attributes of its modules, ``torch.backends.cudnn.benchmark`` for one: guarded when read, set by the graph and while tracing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch.backends
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, Variable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
+    """A switch as it stands: guarded, unless the traced code set it."""
+    if (holder, name) not in tx.written_torch_flags:
+        origin = AttrSource(ConstantSource(holder, _name(holder)), name)
+        tx.add_guard(EqualsMatch(origin, found, cause=tx.guard_cause("a switch of torch's decided what was traced")))
+    return ConstantVariable(found)
+
+
+def is_flag(holder: Any, name: str) -> bool:
+    """Whether setting the attribute is setting one of torch's switches."""
+    return isinstance(vars(type(holder)).get(name), torch.backends.ContextProp)
+
+
+def _name(holder: Any) -> str:
+    return getattr(holder, "__name__", "torch.backends.cuda.matmul")
+
+
+class _RestoreFlag:
+    """A switch as it was, put back when tracing ends."""
+
+    def __init__(self, holder: Any, name: str) -> None:
+        self._put = functools.partial(setattr, holder, name, getattr(holder, name))
+
+    def __exit__(self, *_: object) -> None:
+        self._put()
+
+
+def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
+    """``holder.name = value``.
+
+    Raises:
+        Unsupported: the value is not known while tracing.
+    """
+    from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
+
+    if isinstance(tx.graph, SubgraphBuilder):
+        raise Unsupported("side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operation")
+    real = tx.as_python_constants([value])[0]
+    read_flag(tx, holder, name, getattr(holder, name))
+    tx.contexts_to_exit.append(_RestoreFlag(holder, name))
+    tx.fold_constant(setattr, holder, name, real)
+    tx.written_torch_flags.add((holder, name))
+    target = GraphCallable(f"set_{name}", functools.partial(setattr, holder, name, real), changes_state=True)
+    node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
+    node.meta["example_value"] = None
+    tx.update_op_in_try_block()
+    tx.mutation_count += 1
+
+
+def guard_all_flags(tx: Tracer, holder: Any) -> None:
+    """Called before a context sets switches of a module, or puts them back: what they were is guarded, what they become is not."""
+    for name, prop in vars(type(holder)).items():
+        if isinstance(prop, torch.backends.ContextProp) and (holder, name) not in tx.written_torch_flags:
+            with contextlib.suppress(RuntimeError, AttributeError):  # a build without that library
+                read_flag(tx, holder, name, getattr(holder, name))
+            tx.written_torch_flags.add((holder, name))

@@ -1,0 +1,318 @@
+"""``torch.distributed``: process groups and meshes are constants guarded by identity, collectives are functional nodes followed by their wait."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed
+import torch.nn.parallel
+
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
+from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+_C10D = "torch.distributed.distributed_c10d"
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+_CONSTANT_CLASSES = frozenset(("ProcessGroup", "DeviceMesh"))
+_CONSTANT_METHODS = frozenset(
+    "rank size name get_group get_all_groups get_local_rank get_rank get_coordinate __getitem__".split()
+)
+_REDUCTIONS = frozenset(("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"))
+
+
+class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
+    """A process group or a mesh of devices: what it answers never changes, so it is asked while tracing."""
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        found = getattr(self.real_object, name, None)
+        if name in _CONSTANT_METHODS:
+            return BuiltinMethodVariable(self, name)
+        if name.startswith("__") or callable(found):
+            return super().get_attr(tx, name)
+        return _constant_answer(tx, lambda: getattr(self.real_object, name), f"{self.python_type().__name__}.{name}")
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name not in _CONSTANT_METHODS:
+            raise Unsupported("unknown-call", f"{self.python_type().__name__}.{name} is called")
+        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        values = tx.as_python_constants(args)
+        return _constant_answer(
+            tx, lambda: getattr(self.real_object, name)(*values, **words), f"{self.python_type().__name__}.{name}"
+        )
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return self.call_method(tx, "__getitem__", [key], {})
+
+
+def is_group_or_mesh(real: Any) -> bool:
+    """Whether it is a process group or a mesh of devices of torch's."""
+    return any(
+        base.__name__ in _CONSTANT_CLASSES and base.__module__.startswith("torch.") for base in type(real).__mro__
+    )
+
+
+@register_builder_if(40, is_group_or_mesh)
+def _group(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, f"the {type(real).__name__} was used")
+    return ProcessGroupOrMeshVariable(real, origin)
+
+
+def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
+    try:
+        found = ask()
+    except Exception as error:
+        raise tx.make_user_exception(error) from error
+    if is_group_or_mesh(found):
+        return tx.wrap_static(found)
+    if isinstance(found, (list, tuple)) and any(is_group_or_mesh(f) for f in found):
+        return ListVariable([_constant_answer(tx, lambda f=f: f, what) for f in found])  # type: ignore[misc]
+    if found is None or isinstance(found, (bool, int, float, str, list, tuple, torch.device)):
+        return tx.from_python(found)
+    raise Unsupported("unknown-call", f"{what} gives a {type(found).__name__}")
+
+
+# Questions about groups.
+
+
+def _default_group(tx: Tracer) -> Any:
+    """The default process group, or None, taken for granted."""
+    world = sys.modules[_C10D]._world
+    group = world.default_pg
+    tx.guard_identity(
+        group,
+        AttrSource(ConstantSource(world, "torch.distributed"), "default_pg"),
+        "the default process group was used",
+    )
+    return group
+
+
+def constant_or_group(tx: Tracer, value: Variable) -> Any:
+    """A known Python object, which may be or hold groups and meshes.
+
+    Raises:
+        Unsupported: it is not known while tracing.
+    """
+    value = realize(tx, value)
+    if isinstance(value, ProcessGroupOrMeshVariable):
+        return value.real_object
+    if isinstance(value, (ListVariable, TupleVariable)):
+        items = [constant_or_group(tx, i) for i in value.items]
+        return tuple(items) if isinstance(value, TupleVariable) else items
+    try:
+        return value.as_python_constant(tx)
+    except NotPythonConstant:
+        raise Unsupported("unknown-call", f"torch.distributed is asked with a {value.describe()}") from None
+
+
+def _register_query(module: str, name: str) -> None:
+    def ask(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if module == _C10D:
+            _default_group(tx)
+        function = getattr(sys.modules[module], name)
+        values = [constant_or_group(tx, a) for a in args]
+        words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
+        return _constant_answer(tx, lambda: function(*values, **words), f"torch.distributed.{name}")
+
+    RULES_BY_NAME[(module, name)] = ask
+
+
+for _name in (
+    "is_initialized get_rank get_world_size get_backend get_process_group_ranks get_global_rank get_group_rank "
+    "_get_group_size_by_name _get_group_size _get_default_group _rank_not_in_group is_gloo_available is_nccl_available is_mpi_available"
+).split():
+    _register_query(_C10D, _name)
+_register_query("torch.distributed", "is_available")
+
+
+# Functional collectives: their own Python is traced, down to the name of the group.
+
+
+def _resolve_group_name(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    group, tag = [*(constant_or_group(tx, a) for a in args), *(constant_or_group(tx, v) for v in kwargs.values()), ""][
+        :2
+    ]
+    if isinstance(group, str):
+        return ConstantVariable(group)
+    resolve = sys.modules[_FUNCTIONAL]._resolve_group_name
+    return _constant_answer(tx, lambda: str(resolve(group, tag)), "the name of a process group")
+
+
+for _name in ("_resolve_group", "_resolve_group_name"):
+    RULES_BY_NAME[(_FUNCTIONAL, _name)] = _resolve_group_name
+RULES_BY_NAME[(_FUNCTIONAL, "_are_we_tracing")] = lambda tx, args, kwargs: ConstantVariable(True)
+
+
+# Modules that are trained by several processes.
+
+
+def _inside_forward(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """A context that notes which module runs, for torch's own compiler alone."""
+    return tx.wrap_static(contextlib.nullcontext).call(tx, [], {})
+
+
+if torch.distributed.is_available():
+    register_rule(torch.nn.parallel.DistributedDataParallel._inside_ddp_forward)(_inside_forward)
+
+
+# Collectives that write into their arguments.
+
+
+class _CollectiveCall:
+    """The arguments of one call, checked for what the functional form does as eager does."""
+
+    def __init__(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> None:
+        self.tx = tx
+        self.name = name
+        function = getattr(sys.modules[_C10D], name)
+        try:
+            bound = inspect.signature(function).bind(*args, **kwargs)
+        except TypeError:
+            raise self.unsupported("with other arguments than it takes") from None
+        self.arguments = {k: realize(tx, v) for k, v in bound.arguments.items()}
+        if realize(tx, self.arguments.get("async_op", ConstantVariable(False))).is_truthy(tx):
+            raise self.unsupported("with async_op=True: its handle lives outside the graph")
+        group = self.arguments.get("group", NONE)
+        self.group = _default_group(tx) if is_none(group) else constant_or_group(tx, group)
+        self.is_member = is_group_or_mesh(self.group) and self.group.rank() >= 0
+        if not self.is_member:
+            raise self.unsupported("without a process group that this process belongs to")
+        self.size = self.group.size()
+
+    def unsupported(self, how: str) -> Unsupported:
+        return Unsupported("unknown-call", f"torch.distributed.{self.name} is called {how}")
+
+    def tensor(self, name: str) -> TensorVariable:
+        return self.checked(self.arguments[name])
+
+    def checked(self, value: Variable) -> TensorVariable:
+        value = realize(self.tx, value)
+        if not isinstance(value, TensorVariable) or value.python_type() not in (torch.Tensor, torch.nn.Parameter):
+            raise self.unsupported("on something else than plain tensors")
+        if value.fake.requires_grad and torch.is_grad_enabled():
+            raise self.unsupported("on a tensor that requires grad")
+        if not value.fake.is_contiguous() or value.fake.dtype.is_complex:
+            raise self.unsupported("on a tensor that is not contiguous, or complex")
+        return value
+
+    def reduction(self) -> Variable:
+        given = self.arguments.get("op")
+        real = sys.modules[_C10D].ReduceOp.SUM if given is None else given.as_python_object()
+        name = getattr(real, "name", None)
+        if name not in _REDUCTIONS:
+            raise self.unsupported("with a reduction of another kind")
+        return ConstantVariable(str(name).lower())
+
+    def run(self, operator: str, tensor: Variable, *rest: Variable) -> TensorVariable:
+        """The collective's node and the node that waits for it."""
+        operators = torch.ops._c10d_functional
+        started = emit_node(
+            self.tx,
+            "call_function",
+            getattr(operators, operator).default,
+            [tensor, *rest, ConstantVariable(str(self.group.group_name))],
+        )
+        done = emit_node(self.tx, "call_function", operators.wait_tensor.default, [started])
+        assert isinstance(done, TensorVariable)
+        return done
+
+    def write(self, target: TensorVariable, source: TensorVariable) -> None:
+        if target.fake.dtype != source.fake.dtype or tuple(target.fake.shape) != tuple(source.fake.shape):
+            raise self.unsupported("with tensors that differ in dtype, or in more sizes than the first")
+        emit_node(self.tx, "call_method", "copy_", [target, source])
+
+
+def _all_reduce(call: _CollectiveCall) -> None:
+    tensor = call.tensor("tensor")
+    call.write(tensor, call.run("all_reduce", tensor, call.reduction()))
+
+
+def _broadcast(call: _CollectiveCall) -> None:
+    tensor = call.tensor("tensor")
+    source, inside = (call.tx.as_python_constants([call.arguments.get(name, NONE)])[0] for name in ("src", "group_src"))
+    if (source is None) == (inside is None):
+        raise call.unsupported("with two sources, or none")
+    rank = sys.modules[_C10D].get_group_rank(call.group, source) if inside is None else inside
+    call.write(tensor, call.run("broadcast", tensor, ConstantVariable(rank)))
+
+
+def _all_gather_into(call: _CollectiveCall) -> None:
+    output, tensor = (call.tensor(name) for name in list(call.arguments)[:2])
+    if tensor.fake.dim() == 0:
+        raise call.unsupported("on a tensor without dimensions")
+    call.write(output, call.run("all_gather_into_tensor", tensor, ConstantVariable(call.size)))
+
+
+def _all_gather(call: _CollectiveCall) -> None:
+    outputs = [call.checked(t) for t in sequence_items(call.tx, call.arguments["tensor_list"])]
+    tensor = call.tensor("tensor")
+    if len(outputs) != call.size or any(o.fake.shape != tensor.fake.shape for o in outputs):
+        raise call.unsupported("with tensors of different sizes")
+    row = emit_node(call.tx, "call_method", "unsqueeze", [tensor, ConstantVariable(0)])
+    gathered = call.run("all_gather_into_tensor", row, ConstantVariable(call.size))
+    for number, output in enumerate(outputs):
+        part = gathered.get_item(call.tx, ConstantVariable(number))
+        assert isinstance(part, TensorVariable)
+        call.write(output, part)
+
+
+def _reduce_scatter(call: _CollectiveCall) -> None:
+    output, tensor = call.tensor("output"), call.tensor("input")
+    rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
+    if not isinstance(rows, int) or rows % call.size:
+        raise call.unsupported("on a tensor that does not fall into equal parts")
+    call.write(output, call.run("reduce_scatter_tensor", tensor, call.reduction(), ConstantVariable(call.size)))
+
+
+def _all_to_all(call: _CollectiveCall) -> None:
+    output, tensor = call.tensor("output"), call.tensor("input")
+    if not all(is_none(call.arguments.get(f"{w}_split_sizes", NONE)) for w in ("output", "input")):
+        raise call.unsupported("with sizes of parts")
+    rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
+    if not isinstance(rows, int) or rows % call.size or tensor.fake.dim() == 0:
+        raise call.unsupported("on a tensor that does not fall into equal parts")
+    parts = call.tx.from_python([rows // call.size] * call.size)
+    call.write(output, call.run("all_to_all_single", tensor, parts, parts))
+
+
+_COLLECTIVES: dict[str, Callable[[_CollectiveCall], None]] = {
+    "all_reduce": _all_reduce,
+    "broadcast": _broadcast,
+    "all_gather_into_tensor": _all_gather_into,
+    "all_gather_single": _all_gather_into,
+    "all_gather": _all_gather,
+    "reduce_scatter_tensor": _reduce_scatter,
+    "reduce_scatter_single": _reduce_scatter,
+    "all_to_all_single": _all_to_all,
+}
+
+
+def _register_collective(name: str, run: Callable[[_CollectiveCall], None]) -> None:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        run(_CollectiveCall(tx, name, args, kwargs))
+        return NONE
+
+    RULES_BY_NAME[(_C10D, name)] = rule
+
+
+for _name, _run in _COLLECTIVES.items():
+    _register_collective(_name, _run)

@@ -1,0 +1,45 @@
+"""Lists of tensors that torch's optimisers work on at once: grouped by device and dtype while tracing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+@register_rule(torch._C._group_tensors_by_device_and_dtype)
+def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """Torch decides about fakes, in its own order; the groups then hold the tensors that were given."""
+    words = dict(zip(("tensorlistlist", "with_indices"), args, strict=False)) | kwargs
+    lists = [[realize(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, words["tensorlistlist"])]
+    with_indices = realize(tx, words.get("with_indices", ConstantVariable(False))).is_truthy(tx)
+    if not all(isinstance(t, TensorVariable) or t.python_type() is type(None) for row in lists for t in row):
+        raise Unsupported("unknown-call", "tensors are grouped together with what is no tensor")
+    fakes = [[t.fake if isinstance(t, TensorVariable) else None for t in row] for row in lists]
+    try:
+        groups = torch._C._group_tensors_by_device_and_dtype(fakes, True)
+    except (RuntimeError, TypeError):
+        raise Unsupported("unknown-call", "grouping tensors by device and dtype raises") from None
+    entries: dict[object, tuple[Variable, Variable]] = {}
+    for (device, dtype), (_, places) in groups.items():
+        key = TupleVariable([ConstantVariable(device), ConstantVariable(dtype)])
+        rows = ListVariable([ListVariable([row[n] for n in places] if row else []) for row in lists])
+        indices = ListVariable([ConstantVariable(n) for n in places] if with_indices else [])
+        entries[key.hash_key(tx)] = (key, TupleVariable([rows, indices]))
+    return DictVariable(entries)
+
+
+@register_rule(torch._C._get_privateuse1_backend_name)
+def _privateuse1_backend(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """Which kinds of device have operators on lists is asked with it; a process names its backend once, before tensors are made."""
+    return ConstantVariable(torch._C._get_privateuse1_backend_name())

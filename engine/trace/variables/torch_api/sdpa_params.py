@@ -1,0 +1,118 @@
+"""The arguments of a call of attention as one object, and torch's switches for the kernels that compute it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.backends.cuda
+from torch.backends.cuda import SDPAParams
+
+from engine.ir.introspection.torch_global_state import SDPA_BACKENDS, sdpa_backends
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.global_state_queries import register_state_query
+from engine.trace.variables.torch_api.global_state_setters import register_state_setter
+from engine.trace.variables.torch_api.torch_functions import guard_global_state
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+_SDPA_FIELDS = ("query", "key", "value", "attn_mask", "dropout", "is_causal", "enable_gqa")
+
+
+class SDPAParamsVariable(Variable):
+    """A ``SDPAParams`` that the traced code made."""
+
+    def __init__(self, fields: dict[str, Variable]) -> None:
+        self.fields = fields
+
+    def python_type(self) -> type:
+        return SDPAParams
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return self.fields[name] if name in self.fields else super().get_attr(tx, name)
+
+    def child_variables(self) -> list[Variable]:
+        return list(self.fields.values())
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.body.callable(lambda: cg.load_const(SDPAParams))
+        cg.load_all(self.child_variables())
+        cg.body.call(len(self.fields))
+
+
+@register_rule(SDPAParams)
+def _new_sdpa_params(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if kwargs or len(args) != len(_SDPA_FIELDS):
+        raise Unsupported("unknown-call", "SDPAParams is created")
+    return SDPAParamsVariable(dict(zip(_SDPA_FIELDS, args, strict=True)))
+
+
+class ExternalSDPAParamsVariable(RealObjectVariable):
+    """One that came from outside: what it holds cannot be changed."""
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name not in _SDPA_FIELDS or not hasattr(self.real_object, name) or self.source is None:
+            return super().get_attr(tx, name)
+        return tx.wrap(getattr(self.real_object, name), AttrSource(self.source, name))
+
+
+@register_builder(SDPAParams)
+def _build_sdpa_params(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "what it holds is read")
+    return ExternalSDPAParamsVariable(real, origin)
+
+
+def _register_can_use(ask: Any) -> None:
+    """Whether a kind of kernel can compute a call, told by what the arguments are."""
+
+    @register_rule(ask)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given = realize(tx, args[0] if args else kwargs["params"])
+        if not isinstance(given, SDPAParamsVariable):
+            raise Unsupported("unknown-call", f"{ask.__name__} is called")
+        guard_global_state(tx, "attention_kernels", sdpa_backends())
+        debug = tx.as_python_constants([*args[1:], *(v for k, v in kwargs.items() if k == "debug")])
+        real = SDPAParams(*(_real_argument(tx, realize(tx, f)) for f in given.fields.values()))
+        return ConstantVariable(bool(ask(real, *debug)))
+
+
+def _real_argument(tx: Tracer, of: Variable) -> Any:
+    if not isinstance(of, TensorVariable):
+        return of.as_python_constant(tx)
+    if of.real_object is None or not all(isinstance(s, int) for s in (*of.fake.shape, *of.fake.stride())):
+        raise Unsupported("unknown-call", "a question about kernels for tensors that only the graph has")
+    return of.real_object
+
+
+for _kind in ("flash", "efficient", "cudnn"):
+    if hasattr(torch.backends.cuda, f"can_use_{_kind}_attention"):
+        _register_can_use(getattr(torch.backends.cuda, f"can_use_{_kind}_attention"))
+
+
+for _name in SDPA_BACKENDS:
+    register_state_query(getattr(torch._C, f"_get_{_name}_sdp_enabled"), "attention_kernels")
+    register_state_setter(getattr(torch._C, f"_set_sdp_use_{_name}"))
+    if hasattr(torch.backends.cuda, f"enable_{_name}_sdp"):
+        register_state_query(getattr(torch.backends.cuda, f"{_name}_sdp_enabled"), "attention_kernels")
+        register_state_setter(getattr(torch.backends.cuda, f"enable_{_name}_sdp"))
+
+
+def _priority_order(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, "attention_kernels", sdpa_backends())
+    return tx.fold_constant(torch._C._get_sdp_priority_order)
+
+
+if hasattr(torch._C, "_get_sdp_priority_order"):
+    register_rule(torch._C._get_sdp_priority_order)(_priority_order)
+    register_state_setter(torch._C._set_sdp_priority_order)

@@ -1,0 +1,141 @@
+"""torch._check and the symbolic-shape helpers in traced code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.overrides
+from torch.fx.experimental import symbolic_shapes
+from torch.fx.experimental.symbolic_shapes import (
+    _advise_is_bounded,
+    _advise_is_size,
+    guard_or_false,
+    guard_or_true,
+    has_free_unbacked_symbols,
+)
+
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.trace.exc import Unsupported
+from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
+from engine.trace.operators.arithmetic import binary_op
+from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+@register_rule(
+    torch._check, torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented, torch._assert
+)
+def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    condition = realize(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
+    if isinstance(condition, ConstantVariable) and condition.value is True:
+        return NONE
+    if isinstance(condition, SymNodeVariable) and condition.python_type() is bool:
+        if condition.depends_on_unbacked_float:
+            if not tx.in_subgraph():
+                tx.assume_condition(condition.node, truth=True)
+                return NONE
+        elif not has_unbacked_symbols(condition.sym):
+            if condition.is_truthy(tx):
+                return NONE
+        else:
+            # What torch learns of it here, the graph checks.
+            evaluate_on_fakes(tx, "call_function", torch._check, [condition.sym], {})
+            emit_runtime_asserts(tx)
+            return NONE
+    raise Unsupported("unknown-call", "torch._check or torch._assert of what is not known while tracing")
+
+
+def _register_guard_or(ask: Callable[[Any], bool]) -> None:
+    """What is true of every number that a tensor may hold, else what the function is named for: those who ask it are content with either."""
+
+    @register_rule(ask)
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        condition = realize(tx, args[0] if args else kwargs["a"])
+        if isinstance(condition, SymNodeVariable) and has_unbacked_symbols(condition.sym):
+            return ConstantVariable(ask(condition.sym))
+        return ConstantVariable(condition.is_truthy(tx))
+
+
+_register_guard_or(guard_or_false)
+
+
+_register_guard_or(guard_or_true)
+
+
+def _symbol_query_rule(ask: Callable[[Any], Any]) -> Callable[..., Variable]:
+    """What torch says of a number while it compiles, where a program that is not compiled has a plain one."""
+
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        of = realize(tx, [*args, *kwargs.values()][0])
+        return ConstantVariable(bool(ask(of.sym if isinstance(of, SymNodeVariable) else of.as_python_constant(tx))))
+
+    return rule
+
+
+for _name in (
+    "statically_known_true",
+    "statically_known_false",
+    "has_static_value",
+    "is_nested_int",
+    "is_concrete_int",
+):
+    if hasattr(symbolic_shapes, _name):
+        _ask_of = getattr(symbolic_shapes, _name)
+        register_rule(_ask_of)(_symbol_query_rule(_ask_of))
+
+
+@register_rule(symbolic_shapes.guard_size_oblivious)
+def _guard_size_oblivious(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    condition = realize(tx, [*args, *kwargs.values()][0])
+    return ConstantVariable(condition.is_truthy(tx))
+
+
+def _chained_operator_rule(symbol: str) -> Callable[..., Variable]:
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        found, *rest = (realize(tx, a) for a in args)
+        for other in rest:
+            found = realize(tx, binary_op(tx, symbol, found, other))
+        return found
+
+    return rule
+
+
+register_rule(symbolic_shapes.sym_and)(_chained_operator_rule("&"))
+
+
+register_rule(symbolic_shapes.sym_or)(_chained_operator_rule("|"))
+
+
+@register_rule(has_free_unbacked_symbols)
+def _has_unbacked_symbols(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    found = realize(tx, args[0])
+    if isinstance(found, TensorVariable):
+        return ConstantVariable(any(has_unbacked_symbols(s) for s in found.fake.shape))
+    if isinstance(found, SymNodeVariable):
+        return ConstantVariable(has_unbacked_symbols(found.sym))
+    raise Unsupported("unknown-call", "has_free_unbacked_symbols of something else than a tensor or a number")
+
+
+def _register_size_advice(tell: Callable[..., None]) -> None:
+    @register_rule(tell)
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        size, *bounds = (realize(tx, a) for a in args)
+        if isinstance(size, SymNodeVariable):
+            known = [b.sym if isinstance(b, SymNodeVariable) else b.as_python_constant(tx) for b in bounds]
+            evaluate_on_fakes(tx, "call_function", tell, [size.sym, *known], {})
+            emit_runtime_asserts(tx)
+        return NONE
+
+
+_register_size_advice(_advise_is_size)
+
+
+_register_size_advice(_advise_is_bounded)

@@ -1,0 +1,146 @@
+"""torch's random numbers: generators as inputs of the graph, seeds and states set and read by nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.sources.base import Source
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.exc import Unsupported
+from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.builder import register_builder
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+Args = list[Variable]
+
+
+Kwargs = dict[str, Variable]
+
+
+def emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args, example: Any = None) -> torch.fx.Node:
+    """A node that changes or reads torch's state when the graph runs, and is not run while tracing."""
+    nodes = tuple(realize(tx, a).as_node_arg(tx)[0] for a in args)
+    node = tx.graph.create_node(
+        "call_function", GraphCallable(name, run, changes_state=True), nodes, {}, tx.node_provenance()
+    )
+    tx.update_op_in_try_block()
+    node.meta["example_value"] = example
+    return node
+
+
+class TorchGeneratorVariable(Variable):
+    """A ``torch.Generator``: an input of the graph, or made by a node."""
+
+    is_mutable = True
+
+    def __init__(
+        self, real_object: torch.Generator | None, source: Source | None, node: torch.fx.Node | None = None
+    ) -> None:
+        self.real_object = real_object
+        self.source = source
+        self._node = node
+        self.device = torch.device("cpu") if real_object is None else real_object.device
+
+    def python_type(self) -> type:
+        return torch.Generator
+
+    def as_python_object(self) -> Any:
+        return NotImplemented if self.real_object is None else self.real_object
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        # Fakes draw nothing: they know no generator.
+        return self.node(tx), None
+
+    def node(self, tx: Tracer) -> torch.fx.Node:
+        """The node that makes it, or the input."""
+        if self._node is None:
+            assert self.source is not None
+            self._node = tx.graph.placeholder(self.source, None, self.real_object)
+        return self._node
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name == "device":
+            return ConstantVariable(self.device)
+        if not hasattr(torch.Generator, name):
+            tx.raise_error(AttributeError, f"'torch._C.Generator' object has no attribute '{name}'")
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        given = [*args, *kwargs.values()]
+        match name:
+            case "manual_seed":
+                emit_state_effect(tx, "manual_seed", torch.Generator.manual_seed, [self, *given])
+                return self
+            case "get_state":
+                return _state_tensor(
+                    tx, emit_state_effect(tx, "get_state", torch.Generator.get_state, [self]), self._state()
+                )
+            case "set_state":
+                emit_state_effect(tx, "set_state", torch.Generator.set_state, [self, *given])
+                return self
+        raise Unsupported("unknown-call", f"Generator.{name} is called")
+
+    def _state(self) -> torch.Tensor:
+        return (self.real_object or torch.Generator(self.device)).get_state()
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_graph_output(self.node(cg.tx))
+
+
+def _state_tensor(tx: Tracer, node: torch.fx.Node, real: torch.Tensor) -> Variable:
+    fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty(real.shape, dtype=real.dtype), [], {})
+    node.meta["example_value"] = fake
+    return TensorVariable(node, fake)
+
+
+@register_builder(torch.Generator)
+def _generator(tx: Tracer, real: torch.Generator, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "random numbers are drawn from it")
+    return TorchGeneratorVariable(real, origin)
+
+
+@register_rule(torch.Generator)
+def _make_generator(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given = tx.as_python_constants([*args, *kwargs.values()])
+    device = torch.device(given[0]) if given else torch.device("cpu")
+    if device.type != "cpu":
+        raise Unsupported("unknown-call", "a generator of an accelerator is made")
+    return TorchGeneratorVariable(None, None, emit_state_effect(tx, "Generator", torch.Generator, []))
+
+
+@register_rule(torch.manual_seed)
+def _manual_seed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    seed = args[0] if args else kwargs["seed"]
+    emit_state_effect(tx, "manual_seed", torch.manual_seed, [seed])
+    default = torch.default_generator
+    return TorchGeneratorVariable(default, ConstantSource(default, "torch.default_generator"))
+
+
+@register_rule(torch.get_rng_state)
+def _get_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return _state_tensor(tx, emit_state_effect(tx, "get_rng_state", torch.get_rng_state, []), torch.get_rng_state())
+
+
+@register_rule(torch.set_rng_state)
+def _set_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    emit_state_effect(tx, "set_rng_state", torch.set_rng_state, [args[0] if args else kwargs["new_state"]])
+    return NONE

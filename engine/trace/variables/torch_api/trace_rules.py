@@ -1,0 +1,151 @@
+"""Which torch functions are traced, inlined, folded or left to Python."""
+
+from __future__ import annotations
+
+import cmath
+import math
+import operator
+import struct
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nested
+import torch.nn.functional
+
+if TYPE_CHECKING:
+    pass
+
+
+_NOT_IN_GRAPH = frozenset(
+    "triplet_margin_with_distance_loss has_torch_function has_torch_function_unary has_torch_function_variadic handle_torch_function "
+    "boolean_dispatch assert_int_or_pair list_to_tuple from_numpy frombuffer from_file asarray get_device is_grad_enabled".split()
+)
+
+
+def _collect_in_graph_functions() -> dict[int, Any]:
+    leaves: dict[int, Any] = {}
+    functional = vars(torch.nn.functional)
+    for name, found in functional.items():
+        if not name.startswith("_") and name not in _NOT_IN_GRAPH and _is_operator(found):
+            leaves[id(found)] = found
+    for namespace in (
+        torch._C._VariableFunctions,
+        torch._C._nn,
+        *(getattr(torch._C, n) for n in ("_linalg", "_fft", "_special", "_sparse")),
+    ):
+        for name in dir(namespace):
+            found = getattr(namespace, name)
+            if not name.startswith("__") and name not in _NOT_IN_GRAPH and callable(found):
+                leaves[id(found)] = found
+    for name in torch.functional.__all__:
+        leaves[id(getattr(torch, name))] = getattr(torch, name)
+    for namespace in (torch.linalg, torch.fft, torch.special):
+        for name, found in vars(namespace).items():
+            if not name.startswith("_") and isinstance(found, types.BuiltinFunctionType):
+                leaves[id(found)] = found
+    for name, found in vars(torch).items():
+        if (
+            isinstance(found, types.BuiltinFunctionType)
+            and hasattr(torch._C._VariableFunctions, name)
+            and name not in _NOT_IN_GRAPH
+        ):
+            leaves[id(found)] = found
+    nested = (torch.nested.nested_tensor_from_jagged, torch.nested.narrow, torch.nested.to_padded_tensor)
+    for found in (torch.tensor, torch.as_tensor, *nested):
+        leaves[id(found)] = found
+    return leaves
+
+
+def _is_operator(found: Any) -> bool:
+    if isinstance(found, types.FunctionType):
+        return found.__module__ in ("torch.nn.functional", "torch._jit_internal", "torch.functional")
+    return isinstance(found, types.BuiltinFunctionType) and str(found.__module__).startswith("torch")
+
+
+_IN_GRAPH_FUNCTIONS = _collect_in_graph_functions()
+
+
+_FOLDABLE_FUNCTIONS: dict[int, Any] = {
+    id(f): f
+    for f in (
+        *(f for n, f in vars(math).items() if callable(f)),
+        *(f for n, f in vars(cmath).items() if callable(f)),
+        *(f for n, f in vars(operator).items() if callable(f) and not isinstance(f, type) and not n.startswith("_") and not n.startswith("i")),
+        operator.index, operator.inv, operator.invert,
+        abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
+        torch.promote_types, torch.can_cast, torch.is_storage,
+        struct.pack, struct.unpack, struct.calcsize,
+        str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
+    )
+}  # fmt: skip
+
+
+def is_in_graph_function(fn: Any) -> bool:
+    """Whether calling it becomes one graph node."""
+    known = _IN_GRAPH_FUNCTIONS.get(id(fn))
+    if known is not None:
+        return known is fn
+    return isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def can_constant_fold(fn: Any) -> bool:
+    """Whether it may be called while tracing: no effects, and equal arguments give equal results."""
+    known = _FOLDABLE_FUNCTIONS.get(id(fn))
+    if known is not None:
+        return known is fn
+    owner = getattr(fn, "__self__", None)
+    return isinstance(owner, type) and owner in (str, bytes, int, float, dict)
+
+
+_SKIPPED_TORCH_MODULES = tuple(
+    f"torch.{name}"
+    for name in (
+        "_C _compile _decomp _dispatch _dynamo _export _functorch _guards _higher_order_ops _inductor _library _logging _ops "
+        "_prims _python_dispatcher _subclasses _tensor_str _thread_safe_fork _utils_internal _vendor _weights_only_unpickler "
+        "ao.ns ao.pruning ao.quantization autograd backends compiler contrib cpu cuda distributed export func futures fx hub jit library "
+        "mps mtia monitor multiprocessing nested onnx optim package profiler quasirandom serialization sparse storage "
+        "utils.backend_registration utils.benchmark utils.bottleneck utils.bundled_inputs utils.cpp_extension utils.data "
+        "utils.dlpack utils.flop_counter utils.hooks utils.mobile_optimizer utils.model_zoo utils.tensorboard utils.viz xpu"
+    ).split()
+)
+"""Parts of torch that work on more than tensors: the program, its processes, files, devices, other compilers."""
+
+
+_SKIPPED_TORCH_PREFIXES = tuple(f"{name}." for name in _SKIPPED_TORCH_MODULES)
+
+
+_INLINED_TORCH_PREFIXES = (
+    "torch.autograd.grad_mode",
+    "torch._higher_order_ops",
+    "torch._dynamo._trace_wrapped_higher_order_op",
+    "torch._dynamo.comptime",
+    "torch._dynamo.external_utils",
+    "torch._dynamo.mutation_guard",
+    "torch._dynamo._trace_wrapped_higher_order_op",
+    "torch.optim",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+    "torch.distributed.tensor._api",
+    "torch.distributed.tensor.experimental._func_map",
+    "torch.distributed.tensor.parallel",
+)
+
+
+_SKIPPED_PACKAGES = frozenset(
+    "logging warnings importlib asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
+    "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
+)
+
+
+def may_inline(fn: types.FunctionType) -> bool:
+    """Whether a Python function's body is traced."""
+    module = str(fn.__module__ or "")
+    top = module.partition(".")[0]
+    if top == "torch":
+        return module.startswith(_INLINED_TORCH_PREFIXES) or not f"{module}.".startswith(_SKIPPED_TORCH_PREFIXES)
+    if top == "threading":
+        return fn.__qualname__ in ("Event.is_set", "Event.isSet")
+    return top not in _SKIPPED_PACKAGES and (
+        top != "unittest" or module in ("unittest.case", "unittest.util", "unittest.result")
+    )

@@ -1,0 +1,250 @@
+"""The user's own Triton kernels: a launch is a node of the graph, which runs as traced."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.library
+
+from engine.ir.graph_callable import GraphCallable
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.functions import (
+    FunctionVariable,
+    NestedUserFunctionVariable,
+    UserFunctionVariable,
+)
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.triton_kernel_mutations import mutated_arguments
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+_EFFECT = "launches a kernel of the user's, which may write to {}"
+
+
+def _is_triton_class(real: Any, name: str) -> bool:
+    return any(base.__name__ == name and base.__module__.startswith("triton.runtime") for base in type(real).__mro__)
+
+
+def _is_triton_kernel(real: Any) -> bool:
+    return _is_triton_class(real, "KernelInterface")
+
+
+def _is_host_function(real: Any) -> bool:
+    return _is_triton_class(real, "ConstexprFunction")
+
+
+class TritonKernelVariable(OpaqueObjectVariable):
+    """A kernel, plain or with choices to be tuned; ``kernel[grid]`` is a launch that awaits its arguments."""
+
+    def get_item(self, tx: Tracer, key: Variable) -> Variable:
+        return TritonKernelLaunchVariable(self, realize(tx, key))
+
+    @property
+    def name(self) -> str:
+        """The name of the Python function that the kernel was made of."""
+        found = self.real_object
+        while _is_triton_kernel(found) and hasattr(found, "fn"):
+            found = found.fn
+        return str(getattr(found, "__name__", "kernel"))
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the kernel's parameters, in order."""
+        return list(self.real_object.arg_names)
+
+    @property
+    def is_autotuned(self) -> bool:
+        """Whether some of its arguments are chosen when it is launched."""
+        return _is_triton_kernel(getattr(self.real_object, "fn", None))
+
+
+@register_builder_if(41, _is_triton_kernel)
+def _kernel(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "the Triton kernel was launched")
+    return TritonKernelVariable(real, origin)
+
+
+class TritonHostFunctionVariable(OpaqueObjectVariable):
+    """A function of Triton's that host code may call too, ``triton.cdiv`` for one."""
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        assert self.source is not None
+        return tx.wrap(self.real_object.fn, AttrSource(self.source, "fn")).call(tx, args, kwargs)
+
+
+@register_builder_if(41, _is_host_function)
+def _host_function(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_identity(real, origin, "the function was called")
+    return TritonHostFunctionVariable(real, origin)
+
+
+@register_rule(torch.library.wrap_triton)
+def _wrap_triton(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    kernel = realize(tx, args[0] if args else kwargs["triton_kernel"])
+    if not isinstance(kernel, TritonKernelVariable) or type(kernel.real_object).__name__ not in (
+        "JITFunction",
+        "Autotuner",
+    ):
+        raise Unsupported("unknown-call", "torch.library.wrap_triton is called with what is no kernel")
+    return kernel
+
+
+class TritonLaunchResultVariable(Variable):
+    """What a launch returns: the compiled kernel, which only Python can look at."""
+
+    def python_type(self) -> type:
+        return object
+
+    def describe(self) -> str:
+        return "the result of launching a kernel"
+
+
+class TritonKernelLaunchVariable(Variable):
+    """``kernel[grid]``."""
+
+    def __init__(self, kernel: TritonKernelVariable, grid: Variable) -> None:
+        self.kernel = kernel
+        self.grid = grid
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"a launch of the Triton kernel {self.kernel.name}"
+
+    def child_variables(self) -> list[Variable]:
+        return [self.kernel, self.grid]
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given = [realize(tx, a) for a in args]
+        words = {k: realize(tx, v) for k, v in kwargs.items()}
+        computed: list[Variable] = []
+        grid: Any = self._grid(tx, given, words)
+        if isinstance(grid, list):
+            grid = tuple(_launch_argument(tx, g, computed) for g in grid)
+        launch = _TritonLaunch(
+            self.kernel.real_object,
+            grid,
+            tuple(_launch_argument(tx, v, computed) for v in given),
+            {k: _launch_argument(tx, v, computed) for k, v in words.items()},
+        )
+        named = dict(zip(self.kernel.parameters, given, strict=False)) | words
+        holds_tuples = any(isinstance(v, TupleVariable) for v in named.values())
+        names = (
+            frozenset(named)
+            if holds_tuples
+            else mutated_arguments(self.kernel.real_object, {k: _compile_argument(v) for k, v in named.items()})
+        )
+        effect = _EFFECT.format(", ".join(n for n in self.kernel.parameters if n in names) or "none of its arguments")
+        target = GraphCallable(self.kernel.name, launch, changes_state=True, is_python=callable(grid), effect=effect)
+        changed = computed if holds_tuples else [v for n, v in named.items() if n in names]
+        fakes = [v.fake for v in changed if isinstance(v, TensorVariable)]
+        emit_node(tx, "call_function", target, computed, run=lambda *computed: _bump_versions(fakes))
+        return TritonLaunchResultVariable()
+
+    def _grid(self, tx: Tracer, args: Args, words: Kwargs) -> Any:
+        """The numbers of programs as values; a function of the arguments where these are chosen when the kernel is launched."""
+        if not isinstance(self.grid, FunctionVariable):
+            return [realize(tx, i) for i in sequence_items(tx, self.grid)]
+        if self.kernel.is_autotuned:
+            return self._real_grid(tx)
+        named = dict(zip(self.kernel.parameters, args, strict=False)) | words
+        meta = DictVariable.from_str_keys(named)
+        return [realize(tx, i) for i in sequence_items(tx, self.grid.call(tx, [meta], {}))]
+
+    def _real_grid(self, tx: Tracer) -> Any:
+        grid = self.grid
+        if isinstance(grid, UserFunctionVariable):
+            return grid.real_object
+        namespace = grid.namespace.values if isinstance(grid, FunctionVariable) else None
+        if (
+            not isinstance(grid, NestedUserFunctionVariable)
+            or grid.keyword_default_values
+            or not isinstance(namespace, dict)
+        ):
+            raise Unsupported("unsupported-argument", f"a grid of {grid.describe()} for a kernel that is tuned")
+        cells = [realize(tx, c.content) if c.content is not None else None for c in grid.cell_values]
+        held = [types.CellType() if c is None else types.CellType(tx.as_python_constants([c])[0]) for c in cells]
+        defaults = tuple(tx.as_python_constants(grid.default_values)) or None
+        return types.FunctionType(grid.code, namespace, grid.name, defaults, tuple(held))
+
+
+def _launch_argument(tx: Tracer, value: Variable, computed: list[Variable]) -> Any:
+    """A constant argument, or the place in ``computed`` of one that the graph gives."""
+    if isinstance(value, TensorVariable):
+        if value.python_type() not in (torch.Tensor, torch.nn.Parameter):
+            raise Unsupported(
+                "unsupported-argument", f"a {value.python_type().__name__} as an argument of a Triton kernel"
+            )
+        computed.append(value)
+        return _GraphArgument(len(computed) - 1)
+    if isinstance(value, SymNodeVariable):
+        computed.append(value)
+        return _GraphArgument(len(computed) - 1)
+    if isinstance(value, TupleVariable):
+        return tuple(_launch_argument(tx, realize(tx, v), computed) for v in value.items)
+    real = value.as_python_object()
+    if isinstance(value, ConstantVariable):
+        return real
+    if type(real).__module__.startswith("triton.") and value.source is not None:
+        tx.guard_identity(real, value.source, "it was given to a Triton kernel")
+        return real
+    raise Unsupported("unsupported-argument", f"{value.describe()} as an argument of a Triton kernel")
+
+
+def _compile_argument(value: Variable) -> Any:
+    """An argument as the kernel's compiler needs to see it."""
+    if isinstance(value, TensorVariable):
+        return value.fake
+    return value.sym if isinstance(value, SymNodeVariable) else value.as_python_object()
+
+
+def _bump_versions(fakes: list[torch.Tensor]) -> None:
+    """What a launch does to fakes."""
+    for fake in fakes:
+        if not fake.is_inference():
+            torch.autograd.graph.increment_version(fake)
+
+
+class _GraphArgument:
+    """Stands for an argument that the graph gives."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class _TritonLaunch:
+    """Launches a kernel on what the graph gives and on the constants known while tracing."""
+
+    def __init__(self, kernel: Any, grid: Any, args: tuple[Any, ...], words: dict[str, Any]) -> None:
+        self.kernel = kernel
+        self.grid = grid
+        self.args = args
+        self.words = words
+
+    def __call__(self, *computed: Any) -> None:
+        grid = self.grid if callable(self.grid) else _substitute_arguments(self.grid, computed)
+        words = {k: _substitute_arguments(v, computed) for k, v in self.words.items()}
+        self.kernel[grid](*_substitute_arguments(self.args, computed), **words)
+
+
+def _substitute_arguments(part: Any, computed: tuple[Any, ...]) -> Any:
+    if isinstance(part, _GraphArgument):
+        return computed[part.index]
+    return tuple(_substitute_arguments(p, computed) for p in part) if type(part) is tuple else part

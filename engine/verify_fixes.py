@@ -1,0 +1,273 @@
+"""Suggested fixes that are tried: the calls at issue run again, with the fix and without, in a forked process on fresh inputs.
+
+What runs there is the user's function as it is now, on tensors of the recorded shapes; its prints go nowhere, and what would reach beyond the process
+(files written, connections, other processes) is stopped, and is the reason why nothing was verified.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from engine.ir.compiler_protocol import Compiler
+from engine.records.guards import Fix, GuardFailure
+from engine.records.runtime import CallRecord
+from engine.records.session import Session
+from engine.runtime.dispatch.code_cache import COMPILE_LOCK, cache_of_code
+from engine.runtime.dispatch.codegen import signature_of
+from engine.runtime.dispatch.dispatcher import DispatcherState, make_dispatcher
+from engine.runtime.dispatch.recorded_arguments import (
+    RecordedCall,
+    ValueUnavailable,
+    make_argument,
+    recorded_frame,
+    resolve_argument,
+)
+
+MAX_SECONDS = 30.0
+"""Seconds that one try may take."""
+DYNAMIC_FIX = "f = engine.compile(f, dynamic=True)"
+"""The fix that changes how the function is compiled, not what it is called with."""
+BLOCKED_AUDIT_EVENTS = (
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.system",
+    "os.kill",
+    "os.exec",
+    "os.posix_spawn",
+    "shutil.",
+    "socket.",
+    "subprocess.Popen",
+)
+"""Audit events that reach beyond the process."""
+
+MakeCompiler = Callable[[bool | None], Compiler]
+
+
+@dataclass(frozen=True)
+class FixTrial:
+    """What a try found: how often the frame was compiled and why it last was, or why that cannot be known."""
+
+    compile_count: int = 0
+    problem: str = ""
+    cause: str = ""
+
+
+def try_fixes(session: Session, compiler: MakeCompiler) -> int:
+    """Try every fix that is code, for every rejection of a live session; the records then say what was found. Returns how many were verified."""
+    verified = 0
+    for call in session.calls:
+        for rejection in call.guard_failures:
+            if not any(f.code and not f.verified and not f.unverified_reason for f in rejection.fixes):
+                continue
+            fixes = _ranked(_try_fixes_of(session, call, rejection, compiler))
+            verified += sum(bool(f.verified) for f in fixes)
+            session.update_call(call.index, _with_fixes(rejection.entry, fixes))
+    return verified
+
+
+def _with_fixes(entry: str, fixes: tuple[Fix, ...]) -> Callable[[CallRecord], CallRecord]:
+    def change(call: CallRecord) -> CallRecord:
+        found = tuple(replace(r, fixes=fixes) if r.entry == entry else r for r in call.guard_failures)
+        return replace(call, guard_failures=found)
+
+    return change
+
+
+def _ranked(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
+    """Verified ones first, those that did not help last; else as they were."""
+    return tuple(sorted(fixes, key=lambda f: (not f.verified, f.unverified_reason.startswith("re-run"))))
+
+
+def _try_fixes_of(session: Session, call: CallRecord, rejection: GuardFailure, compiler: MakeCompiler) -> list[Fix]:
+    try:
+        dispatch, calls = _failing_calls(session, call, rejection)
+        before = _run_with_fix(dispatch, calls, "", compiler)
+    except ValueUnavailable as error:
+        return [_not_verifiable(f, str(error)) for f in rejection.fixes]
+    if not before.problem and before.compile_count < len(calls):
+        before = FixTrial(
+            problem="the cause lies outside of the arguments, and does not show when the calls are run again"
+        )
+    if before.problem:
+        return [_not_verifiable(f, before.problem) for f in rejection.fixes]
+    return [_try(dispatch, calls, f, before, compiler) for f in rejection.fixes]
+
+
+def _try(
+    dispatch: DispatcherState, calls: Sequence[RecordedCall], fix: Fix, before: FixTrial, compiler: MakeCompiler
+) -> Fix:
+    if not fix.code:
+        return fix
+    if fix.code.startswith("with "):
+        return _not_verifiable(fix, "it changes what surrounds the call, which is not part of it")
+    return _verdict(fix, _run_with_fix(dispatch, calls, fix.code, compiler), before)
+
+
+def _not_verifiable(fix: Fix, why: str) -> Fix:
+    return replace(fix, unverified_reason=f"not verifiable: {why}") if fix.code else fix
+
+
+def _verdict(fix: Fix, after: FixTrial, before: FixTrial) -> Fix:
+    if after.problem:
+        return _not_verifiable(fix, after.problem)
+    counts = f"{after.compile_count} compile{'s' if after.compile_count != 1 else ''} instead of {before.compile_count}"
+    if after.compile_count < before.compile_count:
+        return replace(fix, verified=f"re-run on inputs of the recorded shapes: {counts}")
+    if after.cause != before.cause:
+        return replace(
+            fix, verified=f"re-run on inputs of the recorded shapes: this cause is gone, another is left: {after.cause}"
+        )
+    return replace(fix, unverified_reason=f"re-run on inputs of the recorded shapes: did not help, {counts}")
+
+
+def _failing_calls(
+    session: Session, call: CallRecord, rejection: GuardFailure
+) -> tuple[DispatcherState, list[RecordedCall]]:
+    """The call that the refusing entry was compiled for, and the one that it refused."""
+    frame = recorded_frame(session, call.frame)
+    dispatch = None if frame is None else frame.dispatcher_state()
+    if frame is None or dispatch is None:
+        raise ValueUnavailable("the session was loaded, or its function is gone")
+    if dispatch.cache.frame.role == "resume":
+        raise ValueUnavailable("code after a graph break is not run by itself")
+    first = next((c for c in frame.calls if c.entry == rejection.entry), None)
+    second = next((c for c in frame.calls if c.index == call.index), None)
+    if first is None or second is None:
+        raise ValueUnavailable("the arguments of the calls were not kept")
+    return dispatch, [first, second]
+
+
+def _run_with_fix(
+    dispatch: DispatcherState, calls: Sequence[RecordedCall], code: str, compiler: MakeCompiler
+) -> FixTrial:
+    """Run calls in a forked process, each after ``code``, and count the compiles.
+
+    Raises:
+        Gone: an argument cannot be had again.
+    """
+    arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
+    if not sys.platform.startswith("linux"):
+        return FixTrial(problem="this system cannot fork a process safely")
+    if torch.cuda.is_initialized():
+        return FixTrial(problem="the GPU cannot be used from a forked process")
+    return _run_in_fork(lambda: _count_compiles(dispatch, arguments, code, compiler))
+
+
+def _count_compiles(
+    dispatch: DispatcherState, arguments: Sequence[Mapping[str, Any]], code: str, compiler: MakeCompiler
+) -> FixTrial:
+    """In the forked process: how often the frame is compiled for these calls."""
+    private = compiler(True if code == DYNAMIC_FIX else None)
+    function = dispatch.function
+    compiled = make_dispatcher(function, private)
+    for given in arguments:
+        values = {n: make_argument(v) for n, v in given.items()}
+        if code and code != DYNAMIC_FIX:
+            space = {"engine": sys.modules["engine"], "torch": torch, **values}
+            try:
+                exec(code, space)
+            except Exception as error:
+                return FixTrial(
+                    problem=f"the fix does not apply to the recorded call ({type(error).__name__}: {error})"
+                )
+            values = {n: space[n] for n in values}
+        try:
+            signature_of(function.__code__).call_positional(compiled, *values.values())
+        except Exception as error:
+            return FixTrial(problem=f"the function raises {type(error).__name__} on fresh inputs: {error}")
+    cache = cache_of_code(private, function.__code__, function.__globals__)
+    return FixTrial() if cache is None else FixTrial(cache.compile_count, "", cache.last_cause)
+
+
+# The forked process.
+
+
+def _run_in_fork(work: Callable[[], FixTrial]) -> FixTrial:
+    read, write = os.pipe()
+    with COMPILE_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os.close(read)
+        _run_child(write, work)
+    os.close(write)
+    try:
+        return _read_answer(read, child)
+    finally:
+        os.close(read)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def _read_answer(read: int, child: int) -> FixTrial:
+    data = b""
+    end = time.monotonic() + MAX_SECONDS
+    while True:
+        ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+            return FixTrial(problem=f"running it again took more than {MAX_SECONDS:.0f} seconds")
+        part = os.read(read, 65536)
+        if not part:
+            break
+        data += part
+    if not data:
+        return FixTrial(problem="the process that ran it again died")
+    return FixTrial(*json.loads(data))
+
+
+def _run_child(write: int, work: Callable[[], FixTrial]) -> None:
+    """Do the work, answer, and end without any clean-up that belongs to the parent."""
+    try:
+        stopped: list[str] = []
+        torch.set_num_threads(1)
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        sys.addaudithook(_make_audit_hook(stopped))
+        try:
+            outcome = work()
+        except BaseException as error:
+            outcome = FixTrial(problem=f"running it again failed: {type(error).__name__}: {error}")
+        if stopped:
+            outcome = FixTrial(problem=f"the function reaches beyond its process ({stopped[0]})")
+        told = (outcome.compile_count, outcome.problem[:2000], outcome.cause[:2000])
+        os.write(write, json.dumps(told).encode())
+    finally:
+        os._exit(0)
+
+
+def _make_audit_hook(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
+    me = threading.get_ident()
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if threading.get_ident() != me or not (
+            _opens_for_writing(event, arguments) or event.startswith(BLOCKED_AUDIT_EVENTS)
+        ):
+            return
+        stopped.append(event if event != "open" else f"it writes {os.path.basename(str(arguments[0]))}")
+        raise PermissionError("Not while a suggested fix is tried.")
+
+    return refuse
+
+
+def _opens_for_writing(event: str, arguments: tuple[Any, ...]) -> bool:
+    if event != "open":
+        return False
+    _, mode, flags = (*arguments, None, None, 0)[:3]
+    asks = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    return asks or (isinstance(mode, str) and any(m in mode for m in "wax+"))

@@ -1,0 +1,201 @@
+"""The arguments of the magics: read, checked and completed."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import pathlib
+import re
+import shlex
+from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic_arguments import argument
+
+from notebook_ext.compilers import CompileSettings, backend_names, is_torch_backend
+
+COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "--backend",
+        {
+            "default": "triton",
+            "metavar": "B",
+            "help": "triton (default), aot_eager, eager, inductor, or torch[:inductor|:aot_eager|:eager] for stock torch.compile.",
+        },
+    ),
+    (
+        "--target",
+        {
+            "default": None,
+            "metavar": "T",
+            "help": "What kernels are compiled for: cuda:90, hip:gfx942, ... Default: the GPU at hand, else cuda:90.",
+        },
+    ),
+    ("--dynamic", {"action": "store_true", "help": "Make every size a symbol."}),
+    (
+        "--static",
+        {"action": "store_true", "help": "Make no size a symbol. Default: static first, then those seen to change."},
+    ),
+    ("--fullgraph", {"action": "store_true", "help": "Raise GraphBreak instead of breaking the graph."}),
+    (
+        "--compare",
+        {
+            "action": "store_true",
+            "help": "Also run the recorded calls through stock torch.compile, on copies of their inputs.",
+        },
+    ),
+    ("--verify", {"action": "store_true", "help": "Run the kernels in Triton's interpreter and compare with ATen."}),
+    ("--steps", {"action": "store_true", "help": "Keep every instruction that the tracer executes."}),
+    (
+        "--keep",
+        {"action": "store_true", "help": "Continue with what earlier cells compiled instead of starting empty."},
+    ),
+    (
+        "--no-static",
+        {"action": "store_true", "help": "Save the summary line only, without the static tables and pictures."},
+    ),
+    (
+        "--save",
+        {
+            "default": "",
+            "metavar": "FILE",
+            "help": "Save the session: as one page that needs nothing when FILE ends in .html, else as JSON. The file holds your source code.",
+        },
+    ),
+    (
+        "-o",
+        {
+            "default": "",
+            "metavar": "NAME",
+            "dest": "output",
+            "help": "Also bind the session to NAME; _compile always has the last one.",
+        },
+    ),
+)
+
+
+def add_compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the options of ``%%compile``, in the order in which help lists them."""
+    for flag, details in reversed(COMPILE_OPTIONS):
+        function = argument(flag, **details)(function)
+    names = argument(
+        "names",
+        nargs="*",
+        metavar="NAMES",
+        help="Functions and modules to compile. Default: those that the cell calls.",
+    )
+    return names(function)  # type: ignore[no-any-return]
+
+
+def parse_arguments(magic: Any, line: str, name: str) -> argparse.Namespace:
+    """The arguments in the line of the magic called ``name``.
+
+    Raises:
+        UsageError: an unknown argument or an unclosed quote.
+    """
+    try:
+        tokens = split_words(line)
+    except ValueError:
+        raise UsageError(f"A quote is not closed in the line of {name}: {line.strip()}") from None
+    found, unknown = magic.parser.parse_known_intermixed_args(tokens)
+    if unknown:
+        known = [flag for action in magic.parser._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"{name}? lists all."
+        raise UsageError(f"{name} has no option {unknown[0]!r}: {hint}")
+    arguments: argparse.Namespace = found
+    return arguments
+
+
+def split_words(line: str) -> list[str]:
+    """Words of a line. Quotes group, backslashes stay (paths on Windows).
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    words = shlex.shlex(line, posix=True)
+    words.whitespace_split, words.commenters, words.escape = True, "", ""
+    return list(words)
+
+
+def to_settings(arguments: argparse.Namespace) -> CompileSettings:
+    """What the arguments chose about compiling.
+
+    Raises:
+        UsageError: they contradict each other, or an argument has a value that makes no sense.
+    """
+    if arguments.dynamic and arguments.static:
+        raise UsageError("--dynamic and --static exclude each other: give one of them, or neither for static first.")
+    if arguments.output and not arguments.output.isidentifier():
+        raise UsageError(f"-o needs a Python name to bind the session to, not {arguments.output!r}.")
+    if arguments.save and not pathlib.Path(arguments.save).expanduser().absolute().parent.is_dir():
+        raise UsageError(f"--save: there is no folder {str(pathlib.Path(arguments.save).parent)!r} to save into.")
+    if arguments.compare and is_torch_backend(arguments.backend):
+        raise UsageError("--compare compares our compiler with torch.compile: leave out --backend torch.")
+    dynamic = True if arguments.dynamic else False if arguments.static else None
+    return CompileSettings(
+        backend=arguments.backend,
+        target=arguments.target,
+        dynamic=dynamic,
+        fullgraph=arguments.fullgraph,
+        level="steps" if arguments.steps else "standard",
+    )
+
+
+def make_completer(shell: InteractiveShell) -> Callable[[SimpleNamespace], list[str]]:
+    """A completer for the line of ``%%compile``: options, their values, and names of functions and modules."""
+
+    def complete(event: SimpleNamespace) -> list[str]:
+        words = event.text_until_cursor.split("\n")[0].split()
+        at_word = bool(event.symbol) or event.text_until_cursor.endswith(":")
+        before = words[-2] if at_word and len(words) > 1 else words[-1] if words else ""
+        current = words[-1] if at_word and words else ""
+        if before == "--backend":
+            return _after_colon(backend_names(), current)
+        if before == "--target":
+            return _after_colon(target_names(), current)
+        return [*(flag for flag, _ in COMPILE_OPTIONS), *compilable_names(shell)]
+
+    return complete
+
+
+def _after_colon(words: tuple[str, ...], current: str) -> list[str]:
+    """Candidates; after a colon only the rest, because IPython completes word by word."""
+    head, colon, _ = current.rpartition(":")
+    return [w.removeprefix(f"{head}:") for w in words if w.startswith(f"{head}{colon}")] if colon else list(words)
+
+
+def target_names() -> tuple[str, ...]:
+    """What ``--target`` takes."""
+    from engine.kernels.targets import TARGETS
+
+    return tuple(TARGETS)
+
+
+def compilable_names(shell: InteractiveShell) -> list[str]:
+    """Names in the notebook that mean something to compile."""
+    hidden = shell.user_ns_hidden
+    return sorted(
+        name
+        for name, value in shell.user_ns.items()
+        if name not in hidden and not name.startswith("_") and isinstance(value, (torch.nn.Module, FunctionType))
+    )
+
+
+def split_leading_options(line: str) -> tuple[str, str]:
+    """Split ``--backend eager f(x) - 1`` into its options and the expression after them."""
+    valued = {flag for flag, details in COMPILE_OPTIONS if details.get("action") != "store_true"}
+    rest = line.strip()
+    taken: list[str] = []
+    while match := re.match(r"(--?[a-z][\w-]*)(=\S+)?(\s+|$)", rest):
+        taken.append(match.group(0).strip())
+        rest = rest[match.end() :]
+        if match.group(1) in valued and not match.group(2):
+            value, _, rest = rest.partition(" ")
+            taken.append(value)
+            rest = rest.strip()
+    return " ".join(taken), rest

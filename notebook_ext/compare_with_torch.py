@@ -1,0 +1,262 @@
+"""``--compare``: the recorded calls of a cell, repeated through stock torch.compile in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import io
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from engine.records.base import RecordError, from_jsonable
+from engine.records.session import Session, SessionData
+from notebook_ext.call_recorder import CallRecorder, ClonedCall, tensor_arguments, tensor_results, version_counter
+from notebook_ext.compilers import CompileSettings, TorchCompiler
+
+GRADIENT_PREFIX = "gradient of "
+MUTATED_SUFFIX = " after the call"
+TIMEOUT_SECONDS = 120.0
+"""How long stock torch.compile may take before the comparison is given up."""
+
+
+@dataclass(frozen=True)
+class ResultDifference:
+    """One value of one call, and the largest difference between its elements: in ours and torch.compile's, ours and eager's, torch.compile's and eager's.
+
+    ``value`` is where it stands ("result['loss']", "x after the call", "gradient of weight"). A difference is infinite where shapes or dtypes differ or
+    only one of the two has the value, and None where neither has it.
+    """
+
+    call: int
+    value: str
+    type: str
+    ours_vs_torch: float | None
+    ours_vs_eager: float | None
+    torch_vs_eager: float | None
+
+
+@dataclass(frozen=True)
+class TorchComparison:
+    """What stock torch.compile did with the same calls; ``problem`` says why there is nothing to compare, or what was left out."""
+
+    session: Session | None
+    calls: int = 0
+    rows: tuple[ResultDifference, ...] = ()
+    problem: str = ""
+
+    @property
+    def max_difference(self) -> float | None:
+        """The largest difference between ours and torch.compile's; None where no tensor came back."""
+        return max((r.ours_vs_torch for r in self.rows if r.ours_vs_torch is not None), default=None)
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        if self.session is None:
+            return f"Not compared with torch.compile: {self.problem}."
+        calls = f"{self.calls} recorded call{'s' if self.calls != 1 else ''}"
+        largest = (
+            "no tensors to compare"
+            if self.max_difference is None
+            else f"largest difference of results {self.max_difference:.2g}"
+        )
+        return f"torch.compile on copies of the same {calls}: {largest}" + (
+            f" ({self.problem})." if self.problem else "."
+        )
+
+
+def compare_with_torch(tape: CallRecorder) -> TorchComparison:
+    """Repeat the calls of a tape in a forked process: nothing that they do reaches this one."""
+    if not tape.calls:
+        return TorchComparison(None, problem=tape.stop_reason or "the cell's top level called no root")
+    if not hasattr(os, "fork"):
+        return TorchComparison(None, problem="not verifiable: this system cannot fork a process to run the calls in")
+    if torch.cuda.is_initialized():
+        return TorchComparison(None, problem="not verifiable: a process that uses the GPU cannot be forked")
+    answer = run_in_child(lambda: _replay_calls(tape), TIMEOUT_SECONDS)
+    if isinstance(answer, str):
+        return TorchComparison(None, problem=answer)
+    try:
+        session = Session.from_data(from_jsonable(SessionData, answer["session"], "session"))
+    except RecordError as error:
+        return TorchComparison(None, problem=str(error))
+    return TorchComparison(
+        session, len(tape.calls), tuple(ResultDifference(**r) for r in answer["rows"]), tape.stop_reason
+    )
+
+
+def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
+    """Run the calls under torch.compile, in eager and through ours again (for gradients); in the child."""
+    subject = TorchCompiler(CompileSettings(backend="torch"))
+    rows: list[ResultDifference] = []
+    eager = [copy.deepcopy(s) if isinstance(s, torch.nn.Module) else s for s in tape.roots]
+    with subject.record() as session:
+        compiled = [_compiled(subject, s) for s in tape.roots]
+        for number, call in enumerate(tape.calls, 1):
+            theirs = _run_call(call, compiled[call.root], tape.roots[call.root])
+            plain = _run_call(call, eager[call.root], eager[call.root])
+            ours = _our_results(tape, call, with_gradients=any(n.startswith(GRADIENT_PREFIX) for n in theirs))
+            names = dict.fromkeys((*plain, *theirs, *ours))
+            rows += [_row(number, name, ours.get(name), theirs.get(name), plain.get(name)) for name in names]
+    return {"session": session.to_dict(), "rows": [dataclasses.asdict(r) for r in rows]}
+
+
+def _our_results(tape: CallRecorder, call: ClonedCall, *, with_gradients: bool) -> dict[str, torch.Tensor]:
+    """What our compiler gave in the cell itself; gradients, which the cell may not have asked for, from one more call."""
+    target = tape.compiled_roots[call.root]
+    again = _run_call(call, target, target) if with_gradients else {}
+    told = call.results | {name + MUTATED_SUFFIX: t for name, t in call.mutated.items()}
+    return {name: t for name, t in again.items() if name.startswith(GRADIENT_PREFIX)} | told
+
+
+def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any) -> dict[str, torch.Tensor]:
+    """Every tensor that one call gives, changes or sends gradients to, by name."""
+    leaves, shape = tree_flatten((call.arguments, call.keywords))
+    copies = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in leaves]
+    arguments, keywords = tree_unflatten(copies, shape)
+    given = dict(tensor_arguments(call, arguments, keywords))
+    before = {name: version_counter(t) for name, t in given.items()}
+    parameters = dict(root.named_parameters()) if isinstance(root, torch.nn.Module) else {}
+    for parameter in parameters.values():
+        parameter.grad = None
+    torch.set_rng_state(call.rng_state)
+    with torch.set_grad_enabled(call.grad_enabled):
+        results = dict(tensor_results(function(*arguments, **keywords)))
+    found = {name: t.detach().clone() for name, t in results.items()}
+    found |= {
+        name + MUTATED_SUFFIX: t.detach().clone() for name, t in given.items() if version_counter(t) != before[name]
+    }
+    losses = [t.sum() for t in results.values() if t.requires_grad and t.is_floating_point()]
+    if losses:
+        torch.autograd.backward(losses)
+        wanted = given | parameters
+        found |= {GRADIENT_PREFIX + n: t.grad.detach() for n, t in wanted.items() if t.is_leaf and t.grad is not None}
+    return found
+
+
+def _compiled(subject: TorchCompiler, root: Any) -> Callable[..., Any]:
+    if isinstance(root, FunctionType):
+        return subject.compile_function(root)
+    subject.compile_module(root)
+    module: Callable[..., Any] = root
+    return module
+
+
+def _row(
+    call: int, value: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, plain: torch.Tensor | None
+) -> ResultDifference:  # fmt: skip
+    one = next(t for t in (plain, theirs, ours) if t is not None)
+    told = f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}"
+    return ResultDifference(
+        call,
+        value,
+        told,
+        _max_abs_difference(ours, theirs),
+        _max_abs_difference(ours, plain),
+        _max_abs_difference(theirs, plain),
+    )
+
+
+def _max_abs_difference(first: torch.Tensor | None, second: torch.Tensor | None) -> float | None:
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        return float("inf")
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return float("inf")
+    first, second = _plain(first), _plain(second)
+    if not first.numel():
+        return 0.0
+    wide = torch.complex128 if first.is_complex() else torch.float64
+    same = (first == second) | (first.isnan() & second.isnan())
+    apart = torch.where(same, torch.zeros((), dtype=torch.float64), (first.to(wide) - second.to(wide)).abs())
+    return float(apart.max())
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a sparse or quantised tensor, one for each place."""
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def run_in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | str:
+    """Run ``work`` in a forked process and return its JSON-able answer, or why there is none."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _child(work, writer)
+    os.close(writer)
+    try:
+        text = _read(reader, time.monotonic() + seconds)
+    except BaseException:
+        _kill_child(child)
+        raise
+    finally:
+        os.close(reader)
+    if text is None:
+        _kill_child(child)
+        return f"torch.compile took more than {seconds:.0f} s"
+    os.waitpid(child, 0)
+    if not text:
+        return "the process that ran torch.compile ended without an answer"
+    answer: dict[str, Any] = json.loads(text)
+    return str(answer["problem"]) if "problem" in answer else answer
+
+
+def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
+    status = 1
+    try:
+        # Threads do not survive a fork: pools that torch started before are gone, and a kernel that was compiled (and cached) to run
+        # on several threads would wait for them for ever.
+        torch.set_num_threads(1)
+        import torch._inductor.config as inductor  # here: it costs the start of every session most of a second
+
+        inductor.compile_threads = (
+            1  # the pool of an earlier torch.compile in this process is gone too, and would never answer
+        )
+        inductor.force_disable_caches = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        sys.stdout = sys.stderr = io.StringIO()
+        try:
+            answer = work()
+        except Exception as error:
+            answer = {"problem": f"torch.compile failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+            json.dump(answer, pipe)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _read(reader: int, end: float) -> str | None:
+    """All that the child writes; None when time ran out first."""
+    pieces: list[bytes] = []
+    while (left := end - time.monotonic()) > 0:
+        ready, _, _ = select.select([reader], [], [], min(left, 0.2))
+        if not ready:
+            continue
+        piece = os.read(reader, 1 << 16)
+        if not piece:
+            return b"".join(pieces).decode()
+        pieces.append(piece)
+    return None
+
+
+def _kill_child(child: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

@@ -1,0 +1,371 @@
+"""Decides which objects a cell compiles, and puts compiled ones in their place while the cell runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import pathlib
+import sysconfig
+import weakref
+from collections.abc import Iterator, MutableMapping
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from typing import Any
+
+import torch
+from IPython.core.error import UsageError
+
+from engine.ir.annotations import is_disabled
+from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.records.runtime import SkippedRecord
+from engine.records.session import Session
+from engine.runtime.dispatch.compiled_modules import compiled_forward
+from engine.runtime.dispatch.dispatcher import dispatcher_state_of
+from notebook_ext.call_recorder import CallRecorder
+from notebook_ext.compilers import CellCompiler, Undo, is_torch_compiled_by_cell
+from notebook_ext.training_drivers import driver_reason, has_intercepted_calls, is_comprehension, with_intercepted_calls
+
+NEVER_COMPILED_TYPES = (type, BuiltinFunctionType, MethodWrapperType)
+LIBRARY_DIRS = tuple(
+    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+MAX_SEARCHED_VALUES = 50_000
+"""Values looked at when searching a notebook for its modules."""
+DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
+
+CELL_DISPATCHERS: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Dispatchers that some cell made: another cell gives them a cache of its own. Those a person made with ``engine.compile`` are left alone."""
+
+
+class Roots:
+    """The hook behind a cell's calls (see ``calls``). With ``names``, only those are compiled; else modules and notebook functions."""
+
+    def __init__(
+        self,
+        subject: CellCompiler,
+        session: Session,
+        namespace: MutableMapping[str, Any],
+        file: str,
+        names: tuple[str, ...] = (),
+        tape: CallRecorder | None = None,
+    ) -> None:
+        self._subject = subject
+        self._session = session
+        self._namespace = namespace
+        self._file = file
+        self._names = names
+        self._tape = tape
+        self._existing_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet(reachable_modules(namespace))
+        self._replacements: dict[int, tuple[Any, Any]] = {}
+        self._attached: dict[int, tuple[torch.nn.Module, Undo]] = {}
+        self._functions: dict[int, tuple[FunctionType, Any]] = {}
+        self._rebound: dict[str, tuple[Any, Any]] = {}
+        self._named: list[Any] = []
+        self.compiled: list[str] = []
+        """Names of the roots, in the order they were met."""
+        self.drivers: list[str] = []
+        self._is_finished = False
+
+    # What the rewritten cell calls.
+
+    def replace_callee(self, called: Any) -> Any:
+        """What to call in place of ``called``: the same thing, compiled where it is a root."""
+        if isinstance(called, NEVER_COMPILED_TYPES) or self._is_finished:
+            return called
+        if isinstance(called, MethodType):
+            return self._method(called)
+        known = self._replacements.get(id(called))
+        if known is not None:
+            return known[1]
+        answer = self._replacement_for(called)
+        self._replacements[id(called)] = (called, answer)
+        return answer
+
+    def replace_definition(self, function: Any) -> Any:
+        """What to bind for a function that the cell just defined and calls: compiled from the start, so that its name means one object."""
+        is_chosen = isinstance(function, FunctionType) and not self._names and not self._is_driver(function)
+        return self._function(function) if is_chosen else function
+
+    def _replacement_for(self, called: Any) -> Any:
+        if self._names and not self._is_named(called):
+            return self._in_driver(called)
+        if isinstance(called, torch.nn.Module):
+            watched = self._with_recording(called, called)  # a tape copies the module before it is attached
+            self._module(called)
+            return watched
+        if isinstance(called, FunctionType) and is_comprehension(called.__code__):
+            return called
+        if isinstance(called, FunctionType):
+            compiled = self._function(called)
+            return self._with_recording(unwrap_compiled(compiled), compiled)
+        if isinstance(called, functools.partial):
+            inner = self.replace_callee(called.func)
+            return called if inner is called.func else functools.partial(inner, *called.args, **called.keywords)
+        call = python_call_method(called)
+        if call is not None and self._is_notebook(call):
+            return MethodType(self._function(call, called), called)
+        return called
+
+    def _with_recording(self, root: Any, target: Any) -> Any:
+        """With a tape: the target, its calls recorded."""
+        is_root = isinstance(root, torch.nn.Module) or target in CELL_DISPATCHERS
+        return target if self._tape is None or not is_root else self._tape.record_calls(root, target)
+
+    def _in_driver(self, called: Any) -> Any:
+        """With names given: a driver still runs with its calls looked at, everything else as it is."""
+        if isinstance(called, FunctionType) and self._is_notebook(called) and self._is_driver(called):
+            return with_intercepted_calls(unwrap_compiled(called), self.replace_callee)
+        return called
+
+    def _method(self, method: MethodType) -> Any:
+        function, owner = method.__func__, method.__self__
+        if not isinstance(function, FunctionType) or isinstance(owner, type):
+            return method
+        if self._names and not self._is_named(method):
+            return method
+        if self._is_notebook(function) or self._names:
+            compiled = self._function(function, owner)
+            return method if compiled is function else MethodType(compiled, owner)
+        if isinstance(owner, torch.nn.Module) and is_model_entry_point(method):
+            self._module(owner)
+        return method
+
+    # Modules.
+
+    def _module(self, module: torch.nn.Module) -> None:
+        if id(module) in self._attached:
+            return
+        name = type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            self._note_skipped(
+                name,
+                "it is a TorchScript module, which has no Python code to trace",
+                "Call the Python module it was scripted from.",
+            )
+        elif unwrap_compiled(module) is not module:
+            self.compiled.append(name)  # a person compiled it; its own options and cache stay
+        elif name == "OptimizedModule" or (has_torch_compiled_call(module) and not is_torch_compiled_by_cell(module)):
+            self._note_skipped(
+                name, "torch.compile has it already", "Call a module that was not given to torch.compile."
+            )
+        elif is_disabled(type(module).forward):
+            self._note_skipped(name, "its forward is marked as not to be compiled", "Remove the disable mark.")
+        else:
+            self._attached[id(module)] = (module, self._subject.compile_module(module))
+            self.compiled.append(name)
+
+    # Functions.
+
+    def _function(self, function: FunctionType, owner: Any = None) -> Any:
+        known = self._functions.get(id(function))
+        if known is None:
+            known = self._functions[id(function)] = (function, self._compile_or_skip(function, owner))
+        return known[1]
+
+    def _compile_or_skip(self, function: FunctionType, owner: Any) -> Any:
+        if any(function is compiled for _, compiled in self._functions.values()) or has_intercepted_calls(
+            function, self.replace_callee
+        ):
+            return function
+        inner = unwrap_compiled(function) if function in CELL_DISPATCHERS else function
+        name = inner.__qualname__
+        if dispatcher_state_of(inner) is not None:
+            self.compiled.append(name)
+            return inner
+        if not self._names and not self._is_notebook(inner):
+            self._note_other_file(inner)
+            return function
+        if DYNAMO_CALLABLE_ATTR in vars(inner):
+            self._note_skipped(
+                name, "torch.compile wraps it already", "Call the function that was given to torch.compile."
+            )
+            return function
+        if is_disabled(inner):
+            self._note_skipped(name, "it is marked as not to be compiled", "Remove the disable mark.")
+            return function
+        if kind := uncompilable_kind(inner):
+            self._note_skipped(
+                name,
+                f"it is {kind}, and those run as Python",
+                "Move the tensor code into a plain function that it calls.",
+            )
+            return function
+        if why := driver_reason(inner, self._is_notebook, owner):
+            self.drivers.append(name)
+            self._note_skipped(
+                name, f"runs as Python because {why}: the modules and losses that it calls are compiled instead"
+            )
+            return with_intercepted_calls(inner, self.replace_callee)
+        compiled = compile_root(self._subject, inner)
+        self.compiled.append(name)
+        return compiled
+
+    def _is_driver(self, function: FunctionType) -> bool:
+        inner = inspect.unwrap(function)
+        return isinstance(inner, FunctionType) and bool(driver_reason(inner, self._is_notebook))
+
+    def _is_notebook(self, function: FunctionType) -> bool:
+        return getattr(inspect.unwrap(function), "__globals__", None) is self._namespace
+
+    def _note_other_file(self, function: FunctionType) -> None:
+        file = pathlib.Path(function.__code__.co_filename).resolve()
+        if str(file).startswith(LIBRARY_DIRS) or function.__module__.startswith("engine.") or not file.is_file():
+            return
+        path = f"{function.__module__}.{function.__qualname__}"
+        self._note_skipped(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")
+
+    def _note_skipped(self, name: str, reason: str, remedy: str = "") -> None:
+        self._session.add_skipped(SkippedRecord(name, reason, remedy))
+
+    # Names that were given.
+
+    def compile_named(self) -> None:
+        """Compile what the given names mean now; called before the cell and after each of its statements."""
+        for name in self._names:
+            found, value = resolve_name(self._namespace, name)
+            if not found or any(value is n for n in self._named):
+                continue
+            if problem := why_not_root(value):
+                self._note_skipped(name, problem)
+                continue
+            self._named.append(value)
+            if isinstance(value, torch.nn.Module):
+                self._module(value)
+            elif isinstance(value, FunctionType) and "." not in name:
+                self._rebind(name, value)
+
+    def _rebind(self, name: str, function: FunctionType) -> None:
+        compiled = self._function(function)
+        if compiled is function or self._is_driver(function):
+            return
+        self._namespace[name] = compiled
+        self._named.append(compiled)
+        if function.__code__.co_filename != self._file:
+            self._rebound[name] = (function, compiled)
+
+    def _is_named(self, called: Any) -> bool:
+        if isinstance(called, MethodType):
+            return any(isinstance(n, MethodType) and n == called for n in self._named)
+        return any(n is called for n in self._named)
+
+    # After the cell.
+
+    def restore(self) -> None:
+        """Functions and modules made in the cell stay compiled; older ones go back to what they were."""
+        for module, undo in self._attached.values():
+            if module in self._existing_modules:
+                undo()
+        for name, (function, compiled) in self._rebound.items():
+            if self._namespace.get(name) is compiled:
+                self._namespace[name] = function
+        for function, compiled in self._functions.values():
+            made_here = function.__code__.co_filename == self._file
+            own_name = function.__name__
+            if made_here and compiled in CELL_DISPATCHERS and self._namespace.get(own_name) is function:
+                self._namespace[own_name] = compiled
+        # A generator that the cell left behind may still ask: it gets what it names, and keeps nothing alive here.
+        self._is_finished = True
+        for kept in (self._replacements, self._attached, self._functions, self._rebound, self._named):
+            kept.clear()
+
+
+def compile_root(subject: CellCompiler, function: FunctionType) -> Any:
+    """A compiled function, remembered as one that a cell made."""
+    compiled = subject.compile_function(function)
+    CELL_DISPATCHERS.add(compiled)
+    return compiled
+
+
+def reachable_modules(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.Module]:
+    """Modules that a notebook's names reach, through containers and through instances of its own classes.
+
+    One that is missed (held by a library only) counts as made in the cell, and so merely stays compiled after it.
+    """
+    seen: set[int] = set()
+    waiting = list(namespace.values())
+    while waiting and len(seen) < MAX_SEARCHED_VALUES:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.nn.Module):
+            yield from value.modules()
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple, set)):
+            waiting += value
+        elif type(value).__module__ == "__main__" and not isinstance(value, type):
+            waiting += vars(value).values() if hasattr(value, "__dict__") else ()
+
+
+def resolve_name(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
+    """Whether a dotted name can be read, and its value."""
+    head, *rest = name.split(".")
+    if head not in namespace:
+        return False, None
+    value = namespace[head]
+    for part in rest:
+        if not hasattr(value, part):
+            return False, None
+        value = getattr(value, part)
+    return True, value
+
+
+def is_model_entry_point(method: MethodType) -> bool:
+    """Whether a method is a model's own way in (``model.generate(...)``), rather than one that every module has: what it calls is the model."""
+    return isinstance(method.__self__, torch.nn.Module) and not hasattr(torch.nn.Module, method.__func__.__name__)
+
+
+def python_call_method(value: Any) -> FunctionType | None:
+    """The Python function behind calling an instance; None where there is none."""
+    found = inspect.getattr_static(type(value), "__call__", None)
+    return found if isinstance(found, FunctionType) and not isinstance(value, type) else None
+
+
+def has_torch_compiled_call(module: torch.nn.Module) -> bool:
+    """Whether torch.compile took a module's calls over in place."""
+    return module._compiled_call_impl is not None and compiled_forward(module) is None
+
+
+def why_not_root(value: Any) -> str:
+    """Why a value cannot be compiled, in words; empty when it can."""
+    if isinstance(value, (torch.nn.Module, FunctionType, functools.partial)):
+        return ""
+    if isinstance(value, MethodType):
+        return "" if isinstance(value.__func__, FunctionType) else "it is a method written in C"
+    if isinstance(value, type):
+        return "it is a class: make an instance and name that"
+    if isinstance(value, ModuleType):
+        return "it is a Python module: name a function in it"
+    if isinstance(value, BuiltinFunctionType):
+        return "it is a built-in function, which has no Python code to trace"
+    if python_call_method(value) is not None:
+        return ""
+    return f"it is of type {type(value).__name__}, not a function or an nn.Module"
+
+
+def uncompilable_kind(function: FunctionType) -> str:
+    """What kind of function this is, where its kind is not compiled; empty for plain functions."""
+    inner = inspect.unwrap(function)
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        return "an async function"
+    return "a generator" if inspect.isgeneratorfunction(inner) else ""
+
+
+def check_names(names: tuple[str, ...], namespace: MutableMapping[str, Any], bound: frozenset[str]) -> None:
+    """Check names given to a magic before anything runs; ``bound`` are names that the cell itself binds.
+
+    Raises:
+        UsageError: a name means nothing, or nothing that can be compiled.
+    """
+    for name in names:
+        head = name.partition(".")[0]
+        if head in bound:
+            continue
+        found, value = resolve_name(namespace, name)
+        if not found:
+            raise UsageError(
+                f"There is no {name!r} here: name a function or an nn.Module that exists, or that this cell defines."
+            )
+        if problem := why_not_root(value):
+            raise UsageError(f"{name!r} cannot be compiled: {problem}.")

@@ -1,0 +1,199 @@
+"""The two compilers that a cell can run under: this engine, and stock torch.compile as it is observed."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Protocol
+
+import torch
+from IPython.core.error import UsageError
+
+from engine import api, errors
+from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.options import Options
+from engine.pipeline import Pipeline
+from engine.records.session import Session
+from engine.runtime.dispatch.compiled_modules import attach, detach
+from engine.runtime.dispatch.dispatcher import make_dispatcher
+
+TORCH_BACKENDS = ("inductor", "eager", "aot_eager")
+
+Undo = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class CompileSettings:
+    """What the magic's arguments chose about compiling; equal choices can share a cache (``--keep``)."""
+
+    backend: str = "triton"
+    target: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    level: str = "standard"
+
+
+class CellCompiler(Protocol):
+    """A compiler, as the roots of a cell need it."""
+
+    def record(self) -> contextlib.AbstractContextManager[Session]:
+        """Open a session that records what happens inside."""
+        ...
+
+    def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
+        """A compiled function with the same signature, name and source."""
+        ...
+
+    def compile_module(self, module: torch.nn.Module) -> Undo:
+        """Compile a module in place; the result puts back what was there before."""
+        ...
+
+
+class EngineCompiler:
+    """This engine, with a cache of its own: its compiled functions start empty."""
+
+    def __init__(self, choice: CompileSettings) -> None:
+        self.settings = choice
+        self._pipeline = Pipeline(_options(choice))
+        self._codes: dict[tuple[CodeType, str], CodeType] = {}
+
+    def record(self) -> contextlib.AbstractContextManager[Session]:
+        """``engine.record`` for the chosen level and target."""
+        return api.record(self.settings.level, target=self.settings.target)
+
+    def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
+        """A dispatcher. A function that was defined again with the same text finds its cache again (``--keep``)."""
+        code = function.__code__
+        function.__code__ = self._codes.setdefault((code, code.co_filename), code)
+        compiled: Callable[..., Any] = make_dispatcher(function, self._pipeline, role=role)
+        return compiled
+
+    def compile_module(self, module: torch.nn.Module) -> Undo:
+        """Attach to this engine; a module that was attached before goes back to its earlier compiler on undo."""
+        undo = _restore_call(module)
+        if is_torch_compiled_by_cell(module):
+            module.__dict__.pop(_COMPILED_CALL_ATTR, None)
+        attach(module, self._pipeline)
+        return undo
+
+
+class TorchCompiler:
+    """Stock ``torch.compile``, observed."""
+
+    def __init__(self, choice: CompileSettings) -> None:
+        self.settings = choice
+        self._backend = torch_backend_name(choice.backend)
+
+    def record(self) -> contextlib.AbstractContextManager[Session]:
+        """``engine.observe_torch``."""
+        from engine.observe.observe_torch import observe_torch
+
+        return observe_torch()
+
+    def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
+        """What ``torch.compile`` makes of the function."""
+        del role
+        compiled: Callable[..., Any] = torch.compile(
+            unwrap_compiled(function),
+            backend=self._backend,
+            dynamic=self.settings.dynamic,
+            fullgraph=self.settings.fullgraph,
+        )
+        return compiled
+
+    def compile_module(self, module: torch.nn.Module) -> Undo:
+        """``module.compile()``, which changes neither class nor state."""
+        undo = _restore_call(module)
+        detach(module)
+        options: dict[str, Any] = {
+            "backend": self._backend,
+            "dynamic": self.settings.dynamic,
+            "fullgraph": self.settings.fullgraph,
+        }
+        if type(module).forward.__module__.startswith("torch."):
+            # Stock compiles no frame of torch's own files; called from a frame elsewhere, the layer is inlined into that.
+            module._compiled_call_impl = torch.compile(_layer(module), **options)
+        else:
+            module.compile(**options)
+        _TORCH_COMPILED_MODULES.add(module)
+        return undo
+
+
+_COMPILED_CALL_ATTR = "_compiled_call_impl"
+"""Where torch keeps a module's compiled call; no part of its state."""
+_TORCH_COMPILED_MODULES: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""Modules that a cell gave to torch.compile in place; a later cell may give them to another compiler."""
+
+
+def is_torch_compiled_by_cell(module: torch.nn.Module) -> bool:
+    """Whether a cell of ours, not the person, gave the module to torch.compile."""
+    return module in _TORCH_COMPILED_MODULES
+
+
+def _layer(module: torch.nn.Module) -> Callable[..., Any]:
+    call: Callable[..., Any] = module._call_impl
+
+    def layer(*arguments: Any, **keywords: Any) -> Any:
+        return call(*arguments, **keywords)
+
+    layer.__name__ = layer.__qualname__ = type(module).__name__
+    return layer
+
+
+def _restore_call(module: torch.nn.Module) -> Undo:
+    """What puts back the compiled call that a module has now. Both compilers use torch's own slot for it."""
+    before = module.__dict__.get(_COMPILED_CALL_ATTR)
+
+    def undo() -> None:
+        if before is None:
+            module.__dict__.pop(_COMPILED_CALL_ATTR, None)
+        else:
+            module.__dict__[_COMPILED_CALL_ATTR] = before
+
+    return undo
+
+
+def make_compiler(choice: CompileSettings) -> CellCompiler:
+    """The compiler for a choice.
+
+    Raises:
+        UsageError: an unknown backend or target.
+    """
+    return TorchCompiler(choice) if is_torch_backend(choice.backend) else EngineCompiler(choice)
+
+
+def is_torch_backend(backend: str) -> bool:
+    """Whether a ``--backend`` asks for stock torch.compile."""
+    return backend == "torch" or backend.startswith("torch:")
+
+
+def torch_backend_name(backend: str) -> str:
+    """The part after ``torch:``; inductor by default.
+
+    Raises:
+        UsageError: torch.compile has no such backend.
+    """
+    name = backend.partition(":")[2] or "inductor"
+    if name not in TORCH_BACKENDS:
+        known = ", ".join(f"torch:{b}" for b in TORCH_BACKENDS)
+        raise UsageError(f"There is no backend {backend!r}: choose one of {known}.")
+    return name
+
+
+def backend_names() -> tuple[str, ...]:
+    """What ``--backend`` takes."""
+    return (*api.list_backends(), "torch", *(f"torch:{b}" for b in TORCH_BACKENDS))
+
+
+def _options(choice: CompileSettings) -> Options:
+    if choice.backend not in api.list_backends():
+        raise UsageError(f"There is no backend {choice.backend!r}: choose one of {', '.join(backend_names())}.")
+    try:
+        return api.make_options(
+            choice.backend, fullgraph=choice.fullgraph, dynamic=choice.dynamic, target=choice.target
+        )
+    except errors.EngineError as error:
+        raise UsageError(str(error)) from None

@@ -1,0 +1,119 @@
+"""Plain-text answers to ``%guards``, ``%recompiles`` and ``%kernels``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from engine import api, errors
+from engine.records.guards import CallExplanation, Fix, GuardsRecord
+from engine.records.session import CompilationRecord, FrameRecord, Session
+from notebook_ext.views.format_text import one_line, pluralize, sanitize
+from notebook_ext.views.kernels import kernels
+from notebook_ext.views.recompiles import recompiles
+
+
+def frame_name_of(value: Any) -> str:
+    """What the session calls the frame of a function or module."""
+    if isinstance(value, torch.nn.Module):
+        return f"{type(value).__name__}.forward"
+    inner = inspect.unwrap(value)
+    return str(getattr(inner, "__qualname__", type(inner).__name__))
+
+
+def related_frames(session: Session, value: Any) -> tuple[FrameRecord, ...]:
+    """The frame of a function or module with those compiled on its behalf (resume functions, callees)."""
+    name = frame_name_of(value)
+    ids = {f.id for f in session.frames if f.name in {name, name.rpartition(".")[2]} or f.name.endswith(f".{name}")}
+    more = True
+    while more:
+        below = {f.id for f in session.frames if f.parent in ids} - ids
+        more = bool(below)
+        ids |= below
+    return tuple(f for f in session.frames if f.id in ids)
+
+
+def guards_text(value: Any, session: Session | None) -> str:
+    """All guards of all cache entries, in the order in which a call would check them; of the last cell's where ``value`` is plain again."""
+    try:
+        entries = api.guards_of(value)
+    except errors.BadArgument:
+        ids = {f.id for f in related_frames(session, value)} if session else set()
+        entries = tuple(c.guards for c in session.compilations if c.frame in ids and c.guards) if session else ()
+    if not entries:
+        return f"{frame_name_of(value)} has no cache entries: it was not compiled in the last %%compile cell."
+    return "\n".join(line for i, entry in enumerate(entries) for line in _entry_lines(i, entry))
+
+
+def _entry_lines(index: int, entry: GuardsRecord) -> Iterator[str]:
+    yield f"entry {index}: {pluralize(len(entry.guards), 'guard')}"
+    for guard in entry.guards:
+        place = f"   line {guard.span.line}" if guard.span else ""
+        yield f"  {guard.source}  {guard.kind}: {one_line(guard.expected, 80)}{place}"
+
+
+def explain_call(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CallExplanation | str:
+    """What a call with these arguments would meet, or why that cannot be told; nothing runs."""
+    try:
+        return api.explain_call(value, *arguments, **keywords)
+    except (errors.BadArgument, TypeError) as error:
+        return str(error)
+
+
+def explanation_text(told: CallExplanation) -> str:
+    """The same in text."""
+    return "\n".join(_call_lines(told))
+
+
+def _call_lines(told: CallExplanation) -> Iterator[str]:
+    if told.hit is not None:
+        yield f"This call would use entry {told.hit}."
+    else:
+        yield f"This call would compile anew: none of {pluralize(len(told.entries), 'entry')} serves it."
+    for rejection in told.guard_failures:
+        yield f"  entry {rejection.entry}: {sanitize(rejection.sentence) or f'{rejection.source} {rejection.kind}: expected {rejection.expected}, found {rejection.actual}'}"
+        yield from (f"    {_fix_text(fix)}" for fix in rejection.fixes)
+        if rejection.hint:
+            yield f"    {rejection.hint}"
+
+
+def _fix_text(fix: Fix) -> str:
+    found = fix.verified or fix.unverified_reason
+    return f"{fix.text}{f': {fix.code}' if fix.code else ''}{f' ({found})' if found else ''}"
+
+
+def recompiles_text(session: Session, value: Any) -> str:
+    """Why each entry after the first was compiled."""
+    ids = {f.id for f in related_frames(session, value)}
+    lines: list[str] = []
+    for lane in recompiles(session)["lanes"]:
+        if lane["frame"] not in ids:
+            continue
+        lines.append(f"{lane['name']}: {pluralize(len(lane['entries']), 'entry')}")
+        for column in lane["columns"]:
+            if column["outcome"] != "hit":
+                why = [r["sentence"] or r["short"] for r in column["rejections"]]
+                lines += [f"  call {column['first']} {column['outcome']}: {' '.join(why) or 'first call'}"]
+                fixes = [f for r in column["rejections"][:1] for f in r["fixes"]]
+                lines += [f"    {_fix_text(Fix(**f))}" for f in fixes]
+    return "\n".join(lines) or f"{frame_name_of(value)} was not called in the last recorded cell."
+
+
+def kernels_text(session: Session, value: Any) -> str:
+    """The kernels of a function or module: what each fused, and its Triton text."""
+    ids = {f.id for f in related_frames(session, value)}
+    mine = [c for c in session.compilations if c.frame in ids]
+    if not mine:
+        return f"{frame_name_of(value)} was not compiled in the last recorded cell."
+    rows = {(r["compilation"], r["kernel"]): r for r in kernels(session)["rows"]}
+    return "\n".join(line for c in mine for line in _kernel_lines(c, rows)) or f"{frame_name_of(value)} has no kernels."
+
+
+def _kernel_lines(compilation: CompilationRecord, rows: dict[tuple[str, str], Any]) -> Iterator[str]:
+    for kernel in {k.id: k for k in compilation.kernels}.values():
+        row = rows.get((compilation.id, kernel.id), {})
+        yield f"entry {compilation.id} {kernel.id} {kernel.name}: {', '.join(row.get('nodes', ()))}"
+        yield from (f"    {line}" for line in sanitize(kernel.text).splitlines())

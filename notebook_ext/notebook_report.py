@@ -1,0 +1,152 @@
+"""Runs a notebook without a browser and writes it as one HTML page: ``python -m notebook_ext.notebook_report NOTEBOOK``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from notebook_ext.display import DETERMINISTIC_ENV, REPORT_ENV
+from notebook_ext.notebook_html import ANSI, OUTPUT_METADATA_KEY, WIDGET_MIME, notebook_page, title_of
+
+REPO_ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOUR = REPO_ROOT / "notebooks" / "00_tour.ipynb"
+CELL_TIMEOUT_MINUTES = 20
+BACKGROUND_TIMEOUT = 120.0
+"""Seconds to wait for kernels that are still being compiled when the last cell is done."""
+
+
+def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: bool = False) -> str:
+    """Execute a notebook in a new kernel in the folder ``home``; its outputs are then those that need no kernel.
+
+    Sessions that were shown are saved in ``folder`` by number. With ``steady`` the outputs are the same at every run: no times, and nothing that was not
+    compiled yet.
+
+    Returns:
+        The traceback of the cell that failed, "" if none did.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    saving = nbformat.v4.new_code_cell(
+        f"__import__('notebook_ext.display').display.save_reported({str(folder)!r}, {BACKGROUND_TIMEOUT})"
+    )  # type: ignore[no-untyped-call]
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_MINUTES * 60,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(home)}},
+        store_widget_state=False,
+        coalesce_streams=True,
+        record_timing=False,
+        extra_arguments=["--IPKernelApp.log_level=40"],
+    )
+    # The kernel must find our packages also when they are run from a source tree that is not installed.
+    search = os.pathsep.join(p for p in (str(REPO_ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    problem = ""
+    settled = (
+        {DETERMINISTIC_ENV: "1", "TORCH_LOGS": "-dynamo"} if steady else {}
+    )  # stock torch.compile's warnings name times and processes
+    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT_ENV: "1", **settled}):
+        try:
+            for index, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, index)
+        except CellExecutionError as error:
+            problem = ANSI.sub("", str(error))
+        notebook.cells.append(saving)
+        with contextlib.suppress(CellExecutionError):
+            client.execute_cell(saving, len(notebook.cells) - 1)
+        notebook.cells.pop()
+    strip_kernel_output(notebook)
+    return problem
+
+
+def strip_kernel_output(notebook: Any) -> Any:
+    """Take away what only a running kernel can show (widget views, outputs that were emptied), and which Python it was."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if not needs_kernel(o)]
+            cell.metadata.pop("execution", None)
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    return notebook
+
+
+def needs_kernel(output: Any) -> bool:
+    """Whether an output shows nothing without a kernel."""
+    data = output.get("data")
+    return data is not None and (WIDGET_MIME in data or not any(bool(v) for v in data.values()))
+
+
+def explorer_page(file: pathlib.Path) -> str:
+    """The explorer of a saved session as a page of its own."""
+    from engine.records.session import Session
+    from notebook_ext.widgets.standalone_page import write_page
+
+    page = io.BytesIO()
+    write_page(Session.load(file), page, "Compilation explorer", view="linked")
+    return page.getvalue().decode()
+
+
+def strip_report_metadata(notebook: Any) -> Any:
+    """The notebook without the metadata that only a report needs."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            output.get("metadata", {}).pop(OUTPUT_METADATA_KEY, None)
+    return notebook
+
+
+def write_report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> tuple[pathlib.Path, str]:
+    """Execute a notebook and write its page into ``folder``; with ``write`` the notebook keeps its outputs too.
+
+    Returns:
+        The page's path, and the traceback of a failed cell or "".
+    """
+    import nbformat
+
+    with tempfile.TemporaryDirectory() as saved:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        problem = execute_notebook(notebook, path.resolve().parent, pathlib.Path(saved), steady=write)
+        explorers = {int(file.stem): explorer_page(file) for file in pathlib.Path(saved).glob("*.json")}
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / f"{path.stem}.html"
+    made.write_text(notebook_page(notebook, title_of(notebook, path.stem), explorers), encoding="utf-8")
+    if write and not problem:
+        nbformat.write(strip_report_metadata(notebook), path)  # type: ignore[no-untyped-call]
+    return made.resolve(), problem
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; prints the page's path. Exit status 1 when a cell failed, 2 when there is nothing to run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m notebook_ext", description="Run a notebook and write it as one HTML page."
+    )
+    parser.add_argument("notebook", nargs="?", type=pathlib.Path, default=TOUR, help="default: the tour")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=pathlib.Path("report"), metavar="FOLDER", help="default: report"
+    )
+    parser.add_argument("--write", action="store_true", help="keep the outputs in the notebook itself")
+    given = parser.parse_args(arguments)
+    if not given.notebook.is_file():
+        print(f"There is no notebook {given.notebook}.", file=sys.stderr)
+        return 2
+    try:
+        made, problem = write_report(given.notebook, given.output, write=given.write)
+    except ImportError as error:
+        print(f"{error.name} is missing: install compile-explorer[lab].", file=sys.stderr)
+        return 2
+    if problem:
+        print(f"A cell of {given.notebook.name} failed; the page shows all up to it.\n{problem}", file=sys.stderr)
+    print(made)
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""A TORCH_TRACE log as one HTML page, without a notebook and without torch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.errors import NotATrace
+from engine.observe.load_torch_trace import load_torch_trace
+from notebook_ext.views.summary import summary
+from notebook_ext.widgets.standalone_page import write_page
+
+BAR_WIDTH = 30
+REFRESH_SECONDS = 0.1
+"""Seconds between two drawings of the bar."""
+
+
+def write_trace_report(log: Path, page: Path | None = None) -> int:
+    """Write the page and print its path and the summary; the exit status is 2 where there is nothing to show.
+
+    The page holds the source code of the model: look before you share one.
+    """
+    page = page or Path(f"{log.name}.html")
+    if page.is_dir():
+        page = page / f"{log.name}.html"
+    try:
+        session = load_torch_trace(log, _progress_bar("reading"))
+        page.parent.mkdir(parents=True, exist_ok=True)
+        with page.open("wb") as stream:
+            write_page(session, stream, f"{log.name}, as torch.compile told it", _progress_bar("writing"))
+    except NotATrace as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{error.filename or page} cannot be read or written: {error.strerror}.", file=sys.stderr)
+        return 2
+    finally:
+        if sys.stderr.isatty():
+            print(end="\r\x1b[K", file=sys.stderr)
+    print(summary(session).text)
+    print(page.resolve())
+    return 0
+
+
+def _progress_bar(what: str) -> Callable[[int, int], None]:
+    """A progress bar where somebody looks."""
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+    last = 0.0
+
+    def draw(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < REFRESH_SECONDS and done < total:
+            return
+        last = now
+        share = done / total if total else 1.0
+        filled = round(share * BAR_WIDTH)
+        print(
+            f"\r\x1b[K{what} {'#' * filled}{'.' * (BAR_WIDTH - filled)} {share:4.0%}",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return draw

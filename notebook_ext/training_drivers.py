@@ -1,0 +1,134 @@
+"""Tells training drivers from computations: a function that calls ``backward()`` or an optimizer's ``step()`` runs as Python."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from engine.bytecode.intercept_calls import intercept_calls
+
+ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+NAME_READS = frozenset(
+    {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+)
+OPTIMIZER_NAME_HINTS = ("opt", "sched", "scaler")
+"""A ``step`` of an object that cannot be looked up yet counts when its name speaks of an optimizer."""
+
+
+IsNotebook = Callable[[FunctionType], bool]
+
+
+def driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any = None) -> str:
+    """Why a function is a driver, in words ("it calls loss.backward()"); empty when it is none.
+
+    Functions of the notebook that it names are looked into as well, and methods of ``owner`` that it calls on itself: who calls a driver is one.
+    """
+    return _reason(function, is_notebook, owner, set())
+
+
+def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: set[CodeType]) -> str:
+    code = function.__code__
+    if code in seen:
+        return ""
+    seen.add(code)
+    for part in nested_codes(code):
+        for base, attribute in attribute_reads(part):
+            if attribute == "backward":
+                return f"it calls {base or '...'}.backward()"
+            if attribute == "step" and _is_optimizer(base, function.__globals__):
+                return f"it calls {base}.step()"
+    for name, other in _called(function, owner):
+        inner = getattr(other, "__wrapped__", other)
+        if isinstance(inner, FunctionType) and inner is not function and is_notebook(inner):
+            why = _reason(inner, is_notebook, owner, seen)
+            if why:
+                return f"it calls {name}, and {why.replace('it calls', 'that calls', 1)}"
+    return ""
+
+
+def _called(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
+    """Functions that a function names: globals, and methods of its own object."""
+    first = function.__code__.co_varnames[:1]
+    for part in nested_codes(function.__code__):
+        for name in part.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+        for base, attribute in attribute_reads(part):
+            if owner is not None and (base,) == first:
+                yield f"{base}.{attribute}", inspect.getattr_static(type(owner), attribute, None)
+
+
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those nested in it (closures, comprehensions)."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from nested_codes(constant)
+
+
+def attribute_reads(code: CodeType) -> Iterator[tuple[str, str]]:
+    """Each attribute that the code reads, with the dotted name it is read from ("" for the result of an expression)."""
+    owner = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in NAME_READS:
+            owner = str(instruction.argval)
+        elif instruction.opname in ATTRIBUTE_READS:
+            yield owner, str(instruction.argval)
+            owner = f"{owner}.{instruction.argval}" if owner else ""
+        elif instruction.opname not in {"CACHE", "PUSH_NULL", "EXTENDED_ARG"}:
+            owner = ""
+
+
+def _is_optimizer(owner: str, namespace: Mapping[str, Any]) -> bool:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    head, _, rest = owner.partition(".")
+    value = namespace.get(head)
+    if value is not None and not rest:
+        return isinstance(value, (Optimizer, LRScheduler))
+    last = owner.rpartition(".")[2].lower()
+    return any(word in last for word in OPTIMIZER_NAME_HINTS)
+
+
+def with_intercepted_calls(function: FunctionType, callee: Callable[[Any], Any]) -> FunctionType:
+    """A copy of a driver whose calls, also those in its closures and comprehensions, ask ``callee`` what to call."""
+    copy = FunctionType(
+        _intercept_code(function.__code__, callee),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__ = function.__qualname__
+    copy.__module__ = function.__module__
+    return copy
+
+
+def _intercept_code(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
+    code = intercept_calls(code, callee)
+    constants = tuple(
+        _intercept_code(c, callee) if isinstance(c, CodeType) and _is_driver_code(c) else c for c in code.co_consts
+    )
+    return code.replace(co_consts=constants)
+
+
+def _is_driver_code(code: CodeType) -> bool:
+    """Whether a nested code object is part of driving: comprehensions, and closures that call ``backward()``. Others may be roots."""
+    return is_comprehension(code) or any(
+        a == "backward" for part in nested_codes(code) for _, a in attribute_reads(part)
+    )
+
+
+def is_comprehension(code: CodeType) -> bool:
+    """Whether the code is a comprehension's, which is a function only to Python."""
+    return code.co_name.startswith("<") and code.co_name not in {"<lambda>", "<module>"}
+
+
+def has_intercepted_calls(function: FunctionType, callee: Callable[[Any], Any]) -> bool:
+    """Whether a function's calls ask ``callee`` already."""
+    return any(c is callee or (isinstance(c, MethodType) and c == callee) for c in function.__code__.co_consts)

@@ -1,0 +1,240 @@
+"""The layers between the call and the functional graph, and the way of one call through them, in and out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.records.aot import AotRecord, CallValuesRecord, PartitionRecord, ValueFacts, WrapperAction
+from engine.records.graph import GraphRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_bytes, one_line, pluralize, sanitize, tensor_type
+
+MAX_CALLS = 50
+"""Calls of an entry that can be walked through; the latest."""
+
+
+def aot_wrappers(session: Session, compilation: str) -> dict[str, Any]:
+    """Rings from the outside in, each with what it does to which value, and the steps of a call.
+
+    A step is ``[ring, direction, action]``: ring -1 is the call, ``len(rings)`` the graph and ``len(rings) + 1`` the backward, direction "in" or
+    "out", action an index or -1.
+    ``empty`` says why there is no onion.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    if record.aot is None:
+        return {"compilation": record.id, "empty": _why_empty(record)}
+    return _build(session, record, record.aot)
+
+
+def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[str, Any]:
+    graph = _graph(record)
+    types = _types(record, graph)
+    fx = next((g for g in record.graphs if g.stage == "fx"), None)
+    results = [v.name for v in aot.values if v.role == "output"]
+    returned = _returned(fx)
+    if len(returned) == len(results):
+        types |= {name: told["type"] for name, told in zip(results, returned, strict=True)}
+    values = [_value(v, types) for v in aot.values]
+    rings = [
+        {"name": _name(w.name), "actions": _group_actions([_action(a, aot) for a in w.actions])}
+        for w in aot.wrappers
+        if w.actions
+    ]
+    operations = [n for n in graph.nodes if n.op not in ("placeholder", "output", "get_attr")] if graph else []
+    ordinals = source_lines.ordinals(session, record)
+    files = {f.id for f in session.files}
+    used = sorted({ordinals.of(source_lines.node_spans(n, files).span) for n in fx.nodes} - {0}) if fx else []
+    return {
+        "compilation": record.id,
+        "empty": "",
+        "name": source_lines.frame_name(session, record.frame),
+        "mode": sanitize(aot.mode),
+        "note": sanitize(aot.note),
+        "inputs": [v for v in values if v["role"] != "output"],
+        "outputs": [v for v in values if v["role"] == "output"],
+        "rings": rings,
+        "idle": [_name(w.name) for w in aot.wrappers if not w.actions],
+        "graph": {
+            "stage": graph.stage if graph else "",
+            "text": pluralize(len(operations), "operation") if graph else "No functional graph was recorded.",
+            "ordinals": used,
+            "outputs": _returned(graph),
+        },
+        "backward": (back := _backward(record, aot)),
+        "steps": _steps(rings, has_backward=back is not None),
+        "calls": _calls(session, record),
+        "passages": [_call_values_row(p) for p in record.call_values],
+        "can_note": record.compiler == "engine" and bool(aot.wrappers),
+        "partition": None if aot.partition is None else _partition(aot.partition),
+    }
+
+
+def _partition(found: PartitionRecord) -> dict[str, Any]:
+    """What lies between forward and backward, largest first, and its sums in bytes."""
+    rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
+    spared = max(0, found.bytes_without_recompute - found.saved_bytes)
+    return {
+        "sums": [
+            ["saved", found.saved_bytes],
+            ["spared by computing again", spared],
+            ["inputs kept alive", found.saved_input_bytes],
+        ],
+        "sizes": [format_bytes(found.saved_bytes), format_bytes(spared), format_bytes(found.saved_input_bytes)],
+        "text": (
+            f"{format_bytes(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
+            f"{format_bytes(found.bytes_without_recompute)} with nothing computed again. Inputs kept alive: {format_bytes(found.saved_input_bytes)}."
+            + _peaks(found)
+        ),
+        "rows": [
+            {
+                "name": one_line(v.name, 40),
+                "action": sanitize(v.action),
+                "bytes": format_bytes(v.bytes) if v.bytes else "",
+                "count": v.bytes,
+                "reason": one_line(v.reason, 200),
+            }
+            for v in rows
+        ],
+    }
+
+
+def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | None:
+    """What the backward graph is given and which gradients it returns; None where there is none."""
+    graph = next((g for g in record.graphs if g.stage == "backward"), None)
+    if aot.partition is None or graph is None:
+        return None
+    given = [n for n in graph.nodes if n.op == "placeholder"]
+    operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
+    saved = {v.name for v in aot.partition.values if v.action == "saved"}
+    gradients = [a.argument for w in aot.wrappers for a in w.actions if a.action.startswith("gets a gradient")]
+    return {
+        "text": pluralize(operations, "operation"),
+        "inputs": [
+            {
+                "name": one_line(n.name, 40),
+                "type": tensor_type(n.dtype, n.shape) if n.dtype else "",
+                "facts": ["saved by the forward"] if n.name in saved else [],
+            }
+            for n in given
+        ],
+        "outputs": [{"name": f"gradient of {one_line(g, 30)}", "type": "", "facts": []} for g in gradients],
+    }
+
+
+def _peaks(found: PartitionRecord) -> str:
+    if not found.forward_peak_bytes and not found.backward_peak_bytes:
+        return ""
+    return f" At most {format_bytes(found.forward_peak_bytes)} at once in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
+
+
+def _why_empty(record: CompilationRecord) -> str:
+    if record.compiler == "torch":
+        return "torch.compile tells nothing of its layers, so there are none to show."
+    if record.failures:
+        return f"The graph was not made functional: {sanitize(record.failures[0].sentence)}"
+    return "There is no graph in this compilation, so nothing lies around it."
+
+
+def _name(text: str) -> str:
+    flat = one_line(text, 60)
+    return flat[:1].upper() + flat[1:]
+
+
+def _graph(record: CompilationRecord) -> GraphRecord | None:
+    """The functional graph inside."""
+    later = [g for g in record.graphs if g.stage != "fx"]
+    return next((g for g in later if g.stage in ("aten", "forward")), later[0] if later else None)
+
+
+def _returned(graph: GraphRecord | None) -> list[dict[str, str]]:
+    """Names and types of what a graph returns."""
+    if graph is None:
+        return []
+    known = {n.id: n for n in graph.nodes}
+    found = [known[i] for n in graph.nodes if n.op == "output" for i in n.inputs if i in known]
+    return [{"name": one_line(n.name, 40), "type": tensor_type(n.dtype, n.shape) if n.dtype else ""} for n in found]
+
+
+def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
+    """Types of the graph's inputs by name."""
+    graphs = [g for g in record.graphs if g.stage == "fx"] + ([graph] if graph else [])
+    return {n.name: tensor_type(n.dtype, n.shape) for g in graphs for n in g.nodes if n.op == "placeholder" and n.dtype}
+
+
+def _value(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:
+    return {
+        "name": one_line(value.name, 40),
+        "role": sanitize(value.role),
+        "type": types.get(value.name, ""),
+        "facts": [one_line(f, 120) for f in value.facts],
+    }
+
+
+def _action(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
+    roles = {v.name: v.role for v in aot.values}
+    # What is put back or made again happens once the graph has run; everything else on the way in.
+    is_out = roles.get(action.argument) == "output" or "back" in action.action or "again" in action.action
+    return {
+        "argument": one_line(action.argument, 40),
+        "action": one_line(action.action, 120),
+        "why": sanitize(action.why),
+        "direction": "out" if is_out else "in",
+    }
+
+
+def _group_actions(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Actions that do the same for the same reason as one, which names its values."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for action in actions:
+        groups.setdefault((action["action"], action["why"], action["direction"]), []).append(action)
+    return [
+        group[0]
+        | {
+            "argument": group[0]["argument"]
+            if len(group) == 1
+            else f"{group[0]['argument']} and {len(group) - 1} more",
+            "all": [a["argument"] for a in group],
+        }
+        for group in groups.values()
+    ]
+
+
+def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
+    """The calls that this entry served, latest last, each with what was passed."""
+    served = [c for c in session.calls if c.entry == record.id and c.inputs]
+    return [
+        {
+            "text": f"call {c.index + 1}: " + one_line(", ".join(f"{k} {v}" for k, v in (c.inputs or {}).items()), 80),
+            "inputs": {sanitize(k): one_line(v, 60) for k, v in (c.inputs or {}).items()},
+        }
+        for c in served[-MAX_CALLS:]
+    ]
+
+
+def _call_values_row(told: CallValuesRecord) -> dict[str, Any]:
+    """One call's way through the layers: at each moment the layer as its ring is called, and what each value held."""
+    moments = [
+        {
+            "ring": _name(m.wrapper),
+            "direction": sanitize(m.direction),
+            "values": [[one_line(name, 40), one_line(text, 200)] for name, text in m.values],
+            "cut": m.dropped,
+        }
+        for m in told.wrapper_values
+    ]
+    return {"how": one_line(told.replayed_on, 200), "moments": moments}
+
+
+def _steps(rings: list[dict[str, Any]], *, has_backward: bool) -> list[list[Any]]:
+    steps: list[list[Any]] = [[-1, "in", -1]]
+    for i, ring in enumerate(rings):
+        steps += [[i, "in", j] for j, a in enumerate(ring["actions"]) if a["direction"] == "in"]
+    steps.append([len(rings), "in", -1])
+    for i in reversed(range(len(rings))):
+        steps += [[i, "out", j] for j, a in enumerate(rings[i]["actions"]) if a["direction"] == "out"]
+    back = [[len(rings) + 1, "in", -1], [len(rings) + 1, "out", -1]] if has_backward else []
+    return [*steps, [-1, "out", -1], *back]

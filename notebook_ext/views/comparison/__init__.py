@@ -1,0 +1,1 @@
+"""Views that compare two sessions."""

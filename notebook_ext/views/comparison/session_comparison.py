@@ -1,0 +1,185 @@
+"""Two recordings, or two cache entries, side by side: as a table that stays readable without a kernel, as text, and for the live view."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from typing import Any
+
+from engine.observe.compare_sessions import compare_sessions
+from engine.records.kernels import KernelRecord
+from engine.records.session import CompilationRecord, Session
+from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize
+from notebook_ext.views.summary import inputs_of
+
+CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
+STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:19px;margin:4px 0"
+CODE = "font:12px/17px var(--jp-code-font-family,Menlo,Consolas,monospace);margin:0 0 4px 18px;white-space:pre-wrap;overflow-wrap:anywhere"
+MUTED_STYLE = "color:var(--jp-ui-font-color2,#5a5a5a)"
+MAX_LINES = 40
+"""Lines of one change that are shown."""
+
+
+def comparison_text(found: SessionComparison, first: str, second: str) -> str:
+    """The comparison as lines: what changed, marked with - and + as in a patch; what is equal in a word."""
+    lines = [headline(found, first, second)]
+    for frame in found.frames:
+        lines += _frame_lines(frame, first, second)
+    return "\n".join(lines)
+
+
+def headline(found: SessionComparison, first: str, second: str) -> str:
+    """One sentence."""
+    a, b = one_line(first, 40), one_line(second, 40)
+    changed = [f for f in found.frames if _changed(f)]
+    if not changed:
+        return f"{a} and {b}: no difference in {pluralize(len(found.frames), 'function')}, times apart."
+    totals = ", ".join(
+        f"{c.aspect} {c.first} → {c.second}" for c in found.totals if c.first != c.second and c.aspect != "graphs"
+    )
+    return (
+        f"{a} → {b}: {len(changed)} of {pluralize(len(found.frames), 'function')} {'differs' if len(changed) == 1 else 'differ'}"
+        + (f"; {totals}" if totals else "")
+        + "."
+    )
+
+
+def _changed(frame: FrameComparison) -> bool:
+    return not frame.first or not frame.second or any(not c.is_same for c in frame.aspects if c.aspect != "time")
+
+
+def _frame_lines(frame: FrameComparison, first: str, second: str) -> Iterator[str]:
+    name = f"{one_line(frame.name, 60)}  {one_line(frame.file_name, 60)}".rstrip()
+    if not frame.first or not frame.second:
+        yield f"{name}: only in {one_line(first if frame.first else second, 40)}"
+        return
+    yield f"{name}: {'equal' if not _changed(frame) else 'differs'}"
+    for change in frame.aspects:
+        if not change.is_same:
+            yield f"  {change.aspect}: {_counts_text(change)}"
+            yield from (f"    {mark} {text}" for mark, text in _diff_lines(change))
+
+
+def _counts_text(change: AspectComparison) -> str:
+    return change.first if change.first == change.second else f"{change.first} → {change.second}"
+
+
+def _diff_lines(change: AspectComparison) -> Iterator[tuple[str, str]]:
+    both = [("-", t) for t in change.only_first] + [("+", t) for t in change.only_second]
+    yield from ((mark, one_line(text, 200)) for mark, text in both[:MAX_LINES])
+    if len(both) > MAX_LINES:
+        yield " ", f"… and {len(both) - MAX_LINES} more lines"
+
+
+def comparison_html(found: SessionComparison, first: str, second: str) -> str:
+    """The comparison as HTML without script; all text in it is escaped."""
+    rows = "".join(_frame_html(f, first, second) for f in found.frames)
+    head = html.escape(headline(found, first, second))
+    totals = "".join(
+        f'<tr><td style="{CELL}">{html.escape(c.aspect)}</td><td style="{CELL}">{html.escape(c.first)}</td><td style="{CELL}">{html.escape(c.second)}</td></tr>'
+        for c in found.totals
+    )
+    names = "".join(f'<th style="{CELL}">{html.escape(one_line(n, 40))}</th>' for n in ("", first, second))
+    return f'<div style="{STYLE}"><b>{head}</b><table style="border-collapse:collapse;margin:6px 0"><tr>{names}</tr>{totals}</table>{rows}</div>'
+
+
+def _frame_html(frame: FrameComparison, first: str, second: str) -> str:
+    title, *lines = _frame_lines(frame, first, second)
+    if not lines:
+        return f'<div style="{MUTED_STYLE}">{html.escape(title)}</div>'
+    body = "".join(f"<div>{html.escape(line[2:])}</div>" for line in lines)
+    return f'<details open><summary>{html.escape(title)}</summary><div style="{CODE}">{body}</div></details>'
+
+
+def comparison(first: Session, second: Session, names: tuple[str, str]) -> dict[str, Any]:
+    """What changed between two sessions, function by function; ``only`` names the session that alone has a function."""
+    found = compare_sessions(first, second)
+    return {
+        "headline": headline(found, *names),
+        "whole": [_change_row(c) for c in found.totals],
+        "frames": [
+            {
+                "name": source_lines.frame_name(
+                    second if f.second else first, (f.second or f.first)[0].rpartition("/")[0]
+                ),
+                "place": one_line(f.file_name, 60),
+                "first": list(f.first),
+                "second": list(f.second),
+                "only": "" if f.first and f.second else one_line(names[0] if f.first else names[1], 40),
+                "changes": [_change_row(c) for c in f.aspects],
+            }
+            for f in found.frames
+        ],
+    }
+
+
+def _change_row(change: AspectComparison) -> dict[str, Any]:
+    return {
+        "what": change.aspect,
+        "first": one_line(change.first, 200),
+        "second": one_line(change.second, 200),
+        "is_same": change.is_same,
+        "only_first": [one_line(t, 300) for t in change.only_first[:MAX_LINES]],
+        "only_second": [one_line(t, 300) for t in change.only_second[:MAX_LINES]],
+    }
+
+
+def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
+    """One cache entry in short, to be set beside another: its facts by name, its guards and its kernels' resources as lines.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    targets = dict.fromkeys(t.target for k in record.kernels for t in k.targets) or {"": None}
+    return {
+        "facts": [[name, sanitize(text)] for name, text in _facts(session, record) if text],
+        "guards": [
+            one_line(f"{g.source} {g.kind} {g.expected}", 400) for g in (record.guards.guards if record.guards else ())
+        ],
+        "kernels": {target: [_resources(k, target) for k in _unique_kernels(record)] for target in targets},
+    }
+
+
+def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
+    yield "Compiled because", one_line(record.cause, 200)
+    yield "Inputs", inputs_of(session, record)
+    yield "Breaks", str(len(record.trace.breaks)) if record.trace else "0"
+    yield "Guards", str(len(record.guards.guards)) if record.guards else "0"
+    for graph in record.graphs:
+        operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
+        yield f"Graph: {graph.stage}", pluralize(operations, "operation")
+    yield "Kernels", str(len(_unique_kernels(record)))
+    lowering = record.lowering
+    yield "Left to ATen", str(len(lowering.externs)) if lowering else ""
+    moved = [k.bytes_moved for k in record.kernels]
+    yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
+    if record.aot is not None:
+        yield "Layers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions)
+        if record.aot.partition is not None:
+            yield "Saved for backward", format_bytes(record.aot.partition.saved_bytes)
+    yield "Compile time", format_seconds(sum(t.seconds for t in record.timings if not t.parent))
+    for timing in record.timings:
+        if timing.parent:
+            yield f"Time: {one_line(timing.stage, 30)}", format_seconds(timing.seconds)
+
+
+def _unique_kernels(record: CompilationRecord) -> list[KernelRecord]:
+    return list({k.id: k for k in record.kernels}.values())
+
+
+def _resources(kernel: KernelRecord, target: str) -> str:
+    """One kernel as a line: launch, memory, and what it takes of the target."""
+    parts = [f"{kernel.id} {one_line(kernel.name, 60)}: grid {sanitize(kernel.grid) or '?'}"]
+    parts += [f"{sanitize(k)}={sanitize(v)}" for k, v in (kernel.launch_args or {}).items()]
+    parts += [f"{format_bytes(kernel.bytes_moved)} moved"] if kernel.bytes_moved is not None else []
+    found = next((t for t in kernel.targets if t.target == target), None)
+    if found is None or found.resources is None:
+        return ", ".join([*parts, one_line(found.error, 200) if found and found.error else "not compiled"])
+    told = found.resources
+    parts += [f"{told.registers} registers", f"{told.spills} spills", f"{format_bytes(told.shared_bytes)} shared"]
+    parts += [f"occupancy {told.occupancy:.0%}"] if told.occupancy is not None else []
+    parts += [f"{x.stage} {x.instructions}" for x in found.listings if x.instructions]
+    return ", ".join(parts)

@@ -1,0 +1,156 @@
+"""The table of contents: every compilation in one line, and behind it what was decided, what the caches said, and each text as it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.records.guards import ObservedSymbolRecord
+from engine.records.session import CompilationRecord, FrameRecord, Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_seconds, one_line, sanitize, source_name
+from notebook_ext.views.recompiles import compile_seconds
+from notebook_ext.views.summary import has_graph, inputs_of
+
+MAX_LINES = 60_000
+"""Lines of one text that a page shows; the rest is counted."""
+
+
+def compilations(session: Session) -> dict[str, Any]:
+    """One row for each compilation, in the order of compiling, and the texts that belong to none."""
+    frames = {f.id: f for f in session.frames}
+    return {
+        "rows": [_row(session, c, frames.get(c.frame)) for c in session.compilations],
+        "texts": [one_line(t.name, 80) for t in session.artifacts],
+        "has_restarts": any(c.restart_reasons for c in session.compilations),
+        "has_caches": any(c.disk_caches for c in session.compilations),
+    }
+
+
+def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | None) -> dict[str, Any]:
+    breaks = compilation.trace.breaks if compilation.trace else ()
+    whole = compile_seconds(compilation)
+    return {
+        "id": compilation.id,
+        "name": source_lines.frame_name(session, compilation.frame),
+        "role": frame.role if frame else "",
+        "place": one_line(f"{source_lines.file_name(session, frame.file)}:{frame.first_line}", 80)
+        if frame and frame.file
+        else "",
+        "outcome": _outcome(compilation),
+        "cause": one_line(compilation.cause, 200),
+        "inputs": one_line(inputs_of(session, compilation), 100),
+        "graphs": len(compilation.graphs),
+        "breaks": len(breaks),
+        "restarts": len(compilation.restart_reasons),
+        "kernels": len({k.id for k in compilation.kernels}),
+        "externs": len(compilation.lowering.externs) if compilation.lowering else 0,
+        "caches": " ".join(f"{c.outcome}" for c in compilation.disk_caches),
+        "failures": len(compilation.failures),
+        "symbols": len(compilation.observed_symbols),
+        "seconds": whole,
+        "time": format_seconds(whole) if whole else "",
+    }
+
+
+def _outcome(compilation: CompilationRecord) -> str:
+    breaks = compilation.trace.breaks if compilation.trace else ()
+    if any(b.skips_frame for b in breaks):
+        return "left to Python"
+    if compilation.failures:
+        return "failed"
+    if not has_graph(compilation):
+        return "no graph"
+    return "broken off" if breaks else "whole"
+
+
+def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:
+    """What one compilation decided, and the names of its texts; those of the session where the id is empty.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    if not compilation:
+        return {"compilation": "", "texts": [one_line(t.name, 80) for t in session.artifacts]}
+    record = session.compilation(compilation)
+    aot = record.aot
+    return {
+        "compilation": record.id,
+        "cause": sanitize(record.cause),
+        "inputs": [[one_line(source_name(k), 80), one_line(v, 80)] for k, v in (record.inputs or {}).items()],
+        "restarts": [sanitize(r) for r in record.restart_reasons],
+        "caches": [
+            {
+                "cache": one_line(c.cache),
+                "outcome": one_line(c.outcome),
+                "key": one_line(c.key, 80),
+                "note": sanitize(c.note),
+            }
+            for c in record.disk_caches
+        ],
+        "symbols": [_symbol(session, s) for s in record.observed_symbols],
+        "aot": [[one_line(v.name), "; ".join(map(sanitize, v.facts))] for v in aot.values if v.facts] if aot else [],
+        "failures": [{"sentence": sanitize(f.sentence), "detail": sanitize(f.detail)} for f in record.failures],
+        "times": [[one_line(t.stage), format_seconds(t.seconds)] for t in record.timings],
+        "texts": [name for name, _ in _texts(record)],
+    }
+
+
+def _symbol(session: Session, symbol: ObservedSymbolRecord) -> dict[str, Any]:
+    return {
+        "name": one_line(symbol.name, 40),
+        "source": one_line(source_name(symbol.source), 80) or "decided by data",
+        "value": one_line(symbol.hint, 40),
+        "range": one_line(symbol.range, 60),
+        "place": source_lines.line_name(session, symbol.span),
+        "events": [
+            {
+                "kind": one_line(e.kind, 20),
+                "text": one_line(e.text, 200),
+                "place": source_lines.line_name(session, e.span),
+                "source": sanitize(source_lines.source_line(session, e.span)),
+            }
+            for e in symbol.events
+        ],
+    }
+
+
+def artifact_text(session: Session, compilation: str, number: str) -> dict[str, Any]:
+    """One text by its number among those that ``facts`` names.
+
+    Raises:
+        KeyError: there is no such text.
+    """
+    texts = _texts(session.compilation(compilation)) if compilation else _own(session)
+    if not number.isdigit() or int(number) >= len(texts):
+        raise KeyError(number)
+    name, read = texts[int(number)]
+    text = sanitize(read())
+    lines = text.split("\n", MAX_LINES)
+    cut = lines.pop().count("\n") + 1 if len(lines) > MAX_LINES else 0
+    return {"name": name, "text": "\n".join(lines) if cut else text, "cut": cut}
+
+
+def _own(session: Session) -> list[tuple[str, Callable[[], str]]]:
+    return [(one_line(t.name, 80), lambda t=t: t.text) for t in session.artifacts]  # type: ignore[misc]
+
+
+def _texts(record: CompilationRecord) -> list[tuple[str, Callable[[], str]]]:
+    """Names and readers of all that a compilation told as text, graphs first."""
+    found: list[tuple[str, Callable[[], str]]] = []
+    if record.compiler == "torch":
+        found += [(one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
+    guards, lowering = record.guards, record.lowering
+    if guards is not None and (record.compiler == "torch" or guards.check_text):
+        found.append(("Guards, as checked", lambda: guards.check_text))
+    if lowering is not None:
+        found.append(("Program around the kernels", lambda: lowering.wrapper_text))
+    kernels = {k.id: k for k in record.kernels}.values()
+    found += [(f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
+    return found + [(one_line(t.name, 80), lambda t=t: t.text) for t in record.artifacts]
+
+
+def artifact_keys(session: Session) -> list[str]:
+    """Keys of all texts, for a page without a kernel."""
+    own = [f"file||{i}" for i in range(len(session.artifacts))]
+    return own + [f"file|{c.id}|{i}" for c in session.compilations for i in range(len(_texts(c)))]

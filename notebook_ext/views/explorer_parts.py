@@ -1,0 +1,203 @@
+"""Everything that the explorer shows: an overview that is always there, and parts that are made when a view asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.glossary import terms_by_view
+from notebook_ext.views.aot_wrappers import aot_wrappers
+from notebook_ext.views.backward import backward
+from notebook_ext.views.breaks import breaks
+from notebook_ext.views.comparison.session_comparison import comparison, entry_summary
+from notebook_ext.views.compilations import artifact_keys, artifact_text, compilation_facts, compilations
+from notebook_ext.views.format_text import one_line
+from notebook_ext.views.graph.graph_between_passes import intermediate_graphs
+from notebook_ext.views.graph.graphviz_layout import graphviz_layout, no_layout
+from notebook_ext.views.graph.node_table import graph
+from notebook_ext.views.guards import guards, names_entry
+from notebook_ext.views.kernels import kernels
+from notebook_ext.views.linked.row_links import default_target, linked, pane_text, targets_of
+from notebook_ext.views.recompiles import recompiles
+from notebook_ext.views.search_index import search_index
+from notebook_ext.views.source_lines import frame_name
+from notebook_ext.views.summary import has_graph, inputs_of, summary
+from notebook_ext.views.timings import timings
+from notebook_ext.views.tracer_steps import tracer_steps
+
+OtherSessions = Mapping[str, Session]
+"""Sessions that can be set beside the one shown, by the names that a person knows them by."""
+DEFAULT_NAME = "this session"
+MAX_LAID_OUT = 8
+"""Compilations whose small graphs Graphviz lays out for a page: a log holds hundreds."""
+NOT_LAID_OUT_MESSAGE = (
+    f"This page holds Graphviz's layout for its first {MAX_LAID_OUT} compilations only; the others keep our own."
+)
+
+
+def overview(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
+    """The summary, what can be chosen, and what is always at hand. ``name`` is what the session is called beside ``others``."""
+    return {
+        "name": one_line(name, 40),
+        "others": [
+            {"name": one_line(n, 40), "entries": [_entry(s, c) for c in s.compilations]}
+            for n, s in (others or {}).items()
+        ],
+        "summary": summary(session).to_dict(),
+        "entries": [_entry(session, c) for c in session.compilations],
+        "start": start_entry(session),
+        "device": one_line(session.device, 40),
+        "words": terms_by_view(),
+    }
+
+
+def start_entry(session: Session) -> str:
+    """The compilation to show first: the first with kernels, else with a graph, else the first."""
+    compilations = session.compilations
+    ordered = sorted(compilations, key=lambda c: (not c.kernels, not has_graph(c)))
+    return ordered[0].id if ordered else ""
+
+
+def initial_parts(session: Session) -> dict[str, Any]:
+    """What the first look needs, so that nothing has to be asked for: the linked view of the first entry."""
+    entry = start_entry(session)
+    return {f"linked|{entry}|": linked(session, entry)} if entry else {}
+
+
+def part(session: Session, key: str, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> Any:
+    """One part by its key: a view's name, then its arguments, parted by ``|``.
+
+    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
+    ``graph|ENTRY|STAGE``, ``places|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``,
+    ``backward``, ``index``.
+    ``other|NUMBER|KEY`` is a part of another session, ``difference|FIRST|SECOND`` what changed between two (by number; empty: the one shown).
+
+    Raises:
+        KeyError: there is no such part.
+    """
+    view, *arguments = key.split("|")
+    if view == "other":
+        return part(_session(session, others, arguments[0])[1], "|".join(arguments[1:]))
+    if view == "difference":
+        (a, first), (b, second) = (_session(session, others, n, name) for n in arguments)
+        return comparison(first, second, (a, b))
+    if view == "linked":
+        entry, target = arguments
+        return linked(session, entry, target)
+    if view == "text":
+        entry, target, pane = arguments
+        return pane_text(session, entry, target or default_target(session, session.compilation(entry)), pane)
+    if view in _ENTRY_VIEWS:
+        return _ENTRY_VIEWS[view](session, *arguments)
+    return _SESSION_VIEWS[view](session)
+
+
+def _session(
+    session: Session, others: OtherSessions | None, number: str, name: str = DEFAULT_NAME
+) -> tuple[str, Session]:
+    """A session by its number among the others, with its name; the one shown has none."""
+    if not number:
+        return name, session
+    found = list((others or {}).items())
+    if not number.isdecimal() or int(number) >= len(found):
+        raise KeyError(number)
+    return found[int(number)]
+
+
+_ENTRY_VIEWS: dict[str, Callable[..., dict[str, Any]]] = {
+    "guards": guards,
+    "graph": graph,
+    "places": graphviz_layout,
+    "tracer": tracer_steps,
+    "onion": aot_wrappers,
+    "facts": compilation_facts,
+    "file": artifact_text,
+    "brief": entry_summary,
+}
+_SESSION_VIEWS = {
+    "recompiles": recompiles,
+    "timings": timings,
+    "breaks": breaks,
+    "kernels": kernels,
+    "contents": compilations,
+    "backward": backward,
+    "index": search_index,
+}
+
+
+def all_keys(session: Session) -> Iterator[str]:
+    """Every key that a page without a kernel needs, texts left out: those follow from the parts."""
+    yield from session_keys()
+    for compilation in session.compilations:
+        yield from entry_keys(compilation)
+    yield from artifact_keys(session)
+
+
+def session_keys() -> Iterator[str]:
+    """The keys of the parts that are about the session as a whole."""
+    yield from _SESSION_VIEWS
+    yield "facts|"
+
+
+def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
+    """The keys of one compilation's parts, its texts left out."""
+    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion", "facts", "brief"))
+    yield f"linked|{compilation.id}|"
+    for target in targets_of(compilation)[1:]:
+        yield f"linked|{compilation.id}|{target}"
+    yield f"graph|{compilation.id}|"
+    for record in compilation.graphs[1:]:
+        yield f"graph|{compilation.id}|{record.stage}"
+    yield from (f"graph|{compilation.id}|{between.stage}" for between in intermediate_graphs(compilation))
+
+
+def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Parts by key, each followed by the longer texts of its panes, or by Graphviz's places for its nodes."""
+    first = {c.id for c in session.compilations[:MAX_LAID_OUT]}
+    for key in wanted:
+        value = part(session, key)
+        yield key, value
+        if key.startswith("linked|"):
+            _, entry, target = key.split("|")
+            missing = [p["id"] for p in value["panes"] if p["id"] not in value["texts"]]
+            for text in (f"text|{entry}|{target}|{pane}" for pane in missing):
+                yield text, part(session, text)
+        elif key.startswith("graph|") and value["is_small"]:
+            where = key.replace("graph", "places", 1)
+            yield where, part(session, where) if value["compilation"] in first else no_layout(NOT_LAID_OUT_MESSAGE)
+
+
+def all_parts(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
+    """All parts by key, for a page without a kernel: of the other sessions, those that comparing needs."""
+    return dict(parts(session, all_keys(session))) | dict(comparison_parts(session, others, name))
+
+
+def comparison_parts(
+    session: Session, others: OtherSessions | None, name: str = DEFAULT_NAME
+) -> Iterator[tuple[str, Any]]:
+    """By key, what comparing with the other sessions needs."""
+    numbers = [""]
+    for number, other in enumerate((others or {}).values()):
+        wanted = [k for c in other.compilations for k in entry_keys(c) if k.startswith(("linked|", "brief|"))]
+        yield from ((f"other|{number}|{key}", value) for key, value in parts(other, wanted))
+        numbers.append(str(number))
+    for key in (f"difference|{a}|{b}" for a in numbers for b in numbers if a != b):
+        yield key, part(session, key, others, name)
+
+
+def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
+    rejected = sum(names_entry(r.entry, compilation) for call in session.calls for r in call.guard_failures)
+    return {
+        "id": compilation.id,
+        "frame": compilation.frame,
+        "name": frame_name(session, compilation.frame),
+        "entry": compilation.id.rpartition("/")[2],
+        "inputs": one_line(inputs_of(session, compilation), 80),
+        "cause": one_line(compilation.cause, 200),
+        "kernels": len({k.id for k in compilation.kernels}),
+        "targets": [one_line(t, 40) for t in targets_of(compilation)],
+        "rejected": rejected,
+        "has_graph": has_graph(compilation),
+        "steps": len(compilation.trace.steps) if compilation.trace else 0,
+    }

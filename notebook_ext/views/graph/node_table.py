@@ -1,0 +1,278 @@
+"""A graph laid out in ranks by depth, in linear time, with long edges cut into paired pins; and the same as an SVG picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from engine.records.graph import GraphRecord, NodeRecord, PassRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_bytes, one_line, sanitize, tensor_type
+from notebook_ext.views.graph.graph_between_passes import (
+    graph_before_pass,
+    intermediate_graph,
+    intermediate_graphs,
+    is_replayable,
+    passes_of,
+)
+
+WIDTH, HEIGHT = 168, 34
+GAP_X, GAP_Y = 22, 26
+LONG_EDGE = 4
+"""An edge that spans at least this many ranks is drawn as two pins with one name."""
+MAX_PER_RANK = 8
+"""Wider ranks (hundreds of parameters) wrap into several rows."""
+MAX_GRAPHVIZ_NODES = 150
+"""Graphs of up to this many nodes are laid out by Graphviz; for larger ones only a linear layout is fast enough."""
+LINE_COLORS = ("#666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
+
+
+@dataclass(frozen=True)
+class NodeBox:
+    """One node's place, in pixels from the top left."""
+
+    node: NodeRecord
+    x: int
+    y: int
+    rank: int
+
+
+def layered_layout(graph: GraphRecord) -> list[NodeBox]:
+    """Places for all nodes: a node's rank is one more than its deepest input's; within a rank, nodes follow their inputs."""
+    nodes = {n.id: n for n in graph.nodes}
+    ranks = _ranks(graph.nodes, nodes)
+    by_rank: dict[int, list[NodeRecord]] = {}
+    for node in graph.nodes:
+        by_rank.setdefault(ranks[node.id], []).append(node)
+    columns: dict[str, float] = {}
+    boxes: list[NodeBox] = []
+    y = 0
+    for rank in sorted(by_rank):
+        members = sorted(by_rank[rank], key=lambda n: _preferred_column(n, columns))
+        for start in range(0, len(members), MAX_PER_RANK):
+            for column, node in enumerate(members[start : start + MAX_PER_RANK]):
+                columns[node.id] = column
+                boxes.append(NodeBox(node, column * (WIDTH + GAP_X), y, rank))
+            y += HEIGHT + GAP_Y
+    return boxes
+
+
+def _ranks(order: tuple[NodeRecord, ...], nodes: dict[str, NodeRecord]) -> dict[str, int]:
+    """Depth of each node. Inputs are pulled down to just above their first reader, so that parameters stand beside their use."""
+    ranks: dict[str, int] = {}
+    first_reader: dict[str, int] = {}
+    for node in order:
+        ranks[node.id] = 1 + max(
+            (ranks.get(i, 0) for i in node.inputs if i in nodes and nodes[i].op not in ("placeholder", "get_attr")),
+            default=0,
+        )
+        for i in node.inputs:
+            first_reader[i] = min(first_reader.get(i, ranks[node.id]), ranks[node.id])
+    for node in order:
+        if node.op in ("placeholder", "get_attr"):
+            ranks[node.id] = max(0, first_reader.get(node.id, 1) - 1)
+    return ranks
+
+
+def _preferred_column(node: NodeRecord, columns: dict[str, float]) -> float:
+    found = [columns[i] for i in node.inputs if i in columns]
+    return sum(found) / len(found) if found else float(MAX_PER_RANK)
+
+
+def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
+    """One graph of a compilation; ``stages`` names those there are. The front end lays it out, because calls in it open and close.
+
+    ``is_small``: Graphviz can lay it out (``places``). ``nodes`` are columns, with texts that repeat as numbers into ``strings``; ``edges`` are pairs of node numbers. ``before`` is the graph that
+    this one was made from, by name and text, and ``origins`` each node's nodes in it. ``passes`` are the rewrites that it went through.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    stages = [g.stage for g in record.graphs]
+    chosen = graph_at(record, stage)
+    told: dict[str, Any] = {"compilation": record.id, "stage": chosen.stage if chosen else stage, "stages": stages}
+    told |= {"snapshots": [[s.stage, s.label] for s in intermediate_graphs(record)]}
+    if chosen is None or not chosen.nodes:
+        why = (
+            "Only the text of this graph was recorded."
+            if chosen is not None and chosen.text
+            else "This compilation made no graph."
+        )
+        return told | {
+            "nodes": {},
+            "count": 0,
+            "is_small": False,
+            "edges": [],
+            "strings": [],
+            "before": None,
+            "origins": [],
+            "passes": [],
+            "empty": why,
+        }
+    index = {n.id: i for i, n in enumerate(chosen.nodes)}
+    before, origins = _origins(record, chosen)
+    between = next((s for s in intermediate_graphs(record) if s.stage == chosen.stage), None)
+    passes = () if between else passes_of(record, chosen)
+    return told | {
+        **_columns(session, record, chosen),
+        "count": len(chosen.nodes),
+        "is_small": len(chosen.nodes) <= MAX_GRAPHVIZ_NODES,
+        "edges": [[index[i], to] for to, n in enumerate(chosen.nodes) for i in dict.fromkeys(n.inputs) if i in index],
+        "before": None
+        if before is None
+        else {
+            "stage": before.stage,
+            "texts": [node_line(n) for n in before.nodes],
+            "is_input": [n.op in INPUT_OPS for n in before.nodes],
+        },
+        "origins": origins,
+        "passes": [_pass(chosen, number, p) for number, p in enumerate(passes, 1)],
+        "empty": "",
+    }
+
+
+def graph_at(record: CompilationRecord, stage: str) -> GraphRecord | None:
+    """The graph of a stage, or as it stood between two passes; the first where there is no such stage."""
+    found = next((g for g in record.graphs if g.stage == stage), None)
+    between = intermediate_graph(record, stage) if found is None else None
+    return found or between or (record.graphs[0] if record.graphs else None)
+
+
+def _pass(graph: GraphRecord, number: int, told: PassRecord) -> dict[str, Any]:
+    """A pass as a diff: lines of nodes that went and came. ``snapshot`` is the stage of the graph as it left it."""
+    return {
+        "snapshot": f"{graph.stage}@{number}" if is_replayable(told) else "",
+        "name": one_line(told.name, 40),
+        "before": told.nodes_before,
+        "after": told.nodes_after,
+        "removed": [one_line(line, 200) for line in told.removed],
+        "added": [one_line(line, 200) for line in told.added],
+        "cut": told.removed_count + told.added_count - len(told.removed) - len(told.added),
+    }
+
+
+def node_line(node: NodeRecord) -> str:
+    """A node as one line, its type as a comment."""
+    kind = tensor_type(node.dtype, node.shape)
+    return one_line(node.text, 300) + (f"  # {kind}" if kind else "")
+
+
+def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecord | None, list[list[int]]]:
+    """The graph that most origins of this one's nodes stand in, and each node's origins there."""
+    wanted = {o for n in chosen.nodes for o in n.origins}
+    others = [g for g in record.graphs if g is not chosen]
+    if (earlier := graph_before_pass(record, chosen.stage)) is not None:
+        others = [earlier]
+    before = max(others, key=lambda g: sum(n.id in wanted for n in g.nodes), default=None)
+    index = {n.id: i for i, n in enumerate(before.nodes)} if before else {}
+    if before is None or not wanted & set(index):
+        return None, []
+    same = {(n.op, n.name): i for i, n in enumerate(before.nodes) if n.op in (*INPUT_OPS, "output")}
+    origins = [{index[o] for o in n.origins if o in index} for n in chosen.nodes]
+    for node, found in zip(chosen.nodes, origins, strict=True):
+        if not found and (node.op, node.name) in same:
+            found.add(same[node.op, node.name])  # inputs and the output are carried over by name
+    return before, [sorted(found) for found in origins]
+
+
+def _edges(boxes: list[NodeBox], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
+    edges: list[list[int]] = []
+    pins: list[list[int]] = []
+    for i, box in enumerate(boxes):
+        for source in dict.fromkeys(box.node.inputs):
+            if source in index:
+                j = index[source]
+                (pins if box.rank - boxes[j].rank >= LONG_EDGE else edges).append([j, i])
+    return edges, pins
+
+
+def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -> dict[str, Any]:
+    numbers = source_lines.ordinals(session, record)
+    files = {f.id for f in session.files}
+    kernel_of = {node: k.id for k in record.kernels for node in k.fused_nodes}
+    strings: dict[str, int] = {"": 0}
+    columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
+    for node in chosen.nodes:
+        span = source_lines.node_spans(node, files).span
+        texts = {
+            "op": node.op,
+            "target": one_line(node.target, 80),
+            "type": tensor_type(node.dtype, node.shape),
+            "bytes": format_bytes(node.bytes),
+            "path": ".".join(call_path(node)),
+            "kernel": kernel_of.get(node.id, ""),
+            "source": sanitize(source_lines.source_line(session, span)),
+            "note": one_line(node.note, 120),
+        }
+        found: dict[str, Any] = {name: strings.setdefault(text, len(strings)) for name, text in texts.items()}
+        found |= {"name": one_line(node.name, 60), "text": one_line(node.text, 300)}
+        found |= {"line": span.line if span else 0, "ordinal": numbers.of(span)}
+        for name, column in columns.items():
+            column.append(found[name])
+    return {"nodes": columns, "strings": list(strings)}
+
+
+INPUT_OPS = ("placeholder", "get_attr")
+NODE_COLUMNS = ("name", "text", "op", "target", "type", "bytes", "path", "kernel", "source", "note", "line", "ordinal")
+
+
+def call_path(node: NodeRecord) -> list[str]:
+    """The calls that a node stands in: modules; without one, the outermost line of a call that was inlined."""
+    if node.module:
+        return [one_line(part, 40) for part in node.module.split(".")]
+    return [f"inlined at line {node.stack[0].line}"] if len(node.stack) > 1 else []
+
+
+def graph_svg(session: Session, compilation: CompilationRecord, record: GraphRecord, limit: int = 120) -> str:
+    """The graph as a picture on a light ground: at most ``limit`` nodes, the rest counted in a last line."""
+    boxes = sorted(layered_layout(record), key=lambda b: (b.y, b.x))
+    shown = boxes[:limit]
+    index = {b.node.id: i for i, b in enumerate(shown)}
+    numbers = source_lines.ordinals(session, compilation)
+    files = {f.id for f in session.files}
+    edges, pins = _edges(shown, index)
+    width = max(b.x for b in shown) + WIDTH + 16
+    height = max(b.y for b in shown) + HEIGHT + 16 + (18 if len(boxes) > limit else 0)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -8 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+        f'<rect x="-8" y="-8" width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    parts.extend(f'<path d="{_curve(shown[j], shown[i])}" fill="none" stroke="#757575"/>' for j, i in edges)
+    for number, (j, i) in enumerate(pins, 1):
+        parts.append(_pin(shown[j].x + WIDTH - 30, shown[j].y + HEIGHT, number))
+        parts.append(_pin(shown[i].x + WIDTH - 30, shown[i].y - 12, number))
+    parts.extend(_node_svg(box, numbers.of(source_lines.node_spans(box.node, files).span)) for box in shown)
+    if len(boxes) > limit:
+        parts.append(f'<text x="0" y="{height - 14}" fill="#424242">{len(boxes) - limit} more nodes not drawn</text>')
+    return "".join([*parts, "</svg>"])
+
+
+def _curve(a: NodeBox, b: NodeBox) -> str:
+    x1, y1, x2, y2 = a.x + WIDTH // 2, a.y + HEIGHT, b.x + WIDTH // 2, b.y
+    if y2 <= y1:
+        return f"M{a.x + WIDTH} {a.y + HEIGHT // 2}L{b.x} {b.y + HEIGHT // 2}"
+    middle = (y1 + y2) // 2
+    return f"M{x1} {y1}C{x1} {middle} {x2} {middle} {x2} {y2}"
+
+
+def _pin(x: int, y: int, number: int) -> str:
+    return f'<rect x="{x}" y="{y}" width="28" height="12" rx="6" fill="#ffffff" stroke="#757575"/><text x="{x + 14}" y="{y + 9}" font-size="9" text-anchor="middle" fill="#212121">P{number}</text>'
+
+
+def _node_svg(box: NodeBox, ordinal: int) -> str:
+    hue = LINE_COLORS[(ordinal - 1) % 6 + 1] if ordinal else LINE_COLORS[0]
+    fill = "#f3f3f3" if box.node.op in ("placeholder", "get_attr", "output") else "#ffffff"
+    badge = (
+        f'<rect x="{box.x + 5}" y="{box.y + 4}" width="16" height="13" rx="2" fill="{hue}"/><text x="{box.x + 13}" y="{box.y + 14}" font-size="9" font-weight="bold" text-anchor="middle" fill="#ffffff">{ordinal}</text>'
+        if ordinal
+        else ""
+    )
+    left = box.x + (26 if ordinal else 7)
+    return (
+        f'<rect x="{box.x}" y="{box.y}" width="{WIDTH}" height="{HEIGHT}" rx="2" fill="{fill}" stroke="#9e9e9e"/>{badge}'
+        f'<text x="{left}" y="{box.y + 14}" font-weight="bold" fill="#212121">{escape(one_line(box.node.name, 20))}</text>'
+        f'<text x="{box.x + 7}" y="{box.y + 28}" font-family="monospace" font-size="10" fill="#555555">{escape(one_line(tensor_type(box.node.dtype, box.node.shape), 25))}</text>'
+    )

@@ -1,0 +1,64 @@
+"""Texts of kernels and of their stages as lines worth reading: debug information and imports are left out, numbers stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from engine.records.kernels import Listing
+from notebook_ext.views.format_text import sanitize
+
+_DEBUG_LINE = {
+    "mlir": re.compile(r"#loc\d*\b|\s*$"),
+    "llir": re.compile(r"!\S+ = |!llvm|source_filename|target |; ModuleID|attributes #|\s*#dbg|\s*$"),
+    "ptx": re.compile(r"\s*(?:\.loc\b|\.file\b|\$L__tmp\d+:|\$L__func\w+:|//|$)"),
+    "amdgcn": re.compile(r"\s*(?:\.loc\b|\.file\b|\.cfi_|\.Ltmp\d+:|\.Lfunc\w+:|;|$)"),
+    "sass": re.compile(r"\s*$"),
+}
+"""Lines of a listing that only carry debug information, or nothing."""
+_DEBUG_SUFFIX = {
+    "mlir": re.compile(r""" loc\((?:#loc\d*|unknown|"[^"]*"\(#loc\d*\))\)"""),
+    "llir": re.compile(r",? !(?:dbg|srcloc) !\d+"),
+    "ptx": re.compile(r"\s+// .*$"),
+}
+"""The same within a line."""
+_ADDRESS = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s*")
+_TABS = re.compile(r" *\t[ \t]*")
+_DEBUG_SECTION = re.compile(r"\s*\.section\s+\.debug")
+
+
+def readable_lines(listing: Listing) -> Iterator[tuple[int, str]]:
+    """Lines worth reading, with their numbers, tabs as blanks."""
+    kind = "mlir" if listing.stage in ("ttir", "ttgir") else listing.stage
+    debug, tail = _DEBUG_LINE.get(kind), _DEBUG_SUFFIX.get(kind)
+    for number, line in enumerate(sanitize(listing.text).split("\n"), 1):
+        if _DEBUG_SECTION.match(line):
+            return
+        if debug is None or not debug.match(line):
+            yield number, _tidy(tail.sub("", line) if tail else line, listing.stage)
+
+
+def _tidy(line: str, stage: str) -> str:
+    """Assembly without its wide tabs, SASS with its address as plain digits."""
+    if stage == "sass":
+        return _ADDRESS.sub(r"\1  ", line)
+    if stage not in ("ptx", "amdgcn"):
+        return line.expandtabs(4)
+    body = _TABS.sub(" ", line.strip())
+    return f"  {body}" if line[:1].isspace() else body
+
+
+def kernel_lines(text: str) -> Iterator[tuple[int, str]]:
+    """A Triton module's lines with their numbers, from the kernel's decorator on: the imports before it say nothing."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("@")), 0)
+    yield from enumerate(lines[start:], start + 1)
+
+
+def coverage_text(instructions: int, linked: int, labelled: int) -> str:
+    """How much of a listing is accounted for; empty where nothing was counted."""
+    if not instructions:
+        return ""
+    rest = instructions - linked - labelled
+    tail = f", {rest:,} unknown" if rest else ""
+    return f"{linked:,} of {instructions:,} instructions reach a Triton line, {labelled:,} labelled{tail}"

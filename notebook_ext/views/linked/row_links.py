@@ -1,0 +1,138 @@
+"""The linked view: one compilation's panes with every row linked to the rows it came from, as compact JSON-able values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.format_text import one_line, sanitize
+from notebook_ext.views.linked.pane_rows import LinkedPanes, Pane, PaneRow
+
+INLINE_TEXT_LIMIT = 60_000
+"""Panes with at most this many characters travel with the structure; longer ones when they are opened."""
+
+
+def linked(session: Session, compilation: str, target: str = "") -> dict[str, Any]:
+    """Panes and links of one compilation for one target; large texts are left out and come from ``pane_text``.
+
+    Rows are numbered through all panes, source first. ``up`` holds for each row the rows it came from: a number, a list, or -1 for none.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    target = target or default_target(session, record)
+    found = LinkedPanes(session, record, target)
+    return _structure(found) | {"texts": {p.id: _texts(p) for p in found.panes if _is_small(p)}}
+
+
+def pane_text(session: Session, compilation: str, target: str, pane: str) -> list[str]:
+    """The lines of one pane.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    found = LinkedPanes(session, session.compilation(compilation), target)
+    return next((_texts(p) for p in found.panes if p.id == pane), [])
+
+
+def targets_of(record: CompilationRecord) -> list[str]:
+    """Targets that kernels of this compilation were compiled for, in the order they arrived."""
+    return list(dict.fromkeys(t.target for k in record.kernels for t in k.targets))
+
+
+def default_target(session: Session, record: CompilationRecord) -> str:
+    """The target to show first: the one asked for, else the first that was compiled."""
+    known = targets_of(record)
+    wanted = (record.lowering.target if record.lowering else "") or session.target
+    return wanted if wanted in known or not known else known[0]
+
+
+def _texts(pane: Pane) -> list[str]:
+    return [row.text for row in pane.rows]
+
+
+def _is_small(pane: Pane) -> bool:
+    return sum(len(row.text) for row in pane.rows) <= INLINE_TEXT_LIMIT
+
+
+def _structure(found: LinkedPanes) -> dict[str, Any]:
+    rows = [row for pane in found.panes for row in pane.rows]
+    strings: dict[str, int] = {}
+    record = found.compilation
+    return {
+        "compilation": record.id,
+        "target": sanitize(found.target),
+        "targets": [sanitize(t) for t in targets_of(record)] or [sanitize(found.target)],
+        "kernels": [_kernel(k, found.target) for k in found.kernels],
+        "panes": [_pane(p) for p in found.panes],
+        "up": [_up(row) for row in rows],
+        "callers": {str(i): list(row.callers) for i, row in enumerate(rows) if row.callers},
+        "labels": _sparse_column(rows, "label", strings),
+        "library": _sparse_column(rows, "library", strings),
+        "fates": _sparse_column(rows, "outcome", strings),
+        "marks": {str(i): list(row.mark) for i, row in enumerate(rows) if row.mark},
+        "ordinals": {
+            str(row): found.ordinals.numbers[place]
+            for place, row in found.row_of_place.items()
+            if place in found.ordinals.numbers
+        },
+        "breaks": _breaks(found),
+        "strings": list(strings),
+    }
+
+
+def _up(row: PaneRow) -> int | list[int]:
+    if not row.origins:
+        return -1
+    return row.origins[0] if len(row.origins) == 1 else list(row.origins)
+
+
+def _sparse_column(rows: list[PaneRow], name: str, strings: dict[str, int]) -> dict[str, int]:
+    return {
+        str(i): strings.setdefault(text, len(strings)) for i, row in enumerate(rows) if (text := getattr(row, name))
+    }
+
+
+def _pane(pane: Pane) -> dict[str, Any]:
+    heads = [i for i, row in enumerate(pane.rows) if row.is_head]
+    numbers = [row.number for row in pane.rows]
+    counted = numbers == [str(i + 1) for i in range(len(numbers))]
+    return {
+        "id": pane.id,
+        "title": pane.title,
+        "parent": pane.parent,
+        "language": pane.language,
+        "first": pane.first,
+        "rows": len(pane.rows),
+        "lines": len(pane.rows) - len(heads),
+        "heads": heads,
+        "numbers": None if counted else numbers,
+        "segments": [list(s) for s in pane.segments],
+        "note": pane.note,
+        "empty": pane.empty,
+    }
+
+
+def _kernel(kernel: Any, target: str) -> dict[str, Any]:
+    record = next((t for t in kernel.targets if t.target == target), None)
+    grid = f"grid {sanitize(kernel.grid)}" if kernel.grid else ""
+    warps = (kernel.launch_args or {}).get("num_warps", "")
+    facts = [grid, f"{sanitize(warps)} warps" if warps not in ("", "1") else "1 warp" if warps else ""]
+    return {
+        "id": kernel.id,
+        "name": one_line(kernel.name, 60),
+        "facts": " · ".join(f for f in facts if f),
+        "is_compiled": bool(record and record.listings),
+        "error": one_line(record.error, 300) if record else "",
+    }
+
+
+def _breaks(found: LinkedPanes) -> dict[str, str]:
+    trace = found.compilation.trace
+    places = found.row_of_place
+    return {
+        str(places[b.span.file, b.span.line]): one_line(b.title)
+        for b in (trace.breaks if trace else ())
+        if b.span and (b.span.file, b.span.line) in places
+    }

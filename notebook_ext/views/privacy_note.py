@@ -1,0 +1,23 @@
+"""What of a person's own a saved session holds: told before a file is shared."""
+
+from __future__ import annotations
+
+from engine.records.session import Session
+from notebook_ext.views.format_text import one_line, pluralize
+
+MAX_NAMED_FILES = 6
+
+
+def privacy_note(session: Session) -> str:
+    """One sentence or two: whose source is inside, what else of it, and what is not."""
+    names = [one_line(f.name, 40) for f in session.files]
+    lines = sum(len(f.text.splitlines()) for f in session.files)
+    if not names:
+        return "It holds no source code; names, shapes and guards of your program are in it."
+    has_contents = any(c.call_values for c in session.compilations)
+    tensors = "It holds what small tensors contained" if has_contents else "It holds no tensors' contents"
+    more = f" and {len(names) - MAX_NAMED_FILES} more" if len(names) > MAX_NAMED_FILES else ""
+    return (
+        f"It holds {pluralize(lines, 'line')} of source code ({', '.join(names[:MAX_NAMED_FILES])}{more}), names of modules and variables, "
+        f"shapes, guards with the values that they compare, and texts of errors. {tensors}: look before you share it."
+    )

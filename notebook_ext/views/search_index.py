@@ -1,0 +1,91 @@
+"""Everything in a session that has a name: what a person can search for, and the place in the explorer where each thing stands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import one_line, sanitize, source_name, tensor_type
+from notebook_ext.views.summary import inputs_of
+
+MAX_ROWS = 20_000
+"""Rows that are kept; the rest is counted."""
+
+IndexRow = tuple[str, str, str, str]
+"""What it is, its name, a few words on it, and its place as the explorer opens it."""
+
+
+def search_index(session: Session) -> dict[str, Any]:
+    """Functions, source lines, breaks, guards, kernels and graph nodes, in this order; ``cut`` counts what was too much."""
+    rows = _rows(session)
+    kept = list(itertools.islice(rows, MAX_ROWS))
+    return {"rows": kept, "cut": sum(1 for _ in rows)}
+
+
+def _rows(session: Session) -> Iterator[IndexRow]:
+    compilations = session.compilations
+    for compilation in compilations:
+        entry = compilation.id.rpartition("/")[2]
+        inputs = inputs_of(session, compilation)
+        words = one_line(f"entry {entry}: {inputs}" if inputs else f"entry {entry}", 100)
+        yield "function", source_lines.frame_name(session, compilation.frame), words, f"linked|{compilation.id}"
+    yield from _lines(session)
+    for compilation in compilations:
+        yield from _breaks(session, compilation)
+    for compilation in compilations:
+        yield from _guards(session, compilation)
+    for compilation in compilations:
+        for kernel in {k.id: k for k in compilation.kernels}.values():
+            names = ", ".join(n.rpartition(":")[2] for n in kernel.fused_nodes)
+            target = f"kernels|{compilation.id}|{kernel.id}"
+            yield "kernel", one_line(f"{kernel.id} {kernel.name}", 80), one_line(names, 100), target
+    for compilation in compilations:
+        yield from _nodes(compilation)
+
+
+def _lines(session: Session) -> Iterator[IndexRow]:
+    """Source lines that something was compiled from, each in the first compilation that has it."""
+    seen: set[source_lines.FileLine] = set()
+    for compilation in session.compilations:
+        for file, line in sorted(set(source_lines.ordinals(session, compilation).numbers) - seen):
+            seen.add((file, line))
+            text = source_lines.line_text(session, file, line)
+            if text.strip():
+                where = f"line {line} of {source_lines.file_name(session, file)}"
+                yield "line", one_line(text, 100), one_line(where, 80), f"linked|{compilation.id}|line={line}"
+
+
+def _breaks(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
+    for record in compilation.trace.breaks if compilation.trace else ():
+        where = source_lines.line_name(session, record.span)
+        yield (
+            "break",
+            one_line(record.title, 80),
+            one_line(f"{where} {record.context}", 100),
+            f"breaks|{compilation.id}",
+        )
+
+
+def _guards(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
+    for number, guard in enumerate(compilation.guards.guards if compilation.guards else (), 1):
+        name = one_line(f"{source_name(guard.source)} {guard.kind}", 80)
+        yield "guard", name, one_line(guard.expected, 100), f"guards|{compilation.id}|guard={number}"
+
+
+def _nodes(compilation: CompilationRecord) -> Iterator[IndexRow]:
+    for number, graph in enumerate(compilation.graphs):
+        stage = sanitize(graph.stage) if number else ""
+        for node in graph.nodes:
+            if node.op == "output":
+                continue
+            kind = tensor_type(node.dtype, node.shape) if node.dtype else ""
+            detail = one_line(f"{graph.stage}: {node.text}  {kind}", 140)
+            yield (
+                "node",
+                one_line(node.name, 60),
+                detail,
+                f"graph|{compilation.id}|{stage}|node={one_line(node.name, 60)}",
+            )

@@ -1,0 +1,186 @@
+"""Where records point in the user's source: which lines are shown, which are in use, and in which order of first use."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from engine.records.bytecode import SourceFile, Span
+from engine.records.graph import NodeRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.format_text import one_line
+
+MAX_WHOLE_FILE_LINES = 400
+"""A file of at most this many lines is shown whole; of a longer one, what surrounds the lines in use."""
+CONTEXT_LINES = 8
+
+FileLine = tuple[str, int]
+"""File id and line number."""
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """One line of the source pane; ``line`` is 0 for a heading or a count of what was left out."""
+
+    text: str
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class NodeSpans:
+    """User places behind a graph node: the innermost line, its columns, and the lines that called it, outermost first."""
+
+    span: Span | None
+    callers: tuple[Span, ...] = ()
+
+
+@dataclass
+class LineOrdinals:
+    """Numbers for source lines in the order in which they are first used: a line's number and colour in every view."""
+
+    numbers: dict[FileLine, int] = field(default_factory=dict)
+
+    def add(self, span: Span) -> None:
+        """Give the span's line the next number if it has none."""
+        self.numbers.setdefault((span.file, span.line), len(self.numbers) + 1)
+
+    def of(self, span: Span | None) -> int:
+        """The number of the span's line, 0 where it has none."""
+        return self.numbers.get((span.file, span.line), 0) if span else 0
+
+
+def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
+    """The places of a node that lie in known files."""
+    span = node.span
+    if span is not None and node.stack == (span,):  # as always where only the innermost line is told
+        return NodeSpans(span) if span.file in files else NodeSpans(None)
+    known = files if isinstance(files, (set, frozenset)) else set(files)
+    spans = [s for s in node.stack if s.file in known]
+    if node.span is not None and node.span.file in known and (not spans or spans[-1] != node.span):
+        spans.append(node.span)
+    return NodeSpans(spans[-1], tuple(spans[:-1])) if spans else NodeSpans(None)
+
+
+_ordinals_cache: weakref.WeakKeyDictionary[Session, dict[str, tuple[CompilationRecord, int, LineOrdinals]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Ordinals by session and compilation, with what they were made from: a record that was replaced is numbered anew."""
+
+
+def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
+    """Numbers of the source lines that one compilation uses."""
+    known = _ordinals_cache.setdefault(session, {})
+    files = {f.id for f in session.files}
+    made = known.get(compilation.id)
+    if made is None or made[0] is not compilation or made[1] != len(files):
+        made = known[compilation.id] = (compilation, len(files), _ordinals(compilation, files))
+    return made[2]
+
+
+def _ordinals(compilation: CompilationRecord, files: set[str]) -> LineOrdinals:
+    found = LineOrdinals()
+    for graph in compilation.graphs:
+        for node in graph.nodes:
+            places = node_spans(node, files)
+            for span in (*places.callers, *([places.span] if places.span else [])):
+                found.add(span)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+def source_line(session: Session, span: Span | None) -> str:
+    """The text of the span's line without its indentation; empty where unknown."""
+    return line_text(session, span.file, span.line) if span is not None else ""
+
+
+def line_text(session: Session, file: str, line: int) -> str:
+    """One line of a file without its indentation; empty where unknown."""
+    for known in session.files:
+        if known.id == file:
+            lines = _lines(known.text)
+            index = line - known.first_line
+            return lines[index].strip() if 0 <= index < len(lines) else ""
+    return ""
+
+
+def snippet(session: Session, span: Span | None) -> str:
+    """The text under the span where its columns are known, else its whole line."""
+    if span is None:
+        return ""
+    for file in session.files:
+        if file.id == span.file:
+            lines = _lines(file.text)
+            index = span.line - file.first_line
+            if not 0 <= index < len(lines):
+                return ""
+            line = lines[index]
+            if 0 <= span.column < span.end_column and span.end_line in (-1, span.line):
+                return line[span.column : span.end_column]
+            return line[max(span.column, 0) :].strip()
+    return ""
+
+
+def file_name(session: Session, id: str) -> str:
+    """What a person calls a file: its given name, else the last part of its path."""
+    for file in session.files:
+        if file.id == id:
+            return file.name
+    return id.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def frame_name(session: Session, frame: str, limit: int = 60) -> str:
+    """What a person calls a frame: its function, and for one that goes on after a graph break, after which line; the id where nothing is known."""
+    found = next((f for f in session.frames if f.id == frame), None)
+    if found is None:
+        return one_line(frame, limit)
+    after = found.resumes_after
+    is_told = " (from line " in found.name or " after line " in found.name
+    rest = f" after line {after.line}" if after is not None and not is_told else ""
+    return one_line(found.name, limit - len(rest)) + rest
+
+
+def line_name(session: Session, span: Span | None) -> str:
+    """``line 14`` where the session has one file, else ``line 14 of cell 3``; empty where unknown."""
+    if span is None:
+        return ""
+    return f"line {span.line}" if len(session.files) <= 1 else f"line {span.line} of {file_name(session, span.file)}"
+
+
+def source_rows(session: Session, used: set[FileLine], first: str) -> list[SourceRow]:
+    """Lines of the files that ``used`` points into, the file ``first`` before the others, headings between files."""
+    wanted = [f for f in session.files if any(file == f.id for file, _ in used)]
+    wanted.sort(key=lambda f: f.id != first)
+    rows: list[SourceRow] = []
+    for file in wanted:
+        if len(wanted) > 1:
+            rows.append(SourceRow(file.name))
+        rows.extend(_file_rows(file, {line for id, line in used if id == file.id}))
+    return rows
+
+
+def _file_rows(file: SourceFile, used: set[int]) -> list[SourceRow]:
+    lines = file.text.splitlines()
+    if len(lines) <= MAX_WHOLE_FILE_LINES:
+        return [SourceRow(text, file.id, file.first_line + i) for i, text in enumerate(lines)]
+    kept = {line + d for line in used for d in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+    rows: list[SourceRow] = []
+    skipped = 0
+    for i, text in enumerate(lines):
+        line = file.first_line + i
+        if line not in kept:
+            skipped += 1
+            continue
+        if skipped:
+            rows.append(SourceRow(f"… {skipped:,} lines without a part in this compilation"))
+            skipped = 0
+        rows.append(SourceRow(text, file.id, line))
+    if skipped:
+        rows.append(SourceRow(f"… {skipped:,} lines without a part in this compilation"))
+    return rows

@@ -1,0 +1,339 @@
+"""The static twin: what the widget shows, as HTML and as text that need no kernel, no script and no network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.breaks import breaks
+from notebook_ext.views.format_text import format_seconds, one_line, pluralize, sanitize, shorten_paths
+from notebook_ext.views.graph.node_table import graph_svg
+from notebook_ext.views.kernels import kernels
+from notebook_ext.views.linked.listing_text import kernel_lines
+from notebook_ext.views.recompiles import recompiles
+from notebook_ext.views.static_snapshot.stage_tables import Table, backward_table, detail_tables, line_tables
+from notebook_ext.views.summary import groups, has_graph, summary
+from notebook_ext.views.timings import timings
+
+MAX_ROWS = 60
+"""Rows kept of one table."""
+MAX_STAGE_ROWS = 24
+"""Rows kept of a table about one stage of one compilation."""
+MAX_NODES = 40
+"""Nodes kept of one picture."""
+MAX_LINES = 120
+"""Lines kept of one text."""
+
+CODE = "margin:4px 0;padding:6px 8px;background:#f7f7f7;color:#1f1f1f;border:1px solid #d0d0d0;overflow-x:auto;font:12px/17px monospace;white-space:pre"
+CELL = "text-align:left;vertical-align:top"
+ROW = "background:none;border-bottom:1px solid #8888"
+HUES = ("#666666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
+
+
+@dataclass(frozen=True)
+class SnapshotSection:
+    """One closed piece of the twin."""
+
+    title: str
+    html: str
+
+
+def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) -> str:
+    """The twin as one closed ``<details>``, at most ``limit_kb`` thousand bytes; sections that do not fit are counted.
+
+    Styles are inline and pictures are data URIs, so that viewers which drop scripts and style sheets still show it. With ``timed`` off, times are left out.
+    """
+    kept: list[str] = []
+    left_out: list[str] = []
+    room = limit_kb * 1000 - 800
+    for section in _sections(session, timed):
+        text = _details(section.title, section.html)
+        size = len(text.encode())
+        if size > room:
+            left_out.append(section.title)
+            continue
+        room -= size
+        kept.append(text)
+    if left_out:
+        names = one_line(", ".join(left_out), 200)
+        kept.append(f"<p>Left out to stay below {limit_kb} kB: {_text(names)}.</p>")
+    size_kb = max(1, round(sum(len(k.encode()) for k in kept) / 1000))
+    return _details(f"Static copy: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept))
+
+
+def summary_html(session: Session, *, timed: bool = True) -> str:
+    """The summary line as HTML, without buttons; remedies and notes below it."""
+    told = summary(session, timed=timed)
+    parts = [
+        f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text)
+        for item in told.items
+        if item.kind != "action"
+    ]
+    line = "".join(parts).replace(" ,", ",")
+    below = "".join(f"<div>{_text(t)}</div>" for t in (*told.hints, *told.notes))
+    return f'<div style="margin:2px 0">{line}{below}</div>'
+
+
+def snapshot_text(session: Session) -> str:
+    """The twin as plain text: the summary, then breaks, recompiles, kernels and times."""
+    lines = [summary(session).text]
+    told = breaks(session)
+    examples: set[str] = set()
+    for record in told["breaks"]:
+        lines += ["", f"Break in {record['root']}, {record['place']}: {record['title']}"]
+        lines += [f"    {line}" for line in record["pointed"].splitlines()]
+        lines += [f"  {record['why']}"] if record["why"] else []
+        lines += [f"  - {remedy}" for remedy in record["remedies"]]
+        for word in ("before", "after"):
+            if record[word] and record["kind"] not in examples:
+                lines += [f"  {word.capitalize()}:", *(f"      {line}" for line in record[word].splitlines())]
+        examples.add(record["kind"])
+        lines += [f"  Given up before: {attempt}" for attempt in record["attempts"]]
+    lines += [f"Given up, and traced again without a break: {attempt}" for attempt in told["attempts"]]
+    for lane in recompiles(session)["lanes"]:
+        for column in lane["columns"]:
+            if column["outcome"] != "hit" and column["rejections"]:
+                lines += ["", f"{lane['name']}, call {column['first']}: {column['outcome']}, because"]
+                lines += [f"  entry {r['entry']}: {r['sentence'] or r['short']}" for r in column["rejections"]]
+    rows = kernels(session)["rows"]
+    if rows:
+        lines += ["", "Kernels"]
+        lines += [
+            f"  {r['compilation']} {r['kernel']} {r['name']}: {', '.join(r['nodes'][:8])}" for r in rows[:MAX_ROWS]
+        ]
+        lines += [f"  … {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
+    totals = timings(session)["totals"]
+    if totals:
+        lines += ["", "Time by stage: " + ", ".join(f"{t['stage']} {t['text']}" for t in totals)]
+    return shorten_paths("\n".join(lines))
+
+
+def _sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
+    yield from _break_sections(session)
+    yield from _recompile_sections(session, timed)
+    yield from _source_sections(session)
+    yield from _kernel_sections(session)
+    firsts = [c for g in groups(session) if (c := next(filter(has_graph, g.compilations), None)) is not None]
+    for first in firsts:
+        yield from _stage_sections(line_tables(session, first))
+        yield from _graph_sections(session, first)
+    yield from _stage_sections([backward_table(session)])
+    for group in groups(session):
+        if group.compilations:
+            yield from _guard_sections(session, group.compilations[0])
+    if timed:
+        yield from _timing_sections(session)
+    for first in firsts:
+        yield from _stage_sections(detail_tables(session, first))
+    yield from _triton_sections(session)
+
+
+def _break_sections(session: Session) -> Iterator[SnapshotSection]:
+    told = breaks(session)
+    examples: set[str] = set()
+    if told["breaks"]:
+        body = "".join(
+            f"<p><b>{_text(b['root'])}, {_text(b['place'])}:</b> {_text(b['title'])}</p>{_code(b['pointed'])}<p>{_text(b['why'])}</p>"
+            + _list(b["remedies"])
+            + _example(b, examples)
+            + _discarded_attempts(b["attempts"])
+            for b in told["breaks"][:MAX_ROWS]
+        )
+        yield SnapshotSection(f"Graph breaks ({len(told['breaks'])})", body + _cut(len(told["breaks"]), "break"))
+    if told["attempts"]:
+        title = f"Given up, and traced again without a break ({len(told['attempts'])})"
+        yield SnapshotSection(title, _list(told["attempts"][:MAX_ROWS]) + _cut(len(told["attempts"]), "attempt"))
+    if told["skipped"]:
+        rows = [[s["name"], s["reason"], s["remedy"]] for s in told["skipped"]]
+        yield SnapshotSection(f"Not compiled ({len(rows)})", _table(["Name", "Why", "What to do"], rows))
+    if told["failures"]:
+        rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in told["failures"]]
+        yield SnapshotSection(f"Failures of ours ({len(rows)})", _table(["Entry", "What failed", "Instead"], rows))
+
+
+def _example(record: dict[str, Any], shown: set[str]) -> str:
+    """The shortest function with such a break, and the same without it: once for each kind."""
+    if not record["before"] or record["kind"] in shown:
+        return ""
+    shown.add(record["kind"])
+    return f"<p>An example that breaks so:</p>{_code(record['before'])}<p>and one that does not:</p>{_code(record['after'])}"
+
+
+def _discarded_attempts(attempts: list[str]) -> str:
+    return f"<p>Given up before:</p>{_list(attempts)}" if attempts else ""
+
+
+def _recompile_sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
+    rows = []
+    for lane in recompiles(session)["lanes"]:
+        for column in lane["columns"]:
+            if column["outcome"] == "compiled":
+                why = "; ".join(f"{r['entry']} rejected: {r['short']}" for r in column["rejections"]) or "first call"
+                entry = next((e for e in lane["entries"] if e["id"] == column["entry"]), None)
+                cost = [format_seconds(entry["seconds"]) if entry else ""] if timed else []
+                name = source_lines.frame_name(session, lane["frame"], 80)
+                rows.append([name, f"{column['first']}", column["inputs"], why, *cost])
+    if rows:
+        heads = ["Function", "Call", "Inputs", "Why", *(["Time"] if timed else [])]
+        yield SnapshotSection(f"Compilations ({len(rows)})", _table(heads, rows))
+
+
+def _source_sections(session: Session) -> Iterator[SnapshotSection]:
+    for group in groups(session):
+        compilation = next((c for c in group.compilations if has_graph(c)), None)
+        if compilation is None:
+            continue
+        numbers = source_lines.ordinals(session, compilation).numbers
+        rows = _function_rows(
+            source_lines.source_rows(session, set(numbers), group.root.file), numbers, group.root.first_line
+        )
+        lines = []
+        for row in rows[:MAX_LINES]:
+            number = numbers.get((row.file, row.line), 0)
+            lines.append(f'{_badge(number)}<span style="color:#616161">{row.line or "":>5} </span>{_text(row.text)}')
+        if lines:
+            body = f'<pre style="{CODE}">' + "\n".join(lines) + "</pre>" + _cut(len(rows), "line", MAX_LINES)
+            yield SnapshotSection(f"Source of {one_line(group.root.name, 60)}, lines numbered in order of use", body)
+
+
+def _function_rows(
+    rows: list[source_lines.SourceRow], numbers: dict[source_lines.FileLine, int], first_line: int
+) -> list[source_lines.SourceRow]:
+    """Of a function's file only what lies between its first line and the last line in use; other files as they are."""
+    ends = {file: max(line for f, line in numbers if f == file) for file, _ in numbers}
+    starts = {file: min([first_line, *(line for f, line in numbers if f == file)]) for file in ends}
+    return [r for r in rows if not r.line or starts.get(r.file, 0) <= r.line <= ends.get(r.file, 0)]
+
+
+def _kernel_sections(session: Session) -> Iterator[SnapshotSection]:
+    none: dict[str, Any] = {}
+    rows = [
+        [
+            r["compilation"],
+            f"{r['kernel']} {r['name']}",
+            ", ".join(r["nodes"][:10]) + (" …" if len(r["nodes"]) > 10 else ""),
+            r["grid"],
+            r["bytes"],
+            "" if made.get("registers") is None else str(made["registers"]),
+            "" if made.get("spills") is None else str(made["spills"]),
+            r["check"],
+        ]
+        for r in kernels(session)["rows"]
+        for made in (next(reversed(r["targets"].values()), none),)
+    ]
+    if rows:
+        heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
+        yield SnapshotSection(f"Kernels ({len(rows)})", _table(heads, rows))
+
+
+def _stage_sections(tables: Iterable[Table]) -> Iterator[SnapshotSection]:
+    for title, heads, rows in tables:
+        if rows:
+            yield SnapshotSection(f"{title} ({len(rows)})", _table(heads, rows, MAX_STAGE_ROWS))
+
+
+def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
+    for record in compilation.graphs[:1]:
+        if record.nodes:
+            picture = base64.b64encode(graph_svg(session, compilation, record, MAX_NODES).encode()).decode()
+            alt = f"{one_line(record.title, 40)} of entry {compilation.id}: {pluralize(len(record.nodes), 'node')}"
+            body = f'<img alt="{_attribute(alt)}" style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{picture}">'
+            yield SnapshotSection(f"Graph of entry {compilation.id} ({pluralize(len(record.nodes), 'node')})", body)
+
+
+def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
+    told = compilation.guards.guards if compilation.guards else ()
+    if told:
+        rows = [
+            [str(i), g.source, g.kind, one_line(g.expected, 60), source_lines.line_name(session, g.span)]
+            for i, g in enumerate(told, 1)
+        ]
+        yield SnapshotSection(
+            f"Guards of entry {compilation.id} ({len(told)})",
+            _table(["#", "Value", "Guard", "Expected", "Because of"], rows),
+        )
+
+
+def _timing_sections(session: Session) -> Iterator[SnapshotSection]:
+    rows = [
+        [
+            r["compilation"],
+            r["name"],
+            r["text"],
+            ", ".join(f"{b['stage']} {b['text']}" for b in r["bars"] if b["depth"] <= 1),
+        ]
+        for r in timings(session)["rows"]
+    ]
+    if rows:
+        yield SnapshotSection("Compile times", _table(["Entry", "Function", "Whole", "Stages"], rows))
+
+
+def _triton_sections(session: Session) -> Iterator[SnapshotSection]:
+    seen: set[str] = set()
+    for compilation in session.compilations:
+        for kernel in compilation.kernels:
+            if kernel.text not in seen:
+                seen.add(kernel.text)
+                lines = [text for _, text in kernel_lines(sanitize(kernel.text))]
+                body = _highlighted("\n".join(lines[:MAX_LINES])) + _cut(len(lines), "line", MAX_LINES)
+                yield SnapshotSection(f"Triton of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
+
+
+_COLOURS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}
+
+
+def _highlighted(code: str) -> str:
+    """Python text with inline colours that read on the light ground; only what is coloured gets an element. Plain where Pygments is missing."""
+    try:
+        from pygments.lexers import PythonLexer
+    except ImportError:
+        return _code(code)
+    parts = []
+    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(shorten_paths(code)):
+        colour = next((c for name, c in _COLOURS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
+        parts.append(f'<span style="color:{colour}">{escape(text)}</span>' if colour else escape(text))
+    return f'<pre style="{CODE}">{"".join(parts)}</pre>'
+
+
+def _text(text: str) -> str:
+    return escape(shorten_paths(sanitize(text)), quote=True)
+
+
+def _attribute(text: str) -> str:
+    return _text(one_line(text, 300))
+
+
+def _details(title: str, body: str) -> str:
+    return f'<details style="margin:2px 0 2px 4px"><summary style="cursor:pointer">{_text(title)}</summary>{body}</details>'
+
+
+def _code(text: str) -> str:
+    return f'<pre style="{CODE}">{_text(text)}</pre>' if text else ""
+
+
+def _list(texts: Iterable[str]) -> str:
+    items = "".join(f"<li>{_text(t)}</li>" for t in texts)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _badge(number: int) -> str:
+    hue = HUES[(number - 1) % 6 + 1] if number else "transparent"
+    return f'<span style="background:{hue};color:#fff"><b>{number or "":>3}</b></span> '
+
+
+def _table(heads: list[str], rows: list[list[str]], limit: int = MAX_ROWS) -> str:
+    head = "".join(f'<th style="{CELL}">{_text(h)}</th>' for h in heads)
+    body = "".join(
+        f'<tr style="{ROW}">' + "".join(f'<td style="{CELL}">{_text(c)}</td>' for c in row) + "</tr>"
+        for row in rows[:limit]
+    )
+    return f'<table style="border-collapse:collapse;font-size:12px"><tr style="{ROW}">{head}</tr>{body}</table>{_cut(len(rows), "row", limit)}'
+
+
+def _cut(count: int, word: str, limit: int = MAX_ROWS) -> str:
+    return f"<p>{pluralize(count - limit, f'more {word}')} not kept.</p>" if count > limit else ""

@@ -1,0 +1,142 @@
+"""Rows of the static twin's tables about single stages: lines and what became of them, layers, partition, fusion, steps, backwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.aot_wrappers import aot_wrappers
+from notebook_ext.views.backward import backward
+from notebook_ext.views.format_text import one_line, pluralize
+from notebook_ext.views.graph.graph_between_passes import passes_of
+from notebook_ext.views.kernels import autotune_choices, kernels
+
+Table = tuple[str, list[str], list[list[str]]]
+"""Title, headings, rows."""
+
+
+def line_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
+    """What comes first of one compilation: its lines and what became of them, and the layers around its graph."""
+    return _with_entry(compilation, [_lines(session, compilation), _wrappers(session, compilation)])
+
+
+def detail_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
+    """The rest of what the explorer's views show of one compilation."""
+    tables = [
+        _graphs(compilation),
+        _partition(session, compilation),
+        _wrapper_values(session, compilation),
+        _fusion(session, compilation),
+        _choices(compilation),
+        _steps(compilation),
+    ]
+    return _with_entry(compilation, tables)
+
+
+def _with_entry(compilation: CompilationRecord, tables: list[Table]) -> list[Table]:
+    return [(f"{title}, entry {compilation.id}", heads, rows) for title, heads, rows in tables]
+
+
+def backward_table(session: Session) -> Table:
+    """The backwards that were captured, each with its cause."""
+    told = backward(session)
+    rows = [[c["id"], c["facts"].rpartition(", captured in ")[0], c["cause"]] for c in told["captures"]]
+    return "Captured backwards", ["Capture", "What it holds", "Why it was captured"], rows
+
+
+def _lines(session: Session, compilation: CompilationRecord) -> Table:
+    """For each source line in use: how many nodes of each graph came of it, and which kernels."""
+    ordinals = source_lines.ordinals(session, compilation)
+    files = {f.id for f in session.files}
+    counts: dict[int, Counter[str]] = {}
+    for graph in compilation.graphs:
+        for node in graph.nodes:
+            if ordinal := ordinals.of(source_lines.node_spans(node, files).span):
+                counts.setdefault(ordinal, Counter())[graph.stage] += 1
+    of_line: dict[int, list[str]] = {}
+    for row in kernels(session)["rows"]:
+        if row["compilation"] == compilation.id:
+            for ordinal in row["ordinals"]:
+                of_line.setdefault(ordinal, []).append(row["kernel"])
+    rows = [
+        [
+            str(ordinal),
+            f"{line} {one_line(source_lines.line_text(session, file, line), 70)}",
+            ", ".join(f"{stage} {count}" for stage, count in counts.get(ordinal, Counter()).items()),
+            ", ".join(of_line.get(ordinal, [])),
+        ]
+        for (file, line), ordinal in sorted(ordinals.numbers.items(), key=lambda item: item[1])
+    ]
+    return "Lines and what became of them", ["#", "Line", "Nodes by graph", "Kernels"], rows
+
+
+def _wrappers(session: Session, compilation: CompilationRecord) -> Table:
+    told = aot_wrappers(session, compilation.id)
+    rows = [
+        [ring["name"], "in" if a["direction"] == "in" else "out", a["argument"], a["action"], a["why"]]
+        for ring in told.get("rings", ())
+        for a in ring["actions"]
+    ]
+    return "Layers around the graph", ["Layer", "On the way", "Value", "What it does", "Why"], rows
+
+
+def _partition(session: Session, compilation: CompilationRecord) -> Table:
+    told: dict[str, Any] | None = aot_wrappers(session, compilation.id).get("partition")
+    rows = [[v["name"], v["action"], v["bytes"], v["reason"]] for v in told["rows"]] if told else []
+    return "Between forward and backward", ["Value", "Fate", "Bytes", "Why"], rows
+
+
+def _wrapper_values(session: Session, compilation: CompilationRecord) -> Table:
+    """What small tensors held on the way of the last call that was noted."""
+    passages = aot_wrappers(session, compilation.id).get("passages") or [{"moments": []}]
+    rows = [[m["ring"], m["direction"], name, text] for m in passages[-1]["moments"] for name, text in m["values"]]
+    return "What small tensors held", ["Layer", "On the way", "Value", "Contents"], rows
+
+
+def _graphs(compilation: CompilationRecord) -> Table:
+    rows = []
+    for graph in compilation.graphs:
+        passes = [
+            f"{p.name} {p.nodes_before} → {p.nodes_after}"
+            for p in passes_of(compilation, graph)
+            if p.removed_count or p.added_count
+        ]
+        rows.append([one_line(graph.stage, 30), pluralize(len(graph.nodes), "node"), one_line(", ".join(passes), 200)])
+    return "Graphs", ["Stage", "Size", "Passes that changed it"], rows if len(rows) > 1 else []
+
+
+def _fusion(session: Session, compilation: CompilationRecord) -> Table:
+    rows = [
+        ["fused" if d["fused"] else "not fused", f"{d['first']} {d['second']}".strip(), d["reason"], d["saved"]]
+        for d in kernels(session)["decisions"]
+        if d["compilation"] == compilation.id
+    ]
+    return "Fusion decisions", ["", "What", "Why", "Saves"], rows
+
+
+def _choices(compilation: CompilationRecord) -> Table:
+    rows = [
+        [one_line(kernel.id, 20), c["taken"], c["reason"], "; ".join(c["ways"])]
+        for kernel in {k.id: k for k in compilation.kernels}.values()
+        for c in autotune_choices(compilation, kernel)
+    ]
+    return "Ways that were measured", ["Kernel", "Taken", "Why", "What each took"], rows
+
+
+def _steps(compilation: CompilationRecord) -> Table:
+    """The tracer's steps that added something, where steps were recorded."""
+    rows = [
+        [
+            str(step.index + 1),
+            str(step.span.line) if step.span else "",
+            one_line(f"{step.opname} {step.argument}", 40),
+            one_line(
+                ", ".join((*step.nodes, *step.side_effects, *([step.event] if step.event == "break" else []))), 80
+            ),
+        ]
+        for step in (compilation.trace.steps if compilation.trace else ())
+        if step.nodes or step.side_effects or step.event == "break"
+    ]
+    return "Steps of the tracer that added to the graph", ["Step", "Line", "Instruction", "Added"], rows

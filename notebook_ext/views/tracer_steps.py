@@ -1,0 +1,199 @@
+"""The tracer's steps as columns of numbers over interned strings: any moment can be rebuilt from them, forwards and backwards."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.records.bytecode import Span
+from engine.records.graph import NodeRecord
+from engine.records.session import CompilationRecord, Session
+from engine.records.trace import StepRecord
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import one_line, sanitize, shorten_paths, tensor_type
+
+HOW_TO_RECORD = (
+    'No steps were recorded. Run the cell with %%compile --steps, or record with engine.record(level="steps").'
+)
+MAX_STEPS = 20_000
+"""The tracer keeps this many steps of a longer trace."""
+
+_CODE_OBJECT = re.compile(r"<code object (\S+) at 0x[^>]*>?")
+_EVENTS = ("", "inline", "return", "raise", "break")
+
+
+def tracer_steps(session: Session, compilation: str) -> dict[str, Any]:
+    """The steps of one compilation; ``empty`` says how to get them where there are none.
+
+    ``frame``, ``depth``, ``op``, ``event``, ``stack`` and ``caller`` have one number a step. The last two are of the moment after the step, in the
+    frame that executes next: a stack is a cell ``[below, text, node]`` (-1: the empty stack), a caller the step that entered the frame (-1: the root).
+    ``locals`` are the changes, ``[step, frame, name, text, node]``; ``nodes``, ``guards`` and ``effects`` are ``[step, text]``, all in order.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
+    record = session.compilation(compilation)
+    steps = record.trace.steps if record.trace else ()
+    if not steps:
+        return {"compilation": record.id, "empty": HOW_TO_RECORD, "count": 0}
+    return _StepColumns(session, record).build(steps)
+
+
+@dataclass
+class _Interner:
+    """Values numbered in the order in which they are first met."""
+
+    numbers: dict[Any, int] = field(default_factory=dict)
+
+    def of(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def values(self) -> list[Any]:
+        return list(self.numbers)
+
+
+class _StepColumns:
+    """Gathers the columns of one compilation."""
+
+    def __init__(self, session: Session, record: CompilationRecord) -> None:
+        self.session = session
+        self.record = record
+        self.strings = _Interner()
+        self.cells = _Interner()
+        self.ops = _Interner()
+        self.ordinals = source_lines.ordinals(session, record)
+
+    def build(self, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
+        used = {(s.span.file, s.span.line) for s in steps if s.span is not None}
+        rows = source_lines.source_rows(self.session, used, steps[0].span.file if steps[0].span else "")
+        self.rows = {(r.file, r.line): i for i, r in enumerate(rows) if r.line}
+        frames, codes = _Interner(), _Interner()
+        of_step = [frames.of(s.frame) for s in steps]
+        of_code = [codes.of((s.code, s.span.file if s.span else "")) for s in steps]
+        ops = [self._op(code, s) for code, s in zip(of_code, steps, strict=True)]
+        self._rest_of_root(of_code[0])
+        return {
+            "compilation": self.record.id,
+            "empty": "",
+            "count": len(steps),
+            "is_cut": len(steps) >= MAX_STEPS,
+            "frame": of_step,
+            "depth": [s.depth for s in steps],
+            "op": ops,
+            "event": [_EVENTS.index(s.event) if s.event in _EVENTS else 0 for s in steps],
+            "stack": [-1 if s is None else self._stack(s) for s in _states(steps)],
+            "caller": _callers(steps),
+            "locals": self._locals(steps, of_step),
+            "codes": [one_line(name, 80) for name, _ in codes.values()],
+            "nodes": [[i, self._text(n)] for i, s in enumerate(steps) for n in s.nodes],
+            "guards": [[i, self._text(g)] for i, s in enumerate(steps) for g in s.guards],
+            "effects": [[i, self._text(e)] for i, s in enumerate(steps) for e in s.side_effects],
+            "described": self._nodes(steps),
+            "source": [sanitize(r.text) for r in rows],
+            "lines": [r.line for r in rows],
+            "ordinals": {
+                str(row): self.ordinals.numbers[place]
+                for place, row in self.rows.items()
+                if place in self.ordinals.numbers
+            },
+            "stop": self._stop(),
+            "ops": self.ops.values(),
+            "cells": self.cells.values(),
+            "strings": self.strings.values(),
+        }
+
+    def _text(self, text: str) -> int:
+        return self.strings.of(one_line(shorten_paths(_CODE_OBJECT.sub(r"<code object \1>", text)), 160))
+
+    def _op(self, code: int, step: StepRecord) -> int:
+        return self._instruction(code, step.offset, step.opname, step.argument, step.span)
+
+    def _instruction(self, code: int, offset: int, opname: str, argument: str, span: Span | None) -> int:
+        row = self.rows.get((span.file, span.line), -1) if span else -1
+        is_piece = span is not None and 0 <= span.column < span.end_column and span.end_line in (-1, span.line)
+        piece = (span.column, span.end_column) if span is not None and is_piece else (-1, -1)
+        name = self.strings.of(sanitize(opname))
+        return self.ops.of((code, offset, name, self._text(argument), row, span.line if span else 0, *piece))
+
+    def _rest_of_root(self, code: int) -> None:
+        """Instructions of the root that were not executed; of inlined functions only what ran is known."""
+        executed = {(op[0], op[1]) for op in self.ops.values()}
+        for i in self.record.trace.instructions if self.record.trace else ():
+            if (code, i.offset) not in executed:
+                self._instruction(code, i.offset, i.opname, i.argument, i.span)
+
+    def _stack(self, step: StepRecord) -> int:
+        cell = -1
+        nodes = step.stack_nodes or ("",) * len(step.stack)
+        for text, node in zip(step.stack, nodes, strict=True):
+            cell = self.cells.of((cell, self._text(text), self.strings.of(sanitize(node)) if node else -1))
+        return cell
+
+    def _locals(self, steps: tuple[StepRecord, ...], frames: list[int]) -> list[list[int]]:
+        """Changes of variables. A frame's first come with the step before, which entered it; a deleted one has -1 for its text."""
+        seen: set[int] = set()
+        ends = _ends(steps)
+        told: list[list[int]] = []
+        for i, step in enumerate(steps):
+            at = ends[i] if step.frame in seen else max(i - 1, 0)
+            seen.add(step.frame)
+            nodes = step.locals_nodes or {}
+            for name, text in step.locals_changed.items():
+                node = self.strings.of(sanitize(nodes[name])) if name in nodes else -1
+                words = self._text(text) if text else -1
+                told.append([at, frames[i], self.strings.of(one_line(name, 60)), words, node])
+        return sorted(told, key=lambda change: change[0])
+
+    def _nodes(self, steps: tuple[StepRecord, ...]) -> dict[str, list[Any]]:
+        """For each node by name: what it is, its type, and the row of its line; a name that is missing was removed as unused."""
+        graph = next((g for g in self.record.graphs if g.stage == "fx"), None)
+        known: dict[str, NodeRecord] = {n.name: n for n in graph.nodes} if graph else {}
+        files = {f.id for f in self.session.files}
+        made = dict.fromkeys(name for s in steps for name in s.nodes)
+        return {sanitize(name): self._node(known[name], files) for name in made if name in known}
+
+    def _node(self, node: NodeRecord, files: set[str]) -> list[Any]:
+        ordinal = self.ordinals.of(source_lines.node_spans(node, files).span)
+        text = "input" if node.op == "placeholder" else node.text.partition(" = ")[2] or node.text
+        return [one_line(text, 120), tensor_type(node.dtype, node.shape) if node.dtype else "", ordinal]
+
+    def _stop(self) -> str:
+        """Why the trace ended, where it did not end with the function."""
+        found = self.record.trace.breaks if self.record.trace else ()
+        return one_line(found[0].title, 120) if found else ""
+
+
+def _states(steps: tuple[StepRecord, ...]) -> list[StepRecord | None]:
+    """For each step the one whose stack holds after it: of the frame that executes next, its latest; None for a frame that is about to begin."""
+    latest: dict[int, StepRecord] = {}
+    found: list[StepRecord | None] = []
+    for step, after in zip(steps, (*steps[1:], steps[-1]), strict=True):
+        if step.event != "break":  # it did not happen: what it would have used is still there
+            latest[step.frame] = step
+        found.append(latest.get(after.frame))
+    return found
+
+
+def _callers(steps: tuple[StepRecord, ...]) -> list[int]:
+    """For each step the one that entered the frame which executes next, -1 for the root."""
+    latest: dict[int, int] = {}
+    found: list[int] = []
+    for i, (step, after) in enumerate(zip(steps, (*steps[1:], steps[-1]), strict=True)):
+        latest[step.depth] = i
+        found.append(latest.get(after.depth - 1, -1))
+    return found
+
+
+def _ends(steps: tuple[StepRecord, ...]) -> list[int]:
+    """For each step the last one that ran before the frame went on: an inlined call changes its caller's variables when it is over."""
+    ends = list(range(len(steps)))
+    waiting: dict[int, int] = {}
+    for i, step in enumerate(steps):
+        if step.frame in waiting:
+            ends[waiting[step.frame]] = i - 1
+        waiting[step.frame] = i
+    for i in waiting.values():
+        if steps[i].event == "inline":
+            ends[i] = len(steps) - 1
+    return ends

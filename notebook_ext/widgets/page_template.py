@@ -1,0 +1,89 @@
+"""What a page with an explorer and no kernel is made of: the same front end, a model that stands in for the kernel's, no network."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+from notebook_ext.views.format_text import one_line
+from notebook_ext.widgets.bundle_assets import full_module_text, style_text
+
+_HEAD_HTML = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title>
+<style>
+body{{margin:0;background:#fff;color:rgba(0,0,0,.87);font:13px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif}}
+body[data-jp-theme-light=false]{{background:#111;color:rgba(255,255,255,.9)}}
+.page{{max-width:1680px;margin:0 auto;padding:8px 12px 24px}}.page>header{{display:flex;align-items:center;gap:12px;margin-bottom:8px}}.page>header b{{margin-right:auto}}
+.page>header button{{font:inherit;color:inherit;background:none;border:1px solid #868686;border-radius:2px;padding:2px 8px;cursor:pointer}}
+.private{{max-width:1680px;margin:0 auto;padding:0 12px 16px;font-size:12px;opacity:.8}}
+{style}</style></head>
+<body data-jp-theme-light="true">
+<main class="page"><header><b>{title}</b><button type="button" id="theme">Dark theme</button></header><div id="explorer"></div></main>
+"""
+
+_MODULE_HTML = """<script type="module">
+{module}
+{shim}
+</script></body></html>
+"""
+
+_KERNELLESS_MODEL_JS = """
+// The place in hand stands in the address, where the page has one of its own.
+function inAddress() { return new URLSearchParams(location.hash.slice(1)); }
+function address(view) {
+  const told = inAddress();
+  told.set("view", view);
+  return location.href.split("#")[0] + "#" + told.toString().replace(/=(?=&|$)/g, "");
+}
+function pageModel(data) {
+  const listeners = [];
+  const view = inAddress().get("view");
+  if (view) data.view = view;
+  return {
+    get: (name) => data[name],
+    on(event, callback) { listeners.push([event, callback]); },
+    off(event, callback) { const at = listeners.findIndex((l) => l[0] === event && l[1] === callback); if (at >= 0) listeners.splice(at, 1); },
+    tell(event, message) { for (const [name, callback] of [...listeners]) if (name === event) callback(message); },
+    set(name, value) { data[name] = value; },
+    save_changes() { if (this.link) history.replaceState(null, "", address(data.view)); },
+    link: location.protocol === "about:" ? undefined : address,
+  };
+}
+"""
+
+_START_JS = """
+addEventListener("hashchange", () => { const view = inAddress().get("view"); if (view && view !== model.get("view")) { model.set("view", view); model.tell("change:view"); } });
+const button = document.getElementById("theme");
+function setTheme(isDark) { document.body.dataset.jpThemeLight = String(!isDark); button.textContent = isDark ? "Light theme" : "Dark theme"; }
+button.addEventListener("click", () => setTheme(document.body.dataset.jpThemeLight === "true"));
+setTheme(inAddress().has("dark") || (!inAddress().has("light") && matchMedia("(prefers-color-scheme: dark)").matches));
+explorer.render({ model, el: document.getElementById("explorer") });
+"""
+
+
+def head_html(title: str) -> str:
+    """A page up to where its data stand."""
+    return _HEAD_HTML.format(title=escape(one_line(title)), style=style_text())
+
+
+def module_html(model: str) -> str:
+    """The end of a page: the front end, and the script that defines its ``model``."""
+    return _MODULE_HTML.format(
+        module=_as_constant(full_module_text()), shim=_scoped(model + _START_JS + _KERNELLESS_MODEL_JS)
+    )
+
+
+def script_safe_json(data: Any) -> str:
+    """JSON that cannot end or open a script element, whatever its strings hold."""
+    return json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _as_constant(module: str) -> str:
+    return module.replace("export default", "const explorer =")
+
+
+def _scoped(script: str) -> str:
+    return "{" + script + "}"

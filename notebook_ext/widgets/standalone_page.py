@@ -1,0 +1,134 @@
+"""The explorer as one HTML file for any size of session: its parts compressed, written one by one, unpacked by the browser when looked at."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from html import escape
+from typing import Any, BinaryIO
+
+from engine.records.session import Session
+from notebook_ext.views.compilations import artifact_keys
+from notebook_ext.views.explorer_parts import (
+    DEFAULT_NAME,
+    OtherSessions,
+    comparison_parts,
+    entry_keys,
+    initial_parts,
+    overview,
+    parts,
+    session_keys,
+)
+from notebook_ext.views.privacy_note import privacy_note
+from notebook_ext.widgets.page_template import head_html, module_html, script_safe_json
+
+COMPRESSION_LEVEL = 6
+"""Of compression: a sixth smaller than the fastest, for a sixth more time."""
+MIN_COMPILATIONS_TO_FORK = 2
+"""From this many compilations on, another process makes half of the parts."""
+_PARTS_MODEL_JS = """
+const data = JSON.parse(document.getElementById("data").textContent);
+const places = JSON.parse(document.getElementById("index").textContent);
+async function unpack(place) {
+  const bytes = Uint8Array.from(atob(document.getElementById("p" + place).textContent), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+const model = pageModel(data);
+model.send = (message) => {
+  if (message.type !== "part") model.tell("msg:custom", { type: "say", text: "This page has no kernel: run the notebook for that." });
+  else if (message.key in places) unpack(places[message.key]).then((found) => model.tell("msg:custom", { type: "part", key: message.key, data: found }));
+};
+"""
+
+ProgressCallback = Callable[[int, int], None]
+"""Told how many compilations are written, and how many there are."""
+
+
+def write_page(
+    session: Session,
+    stream: BinaryIO,
+    title: str,
+    progress: ProgressCallback | None = None,
+    view: str = "contents",
+    others: OtherSessions | None = None,
+    name: str = DEFAULT_NAME,
+) -> None:
+    """Write the page that shows ``session``; it opens from disk, offline, in light or dark, and holds every part of every view.
+
+    ``view`` is open at first. ``others`` are sessions to compare it with, by name; beside them it is called ``name``.
+    """
+    stream.write(head_html(title).encode())
+    stream.write(f'<p class="private">{escape(privacy_note(session))}</p>\n'.encode())
+    told = {"overview": overview(session, others, name), "parts": initial_parts(session), "view": view}
+    data = script_safe_json(told)
+    stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())
+    places: dict[str, int] = {}
+    for key, packed in itertools.chain(
+        _compressed_parts(session, progress), map(_compress_part, comparison_parts(session, others, name))
+    ):
+        stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (len(places), packed))
+        places[key] = len(places)
+    stream.write(f'<script type="application/json" id="index">{script_safe_json(places)}</script>\n'.encode())
+    stream.write(module_html(_PARTS_MODEL_JS).encode())
+
+
+def _compressed_parts(session: Session, progress: ProgressCallback | None) -> Iterator[tuple[str, bytes]]:
+    groups = _key_groups(session)
+    if len(session.compilations) < MIN_COMPILATIONS_TO_FORK or not hasattr(os, "fork") or (os.cpu_count() or 1) < 2:
+        yield from _compress_groups(session, groups, progress)
+        return
+    with tempfile.TemporaryFile() as other:
+        child = os.fork()
+        if child == 0:
+            _compress_in_child(session, groups[1::2], other)
+        yield from _compress_groups(session, groups[::2], progress)
+        _, status = os.waitpid(child, 0)
+        if status:  # whatever went wrong there, here it shows
+            yield from _compress_groups(session, groups[1::2], progress)
+            return
+        other.seek(0)
+        while line := other.readline():
+            key, _, packed = line.rstrip(b"\n").rpartition(b"\t")
+            yield key.decode(), packed
+
+
+def _compress_in_child(session: Session, groups: list[list[str]], file: BinaryIO) -> None:
+    status = 1
+    try:
+        file.writelines(
+            key.encode() + b"\t" + packed + b"\n" for key, packed in _compress_groups(session, groups, None)
+        )
+        file.flush()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _key_groups(session: Session) -> list[list[str]]:
+    """Keys that belong together: of the whole, and of each compilation."""
+    texts: dict[str, list[str]] = {}
+    for key in artifact_keys(session):
+        texts.setdefault(key.split("|")[1], []).append(key)
+    whole = [*session_keys(), *texts.get("", ())]
+    return [whole, *([*entry_keys(c), *texts.get(c.id, ())] for c in session.compilations)]
+
+
+def _compress_groups(
+    session: Session, groups: Iterable[list[str]], progress: ProgressCallback | None
+) -> Iterator[tuple[str, bytes]]:
+    wanted = list(groups)
+    for number, keys in enumerate(wanted, 1):
+        yield from map(_compress_part, parts(session, keys))
+        if progress is not None:
+            progress(number, len(wanted))
+
+
+def _compress_part(part: tuple[str, Any]) -> tuple[str, bytes]:
+    key, value = part
+    plain = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+    return key, base64.b64encode(zlib.compress(plain, COMPRESSION_LEVEL))

@@ -1,0 +1,25 @@
+"""Pages as ``--save`` writes them, with all parts unpacked before the first look: what a test does next then needs no waiting."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from engine.records.session import Session
+from notebook_ext.widgets.standalone_page import write_page
+
+START = 'explorer.render({ model, el: document.getElementById("explorer") });'
+UNPACKED = """const unpacked = {};
+for (const key in places) unpacked[key] = await unpack(places[key]);
+const packedSend = model.send;
+model.send = (message) => message.type === "part" && message.key in unpacked ? model.tell("msg:custom", { type: "part", key: message.key, data: unpacked[message.key] }) : packedSend(message);
+"""
+
+
+def page_text(session: Session, **beside: Any) -> str:
+    """The page that shows a session; ``beside`` goes to ``write_page``. Its data stand in ``const data``, it starts with ``START``."""
+    page = io.BytesIO()
+    write_page(session, page, "Compilation explorer", **{"view": "linked", **beside})
+    text = page.getvalue().decode()
+    assert text.count(START) == 1
+    return text.replace(START, UNPACKED + START)

@@ -1,0 +1,337 @@
+"""The explorer in a real JupyterLab: drawn, linked, following its session while the kernel is busy, in both themes."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.jupyter_server import (
+    ROOT,
+    Lab,
+    errors_in,
+    open_notebook,
+    run_all,
+    run_cell,
+    set_theme,
+    wait_until_ready,
+)
+from tests.browser.test_explorer import CONTRAST, click_line, keep, lit, said
+from tests.engine.observe.sample_traces import session_and_log
+
+pytestmark = pytest.mark.browser
+
+TOUR = ROOT / "notebooks" / "00_tour.ipynb"
+TOUR_SECONDS = 240
+
+CELLS = [
+    """
+import threading, time
+from notebook_ext.widgets.explorer import Explorer
+from tests.notebook_ext.sample_sessions import head_compilation, head_session, verified_session
+session = head_session()
+def check():
+    for compilation in verified_session().compilations:
+        session.put(compilation)
+Explorer(session, on_verify=check)
+""",
+    """
+compiled = head_compilation(1, "s0", "x.size(0) changed from 64 to 96")
+threading.Thread(target=session.put, args=(compiled,)).start()
+time.sleep(45)
+""",
+]
+
+
+TUNED = """
+%%compile --backend tuned
+def scaled(x):
+    return x * 0.5
+scaled(torch.ones(2, 4)).sum()
+"""
+
+TUNING = """
+%load_ext notebook_ext
+import time, torch, engine
+from engine.ir.current_session import current_session
+from engine import afterwards
+from engine.runtime.kernel_launchers import in_interpreter
+from engine.runtime.autotune import Tuner
+from engine.ir.kernels.template_choice import Question
+from tests.engine.runtime.test_autotune import turned, way
+
+def slow_clock(work):  # stands for a GPU's: each measurement takes its time
+    work()
+    time.sleep(0.6)
+    return 1e-5
+
+def tuned(graph, inputs):
+    session = current_session()
+    tuner = Tuner("a card", slow_clock, in_interpreter, told=session.set_stage, stop=afterwards.stopped(session))
+    question = Question("aten:0/0:mm", (way("vendor"), *(way(f"template {n}", turned) for n in range(5))))
+    print(tuner.choose(question).reason)
+    return graph.forward
+engine.register_backend("tuned", tuned)
+"""
+
+BUSY = [
+    """
+%load_ext notebook_ext
+import time, torch, engine
+def slow(graph, inputs):
+    time.sleep(6)
+    return graph.forward
+engine.register_backend("slow", slow)
+""",
+    """
+%%compile --backend slow
+def scaled(x):
+    return x * 0.5
+scaled(torch.ones(2, 4)).sum()
+""",
+]
+
+
+ONION = [
+    """
+%load_ext notebook_ext
+import torch
+x = torch.tensor([1.0, 3.0])
+w = torch.tensor([2.0, 4.0], requires_grad=True)
+""",
+    """
+%%compile --backend aot_eager
+def scaled(x, w):
+    return (x * w).sum()
+scaled(x, w);
+""",
+]
+
+
+def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
+    """A notebook with these code cells."""
+    made = [
+        {
+            "cell_type": "code",
+            "id": f"c{i}",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+            "source": source.strip(),
+        }
+        for i, source in enumerate(cells)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.write_text(
+        json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8"
+    )
+
+
+@pytest.fixture(scope="module")
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A server with a few notebooks."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    if TOUR.exists():
+        shutil.copy(TOUR, folder)
+    write_notebook(folder / "made.ipynb", CELLS)
+    write_notebook(folder / "restarted.ipynb", CELLS[:1])
+    write_notebook(folder / "busy.ipynb", BUSY)
+    write_notebook(folder / "tuned.ipynb", [TUNING, TUNED])
+    write_notebook(folder / "onion.ipynb", ONION)
+    (folder / "trace.log").write_bytes(session_and_log()[1])
+    write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
+    started = Lab(folder)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Notebook 7, with one notebook."""
+    folder = tmp_path_factory.mktemp("notebook7")
+    write_notebook(folder / "made.ipynb", CELLS)
+    started = Lab(folder, "notebook")
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("front_end", ["lab", "notebook"])
+def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callable[..., Any], front_end: str) -> None:
+    """A click lights up PTX; keys stay in the widget until Escape gives them back; parts come from the kernel; contrast holds in the front end's own colours."""
+    page = tab(1400).page
+    open_notebook(page, request.getfixturevalue(front_end), "made.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    click_line(page, "source", 11)
+    assert len(lit(page, "ptx")) == 42
+    cells = page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets.length")
+    for pressed in ("ArrowDown", "j", "a", "b", "x"):  # a, b and x would add and delete cells in the notebook
+        page.keyboard.press(pressed)
+    assert page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets.length") == cells
+    assert "Line 13" in said(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("b")  # a cell below, now that the keys are the notebook's again
+    page.wait_for_function("(n) => window.jupyterapp.shell.currentWidget.content.widgets.length === n", arg=cells + 1)
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        page.locator(".lm").scroll_into_view_if_needed()
+        keep(page, f"{front_end}-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []
+    page.locator('.lm .tabs [data-view="guards"]').click()
+    page.wait_for_function("document.querySelector('.lm .say').textContent.startsWith('Guard 7')")
+    for view, shown in (("graph", "svg .nd"), ("tracer", ".tracer"), ("compare", "table.facts")):
+        page.locator(f'.lm .tabs [data-view="{view}"]').click()  # its code comes from the kernel
+        page.wait_for_selector(f".lm .panel {shown}", timeout=10_000)
+    page.locator(".lm .sum button", has_text="Verify").click()
+    page.wait_for_function("document.querySelector('.lm .sum').textContent.includes('all checked')")
+
+
+def test_a_trace_is_explored_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> None:
+    """``%explore FILE`` shows a log of stock torch.compile: its breaks, its contents and a text of it, readable in both themes."""
+    page = tab(1400).page
+    open_notebook(page, lab, "log.ipynb")
+    run_all(page, 90)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    assert "stock torch.compile" in page.locator(".lm .sum").inner_text()
+    page.locator('.lm .tabs [data-view="breaks"]').click()
+    page.wait_for_function("document.querySelector('.lm .breaks .card') !== null")
+    page.locator('.lm .tabs [data-view="contents"]').click()
+    page.wait_for_function("document.querySelectorAll('.lm .contents tr[data-id]').length >= 4")
+    page.locator('.lm .contents tr[data-id="2/0"]').click()
+    page.locator(".lm .contents .files button", has_text="Joint graph").click()
+    page.wait_for_function("document.querySelector('.lm .contents .ln') !== null")
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        page.locator(".lm").scroll_into_view_if_needed()
+        keep(page, f"log-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []
+    assert errors_in(page) == []
+
+
+def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callable[..., Any]) -> None:
+    """PTX that arrives from a background thread appears although a cell is still running."""
+    page = tab(1400).page
+    open_notebook(page, lab, "made.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
+    page.wait_for_function(
+        """document.querySelector('.lm section[data-pane="ptx"] .empty').textContent.includes('in the background')"""
+    )
+    click_line(page, "source", 11)
+    run_cell(page, 1)
+    page.wait_for_selector('.lm section[data-pane="ptx"] .r.hit', timeout=8_000)
+    assert "Line 12" in said(page)
+    assert page.evaluate("window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status") == "busy"
+
+
+def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None:
+    """The kernel is restarted under an open explorer: what is on screen still links, what is asked for says what happened, and the cell runs anew."""
+    page = tab(1400).page
+    open_notebook(page, lab, "restarted.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.restart()")
+    wait_until_ready(page, 60)
+    click_line(page, "source", 11)
+    assert len(lit(page, "ptx")) == 42
+    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    page.wait_for_function(
+        "document.querySelector('.lm .say').textContent.includes('was restarted or stopped')", timeout=15_000
+    )
+    run_cell(page, 0)
+    page.wait_for_function("document.querySelectorAll('.lm .say').length === 1", timeout=60_000)
+    page.wait_for_function("!document.querySelector('.lm .say').textContent.includes('restarted')", timeout=30_000)
+    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    page.wait_for_selector(".lm .panel .recompiles", timeout=20_000)
+    assert errors_in(page) == []
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any], stops: bool) -> None:
+    """While the autotuner measures, the cell says how many ways to compute what; Cancel ends the measuring, and the cell's result still comes."""
+    page = tab(1400).page
+    open_notebook(page, lab, "tuned.ipynb")
+    run_cell(page, 0)
+    wait_until_ready(page, 60)
+    run_cell(page, 1)
+    page.wait_for_function(
+        "document.body.innerText.includes('question 1, measuring 6 ways to compute mm on the GPU')", timeout=60_000
+    )
+    keep(page, f"tuning-{stops}")
+    if stops:
+        page.locator("button", has_text="Cancel").click()
+    page.wait_for_selector(".lm .say", timeout=90_000)
+    wait_until_ready(page, 60)
+    told = page.locator(".jp-OutputArea").nth(1).inner_text()
+    assert "tensor(4.)" in told
+    assert ("Measured on a card" in told) is not stops
+    assert ("Cancelled" in told) is stops
+    assert page.locator("text=measuring 6 ways").count() == 0
+
+
+def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]) -> None:
+    """After a plain run the onion's c makes the call again: contents on the way in, and those of the backward, come from the kernel."""
+    page = tab(1400).page
+    open_notebook(page, lab, "onion.ipynb")
+    run_all(page, 90)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.locator('.lm .tabs [data-view="onion"]').click()
+    page.wait_for_selector(".lm .onion .ring.core")
+    page.locator(".lm").focus()
+    page.keyboard.press("c")
+    page.wait_for_selector(".lm .held", timeout=30_000)
+    assert "[1, 3]" in page.locator(".lm .held").inner_text()
+    page.keyboard.press("End")
+    assert "gradient of w" in page.locator(".lm .held").inner_text()
+    page.wait_for_function("document.querySelector('.lm .onion').innerText.includes('gradients flow from ones')")
+    keep(page, "onion-noted")
+    assert errors_in(page) == []
+
+
+def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[..., Any]) -> None:
+    """The line of progress is cleared away with all outputs while a compile runs: the cell still ends with its result, summary and explorer."""
+    page = tab(1400).page
+    open_notebook(page, lab, "busy.ipynb")
+    run_cell(page, 0)
+    wait_until_ready(page, 60)
+    run_cell(page, 1)
+    page.wait_for_function("document.body.innerText.includes('Compiling scaled')", timeout=30_000)
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    wait_until_ready(page, 60)
+    assert "tensor(4.)" in page.locator(".jp-OutputArea").nth(1).inner_text()
+    assert "scaled" in page.locator(".lm .sum").inner_text()
+    assert page.locator("text=Compiling scaled").count() == 0
+    assert errors_in(page) == []
+
+
+def test_the_tour_runs_and_links_source_to_ptx(lab: Lab, tab: Callable[..., Any]) -> None:
+    """All cells of the tour run; in its first explorer a click on a source line lights up PTX that was compiled here; both themes are readable."""
+    page = tab(1400).page
+    open_notebook(page, lab, TOUR.name)
+    run_all(page, TOUR_SECONDS)
+    assert errors_in(page) == []
+    first = page.locator(".lm").first
+    first.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('.lm section[data-pane=ptx] .r') !== null", timeout=120_000)
+    lines = first.locator('section[data-pane="source"] .r.own:not(.head) .n')
+    assert lines.count() > 0
+    for i in range(lines.count()):
+        lines.nth(i).click()
+        if first.locator('section[data-pane="ptx"] .r.hit').count():
+            break
+    else:
+        pytest.fail("no source line is linked to PTX")
+    assert first.locator('section[data-pane="triton"] .r.hit').count() > 0
+    assert "PTX" in first.locator(".say").inner_text()
+    assert page.locator(".lm").count() >= 2
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        first.scroll_into_view_if_needed()
+        keep(page, f"tour-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []

@@ -1,0 +1,403 @@
+"""The cache on disk: what is read from it is what was made, and nothing is read that this user's process did not write."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import engine
+from engine.cache.store import DiskStore, DiskStoreError, user_cache_dir
+from engine.records.base import to_json
+
+NAME = "a" * 64
+
+
+@pytest.fixture(autouse=True)
+def folder(disk_cache: pathlib.Path) -> pathlib.Path:
+    """Where the stage keeps what it made."""
+    return disk_cache / "aot"
+
+
+def trains(x: torch.Tensor, w: torch.Tensor) -> Any:
+    """Forward and backward, a view, a constant and a write."""
+    y = (x @ w).sin()
+    y.add_(1)
+    return y.sum(0), y.t(), 3
+
+
+def infers(x: torch.Tensor, w: torch.Tensor) -> Any:
+    """Writes to an input, and returns a view of it."""
+    with torch.no_grad():
+        x.mul_(2)
+        return x[1:], (x @ w).softmax(-1)
+
+
+def _drops(x: torch.Tensor) -> torch.Tensor:
+    return F.dropout(x.sin(), 0.5, True).cos()
+
+
+def draws(x: torch.Tensor, w: torch.Tensor) -> Any:
+    """Random numbers in an activation checkpoint, and attention."""
+    y = checkpoint(_drops, x * 2, use_reentrant=False) @ w
+    return F.scaled_dot_product_attention(y[None, None], y[None, None], y[None, None])
+
+
+def _call(run: Callable[..., Any], *, needs: bool) -> list[Any]:
+    torch.manual_seed(0)
+    x = torch.randn(4, 4)
+    w = torch.randn(4, 4).requires_grad_(needs)
+    out = run(x, w)
+    tensors = [o for o in (out if isinstance(out, tuple) else (out,)) if isinstance(o, torch.Tensor)]
+    if needs:
+        sum(t.sum() for t in tensors).backward()  # type: ignore[union-attr]
+    return [*tensors, x, w.grad, torch.rand(2), [t._base is x for t in tensors]]
+
+
+def _told(fn: Callable[..., Any], backend: str = "aot_eager", *, needs: bool = True) -> tuple[list[str], list[Any]]:
+    """What the records say about the cache, and what the call gave."""
+    engine.reset()
+    with engine.record() as session:
+        found = _call(engine.compile(fn, backend=backend), needs=needs)
+    return [c.aot.cache for c in session.compilations if c.aot is not None], found
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+@pytest.mark.parametrize(
+    ("fn", "needs"), [(trains, True), (infers, False), (draws, True)], ids=["trains", "infers", "draws"]
+)
+def test_what_is_read_is_what_was_made(fn: Callable[..., Any], needs: bool, backend: str) -> None:
+    """The second compilation reads the first one's graphs; results, gradients, writes, views and random numbers are eager's both times."""
+    expected = _call(fn, needs=needs)
+    for note in ("kept on disk", "read from disk"):
+        notes, found = _told(fn, backend, needs=needs)
+        assert notes == [note]
+        for e, f in zip(expected, found, strict=True):
+            assert torch.equal(e, f) if isinstance(e, torch.Tensor) else e == f
+
+
+def _grows(x: torch.Tensor) -> Any:
+    y = x * 2
+    y[1:].add_(1)
+    return y.sin(), x.t(), x.shape[0] * 2
+
+
+def _over_sizes(fn: Callable[..., Any], run: Callable[..., Any], sizes: tuple[int, ...]) -> None:
+    for size in sizes:
+        calls = []
+        for f in (fn, run):
+            x = torch.arange(float(size * 3)).view(size, 3).requires_grad_()
+            y, view, number = f(x)
+            y.sum().backward()
+            calls.append((y.detach(), x.grad, number, view.shape, view._base is x))
+        for e, f in zip(*calls, strict=True):
+            assert torch.equal(e, f) if isinstance(e, torch.Tensor) else e == f
+
+
+def test_sizes_that_vary() -> None:
+    """A graph over symbols is read for other sizes too, and what its making took for granted of them is guarded again."""
+    guards = []
+    for note in ("kept on disk", "read from disk"):
+        engine.reset()
+        run = engine.compile(_grows, backend="aot_eager", dynamic=True)
+        with engine.record() as session:
+            _over_sizes(_grows, run, (5, 7, 4))
+        (record,) = session.compilations
+        assert record.aot is not None and record.aot.note == ""
+        assert record.aot.cache == note
+        assert record.guards is not None
+        guards.append(sum(g.kind == "shape relation" for g in record.guards.guards))
+        _over_sizes(_grows, run, (2, 3))
+    assert guards[0] == guards[1]
+
+
+def test_other_bounds_of_a_size_are_another_result() -> None:
+    """What is known of a symbol decides what is computed, so it is part of the key."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    notes = []
+    for low in (2, 4, 2):
+        engine.reset()
+        x = torch.ones(6)
+        engine.mark_dynamic(x, 0, min=low, max=100)
+        with engine.record() as session:
+            engine.compile(fn, backend="aot_eager")(x)
+        notes += [c.aot.cache for c in session.compilations if c.aot is not None]
+    assert notes == ["kept on disk", "kept on disk", "read from disk"]
+
+
+def test_inputs_over_one_memory() -> None:
+    """How inputs share memory is part of the key: views of one tensor, the same views of others."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return x.sin() + w.view(-1), w.t(), x[1:]
+
+    def call(run: Callable[..., Any], is_one: bool) -> Any:
+        whole, other = torch.arange(6.0), torch.arange(6.0)
+        x, w = whole.view(-1), (whole if is_one else other).view(2, 3)
+        total, view, part = run(x, w)
+        return total, view._base is whole, part._base is whole
+
+    for note in ("kept on disk", "read from disk"):
+        for is_one in (True, False):
+            engine.reset()
+            with engine.record() as session:
+                found = call(engine.compile(fn, backend="aot_eager"), is_one)
+            assert [c.aot.cache for c in session.compilations if c.aot is not None] == [note]
+            expected = call(fn, is_one)
+            assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+
+
+def test_records_are_the_same() -> None:
+    """Graphs, the partition and the places in the user's code are told alike, whether made or read."""
+    texts = []
+    for _ in range(2):
+        engine.reset()
+        with engine.record() as session:
+            _call(engine.compile(draws, backend="aot_eager"), needs=True)
+        (record,) = session.compilations
+        assert [g.stage for g in record.graphs] == ["fx", "joint", "forward", "backward"]
+        assert record.aot is not None
+        told = [to_json(r) for r in (*record.graphs, replace(record.aot, cache=""))]
+        texts.append([re.sub(r"\b\d+/0\b", "here", t) for t in told])
+    assert texts[0] == texts[1]
+
+
+def test_another_process_reads_it(tmp_path: pathlib.Path) -> None:
+    """A process that never compiled the function traces it, and reads the rest."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import engine, torch\n"
+        "def f(x):\n    return (x.sin() * x).sum()\n"
+        "x = torch.arange(4.).requires_grad_()\n"
+        "with engine.record() as s:\n    engine.compile(f, backend='triton')(x).backward()\n"
+        "(c,) = s.compilations\n"
+        "print(c.aot.cache, c.lowering.cache, [x.grad.tolist(), [k.text for k in c.kernels]])\n",
+        encoding="utf-8",
+    )
+    env = os.environ | {"ENGINE_DISK_CACHE": "1", "PYTHONPATH": str(pathlib.Path(engine.__file__).parents[1])}
+    ran = [
+        subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert ran[0].startswith("kept on disk kept on disk [")
+    assert ran[1].startswith("read from disk read from disk [")
+    assert ran[0].partition("[")[2] == ran[1].partition("[")[2]
+
+
+def _truncate(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _tamper(data: bytes) -> bytes:
+    return data.replace(b"aten::mm.default", b"aten::mv.default")
+
+
+class _Bomb:
+    def __reduce__(self) -> Any:
+        return (os._exit, (3,))
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": _truncate,
+    "tampered": _tamper,
+    "empty": lambda _: b"",
+    "pickled": lambda _: pickle.dumps(_Bomb()),
+    "foreign": lambda data: data[:19] + b"0" * 64 + data[83:],
+    "text": lambda _: json.dumps({"graph": []}).encode(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damaged_and_foreign_files_are_not_looked_into(folder: pathlib.Path, damage: Callable[[bytes], bytes]) -> None:
+    """They are made anew and written over, with the reason in the record."""
+    expected = _call(trains, needs=True)
+    _told(trains)
+    (path,) = (p for p in folder.iterdir() if p.name != "key")
+    before = path.read_bytes()
+    path.write_bytes(damage(before))
+    assert path.read_bytes() != before
+    notes, found = _told(trains)
+    assert notes == ["made anew: a file in the cache was damaged, or written by somebody else"]
+    assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True) if isinstance(e, torch.Tensor))
+    assert _told(trains)[0] == ["read from disk"]
+
+
+def test_what_decides_the_result_is_in_the_key() -> None:
+    """Other sizes, another constant, autocast and a default type each make a result of their own."""
+
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w) * 2
+
+    def otherwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w) * 3
+
+    assert _told(scaled)[0] == ["kept on disk"]
+    assert _told(otherwise)[0] == ["kept on disk"]
+    with torch.autocast("cpu"):
+        assert _told(scaled)[0] == ["kept on disk"]
+    assert _told(scaled, needs=False)[0] == ["kept on disk"]
+    assert _told(scaled)[0] == ["read from disk"]
+
+
+def test_what_another_process_may_not_have_is_not_kept() -> None:
+    """A custom operator whose code only the dispatcher knows is nobody's promise: the record says why its graph is not kept."""
+    library = torch.library.Library("kept_nowhere", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+
+    def custom(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return torch.ops.kept_nowhere.twice(x) + w
+
+    notes, _ = _told(custom, needs=False)
+    assert len(notes) == 1 and notes[0].startswith("not kept on disk: ") and "twice" in notes[0]
+
+
+def test_switched_off_it_does_nothing(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the option no folder is made and the record is silent."""
+    monkeypatch.setattr(engine.config, "disk_cache", False)
+    assert _told(trains)[0] == [""]
+    assert not folder.exists()
+
+
+# The store by itself.
+
+
+def test_a_text_comes_back(tmp_path: pathlib.Path) -> None:
+    """What was put is had again, also by another Store over the same folder; another name has nothing."""
+    DiskStore(tmp_path / "s").put(NAME, "text ä")
+    assert DiskStore(tmp_path / "s").get(NAME) == "text ä"
+    assert DiskStore(tmp_path / "s").get("b" * 64) is None
+
+
+def test_an_entry_under_another_name_is_refused(tmp_path: pathlib.Path) -> None:
+    """The keyed hash covers the name."""
+    store = DiskStore(tmp_path / "s")
+    store.put(NAME, "text")
+    (store.folder / NAME).rename(store.folder / ("b" * 64))
+    with pytest.raises(DiskStoreError):
+        store.get("b" * 64)
+
+
+def test_links_and_what_others_may_write_are_refused(tmp_path: pathlib.Path) -> None:
+    """A link in place of a file, a file that others may write, a key that others may read."""
+    store = DiskStore(tmp_path / "s")
+    store.put(NAME, "text")
+    path = store.folder / NAME
+    path.chmod(0o666)
+    with pytest.raises(DiskStoreError):
+        store.get(NAME)
+    path.chmod(0o600)
+    (store.folder / "key").chmod(0o644)
+    with pytest.raises(DiskStoreError, match="key"):
+        store.get(NAME)
+    (store.folder / "key").chmod(0o600)
+    assert store.get(NAME) == "text"
+    moved = path.rename(tmp_path / "elsewhere")
+    path.symlink_to(moved)
+    with pytest.raises(DiskStoreError):
+        store.get(NAME)
+
+
+def test_a_folder_that_others_may_write_is_not_used(tmp_path: pathlib.Path) -> None:
+    """Nothing is read from it, nothing put into it."""
+    store = DiskStore(tmp_path / "s")
+    store.put(NAME, "text")
+    store.folder.chmod(0o777)
+    assert store.get(NAME) is None
+    with pytest.raises(DiskStoreError, match="others may write"):
+        store.put(NAME, "text")
+
+
+def test_the_oldest_go_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full folder loses what was not used for the longest time."""
+    store = DiskStore(tmp_path / "s")
+    for n, name in enumerate("abc"):
+        store.put(name * 64, "x" * 100)
+        os.utime(store.folder / (name * 64), (n, n))
+    monkeypatch.setattr("engine.cache.store.MAX_STORE_BYTES", 600)
+    store.put("d" * 64, "x" * 100)
+    assert store.get("a" * 64) is None
+    assert store.get("d" * 64) == "x" * 100
+
+
+def test_a_path_that_is_not_absolute_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the XDG specification asks, a relative ``XDG_CACHE_HOME`` counts for nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert user_cache_dir() == pathlib.Path.home() / ".cache" / "compile-explorer"
+
+
+def test_a_full_disk_is_not_filled_further(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written whole leaves nothing behind, and what is there is read."""
+    store = DiskStore(tmp_path / "s")
+    store.put(NAME, "text")
+
+    class Full:
+        def __init__(self, handle: int, mode: str) -> None:  # noqa: ARG002
+            self.handle = handle
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *raised: object) -> None:
+            os.close(self.handle)
+
+        def write(self, data: bytes) -> None:
+            os.write(self.handle, data[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(DiskStoreError, match="No space left on device"):
+        patch.setattr(os, "fdopen", Full)
+        store.put("b" * 64, "other")
+    assert {f.name for f in store.folder.iterdir()} == {"key", NAME}
+    assert store.get(NAME) == "text"
+
+
+def test_a_folder_that_is_read_only_is_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a text was used last cannot be noted there, which is no reason to do without it."""
+    store = DiskStore(tmp_path / "s")
+    store.put(NAME, "text")
+
+    def refuse(path: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert store.get(NAME) == "text"
+
+
+_HAMMER = """
+import pathlib, random, sys
+from engine.ir import store as stores
+stores.MAX_STORE_BYTES = 20000
+store, draw = stores.DiskStore(pathlib.Path(sys.argv[1])), random.Random(int(sys.argv[2]))
+for _ in range(600):
+    name = format(draw.randrange(16), "x") * 64
+    if draw.random() < 0.5:
+        store.put(name, name * 50)
+    else:
+        assert store.get(name) in (None, name * 50)
+"""
+
+
+def test_processes_share_a_small_folder(tmp_path: pathlib.Path) -> None:
+    """Each sees whole texts or none while all of them write and make room, and none is told of an error."""
+    env = os.environ | {"PYTHONPATH": str(pathlib.Path(engine.__file__).parents[1])}
+    command = [sys.executable, "-c", _HAMMER, str(tmp_path / "s")]
+    running = [subprocess.Popen([*command, str(n)], env=env) for n in range(3)]
+    assert [p.wait() for p in running] == [0, 0, 0]
+    assert all(not f.name.startswith(".") for f in (tmp_path / "s").iterdir())

@@ -1,0 +1,48 @@
+"""What needs no torch, on every supported interpreter found here: each opcode placed, each function resumed at each of its instructions."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import bytecode
+import pytest
+
+from engine.bytecode.opcodes import SUPPORTED_VERSIONS
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def interpreters() -> dict[str, str]:
+    """Interpreters by version: the running one, those on the path, and those that pyenv keeps."""
+    found = {"{}.{}".format(*sys.version_info): sys.executable}
+    kept = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv")) / "versions"
+    for name in ("{}.{}".format(*version) for version in SUPPORTED_VERSIONS):
+        candidates = [shutil.which(f"python{name}"), *map(str, sorted(kept.glob(f"{name}.*/bin/python")))]
+        for candidate in filter(None, candidates):
+            works = subprocess.run([candidate, "-c", "import dis"], capture_output=True, check=False).returncode == 0
+            if works and name not in found:
+                found[name] = candidate
+    return found
+
+
+@pytest.mark.parametrize("version", sorted(interpreters()))
+def test_code_is_taken_apart_and_resumed_anywhere(version: str, tmp_path: pathlib.Path) -> None:
+    """Opcodes are placed, tables are CPython's, and a function cut at any instruction goes on in a resume function to the same end."""
+    package = pathlib.Path(bytecode.__file__).parent
+    (tmp_path / package.name).symlink_to(package)
+    ran = subprocess.run(
+        [interpreters()[version], str(ROOT / "tests/engine/bytecode/check_on_interpreter.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    wrong = json.loads(ran.stdout)
+    assert not wrong, "\n".join(wrong)

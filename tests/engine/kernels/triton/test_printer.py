@@ -1,0 +1,110 @@
+"""Triton text: it compiles for every vendor, reads well, and checks bounds only where it must."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.kernels.compile_kernel import compile_kernel
+from engine.kernels.triton.printer import print_triton
+from engine.lowering.driver import lower
+from tests.engine.lowering.op_cases import CASES
+from tests.engine.lowering.trace_aten import trace_to_aten
+
+F = nn.functional
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+SAMPLE_CASES = [
+    "masked_softmax_layer_norm",
+    "rotary",
+    "cross_entropy",
+    "integer_arithmetic",
+    "arithmetic",
+    "cat_and_pad",
+    "long_ragged_rows",
+    "float64_constants",
+]
+
+
+def kernels_of(function: Callable[..., Any], *args: torch.Tensor) -> tuple[GeneratedKernel, ...]:
+    """The kernels of a function."""
+    return lower(trace_to_aten(function, args), "cuda:90", print_triton).kernels
+
+
+@needs_triton
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize("name", SAMPLE_CASES)
+def test_compiles(name: str, target: str) -> None:
+    """Kernels of all kinds compile for NVIDIA and AMD devices without having one."""
+    case = CASES[name]
+    for kernel in kernels_of(case.function, *case.args()):
+        assert compile_kernel(kernel, target).error == ""
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_text_is_a_module(name: str) -> None:
+    """The text of each kernel is Python that defines the function it is called by, with one list of operations a line."""
+    case = CASES[name]
+    for kernel in kernels_of(case.function, *case.args()):
+        functions = [n.name for n in ast.parse(kernel.text).body if isinstance(n, ast.FunctionDef)]
+        assert functions[-1] == kernel.name
+        assert len(kernel.line_ops) == len(kernel.text.splitlines())
+
+
+def test_no_bounds_where_blocks_fit() -> None:
+    """Sizes that blocks divide need no masks; others do."""
+    (fits,) = kernels_of(lambda x: x + 1, torch.randn(4096))
+    (ragged,) = kernels_of(lambda x: x + 1, torch.randn(4097))
+    assert "mask=" not in fits.text
+    assert ragged.text.count("mask=at < 4097") == 2
+
+
+def test_contiguous_access_is_one_variable() -> None:
+    """However a contiguous tensor is reshaped, its index is the loop variable itself."""
+    (kernel,) = kernels_of(
+        lambda x: x.view(8, 2, 16).transpose(0, 1).transpose(0, 1).reshape(16, 16) + 1, torch.randn(16, 16)
+    )
+    assert "//" not in kernel.text
+    assert "%" not in kernel.text
+
+
+def test_rows_that_fit_stay_in_registers() -> None:
+    """A softmax over a row that fits reads it once; over a longer one it loops, once to reduce and once to write."""
+    (short,) = kernels_of(lambda x: torch.softmax(x, -1), torch.randn(64, 8192))
+    (long,) = kernels_of(lambda x: torch.softmax(x, -1), torch.randn(512, 40_000))
+    assert "for " not in short.text
+    assert short.text.count("tl.load") == 1
+    assert long.text.count("for start in") == 2
+
+
+def test_columns_are_read_together() -> None:
+    """A sum over the first dimension has neighbouring threads read neighbouring columns."""
+    (kernel,) = kernels_of(lambda x: x.sum(0), torch.randn(64, 4096))
+    rows = next(a.value for a in kernel.args if a.name == "ROWS")
+    assert isinstance(rows, int)
+    assert rows >= 16
+
+
+def test_values_are_named_after_their_nodes() -> None:
+    """A line reads like the program it came from."""
+    (kernel,) = kernels_of(lambda x, y: F.gelu(x * y), torch.randn(64), torch.randn(64))
+    assert "    mul = " in kernel.text
+    assert "    gelu = " in kernel.text
+    assert kernel.name == "fused_mul_gelu"
+
+
+def test_wide_indices_only_where_needed() -> None:
+    """Positions beyond 2^31 are computed in 64 bits, all others in 32."""
+    with torch.device("meta"):
+        huge = torch.empty(1 << 16, 1 << 16, dtype=torch.int8)
+    (kernel,) = kernels_of(lambda x: x + 1, huge)
+    (small,) = kernels_of(lambda x: x + 1, torch.randn(64))
+    assert "tl.program_id(0).to(tl.int64)" in kernel.text
+    assert "int64" not in small.text

@@ -1,0 +1,110 @@
+"""Runs cases through lowering and Triton's interpreter, compares with eager, and prints what it found as JSON.
+
+A program of its own, because the interpreter must be chosen before Triton is imported:
+``TRITON_INTERPRET=1 python -m tests.engine.lowering.run_cases_in_interpreter``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from engine.ir.kernels.template_choice import (
+    LIBRARY_CHOOSER,
+    AlwaysTemplateChooser,
+    ChoiceRequest,
+    ChoiceResult,
+    TemplateChooser,
+)
+from engine.kernels.triton.block_configs import candidate_blockings
+from engine.kernels.triton.printer import print_triton
+from engine.lowering import choose_blocks
+from engine.lowering.choose_blocks import CandidateBlockings
+from engine.lowering.driver import lower
+from engine.runtime.kernel_launchers import interpreter_launcher
+from engine.runtime.program_executor import program_executor
+from tests.engine.lowering.attention_cases import ATTENTION_CASES
+from tests.engine.lowering.matmul_cases import MATMUL_CASES
+from tests.engine.lowering.op_cases import CASES, Case
+from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
+
+TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+SUM_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}
+"""The same for sums of products, whose operands were rounded otherwise, or in another order."""
+
+
+@dataclass
+class RoundRobinChooser:
+    """Takes another of the ways at each question, so that many cases see them all."""
+
+    request_count: int = 0
+
+    def choose(self, question: ChoiceRequest) -> ChoiceResult:
+        """The next position."""
+        self.request_count += 1
+        return ChoiceResult(self.request_count % len(question.candidates))
+
+
+def mismatches(
+    case: Case, *, is_dynamic: bool, chooser: TemplateChooser = LIBRARY_CHOOSER, cuts: CandidateBlockings | None = None
+) -> list[str]:
+    """What differs from eager, in words."""
+    args = case.args()
+    wanted = with_flat_results(case.function)(*args)
+    graph = trace_to_aten(case.function, args, is_dynamic=is_dynamic)
+    program = lower(graph, "cuda:90", print_triton, chooser=chooser, candidate_blockings=cuts)
+    found = program_executor(program, interpreter_launcher)(*case.args())
+    limits = TOLERANCES if chooser is LIBRARY_CHOOSER else SUM_TOLERANCES
+    return [
+        text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := describe_mismatch(k, *pair, limits))
+    ]
+
+
+def describe_mismatch(number: int, found: object, wanted: object, tolerances: Mapping[torch.dtype, float]) -> str:
+    """Why one result is wrong, empty if it is right."""
+    if not isinstance(wanted, torch.Tensor):
+        return "" if found == wanted else f"result {number}: {found} is not {wanted}"
+    tolerance = tolerances.get(wanted.dtype)
+    limits = {} if tolerance is None else {"rtol": tolerance, "atol": tolerance}
+    try:
+        torch.testing.assert_close(found, wanted, equal_nan=True, check_stride=True, **limits)
+    except AssertionError as error:
+        return f"result {number}: {error}"
+    return ""
+
+
+def main() -> None:
+    """Run the named cases, or all of them; with ``--templates`` those that templates compute, and by templates; with ``--cuts`` in other blocks."""
+    warnings.filterwarnings("ignore")
+    outcome: dict[str, list[str]] = {}
+    names = [name for name in sys.argv[1:] if not name.startswith("--")]
+    by_template, is_cut = "--templates" in sys.argv, "--cuts" in sys.argv
+    chooser: TemplateChooser = (
+        AlwaysTemplateChooser() if by_template else RoundRobinChooser() if is_cut else LIBRARY_CHOOSER
+    )
+    if is_cut:
+        choose_blocks.MIN_TUNED_BYTES = 0
+    for name, case in ({**MATMUL_CASES, **ATTENTION_CASES} if by_template else CASES).items():
+        if names and name not in names:
+            continue
+        for is_dynamic in (False, True):
+            if is_dynamic and not case.can_be_dynamic:
+                continue
+            try:
+                found = mismatches(
+                    case, is_dynamic=is_dynamic, chooser=chooser, cuts=candidate_blockings if is_cut else None
+                )
+            except Exception:
+                found = [traceback.format_exc()[-1500:]]
+            outcome[f"{name}:{'dynamic' if is_dynamic else 'static'}"] = found
+    print(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Products of matrices by a template: right values in Triton's interpreter, on every target, with what stands around them taken in."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import AtenCall, Launch, LoweredProgram
+from engine.ir.kernels.template_choice import (
+    AlwaysTemplateChooser,
+    ChoiceRequest,
+    ChoiceResult,
+    FewRowsChooser,
+    TemplateChooser,
+)
+from engine.kernels.compile_kernel import compile_kernel
+from engine.kernels.targets import TARGETS
+from engine.kernels.triton.printer import print_triton
+from engine.lowering.driver import lower
+from engine.lowering.passes import pad_matmul
+from engine.lowering.templates.matmul_configs import candidate_tilings
+from engine.runtime.verify.kernels import verify_kernels
+from tests.engine.lowering.attention_cases import ATTENTION_CASES
+from tests.engine.lowering.interpreter_results import run_in_interpreter
+from tests.engine.lowering.matmul_cases import MATMUL_CASES
+from tests.engine.lowering.trace_aten import trace_to_aten
+
+F = torch.nn.functional
+BF16 = torch.bfloat16
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+
+
+@needs_triton
+@pytest.mark.parametrize("name", [*MATMUL_CASES, *ATTENTION_CASES])
+def test_equals_eager(name: str) -> None:
+    """Every result of the case agrees with eager, also where sizes are symbols."""
+    found = run_in_interpreter("--templates")
+    assert found[f"{name}:static"] == []
+    assert found.get(f"{name}:dynamic", []) == []
+
+
+def test_sizes_that_are_symbols_have_templates() -> None:
+    """A product of any number of rows is one kernel with its activation, whose grid and bounds are computed at each call."""
+    traced = trace_to_aten(linear, ARGS, is_dynamic=True)
+    made = lower(traced, "cuda:90", print_triton, chooser=AlwaysTemplateChooser())
+    (kernel,) = made.kernels
+    assert [type(s) for s in made.steps] == [Launch]
+    assert "tl.dot(" in kernel.text
+    assert kernel.flops is None
+    assert any(a.kind == "size" for a in kernel.args)
+
+
+def program(
+    function: Callable[..., Any], *args: torch.Tensor, chooser: TemplateChooser | None = None
+) -> LoweredProgram:
+    """A function's program, with templates wherever one fits."""
+    return lower(trace_to_aten(function, args), "cuda:90", print_triton, chooser=chooser or AlwaysTemplateChooser())
+
+
+def linear(x: Any, w: Any, b: Any) -> Any:
+    """A layer and its activation."""
+    return F.gelu(torch.addmm(b, x, w.t()))
+
+
+ARGS = (torch.randn(256, 96).to(BF16), torch.randn(320, 96).to(BF16), torch.randn(320).to(BF16))
+
+
+@needs_triton
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_compiles_it(target: str) -> None:
+    """A product with its bias and activation becomes machine code, on NVIDIA's with tensor cores, without a GPU."""
+    (kernel,) = program(linear, *ARGS).kernels
+    record = compile_kernel(kernel, target)
+    assert not record.error
+    text = next(x.text for x in record.listings if x.stage in ("ptx", "amdgcn"))
+    assert any(word in text for word in ("wgmma", "mma.sync", "tcgen05.mma", "v_mfma"))
+
+
+def attention(name: str, length: int = 256) -> tuple[GeneratedKernel, ...]:
+    """The kernels of a case of attention, of the size of a small model's."""
+    case = ATTENTION_CASES[name]
+    given = [torch.randn(2, 3, length, 64).to(BF16) for _ in case.make_args]
+    return program(case.function, *given).kernels
+
+
+@needs_triton
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_compiles_attention(target: str) -> None:
+    """One kernel, whose products tensor cores compute; on the targets that this is mostly run on, its backward too."""
+    name = "attention_backward" if target == "cuda:90" else "causal"
+    for kernel in attention(name):
+        record = compile_kernel(kernel, target)
+        assert not record.error
+        text = next(x.text for x in record.listings if x.stage in ("ptx", "amdgcn"))
+        is_product = "tl.dot(" in kernel.text
+        assert is_product == any(word in text for word in ("wgmma", "mma.sync", "tcgen05.mma", "v_mfma"))
+
+
+def test_kernels_of_attention_know_their_node() -> None:
+    """Each line that computes belongs to a step of attention, and so to the user's call."""
+    for kernel in attention("attention_backward"):
+        (node,) = {o.rpartition(":")[2] for op in kernel.ops for o in op.origins}
+        assert node in ("attention_with_backward", "attention_backward")
+        dots = [ops for line, ops in zip(kernel.text.splitlines(), kernel.line_ops, strict=True) if "tl.dot(" in line]
+        assert all(dots)
+        assert kernel.flops
+        assert kernel.bytes_moved
+
+
+@pytest.mark.parametrize("name", ["mask_gradient", "causal_mask_gradient"])
+def test_the_gradient_of_a_mask_is_written_where_scores_are_made_again(name: str) -> None:
+    """The kernel of the queries' gradient stores it, for every score; where nobody looks at it, it is not stored."""
+    case = ATTENTION_CASES[name]
+    *_, queries = (k for k in program(case.function, *case.args()).kernels if k.name.startswith("attention"))
+    assert "grad_mask_ptr" in queries.text
+    unseen = program(lambda *args: case.function(*args)[:3], *case.args())
+    assert not any("grad_mask_ptr" in k.text for k in unseen.kernels)
+    assert len([k for k in unseen.kernels if k.name.startswith("attention")]) == 3
+
+
+def test_equal_layers_share_their_kernels() -> None:
+    """Two calls of the same sizes launch one kernel on buffers of their own."""
+
+    def twice(q: Any, k: Any, v: Any) -> Any:
+        attend = ATTENTION_CASES["causal"].function
+        return attend(attend(q, k, v), k, v)
+
+    made = program(twice, *(torch.randn(2, 3, 40, 16) for _ in range(3)))
+    first, second = made.kernels
+    assert (first.id, first.text) == (second.id, second.text)
+    assert [a.buffer for a in second.args if a.kind == "pointer"] == ["attention", "arg1_1", "arg2_1", "attention_1"]
+
+
+def test_what_no_template_computes_stays() -> None:
+    """Dropped weights, and heads too wide for any block."""
+    q = torch.randn(1, 2, 8, 300)
+    wide = program(ATTENTION_CASES["causal"].function, q, q, q)
+    assert [type(s) for s in wide.steps] == [AtenCall]
+
+
+@needs_triton
+def test_little_shared_memory_gets_smaller_inner_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tiles, with less on the way at once."""
+    from dataclasses import replace
+
+    from engine.kernels import resources
+
+    (kernel,) = program(linear, *ARGS).kernels
+    taken = compile_kernel(kernel, "cuda:80").resources
+    assert taken is not None
+    assert taken.shared_bytes
+    monkeypatch.setitem(
+        resources.DEVICE_LIMITS,
+        "cuda:80",
+        replace(resources.DEVICE_LIMITS["cuda:80"], max_shared_per_block=taken.shared_bytes - 1),
+    )
+    record = compile_kernel(kernel, "cuda:80")
+    assert not record.error
+    assert record.smaller_blocks_note.startswith("It runs with INNER=")
+
+
+def lines_of(kernel: GeneratedKernel, text: str) -> list[set[str]]:
+    """The nodes behind each line that holds a text."""
+    origins = {op.id: op.origins for op in kernel.ops}
+    found = zip(kernel.text.splitlines(), kernel.line_ops, strict=True)
+    return [{o.rpartition(":")[2] for i in ops for o in origins[i]} for line, ops in found if text in line]
+
+
+def test_lines_know_the_nodes_they_come_from() -> None:
+    """The sum is the product's, what follows it the activation's; the store is both."""
+    (kernel,) = program(linear, *ARGS).kernels
+    assert lines_of(kernel, "tl.dot(") == [{"addmm"}]
+    assert lines_of(kernel, "arg1_ptr +") == [{"addmm"}]
+    assert lines_of(kernel, "gelu = ") == [{"gelu"}]
+    assert kernel.flops is not None
+    assert kernel.flops > 2 * 256 * 320 * 96
+    assert kernel.bytes_moved == 2 * (256 * 96 + 320 * 96 + 320 + 256 * 320)
+
+
+@needs_triton
+def test_a_template_is_verified_like_any_kernel() -> None:
+    """The interpreter runs it on ATen's values, and finds no difference."""
+    graph = trace_to_aten(linear, ARGS)
+    found = verify_kernels(lower(graph, "cuda:90", print_triton, chooser=AlwaysTemplateChooser()), graph, ARGS)
+    assert [r.outcome for r in found.values()] == ["close"] or [r.outcome for r in found.values()] == ["equal"]
+
+
+def test_nothing_changes_unless_it_is_asked_for() -> None:
+    """Without anyone who measures, the library computes products, and nothing is recorded."""
+    usual = lower(trace_to_aten(linear, ARGS), "cuda:90", print_triton)
+    assert [type(s) for s in usual.steps] == [AtenCall, Launch]
+    assert usual.record.autotune_choices == ()
+
+
+@dataclass
+class SelectingChooser:
+    """Takes the ways at these positions, one question after the other, and keeps what it was asked."""
+
+    positions: list[int]
+    request_count: list[ChoiceRequest] = field(default_factory=list)
+
+    def choose(self, question: ChoiceRequest) -> ChoiceResult:
+        """The next position."""
+        self.request_count.append(question)
+        return ChoiceResult(self.positions[len(self.request_count) - 1], reason="It was told to.")
+
+
+def test_candidates_compute_the_same() -> None:
+    """Each way is a program of its own with the same inputs: the call with the kernels around it, and the template instead of both."""
+    picky = SelectingChooser([0])
+    made = program(linear, *ARGS, chooser=picky)
+    assert [type(s) for s in made.steps] == [AtenCall, Launch]
+    assert made.record.externs[0].reason == "It was told to."
+    (question,) = picky.request_count
+    usual, *others = (way.make() for way in question.candidates)
+    assert [type(s) for s in usual.steps] == [AtenCall, Launch]
+    assert {len(o.steps) for o in others} == {1}
+    assert {frozenset(p.inputs) for p in (usual, *others)} == {frozenset(("arg0_1", "arg1_1", "arg2_1"))}
+    assert made.record.autotune_choices[0].chosen == "vendor"
+
+
+def test_prologues_are_fused_or_computed_before() -> None:
+    """An operand that a kernel casts: some ways cast it as tiles are read, the others let the kernel be."""
+
+    def cast(x: Any, w: Any) -> Any:
+        return x @ w.to(BF16)
+
+    picky = SelectingChooser([1])
+    args = (torch.randn(64, 64).to(BF16), torch.randn(64, 64))
+    taken = program(cast, *args, chooser=picky)
+    assert len(taken.kernels) == 1
+    labels = [way.label for way in picky.request_count[0].candidates]
+    last = program(cast, *args, chooser=SelectingChooser([len(labels) - 1]))
+    assert len(last.kernels) == 2
+    assert {len(way.make().kernels) for way in picky.request_count[0].candidates} == {1, 2}
+
+
+def test_candidates_are_few_and_fit() -> None:
+    """The model leaves a handful, whose slices fit into shared memory, and prefers flat tiles for few rows."""
+    for sizes in ((1, 16, 50257, 768), (1, 4096, 4096, 4096), (12, 512, 512, 64), (1, 300, 17, 20)):
+        found = candidate_tilings(*sizes, 2)
+        assert 1 <= len(found) <= 8
+        assert all(2 * (t.block_m + t.block_n) * t.block_k * t.num_stages <= 200_000 for t in found)
+    assert candidate_tilings(1, 16, 50257, 768, 2)[0].block_m == 16
+    assert candidate_tilings(1, 4096, 4096, 4096, 2)[0].block_m >= 64
+
+
+def test_few_rows_take_the_template_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a measurement: a template for a short sequence and a matrix that a library would want padded, the library for anything else."""
+    monkeypatch.setattr(pad_matmul, "MIN_GAIN_SECONDS", -1.0)
+    odd, even = torch.randn(99, 64).to(BF16), torch.randn(104, 64).to(BF16)
+    few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), odd, chooser=FewRowsChooser())
+    assert ([k.name for k in few.kernels if "tl.dot(" in k.text], few.record.externs) == ([few.kernels[0].name], ())
+    assert few.record.autotune_choices[0].reason.startswith("With at most 32 rows")
+    for x, w in (
+        (torch.randn(64, 64).to(BF16), odd),
+        (torch.randn(16, 64).to(BF16), even),
+        (torch.randn(16, 64), odd.float()),
+    ):
+        many = program(lambda x, w: x @ w.t(), x, w, chooser=FewRowsChooser())
+        assert not any("tl.dot(" in k.text for k in many.kernels)
+        assert many.record.autotune_choices == ()
+
+
+def test_an_option_asks_for_templates() -> None:
+    """A session shows the template's kernel without a GPU, and results are eager's; other words are refused in a sentence."""
+    engine.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU())
+    x = torch.randn(48, 32)
+    with engine.record() as session, torch.no_grad():
+        found = engine.compile(model, options={"templates": "always"})(x)
+    torch.testing.assert_close(found, model(x))
+    (compiled,) = session.compilations
+    assert ["tl.dot" in k.text for k in compiled.kernels] == [True]
+    assert compiled.lowering is not None
+    assert compiled.lowering.externs == ()
+    assert compiled.lowering.autotune_choices[0].reason == "A template was asked for; nothing was measured."
+    with pytest.raises(engine.errors.BadArgument, match="'templates' is one of never, known, measured, always"):
+        engine.compile(model, options={"templates": "sometimes"})
+
+
+def test_measuring_without_a_gpu_is_the_library_every_time() -> None:
+    """The mode that measures changes nothing where there is nothing to measure on."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has something to measure on")
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(lambda x: torch.relu(x @ x), options={"mode": "max-autotune"})(torch.randn(32, 32))
+    (compiled,) = session.compilations
+    assert compiled.lowering is not None
+    assert [e.is_library for e in compiled.lowering.externs] == [True]

@@ -1,0 +1,72 @@
+"""Lowered programs, verified kernel by kernel: what kernels need beside their inputs reaches the interpreter too."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from engine.kernels.triton.printer import print_triton
+from engine.lowering.driver import lower
+from engine.runtime.verify.kernels import verify_kernels
+from tests.engine.lowering.op_cases import CASES
+from tests.engine.lowering.trace_aten import trace_to_aten
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scatter_add_and_index_add",
+        "scatter_and_index_put",
+        "embedding_backward",
+        "equal_blocks",
+        "rows_and_elements_compared",
+    ],
+)
+def test_every_kernel_is_verified(name: str) -> None:
+    """Each distinct kernel has an outcome, and none differs from ATen; what only prepares another is verified with that one."""
+    case = CASES[name]
+    graph = trace_to_aten(case.function, case.args())
+    program = lower(graph, "cuda:90", print_triton)
+    found = verify_kernels(program, graph, case.args())
+    assert found.keys() == {k.id for k in program.kernels}
+    compared = [r for r in found.values() if "no ATen node computes what it writes" not in r.note]
+    assert len(compared) >= len(found) - 1
+    assert {r.outcome for r in compared} <= {"equal", "close"}
+
+
+def test_bfloat16_rounds_to_nearest_in_the_interpreter() -> None:
+    """One multiplication in bfloat16 is ATen's to the last bit, ties and values that are no numbers included."""
+    values = torch.linspace(-4, 4, 4096).bfloat16()
+    values[:2] = torch.tensor([torch.inf, torch.nan])
+    graph = trace_to_aten(lambda a: a * 1.0078125, (values,))
+    program = lower(graph, "cuda:90", print_triton)
+    (found,) = verify_kernels(program, graph, (values,)).values()
+    assert found.outcome == "equal"
+
+
+def test_results_of_calls_with_numbered_names_are_distinct() -> None:
+    """``topk`` has a result 1, and ``topk_1`` is another call: kernels are given the values of the one that they read."""
+
+    def function(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (first, places), (second, others) = a.topk(3), (-a).topk(3)
+        return first * 2, places + 1, second * 3, others - 1
+
+    x = torch.randn(4, 9)
+    graph = trace_to_aten(function, (x,))
+    program = lower(graph, "cuda:90", print_triton)
+    assert {r.outcome for r in verify_kernels(program, graph, (x,)).values()} <= {"equal", "close"}
+
+
+def test_fractions_of_symbolic_sizes_reach_the_interpreter() -> None:
+    """A kernel is given what follows from the sizes of this call's inputs, as a number that need not be whole."""
+    x = torch.randn(6, 10)
+    graph = trace_to_aten(
+        lambda a: a * (1.0 / a.shape[0]) + a.double().sum(1, keepdim=True) / a.shape[1] ** 0.5, (x,), is_dynamic=True
+    )
+    program = lower(graph, "cuda:90", print_triton)
+    assert any(argument.triton_type == "fp32" for kernel in program.kernels for argument in kernel.args)
+    assert {r.outcome for r in verify_kernels(program, graph, (x,)).values()} <= {"equal", "close"}

@@ -1,0 +1,213 @@
+"""Lowered programs on disk: what is read is what was lowered, for equal graphs only, and only files that this user's process wrote."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import engine
+from engine.cache.store import DiskStore
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.kernels.triton.printer import print_triton
+from engine.lowering.driver import lower
+from engine.lowering.program_cache import load_or_lower
+from engine.records.base import to_json
+from engine.records.session import CompilationRecord
+from engine.runtime.verify.kernels import verify_kernels
+from tests.engine.lowering.op_cases import CASES
+from tests.engine.lowering.trace_aten import trace_to_aten
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+
+
+@pytest.fixture(autouse=True)
+def folder(disk_cache: pathlib.Path) -> pathlib.Path:
+    """Where the stage keeps what it made."""
+    return disk_cache / "lowered"
+
+
+def trains(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Products, a softmax, a constant tensor and a loss."""
+    y = F.softmax(x @ w + torch.tensor(0.5), -1)
+    return F.layer_norm(y, (4,)).sum()
+
+
+def _compiled(fn: Callable[..., Any], **options: Any) -> CompilationRecord:
+    engine.reset()
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4), torch.randn(4, 4).requires_grad_()
+    with engine.record() as session:
+        engine.compile(fn, backend="triton", **options)(x, w).backward()
+    (found,) = session.compilations
+    return found
+
+
+def _cache_notes(fn: Callable[..., Any], **options: Any) -> list[str]:
+    found = _compiled(fn, **options)
+    return [r.cache for r in (found.lowering, found.backward_lowering) if r is not None]
+
+
+def _text(found: CompilationRecord) -> str:
+    kernels = [replace(k, targets=()) for k in found.kernels]  # compiled for targets behind the scenes
+    told = "".join(map(to_json, [r for r in (found.lowering, found.backward_lowering, *kernels) if r is not None]))
+    return told.replace(f":{found.id}:", ":here:").replace("kept on disk", "read from disk")
+
+
+def test_cached_program_equals_lowered_program() -> None:
+    """Kernels, their origins, decisions and passes of forward and backward are told alike, whether lowered or read."""
+    made, read = _compiled(trains), _compiled(trains)
+    assert made.lowering is not None
+    assert read.backward_lowering is not None
+    assert made.lowering.cache == "kept on disk"
+    assert read.backward_lowering.cache == "read from disk"
+    assert made.kernels
+    assert made.id != ""
+    assert _text(made) == _text(read)
+
+
+def test_a_later_compilation_has_ids_of_its_own() -> None:
+    """Ids of nodes and operations carry the compilation that reads them, not the one that wrote them."""
+    engine.reset()
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    with engine.record() as session:
+        for _ in range(2):
+            engine.compile(trains, backend="triton")(x, w)
+            engine.reset()
+    first, second = session.compilations
+    assert second.lowering is not None
+    assert second.lowering.cache == "read from disk"
+    assert first.id != second.id
+    assert all(f":{second.id}:" in op.id for k in second.kernels for op in k.ops)
+
+
+def test_programs_round_trip(tmp_path: pathlib.Path) -> None:
+    """Of nearly every kind of program what is read equals what was lowered, field by field; of the rest it is said why it is not kept."""
+    store = DiskStore(tmp_path / "programs")
+    others = []
+    for name, case in CASES.items():
+        graph = trace_to_aten(case.function, case.args())
+        made = lower(graph, "cuda:90", print_triton)
+
+        def program(graph: AotGraph = graph, made: LoweredProgram = made) -> LoweredProgram:
+            return load_or_lower(graph, lambda: made, store, [], fused_random=False, with_reference=False)
+
+        first, second = program(), program()
+        if first.record.cache.startswith("not kept on disk: "):
+            others.append((name, first.record.cache))
+            continue
+        assert (first.record.cache, second.record.cache) == ("kept on disk", "read from disk")
+        read = replace(second, record=replace(second.record, passes=made.record.passes, cache=""))
+        assert repr(read) == repr(replace(made, reference_graph=None)), name
+    assert len(others) <= len(CASES) // 20, others
+
+
+@pytest.mark.parametrize("name", ["scatter_add_and_index_add", "equal_blocks"])
+def test_cached_program_is_verified(name: str, tmp_path: pathlib.Path) -> None:
+    """With what is needed to tell, kernels that were read are compared with ATen as those that were lowered are."""
+    case = CASES[name]
+    graph = trace_to_aten(case.function, case.args())
+    store = DiskStore(tmp_path / "programs")
+    found = [
+        load_or_lower(
+            graph, lambda: lower(graph, "cuda:90", print_triton), store, [], fused_random=False, with_reference=True
+        )
+        for _ in range(2)
+    ]
+    assert found[1].record.cache == "read from disk"
+    outcomes = [{k: r.outcome for k, r in verify_kernels(p, graph, case.args()).items()} for p in found]
+    assert outcomes[0]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_cache_key_covers_what_decides_the_program() -> None:
+    """Another target, another option, other code: each has a program of its own."""
+
+    def otherwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.softmax(x @ w + torch.tensor(0.25), -1), (4,)).sum()
+
+    assert _cache_notes(trains) == ["kept on disk"] * 2
+    assert _cache_notes(otherwise)[0] == "kept on disk"
+    assert _cache_notes(trains, target="cuda:80") == ["kept on disk"] * 2
+    assert _cache_notes(trains) == ["read from disk"] * 2
+
+
+def test_dynamic_sizes_are_cached() -> None:
+    """A program over symbols is read where its symbols, what is known of them, and the sizes at hand are the same."""
+    notes = []
+    for _ in range(2):
+        engine.reset()
+        with engine.record() as session:
+            f = engine.compile(lambda x: (x.sin() * x.shape[0]).sum(0), backend="triton", dynamic=True)
+            f(torch.randn(5, 3))
+        notes += [c.lowering.cache for c in session.compilations if c.lowering is not None]
+    assert notes == ["kept on disk", "read from disk"]
+
+
+class _Settings:
+    """What no text tells."""
+
+    kept = True
+
+
+def test_an_operator_whose_fake_reads_an_object_is_named() -> None:
+    """What it reads may be another one in the next process: the program is lowered each time, and the record says why."""
+    settings = _Settings()
+    library = torch.library.Library("lowered_nowhere", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    torch.library.register_fake(
+        "lowered_nowhere::twice", lambda x: torch.empty_like(x) if settings.kept else x, lib=library
+    )
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(lambda x: torch.ops.lowered_nowhere.twice(x) + 1, backend="triton")(torch.randn(3))
+    (found,) = session.compilations
+    assert found.lowering is not None
+    assert found.lowering.cache.startswith("not kept on disk: ")
+    assert "twice" in found.lowering.cache
+
+
+def test_switched_off_it_does_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written, and the record is silent."""
+    monkeypatch.setattr(engine.config, "disk_cache", False)
+    assert _cache_notes(trains) == ["", ""]
+    assert not (tmp_path / "compile-explorer").exists()
+
+
+class _RaisesOnUnpickle:
+    def __reduce__(self) -> Any:
+        return (os._exit, (3,))
+
+
+CORRUPTIONS: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "tampered": lambda data: data.replace(b"tl.load", b"tl.sore"),
+    "pickled": lambda _: pickle.dumps(_RaisesOnUnpickle()),
+    "empty": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("damage", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+def test_damaged_and_foreign_files_are_not_loaded(folder: pathlib.Path, damage: Callable[[bytes], bytes]) -> None:
+    """They are lowered anew and written over, with the reason in the record."""
+    made = _text(_compiled(trains))
+    files = [p for p in folder.iterdir() if p.name != "key"]
+    before = {p: p.read_bytes() for p in files}
+    for path, data in before.items():
+        path.write_bytes(damage(data))
+    assert any(path.read_bytes() != data for path, data in before.items())
+    again = _compiled(trains)
+    assert again.lowering is not None
+    assert again.lowering.cache == "made anew: a file in the cache was damaged, or written by somebody else"
+    assert _text(again).replace(again.lowering.cache, "read from disk") == made
+    assert _cache_notes(trains) == ["read from disk"] * 2

@@ -1,0 +1,302 @@
+"""What shares a kernel, what does not, and what is told about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
+from engine.kernels.to_records import kernel_records
+from engine.kernels.triton.printer import print_triton
+from engine.lowering.driver import lower
+from engine.lowering.graph_lowering import LoweringError
+from tests.engine.lowering.trace_aten import trace_to_aten
+
+F = nn.functional
+
+
+def lowered(function: Callable[..., Any], *args: torch.Tensor, is_dynamic: bool = False) -> LoweredProgram:
+    """The program of a function."""
+    return lower(trace_to_aten(function, args, is_dynamic=is_dynamic), "cuda:90", print_triton)
+
+
+def test_masked_softmax_is_one_kernel() -> None:
+    """Scaling and masking go into the softmax, whose row is read once."""
+    x, mask = torch.randn(64, 128), torch.rand(64, 128) > 0.5
+    program = lowered(lambda x, m: torch.softmax((x * 0.125).masked_fill(m, -1e9), -1), x, mask)
+    (kernel,) = program.kernels
+    assert kernel.bytes_moved == 64 * 128 * (4 + 4 + 1)
+    assert kernel.text.count("tl.load") == 2
+    assert "softmax" in kernel.name
+
+
+def test_layer_norm_with_residual_is_one_kernel() -> None:
+    """The sum is computed, stored for later use and normalised in one go."""
+    x, w = torch.randn(32, 64), torch.randn(64)
+
+    def function(x: Any, y: Any, w: Any, b: Any) -> Any:
+        total = x + y
+        return total, F.layer_norm(total, (64,), w, b)
+
+    program = lowered(function, x, x.clone(), w, w.clone())
+    (kernel,) = program.kernels
+    assert sum(a.is_written for a in kernel.args) == 2
+    assert program.record.lowered == program.record.total
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers"),
+    [
+        (lambda a: torch.mm(c := a.cos(), c) + c.sum(1), 4 * 1024),
+        (lambda a: (torch.mm(c := a.cos(), c) + (e := c + a), e), 6 * 1024),
+        (lambda a: torch.mm(c := a.cos(), c) + c.cos(), 5 * 1024),
+    ],
+    ids=["a sum of it", "a result of its own", "as large as it"],
+)
+def test_reader_of_a_stored_tensor_joins_its_kernel(function: Callable[..., Any], numbers: int) -> None:
+    """Where the kernel that reads it waits for a call that is given that tensor: it need not be read again, unless that costs less."""
+    program = lowered(function, torch.randn(32, 32))
+    assert 0 <= sum(k.bytes_moved or 0 for k in program.kernels) // 4 - numbers <= 64
+
+
+def test_short_sums_are_unrolled_into_reductions() -> None:
+    """The distances of all pairs of points are never in memory, only each point's nearest; where they are wanted themselves they are a sum."""
+    x, y = torch.randn(40, 1, 3), torch.randn(1, 50, 3)
+    (kernel,) = lowered(lambda x, y: (x - y).square().sum(-1).sqrt().amin(1), x, y).kernels
+    assert kernel.bytes_moved == 4 * (40 * 3 + 50 * 3 + 40)
+    (kernel,) = lowered(lambda x, y: (x - y).square().sum(-1).sqrt(), x, y).kernels
+    assert "tl.sum" in kernel.text
+
+
+def test_embeddings_are_one_kernel() -> None:
+    """Two table look-ups and their sum; positions need no memory."""
+    tokens = torch.randint(0, 50, (2, 9))
+    program = lowered(lambda t, a, b: a[t] + b[torch.arange(9)], tokens, torch.randn(50, 16), torch.randn(9, 16))
+    (kernel,) = program.kernels
+    assert kernel.text.count("tl.load") == 3
+
+
+def test_pointwise_between_library_calls_is_one_kernel() -> None:
+    """What stands between two matrix products is one pass over memory."""
+    program = lowered(
+        lambda x, w, v: (F.gelu(x @ w) * 2 + 1) @ v, torch.randn(8, 16), torch.randn(16, 32), torch.randn(32, 4)
+    )
+    assert [type(s) for s in program.steps] == [AtenCall, Launch, AtenCall]
+    assert all(e.is_library for e in program.record.externs)
+
+
+def test_views_cost_nothing() -> None:
+    """Heads are split and transposed by index: the library call gets a strided view."""
+    program = lowered(
+        lambda x: x.view(2, 6, 4, 8).transpose(1, 2) @ x.view(2, 6, 4, 8).permute(0, 2, 3, 1), torch.randn(2, 6, 32)
+    )
+    assert sum(isinstance(s, AtenCall) for s in program.steps) == 1
+
+
+def test_costly_values_are_not_computed_twice() -> None:
+    """A value that two different walks need is stored once, and the refusal says why."""
+
+    def function(x: Any) -> Any:
+        costly = (x.sin() * 2).exp()
+        return costly.sum(0), costly.sum(1)
+
+    program = lowered(function, torch.randn(300, 200))
+    assert "".join(k.text for k in program.kernels).count("tl.sin") == 1
+    assert any(not d.fused and d.reason for d in program.record.decisions)
+
+
+def test_cheap_values_are_computed_again() -> None:
+    """A cast that two different kernels read is not worth storing."""
+
+    def function(x: Any) -> Any:
+        f = x.float()
+        return f.sum(0), f.sum(1)
+
+    program = lowered(function, torch.randn(300, 200, dtype=torch.float64).float())
+    assert all(b.kind != "intermediate" for b in program.buffers.values())
+
+
+def test_few_long_rows_are_split() -> None:
+    """A sum over everything is done by many programs, then by one."""
+    first, second = lowered(torch.sum, torch.randn(1 << 20)).kernels
+    assert first.grid[0] > 1
+    assert second.grid == (1,)
+
+
+def test_a_split_variance_reads_its_input_once() -> None:
+    """Each part gives its sum and the squares around its own mean: what is left is reduced from these."""
+    x = torch.randn(1 << 18)
+    program = lowered(torch.var_mean, x)
+    assert sum(k.text.count("tl.load(arg0_ptr") for k in program.kernels) == 1
+    assert sum(k.bytes_moved or 0 for k in program.kernels) < 1.1 * x.nbytes
+
+
+def test_a_refusal_is_recorded_once_per_kernel() -> None:
+    """A sum before a product and after it: that the product stands between is told, and nothing about the order of walking."""
+
+    def function(x: Any, y: Any, w: Any) -> Any:
+        total = x + y.exp().sin()
+        return total @ w + total
+
+    program = lowered(function, *(torch.randn(64, 64) for _ in range(3)))
+    refused = [d.reason for d in program.record.decisions if not d.fused]
+    assert len(refused) == len(set(refused))
+    assert all("order" not in reason for reason in refused)
+
+
+def test_a_full_normalisation_does_not_run_on_one_program() -> None:
+    """Dividing by a total over everything must not drag the division into the one program that sums."""
+    program = lowered(lambda x: x / x.sum(), torch.randn(1 << 18))
+    assert program.kernels[-1].grid[0] > 64
+
+
+def test_no_cycle_through_a_library_call() -> None:
+    """A kernel is never fused across a call that stands between its parts."""
+
+    def function(x: Any, w: Any) -> Any:
+        y = x.exp()
+        return y + y @ w
+
+    kinds = [type(s) for s in lowered(function, torch.randn(8, 8), torch.randn(8, 8)).steps]
+    assert kinds == [Launch, AtenCall, Launch]
+
+
+def test_every_decision_has_a_sentence() -> None:
+    """Reasons are whole sentences, savings are counted."""
+    program = lowered(lambda x: torch.softmax(x * 2, -1) + 1, torch.randn(64, 64))
+    assert program.record.decisions
+    assert all(d.reason.endswith(".") and d.reason[0].isupper() for d in program.record.decisions)
+    assert all((d.bytes_saved or 0) > 0 for d in program.record.decisions if d.fused)
+
+
+def test_missing_lowerings_are_counted_with_a_reason() -> None:
+    """What ATen does is told apart: best done by a library, or not lowered."""
+    pool = torch.ops.aten.fractional_max_pool2d
+    program = lowered(
+        lambda x, u: (torch.sort(x * 2)[0], pool(x, [2, 2], [3, 3], u)[0]), torch.randn(1, 4, 8, 8), torch.rand(1, 4, 2)
+    )
+    reasons = {e.op.split(".")[1]: (e.is_library, e.reason) for e in program.record.externs}
+    assert reasons["sort"][0]
+    assert reasons["fractional_max_pool2d"] == (False, "It has no lowering.")
+    assert program.record.total - program.record.lowered == 2
+
+
+def test_outputs_that_are_views_share_memory() -> None:
+    """An output that is a view of something in memory is not copied."""
+    program = lowered(lambda x: (x * 2).t(), torch.randn(4, 6))
+    (output,) = program.outputs
+    assert isinstance(output, BufferRef)
+    assert output.stride == (1, 6)
+    assert len(program.kernels) == 1
+
+
+def test_one_program_serves_all_sizes() -> None:
+    """With symbols for sizes, sizes are parameters of the kernel."""
+    program = lowered(lambda x: torch.softmax(x * 2, -1), torch.randn(5, 40), is_dynamic=True)
+    (kernel,) = program.kernels
+    assert {a.kind for a in kernel.args} == {"pointer", "size", "constexpr"}
+    assert set(program.symbol_sources.values()) == {(0, 0), (0, 1)}
+
+
+def test_provenance_reaches_the_aten_nodes() -> None:
+    """Every operation of a kernel, and every line that computes, names where it came from."""
+    (kernel,) = lowered(lambda x: torch.softmax(x.masked_fill(x > 1, 0), -1), torch.randn(8, 16)).kernels
+    origins = {o for op in kernel.ops for o in op.origins}
+    assert origins == set(kernel.nodes)
+    assert all(o.startswith("aten:0/0:") for o in origins)
+    lines = kernel.text.splitlines()
+    assert len(lines) == len(kernel.line_ops)
+    ids = {op.id for op in kernel.ops}
+    assert all(set(found) <= ids for found in kernel.line_ops)
+    for line, found in zip(lines, kernel.line_ops, strict=True):
+        assert bool(found) == (
+            "tl.load" in line
+            or "tl.store" in line
+            or (" = " in line and "program_id" not in line and "arange" not in line)
+        )
+
+
+def test_a_decomposed_operator_keeps_its_origin() -> None:
+    """Parts of a decomposed node all come from that node."""
+    (kernel,) = lowered(lambda x: F.mse_loss(x, x * 2), torch.randn(8, 16)).kernels
+    assert {o.rsplit(":", 1)[1].split("_")[0] for o in kernel.nodes} == {"mul", "mse"}
+
+
+def test_a_graph_that_mutates_is_refused() -> None:
+    """Lowering takes functional graphs only, and says so."""
+    graph = trace_to_aten(lambda x: x + 1, (torch.randn(3),))
+    node = next(n for n in graph.module.graph.nodes if n.op == "call_function")
+    node.target = torch.ops.aten.add_.Tensor
+    with pytest.raises(LoweringError, match="not functional"):
+        lower(graph, "cuda:90", print_triton)
+
+
+def test_the_program_reads_as_python() -> None:
+    """The wrapper's text compiles, and names every kernel."""
+    program = lowered(lambda x, w: torch.softmax(x @ w, -1), torch.randn(8, 16), torch.randn(16, 32))
+    compile(program.record.wrapper_text, "wrapper", "exec")
+    assert all(k.name in program.record.wrapper_text for k in program.kernels)
+
+
+def _blocks(x: Any, w: Any, v: Any, a: Any, b: Any) -> Any:
+    """Three equal blocks between library products, and one that differs in a constant."""
+    x = F.gelu(x @ w) * a
+    x = F.gelu(x @ v) * b
+    x = F.gelu(x @ w) * a
+    return F.gelu(x @ v) * 2
+
+
+def test_equal_kernels_are_printed_once() -> None:
+    """Equal loops are one kernel launched on different buffers, under one name that holds nobody's running number."""
+    w = torch.randn(16, 16)
+    program = lowered(_blocks, torch.randn(8, 16), w, w.clone(), torch.randn(16), torch.randn(16))
+    kernels = program.kernels
+    assert [k.id for k in kernels] == ["k0", "k0", "k0", "k1"]
+    assert len({k.text for k in kernels}) == 2
+    assert kernels[0].name == "fused_gelu_mul"
+    assert kernels[3].name == "fused_gelu_mul_2"
+    assert [a.name for a in kernels[0].args] == [a.name for a in kernels[2].args]
+    pointers = [tuple(a.buffer for a in k.args if a.kind == "pointer") for k in kernels]
+    assert len(set(pointers)) == 4
+    assert len({k.nodes for k in kernels}) == 4
+
+
+def test_numbers_that_compare_equal_are_not_the_same_kernel() -> None:
+    """A kernel that writes 0.0 is not the one that writes -0.0, nor is one over other sizes or types."""
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    program = lowered(lambda x, w: (torch.where(x > 1, x, 0.0) @ w, torch.where(w > 1, w, -0.0) @ x), x, w)
+    assert [k.id for k in program.kernels] == ["k0", "k1"]
+    program = lowered(lambda x, y: ((x * 2) @ x, (y * 2) @ y), x, torch.randn(4, 4))
+    assert [k.id for k in program.kernels] == ["k0", "k1"]
+    program = lowered(lambda x, y: ((x * 2) @ x, (y * 2) @ y), x, x.double())
+    assert [k.id for k in program.kernels] == ["k0", "k1"]
+
+
+def test_the_record_of_a_shared_kernel_lists_every_launch() -> None:
+    """One record a distinct kernel: it holds the nodes of all its launches, and each operation names those behind it in any."""
+    w = torch.randn(16, 16)
+    program = lowered(_blocks, torch.randn(8, 16), w, w.clone(), torch.randn(16), torch.randn(16))
+    shared, single = kernel_records(program.kernels)
+    assert [len(shared.launches), len(single.launches)] == [3, 1]
+    assert set(shared.fused_nodes) == {n for launch in shared.launches for n in launch.nodes}
+    assert {o for op in shared.ops for o in op.origins} == set(shared.fused_nodes)
+    assert all(launch.buffers and set(launch.buffers) < set(shared.launch_args or {}) for launch in shared.launches)
+
+
+def test_rows_that_a_library_multiplies_begin_at_whole_lines() -> None:
+    """A row of 1,030 bfloat16 values gets room for two more, unless the caller sees the tensor."""
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a * 2) @ b
+
+    def shown(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        twice = a * 2
+        return twice @ b, twice
+
+    a, b = torch.randn(64, 1030).bfloat16(), torch.randn(1030, 8).bfloat16()
+    assert lowered(multiplied, a, b).buffers["mul"].stride == (1032, 1)
+    assert lowered(shown, a, b).buffers["mul"].stride == (1030, 1)

@@ -1,0 +1,22 @@
+"""Lowered programs, run in Triton's interpreter, give eager's values, dtypes and strides."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.engine.lowering.interpreter_results import run_in_interpreter
+from tests.engine.lowering.op_cases import CASES
+
+NAMES = [f"{name}:static" for name in CASES] + [
+    f"{name}:dynamic" for name, case in CASES.items() if case.can_be_dynamic
+]
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_eager(name: str) -> None:
+    """Every result of the case agrees with eager."""
+    assert run_in_interpreter()[name] == []

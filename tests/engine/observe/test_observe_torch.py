@@ -1,0 +1,380 @@
+"""Observing stock torch.compile: the records agree with torch's own counters, and the user's compile is never disturbed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._C._dynamo.eval_frame import set_guard_complete_hook
+from torch._dynamo.utils import counters
+from torch._logging import _internal as torch_logging
+
+from engine.observe import session_builder
+from engine.observe.observe_torch import observe_torch
+from engine.records.session import Session
+from tests.differential import differences
+from tests.programs import program_names
+
+HERE = Path(__file__)
+REPORTED_ONLY = dict.fromkeys(
+    (
+        "protocols.arithmetic_of_own",
+        "module_hooks.HookRegisteredInside",
+        "module_state.WrapsInForward",
+        "numpy_values.array_methods",
+    ),
+    1,
+)
+"""Breaks that torch reports and leaves out of its counter: those after which it does not resume."""
+TEXT = HERE.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(autouse=True)
+def fresh_torch() -> Iterator[None]:
+    """torch.compile with empty caches and counters, before and after."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def line_of(text: str) -> int:
+    """The line of this file that holds ``text``."""
+    return next(number for number, line in enumerate(TEXT, 1) if text in line)
+
+
+def helper(y: torch.Tensor) -> torch.Tensor:
+    print("in the helper")
+    return y * 3
+
+
+def breaks_twice(x: torch.Tensor, n: int) -> torch.Tensor:
+    y = x * 2  # the product
+    if y.sum() > 0:  # the branch
+        y = y + n
+    return helper(y).softmax(0)
+
+
+def observed(fn: Any, *calls: tuple[Any, ...], backend: str = "eager", **options: Any) -> Session:
+    """Compile with stock torch and make the calls under observation."""
+    with observe_torch() as session:
+        compiled = torch.compile(fn, backend=backend, **options)
+        for args in calls:
+            compiled(*args)
+    assert session.failures == ()
+    return session
+
+
+def graphs(session: Session, stage: str = "fx") -> int:
+    """How many graphs of one stage were recorded."""
+    return sum(graph.stage == stage for c in session.compilations for graph in c.graphs)
+
+
+def breaks(session: Session) -> list[Any]:
+    """All breaks of all compilations."""
+    return [b for c in session.compilations if c.trace for b in c.trace.breaks]
+
+
+def counted_breaks(session: Session) -> int:
+    """Breaks that torch counts: it leaves out jumps that depend on data, and frames that it leaves to Python."""
+    return sum(b.times for b in breaks(session) if b.title != "Data-dependent branching" and not b.skipped)
+
+
+def test_breaks_have_reason_and_line() -> None:
+    """Each break tells its reason, and the line of the user's that caused it."""
+    session = observed(breaks_twice, (torch.ones(3), 2))
+    branch = next(b for b in breaks(session) if b.title == "Data-dependent branching")
+    assert branch.span is not None
+    assert (branch.span.file, branch.span.line) == (str(HERE), line_of("# the branch"))
+    assert any("torch.where" in remedy or "torch.cond" in remedy for remedy in branch.remedies)
+    printing = [b for b in breaks(session) if "print" in b.what]
+    assert printing
+    assert {b.span.line for b in printing} == {line_of('print("in the helper")')}
+    assert [s.line for s in printing[0].stack][-2:] == [line_of("return helper(y)"), line_of('print("in the helper")')]
+
+
+def test_counts_equal_torch_s_counters() -> None:
+    """Graphs and breaks are as many as torch's own counters say."""
+    session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(4), 3), (-torch.ones(4), 3))
+    assert graphs(session) == counters["stats"]["unique_graphs"] > 0
+    assert counted_breaks(session) == sum(counters["graph_break"].values()) > 0
+
+
+def test_frames_tell_resume_functions_and_callees() -> None:
+    """What runs after a break is a resume frame of the function it belongs to; what Python called after one is a callee."""
+    session = observed(breaks_twice, (torch.ones(3), 2))
+    frames = {f.name: f for f in session.frames}
+    root = frames["breaks_twice"]
+    resume = frames[f"breaks_twice (from line {line_of('# the branch')})"]
+    assert (root.role, resume.role, frames["helper"].role) == ("root", "resume", "callee")
+    assert resume.parent == root.id
+
+
+def test_recompile_reason_names_value_expected_and_actual() -> None:
+    """A recompile tells which entry was rejected, by which value, what was expected and what was found."""
+
+    def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * n
+
+    session = observed(scaled, (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(4), 5))
+    first, second = (c for c in session.calls if c.guard_failures)
+    by_size, by_value = first.guard_failures[0], second.guard_failures[0]
+    assert (by_size.entry, by_size.source, by_size.actual) == (session.compilations[0].id, "L['x']", "4")
+    assert by_size.expected.startswith("3")
+    assert [f.code for f in by_size.fixes] == ["torch._dynamo.mark_dynamic(x, 0)", "torch.compile(..., dynamic=True)"]
+    assert [f.code for f in by_value.fixes] == ["n = torch.tensor(n)"]
+    assert (by_value.source, by_value.expected) == ("L['n']", "2")
+    assert by_value.span is not None
+    assert by_value.span.line == line_of("return x * n")
+    assert session.compilations[1].cause.startswith("x was expected to be 3")
+    assert session.compilations[0].inputs == {"x": "float32[3]"}
+
+
+def test_graph_nodes_have_types_inputs_and_lines() -> None:
+    """The traced graph is read back into nodes with shape, dtype, inputs and the user's line."""
+    session = observed(breaks_twice, (torch.ones(3), 2))
+    nodes = {n.name: n for n in session.compilations[0].graphs[0].nodes}
+    product = nodes["y"]
+    assert product.span is not None
+    assert (product.shape, product.dtype, product.bytes) == (("3",), "float32", 12)
+    assert product.span.line == line_of("# the product")
+    assert [nodes["sum_1"].inputs, nodes["output"].op] == [(product.id,), "output"]
+    known = {n.id for n in nodes.values()}
+    assert all(i in known for n in nodes.values() for i in n.inputs)
+
+
+def test_source_of_the_user_is_kept() -> None:
+    """The user's file is in the session; torch's own files are not."""
+    session = observed(breaks_twice, (torch.ones(3), 2))
+    files = {f.id: f.text for f in session.files}
+    assert files[str(HERE)] == HERE.read_text(encoding="utf-8")
+    assert not [f for f in files if f.startswith(str(Path(torch.__file__).parent))]
+
+
+def test_guards_are_listed_with_their_value_and_line() -> None:
+    """Guards come as a flat list: value, kind, what is expected, and the user's line that read the value."""
+    session = observed(breaks_twice, (torch.ones(3), 2))
+    guards = session.compilations[0].guards
+    assert guards is not None
+    tensor = next(g for g in guards.guards if g.kind == "TENSOR_MATCH")
+    assert tensor.span is not None
+    assert (tensor.source, tensor.path, tensor.span.line) == ("L['x']", ("L['x']",), line_of("# the product"))
+    assert "size=[3]" in tensor.expected
+    assert len({g.id for g in guards.guards}) == len(guards.guards)
+
+
+def test_guard_paths_go_through_modules() -> None:
+    """A guard on a parameter has the steps from the root to it, which together spell its origin."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    session = observed(Model(), (torch.ones(1, 3),))
+    guards = session.compilations[0].guards
+    assert guards is not None
+    weight = next(g for g in guards.guards if g.kind == "TENSOR_MATCH" and "weight" in g.source)
+    assert "".join(weight.path) == weight.source
+    assert len(weight.path) > 3
+
+
+def test_forward_and_backward_graphs_under_aot() -> None:
+    """With gradients the forward and backward ATen graphs appear, with node ids of their own."""
+    x = torch.ones(3, requires_grad=True)
+    with observe_torch() as session:
+        torch.compile(lambda x: (x.sin() * 2).sum(), backend="aot_eager")(x).backward()
+    stages = {g.stage: g for g in session.compilations[0].graphs}
+    assert {"fx", "forward", "backward"} <= set(stages)
+    assert any("aten.cos" in n.target for n in stages["backward"].nodes)
+    ids = [n.id for g in session.compilations[0].graphs for n in g.nodes]
+    assert len(set(ids)) == len(ids)
+
+
+def test_times_are_told() -> None:
+    """The whole compile and the backend's part have times, on the session's clock."""
+    session = observed(breaks_twice, (torch.ones(3), 2), backend="aot_eager")
+    times = {t.stage: t for t in session.compilations[0].timings}
+    assert 0 < times["backend"].seconds < times["compile"].seconds < session.seconds
+    assert 0 <= times["compile"].start < session.seconds
+
+
+def test_recompile_limit_is_told() -> None:
+    """A function left to Python at the recompile limit is listed as not compiled, with torch's words."""
+
+    def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * n
+
+    with torch._dynamo.config.patch(recompile_limit=2):
+        session = observed(scaled, *[(torch.ones(2), n) for n in range(2, 7)], dynamic=False)
+    assert [c.outcome for c in session.calls] == ["compiled", "compiled", "python"]
+    assert "recompile limit" in session.skipped[0].reason
+    assert session.skipped[0].name == "scaled"
+
+
+def test_frame_left_to_python_is_told() -> None:
+    """A break that torch cannot resume leaves the frame to Python: the break is marked, and the function listed as not compiled."""
+
+    def prints_in_loop(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            print("value", float(x[0]))
+        return x
+
+    session = observed(prints_in_loop, (torch.ones(2),))
+    (told,) = breaks(session)
+    assert told.skipped
+    assert [s.name for s in session.skipped] == ["prints_in_loop"]
+    assert (session.calls[0].outcome, counted_breaks(session)) == ("python", sum(counters["graph_break"].values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", program_names())
+def test_programs_agree_with_torch_s_counters(name: str) -> None:
+    """For every program, graphs and breaks are as many as torch counts, every break has its line and every graph its nodes."""
+    with observe_torch() as session:
+        differences(name, lambda target: torch.compile(target, backend="aot_eager"))
+    assert session.failures == ()
+    assert graphs(session) == counters["stats"]["unique_graphs"]
+    assert counted_breaks(session) - REPORTED_ONLY.get(name, 0) == sum(counters["graph_break"].values())
+    assert all(b.span is not None for b in breaks(session))
+    assert all(g.nodes for c in session.compilations for g in c.graphs)
+
+
+def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
+    """An observed session is saved and loaded like any other."""
+    session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(4), 2), backend="aot_eager")
+    loaded = Session.load(session.save(tmp_path / "session.json"))
+    assert loaded.to_dict() == session.to_dict()
+    assert (loaded.compiler, {c.compiler for c in loaded.compilations}) == ("torch", {"torch"})
+
+
+def test_failure_of_ours_leaves_the_compile_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When reading an event fails, the user's compile goes on and the session tells what was left out."""
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise LookupError("made to fail")
+
+    monkeypatch.setattr(session_builder, "LazyGraph", broken)
+    with observe_torch() as session:
+        result = torch.compile(breaks_twice, backend="eager")(torch.ones(3), 2)
+    assert torch.equal(result, breaks_twice(torch.ones(3), 2))
+    assert [f.stage for f in session.failures] == ["observe"]
+    assert "made to fail" in session.failures[0].sentence
+    assert breaks(session)
+
+
+def test_unknown_events_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace records of unknown kind or odd shape are neither an error nor a failure."""
+    del monkeypatch
+    with observe_torch() as session:
+        torch._logging.trace_structured("invented_kind", lambda: {"a": 1}, payload_fn=lambda: "text")
+        torch_logging.trace_log.debug("", extra={"metadata": {"one": 1, "two": 2}, "payload": None})
+    assert (session.failures, session.compilations) == ((), ())
+
+
+def test_handlers_are_as_before() -> None:
+    """After observation, also after an exception inside it, torch's trace has no handler of ours."""
+    before = [h for h in torch_logging.trace_log.handlers if type(h).__name__ != "LazyTraceHandler"]
+    with pytest.raises(ZeroDivisionError), observe_torch():
+        _ = 1 / 0
+    after = [h for h in torch_logging.trace_log.handlers if type(h).__name__ != "LazyTraceHandler"]
+    assert after == before
+
+
+def test_nothing_compiled_is_said() -> None:
+    """A recording in which torch compiled nothing says so, with the remedy."""
+    compiled = torch.compile(breaks_twice, backend="eager")
+    compiled(torch.ones(3), 2)
+    with observe_torch() as session:
+        compiled(torch.ones(3), 2)
+    assert session.compilations == ()
+    assert "torch._dynamo.reset()" in session.notes[0]
+
+
+def test_two_observers_see_the_same() -> None:
+    """Observations nest: both sessions tell of the same compilations."""
+    with observe_torch() as outer, observe_torch() as inner:
+        torch.compile(breaks_twice, backend="eager")(torch.ones(3), 2)
+    assert [c.id for c in outer.compilations] == [c.id for c in inner.compilations] != []
+
+
+def test_calls_served_from_the_cache_are_told() -> None:
+    """Hits, which torch's trace leaves out, are calls with their entry and line: of roots, resume functions and callees."""
+    session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(3), 2))
+    frames = {f.id: f for f in session.frames}
+    hits = [(frames[c.frame].name.partition(" ")[0], c.entry) for c in session.calls if c.outcome == "hit"]
+    assert {"breaks_twice", "helper"} <= {name for name, _ in hits}
+    assert all(any(c.id == entry for c in session.compilations) for _, entry in hits)
+    roots = [c for c in session.calls if frames[c.frame].role == "root"]
+    assert [c.outcome for c in roots] == ["compiled", "hit", "compiled", "hit"]
+    assert roots[3].caller is not None
+    assert roots[3].caller.file == str(HERE)
+
+
+def test_hits_of_modules_and_of_what_was_compiled_before() -> None:
+    """A module's hits are told, also where nothing is compiled in the recording, and the hook that was there is asked on."""
+    asked: list[bool] = []
+
+    def hook(hit: bool) -> bool:
+        asked.append(hit)
+        return hit
+
+    compiled = torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager")
+    compiled(torch.ones(3))
+    before = set_guard_complete_hook(hook)
+    try:
+        with observe_torch() as session:
+            compiled(torch.ones(3))
+        assert set_guard_complete_hook(hook) is hook
+    finally:
+        set_guard_complete_hook(before)
+    assert [c.outcome for c in session.calls] == ["hit"]
+    assert asked == [True]
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_library_model_agrees_with_torch_s_counters(kind: str) -> None:
+    """On a model of the transformers library, for two input shapes, graphs and breaks are as many as torch counts."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if kind == "bert":
+        config = transformers.BertConfig(
+            vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+        )
+        model = transformers.BertModel(config).eval()
+    else:
+        model = transformers.GPT2Model(
+            transformers.GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+        ).eval()
+    with observe_torch() as session, torch.no_grad():
+        compiled = torch.compile(model, backend="eager")
+        compiled(input_ids=torch.randint(0, 50, (2, 8)))
+        compiled(input_ids=torch.randint(0, 50, (3, 9)), attention_mask=torch.ones(3, 9, dtype=torch.long))
+    assert session.failures == ()
+    assert graphs(session) == counters["stats"]["unique_graphs"] > 0
+    assert counted_breaks(session) == sum(counters["graph_break"].values())
+    lines = [n for c in session.compilations for g in c.graphs for n in g.nodes if n.span is not None]
+    assert len(lines) > 20
+    assert all(n.span.file in {f.id for f in session.files} for n in lines)
+    assert json.dumps(session.to_dict())
+
+
+@pytest.mark.slow
+def test_inductor_kernels_are_shown() -> None:
+    """Under Inductor the generated kernels appear with their text and language, and the program around them."""
+    session = observed(lambda x: (x.sin() + 1).relu(), (torch.ones(64),), backend="inductor")
+    (compilation,) = session.compilations
+    assert [k.language for k in compilation.kernels] == ["cpp"]
+    assert "void" in compilation.kernels[0].text
+    ids = {node.id for graph in compilation.graphs for node in graph.nodes}
+    assert len(set(compilation.kernels[0].fused_nodes) & ids) == 3
+    assert torch._inductor.config.trace.provenance_tracking_level == 0
+    assert compilation.lowering is not None
+    assert compilation.kernels[0].name in compilation.lowering.wrapper_text

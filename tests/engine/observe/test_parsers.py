@@ -1,0 +1,249 @@
+"""Reading the texts of torch's trace: graphs, guards, reasons and output code, the unusual ones too."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.observe.parse_aot_metadata import parse_aot_metadata
+from engine.observe.parse_graph import parse_graph, parse_nodes, parse_tensor_type
+from engine.observe.parse_messages import parse_break, parse_guards, parse_recompile_reasons
+from engine.observe.parse_output_code import parse_kernels, parse_lowering
+from engine.observe.source_files import strip_notebook_frames
+from engine.observe.trace_events import frame_id_of, parse_compile_id, parse_event
+from engine.observe.trace_payloads import InMemoryPayload
+from engine.records.bytecode import Span
+
+GRAPH = """\
+class <lambda>(torch.nn.Module):
+    def forward(
+        self,
+        arg0_1: "f32[s77, 4][4, 1]cpu",  # PlainAOTInput(idx=0)
+        arg1_1: "Sym(s77)",
+    ):
+        # File: /home/user/model.py:16 in f, code: y = x.split(2)
+        split = torch.ops.aten.split.Tensor(arg0_1, 2);  arg0_1 = None
+        getitem: "f32[2, 4][4, 1]cuda:0" = split[0];  split = None
+
+        # No stacktrace found for following nodes
+        add: "bf16[2, 4][4, 1]cuda:0" = torch.ops.aten.add.Tensor(getitem, arg1_1)
+        return (
+            add,  # PlainAOTOutput(idx=0)
+        )
+"""
+OUTPUT_CODE = """\
+import torch
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+import triton
+@triton.jit
+def triton_poi_fused_add_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xoffset = tl.program_id(0) * XBLOCK
+''', device_str='cuda')
+cpp_fused_mul_1 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''
+extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0) {}
+''')
+def call(args):
+    extern_kernels.mm(arg0_1, arg1_1, out=buf0)
+    buf1 = torch.ops.aten.topk.default(buf0, 2)
+    return (buf1, )
+"""
+
+
+def whole(end: str) -> str | None:
+    """A resolver that knows one user's file."""
+    return "/home/user/model.py" if "/home/user/model.py".endswith(end) else None
+
+
+def test_graph_over_several_lines() -> None:
+    """Inputs spread over lines, symbolic sizes, tuples and a return over lines are read."""
+    graph = parse_graph(GRAPH, "aten", "aten", "0/0", "title")
+    nodes = {n.name: n for n in graph.nodes}
+    assert list(nodes) == ["arg0_1", "arg1_1", "split", "getitem", "add", "output"]
+    assert (nodes["arg0_1"].shape, nodes["arg0_1"].bytes) == (("s77", "4"), None)
+    assert nodes["split"].inputs == ("aten:0/0:arg0_1",)
+    assert (nodes["split"].target, nodes["split"].text) == (
+        "torch.ops.aten.split.Tensor",
+        "split = torch.ops.aten.split.Tensor(arg0_1, 2)",
+    )
+    assert nodes["getitem"].span is not None
+    assert (nodes["getitem"].span.line, nodes["getitem"].device) == (16, "cuda:0")
+    assert nodes["add"].span is None
+    assert "no line" in nodes["add"].note
+    assert (nodes["add"].dtype, nodes["add"].bytes) == ("bfloat16", 16)
+    assert nodes["output"].inputs == ("aten:0/0:add",)
+    assert graph.text == GRAPH
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "def forward(self):", "class X:\n    def forward(self, a):\n"])
+def test_unreadable_graph_keeps_its_text(text: str) -> None:
+    """A graph in a form that is not known is kept as text, without nodes."""
+    assert (parse_graph(text, "fx", "fx", "0/0", "").nodes, parse_graph(text, "fx", "fx", "0/0", "").text) == ((), text)
+
+
+def test_types() -> None:
+    """Types of scalars, symbols and unknown dtypes."""
+    assert parse_tensor_type("f32[][]cpu") == ((), (), "float32", "cpu", 4)
+    assert parse_tensor_type("Sym(s0)") == (None, None, "", "", None)
+    assert parse_tensor_type("zz9[3][1]cpu")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "expected", "actual"),
+    [
+        ("0/0: tensor 'x' size mismatch at index 1. expected 3, actual 4", "L['x']", "3 in dimension 1", "4"),
+        ("0/0: tensor 'x' stride mismatch at index 0. expected 1, actual 2", "L['x']", "1 in dimension 0", "2"),
+        ("0/0: tensor 'x' dtype mismatch. expected Float, actual Double", "L['x']", "Float", "Double"),
+        ("0/0: tensor 'x' rank mismatch. expected 1, actual 2", "L['x']", "1", "2"),
+        ("0/0: n == 2      # y = y+n  # er/model.py:18 in f", "L['n']", "2", ""),
+        ("0/0: len(xs) == 2", "len(xs)", "2", ""),
+        ("0/0: ___check_obj_id(L['f'], 1234)", "___check_obj_id(L['f'], 1234)", "", ""),
+        ("something else entirely", "something else entirely", "", ""),
+    ],
+)
+def test_recompile_reasons(text: str, origin: str, expected: str, actual: str) -> None:
+    """Value, expected and actual are read where the reason says them; each gives a sentence."""
+    (rejection,) = parse_recompile_reasons(text, whole)
+    assert (rejection.source, rejection.expected, rejection.actual) == (origin, expected, actual)
+    assert rejection.sentence.endswith(".")
+    assert (rejection.span is not None) == ("model.py" in text)
+
+
+def test_several_recompile_reasons() -> None:
+    """A JSON list gives one rejection each, in its order."""
+    found = parse_recompile_reasons('["0/1: n == 2", "0/0: tensor \'x\' rank mismatch. expected 1, actual 2"]', whole)
+    assert [r.entry for r in found] == ["0/1", "0/0"]
+
+
+def test_guard_tree() -> None:
+    """The printed tree is flattened; each guard has the path to its value, and only the user's lines become places."""
+    tree = """
+TREE_GUARD_MANAGER:
++- RootGuardManager
+| +- DEFAULT_DEVICE: utils_device.CURRENT_DEVICE == None   # _dynamo/output_graph.py:1122 in init_ambient_guards
+| +- GuardManager: source=L['self'], accessed_by=FrameLocalsGuardAccessor(key='self', framelocals_idx=0), type=<class 'M'>
+| | +- TYPE_MATCH: ___check_type_id(L['self'], 94), type=<class 'M'>  # return self.w * x  # er/model.py:9 in forward
+| | +- GuardManager: source=L['self'].w, accessed_by=GetAttrGuardAccessor(w), type=<class 'int'>
+| | | +- EQUALS_MATCH: L['self'].w == 3   # return self.w * x  # er/model.py:9 in forward
++- LAMBDA_GUARD: 2 <= L['x'].size()[0]
+Guard latency = 1 us
+"""
+    device, kind, value, size = parse_guards(tree, whole).guards
+    assert (device.source, device.span) == ("", None)
+    assert (kind.source, kind.expected) == ("L['self']", "<class 'M'>")
+    assert (value.path, value.expected, value.why) == (("L['self']", ".w"), "3", "read by: return self.w * x")
+    assert value.span is not None
+    assert (value.span.file, value.span.line) == ("/home/user/model.py", 9)
+    assert (size.source, size.code) == ("", "2 <= L['x'].size()[0]")
+
+
+def test_break_without_sections() -> None:
+    """A report of another form still gives a title."""
+    told = parse_break("Graph break: something new")
+    assert (told.title, told.span) == ("Graph break: something new", None)
+    assert parse_break("").title
+
+
+def test_kernels_and_library_calls() -> None:
+    """Kernels are cut out of the output code with their language; library calls are listed."""
+    triton, cpp = parse_kernels(OUTPUT_CODE, first=3)
+    assert [(k.id, k.name, k.language) for k in (triton, cpp)] == [
+        ("k3", "triton_poi_fused_add_0", "triton"),
+        ("k4", "cpp_fused_mul_1", "cpp"),
+    ]
+    assert triton.text.startswith("import triton")
+    assert "void  kernel" in cpp.text
+    lowering = parse_lowering(OUTPUT_CODE, "0/0")
+    assert [e.op for e in lowering.externs] == ["extern_kernels.mm", "torch.ops.aten.topk.default"]
+    assert "xoffset" not in lowering.wrapper_text
+
+
+def test_events_need_one_kind() -> None:
+    """A record with no kind, or with two, is no event; frame and entry make the compilation's id."""
+    assert parse_event({"frame_id": 1}, None) is None
+    assert parse_event({"a": 1, "b": 2}, None) is None
+    event = parse_event(
+        {"artifact": {"name": "x"}, "frame_id": 1, "frame_compile_id": 2, "attempt": 0, "has_payload": "md5"},
+        InMemoryPayload("text"),
+    )
+    assert event is not None
+    assert (event.compilation, event.frame, event.artifact_name, event.text) == ("1/2", "1", "x", "text")
+
+
+def test_compiled_autograd_has_ids_of_its_own() -> None:
+    """A graph of compiled autograd, and a frame compiled inside it, are told apart from ordinary frames."""
+    assert parse_compile_id({"compiled_autograd_id": 3}) == "!3/0"
+    assert parse_compile_id({"compiled_autograd_id": 3, "frame_id": 1, "frame_compile_id": 2}) == "!3/1/2"
+    assert [frame_id_of(id) for id in ("!3/0", "!3/1/2", "0/1")] == ["!3", "!3/1", "0"]
+
+
+def test_joint_graph_lists_its_inputs() -> None:
+    """A joint graph names its inputs in the body; they become nodes, and what takes the arguments apart does not."""
+    text = """\
+class inner_f(torch.nn.Module):
+    def forward(
+        self,
+        primals,
+        tangents,
+    ):
+        primals_1: "f32[2][1]cpu"  # PlainAOTInput(idx=0)
+        tangents_1: "f32[2][1]cpu"  # TangentAOTInput(output=PlainAOTOutput(idx=0))
+        primals_1, tangents_1, = fx_pytree.tree_flatten_spec([primals, tangents], self._in_spec)
+        mul: "f32[2][1]cpu" = torch.ops.aten.mul.Tensor(primals_1, tangents_1)
+        return pytree.tree_unflatten([mul], self._out_spec)
+"""
+    nodes = parse_nodes(text, "joint", "0/0")
+    assert [(n.name, n.op) for n in nodes] == [
+        ("primals_1", "placeholder"),
+        ("tangents_1", "placeholder"),
+        ("mul", "call_function"),
+        ("output", "output"),
+    ]
+    assert nodes[2].inputs == ("joint:0/0:primals_1", "joint:0/0:tangents_1")
+
+
+def test_aot_metadata_in_words() -> None:
+    """Mutated inputs and outputs that are views are told; nothing in the text is evaluated."""
+    text = """ViewAndMutationMeta(input_info=[InputAliasInfo(is_leaf=True, mutates_data=True, requires_grad=False),
+      InputAliasInfo(is_leaf=True, mutates_data=False, requires_grad=True)],
+      output_info=[OutputAliasInfo(output_type=<OutputType.alias_of_input: 2>, raw_type=<class 'torch.Tensor'>, base_idx=1,
+      dynamic_dims={0, 1}, requires_grad=True), OutputAliasInfo(output_type=<OutputType.non_alias: 1>, base_idx=None)],
+      traced_tangents_descs=[], note='a, (b')"""
+    told = parse_aot_metadata(text, mode="training")
+    assert told is not None
+    assert [v.facts for v in told.values] == [
+        ("its data is mutated",),
+        ("requires grad",),
+        ("a view of an input (1)", "requires grad"),
+        (),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "))((", "x(", "A(b=[" * 5000, "__import__('os')", "A(input_info=3)"])
+def test_odd_aot_metadata_is_left_out(text: str) -> None:
+    """A text in another form gives no record, and no error."""
+    assert parse_aot_metadata(text, mode="inference") is None
+
+
+def test_triton_kernels_name_their_nodes() -> None:
+    """The comment above a Triton kernel names the graph nodes that were fused into it."""
+    text = """
+# kernel path: /tmp/x.py
+# Topologically Sorted Source Nodes: [y], Original ATen: [aten.add]
+# Graph fragment:
+#   %arg0_1 : Tensor "f32[8][1]cuda:0" = PlaceHolder[target=arg0_1]
+#   %add : Tensor "f32[8][1]cuda:0"[num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%arg0_1, 1), kwargs = {})
+#   return %add
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+import triton
+''', device_str='cuda')
+"""
+    (kernel,) = parse_kernels(text, prefix="post:0/0:")
+    assert kernel.fused_nodes == ("post:0/0:add",)
+
+
+def test_what_the_notebooks_kernel_did_is_no_part_of_a_stack() -> None:
+    """Only what lies below the shell led from the user's code to the break; a stack without a shell stays as it is."""
+    shell = (Span("/env/ipykernel_launcher.py", 18), Span("/env/IPython/core/interactiveshell.py", 9))
+    own = (Span("/tmp/ipykernel_1/12.py", 4), Span("/home/me/model.py", 2))
+    assert strip_notebook_frames((*shell, Span("/env/notebook_ext/cell.py", 2), *own)) == own
+    assert strip_notebook_frames(own) == own
+    assert strip_notebook_frames(()) == ()

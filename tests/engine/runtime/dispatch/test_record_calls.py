@@ -1,0 +1,177 @@
+"""What dispatch tells a session, and what can be asked without running."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+from typing import Any
+
+import pytest
+import torch
+
+from engine.errors import BadArgument, ExpectationFailed
+from engine.expectations import check_expectations
+from engine.ir.current_session import set_current_session, slow_dispatch_tokens
+from engine.ir.user_code_files import cell_names, display_name
+from engine.records.session import Session
+from engine.runtime.dispatch.compiled_modules import attach, compiled_module
+from engine.runtime.dispatch.dispatcher import make_dispatcher
+from engine.runtime.dispatch.inspect_cache import explain_call, guards_of
+from tests.engine.runtime.fake_compiler import FakeCompiler, InterceptingCompiler
+
+
+def add(x: Any, y: Any = 1) -> Any:
+    """A function to record."""
+    return x + y
+
+
+def test_calls_are_recorded_with_caller_and_inputs() -> None:
+    """Outcome, entry, the caller's line and short descriptions of the arguments."""
+    compiled = make_dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
+    x = torch.zeros(4, 16)
+    with set_current_session(Session()) as session:
+        compiled(x)
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        compiled(x)
+        compiled(x, "a") if False else compiled(x, 2)
+    assert session is not None
+    assert [c.outcome for c in session.calls] == ["compiled", "hit", "compiled"]
+    first = session.calls[0]
+    assert first.inputs == {"x": "f32[4, 16]", "y": "1"}
+    assert first.caller is not None
+    assert (first.caller.file, first.caller.line) == (__file__, line)
+    assert first.entry.endswith("/0")
+    assert session.calls[2].guard_failures[0].sentence == "y is 2, the compiled code was specialised for 1."
+    assert session.calls[2].checked_entries == (first.entry,)
+
+
+def test_frames_and_files_are_recorded_once() -> None:
+    """One frame with its file's whole text; callees name the frame that called them first."""
+
+    def inner(x: Any) -> Any:
+        return x
+
+    def outer(x: Any) -> Any:
+        return inner(x)
+
+    compiler = InterceptingCompiler()
+    compiled = make_dispatcher(outer, compiler)  # type: ignore[arg-type]
+    with set_current_session(Session()) as session:
+        compiled(1)
+        compiled(1)
+    assert session is not None
+    assert [(f.name.rpartition(".")[2], f.role) for f in session.frames] == [("outer", "root"), ("inner", "callee")]
+    assert session.frames[1].parent == session.frames[0].id
+    assert [f.name for f in session.files] == ["test_recording.py"]
+    assert "def outer" in session.files[0].text
+    Session.from_data(session.to_data())
+
+
+def test_a_second_session_sees_a_warm_function() -> None:
+    """A function compiled before the session is announced in it, and its calls are hits."""
+    compiled = make_dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
+    compiled(1)
+    with set_current_session(Session()) as session:
+        compiled(1)
+    assert session is not None
+    assert [c.outcome for c in session.calls] == ["hit"]
+    assert len(session.frames) == 1
+    assert not slow_dispatch_tokens
+
+
+def test_notebook_cells_have_the_names_people_use() -> None:
+    """A cell's file is called by its number."""
+    assert display_name("<ipython-input-3-0123abcd>") == "cell 3"
+    assert display_name("/tmp/ipykernel_12/345.py") == "cell"
+    cell_names["/tmp/ipykernel_12/346.py"] = "cell 7"
+    try:
+        assert display_name("/tmp/ipykernel_12/346.py") == "cell 7"
+    finally:
+        del cell_names["/tmp/ipykernel_12/346.py"]
+
+
+def test_code_of_a_cell_brings_its_text() -> None:
+    """The text of a cell comes from where IPython keeps it."""
+    text = "def f(x):\n    return x\n"
+    linecache.cache["<ipython-input-9-aa>"] = (len(text), None, text.splitlines(keepends=True), "<ipython-input-9-aa>")
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, "<ipython-input-9-aa>", "exec"), space)
+    with set_current_session(Session()) as session:
+        make_dispatcher(space["f"], FakeCompiler())(1)
+    assert session is not None
+    assert [(f.name, f.text) for f in session.files] == [("cell 9", text)]
+
+
+def test_explain_call_moves_nothing() -> None:
+    """Which entry a call would hit, with every guard's verdict; order, caches and the function stay untouched."""
+    compiler = FakeCompiler()
+    compiled: Any = make_dispatcher(add, compiler)  # type: ignore[arg-type]
+    for y in (1.0, "a"):
+        with pytest.raises(TypeError) if y == "a" else set_current_session(None):
+            compiled(1, y)
+    found = explain_call(compiled, 1, y=1.0)
+    assert found.entries[1] == found.hit
+    assert len(found.entries) == 2
+    assert [r.entry for r in found.guard_failures] == [found.entries[0]]
+    assert {r.verdict for r in found.results[found.hit]} == {"pass"}
+    assert explain_call(compiled, 1, 2.0).hit is None
+    assert explain_call(compiled, 1).hit is None
+    assert len(compiler.requests) == 2
+    assert explain_call(compiled, 1, 1.0).entries == found.entries
+
+
+def test_explain_call_takes_what_engine_compile_gives() -> None:
+    """Methods, partials, compiled and attached modules are explained; other functions are refused in a sentence."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    compiler = FakeCompiler()
+    partial = functools.partial(make_dispatcher(add, compiler), 1)  # type: ignore[arg-type]
+    partial()
+    assert explain_call(partial).hit is not None
+    twin, attached = compiled_module(Net(), compiler), Net()
+    attach(attached, compiler)
+    for module in (twin, attached):
+        module(1)
+        assert explain_call(module, 1).hit is not None
+        assert guards_of(module)
+    with pytest.raises(BadArgument, match="add is not compiled"):
+        explain_call(add, 1)
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        explain_call(make_dispatcher(add, compiler))  # type: ignore[arg-type]
+
+
+def test_guards_of_each_entry() -> None:
+    """One record an entry, in look-up order."""
+    compiled = make_dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
+    compiled(1)
+    compiled(1, 2.5)
+    told = guards_of(compiled)
+    assert [[g.expected for g in t.guards if g.source == "L['y']"] for t in told] == [["2.5"], ["1"]]
+
+
+def test_expect_counts_recompiles() -> None:
+    """More recompiles than allowed fail with the reason; as many as allowed pass."""
+    compiled = make_dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
+    with set_current_session(Session()) as session:
+        assert session is not None
+        with check_expectations(session, recompiles=1, breaks=0):
+            compiled(1, 1)
+            compiled(1, 1.0)
+        with pytest.raises(
+            ExpectationFailed, match=r"expected at most 0 recompiles, got 1:\n  add: y is True, the compiled code"
+        ):
+            with check_expectations(session, recompiles=0):
+                compiled(1, True)
+        with pytest.raises(ExpectationFailed, match="expected 1 graph, got 0: nothing was compiled"):
+            with check_expectations(session, graphs=1):
+                compiled(1, True)
+
+
+def test_expect_lets_the_users_error_through() -> None:
+    """An exception inside is not replaced by an expectation."""
+    with pytest.raises(KeyError), check_expectations(Session(), graphs=3):
+        raise KeyError

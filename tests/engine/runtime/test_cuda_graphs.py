@@ -1,0 +1,222 @@
+"""Replaying a program at fixed addresses gives what running it gives, whoever holds which result; with a recorder that needs no GPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from engine.runtime import cuda_graphs
+from engine.runtime.cuda_graphs import CudaGraphReplay, GraphRecording
+
+
+class Tape:
+    """Records by remembering the function: a replay runs it and writes where the first results were."""
+
+    device_type = "cpu"
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.replayed = 0
+
+    def current_stream(self) -> object | None:
+        """Always the same stream."""
+        return 0
+
+    def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
+        """Outputs of undefined contents, and what fills them."""
+        self.recorded += 1
+        outputs = run()
+        first = list(outputs)
+
+        def replay() -> None:
+            self.replayed += 1
+            for into, value in zip(first, run(), strict=True):
+                if isinstance(into, torch.Tensor) and into.data_ptr() != value.data_ptr():
+                    into.copy_(value)
+
+        return GraphRecording(replay, outputs)
+
+
+@pytest.fixture(autouse=True)
+def _few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are never given away, and more than a kilobyte is heavy."""
+    monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 0)
+    monkeypatch.setattr(cuda_graphs, "CHEAP_COPY_BYTES", 1024)
+
+
+def double(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Two results in one memory, and one in another."""
+    both = torch.stack([x * 2, x + w])
+    return both[0], both[1], x * w
+
+
+def test_the_third_call_replays() -> None:
+    """The first call runs plainly, the second records and replays, later ones replay."""
+    tape = Tape()
+    run = CudaGraphReplay(double, tape)
+    w = torch.randn(4)
+    for _ in range(4):
+        x = torch.randn(4)
+        assert all(a.equal(b) for a, b in zip(run(x, w), double(x, w), strict=True))
+    assert (tape.recorded, tape.replayed) == (1, 3)
+
+
+def test_what_lies_still_is_read_where_it_lies() -> None:
+    """A weight changed in place is seen; it is not among what is copied."""
+    tape, told = Tape(), []
+    run = CudaGraphReplay(double, tape, on_status=told.append)
+    w, x = torch.randn(4), torch.randn(4)
+    for _ in range(5):
+        w.add_(1.0)
+        assert run(x, w)[2].equal(x * w)
+    assert told == ["Its kernels are recorded and launched as one; 0 of 2 inputs are copied."]
+
+
+def test_results_that_are_held_stay_as_they_are() -> None:
+    """Each call finds memory that nobody holds, and in the end runs plainly."""
+    tape = Tape()
+    run = CudaGraphReplay(double, tape)
+    w = torch.randn(4)
+    xs = [torch.randn(4) for _ in range(12)]
+    held = [run(x, w) for x in xs]
+    for x, made in zip(xs, held, strict=True):
+        assert all(a.equal(b) for a, b in zip(made, double(x, w), strict=True))
+    assert tape.recorded == cuda_graphs.MAX_RECORDINGS_PER_SHAPE
+    held.clear()
+    before = tape.replayed
+    assert run(xs[0], w)[0].equal(xs[0] * 2)
+    assert tape.replayed == before + 1
+
+
+def test_a_view_of_a_result_holds_it() -> None:
+    """A slice kept from an earlier call does not change with later ones."""
+    run = CudaGraphReplay(double, Tape())
+    w = torch.randn(4)
+    run(w, w), run(w, w)
+    kept = run(torch.ones(4), w)[0][1:3].view(2, 1)
+    for _ in range(3):
+        run(torch.zeros(4), w)
+    assert kept.equal(torch.full((2, 1), 2.0))
+
+
+def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller who keeps each small result never makes anybody record again; what is only saved for a backward is not copied."""
+    monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 1 << 10)
+    tape = Tape()
+    run = CudaGraphReplay(lambda x: ((x * 2).t(), x + 1), tape, visible_outputs=1)
+    xs = [torch.randn(3, 4) for _ in range(9)]
+    held = [run(x)[0] for x in xs]
+    assert all(made.equal((x * 2).t()) and made.stride() == (1, 4) for x, made in zip(xs, held, strict=True))
+    assert tape.recorded == 1
+    saved = run(xs[0])[1]
+    run(xs[1])
+    assert tape.recorded == 2
+    assert saved.equal(xs[0] + 1)
+
+
+def test_inputs_among_the_results_are_the_callers() -> None:
+    """An input that is handed on is the same object; a view of it lies in its memory."""
+    run = CudaGraphReplay(lambda x, n: (x, x[1:].unsqueeze(0), n, x * 2), Tape())
+    for _ in range(4):
+        x = torch.randn(4)
+        same, view, number, _ = run(x, 7)
+        assert same is x
+        assert view.data_ptr() == x[1:].data_ptr()
+        assert view.equal(x[1:].unsqueeze(0))
+        assert number == 7
+
+
+def test_one_result_twice_is_one_tensor() -> None:
+    """As in a plain run."""
+    run = CudaGraphReplay(lambda x: (y := x + 1, y), Tape())
+    for _ in range(4):
+        first, second = run(torch.randn(3))
+        assert first is second
+
+
+def test_a_box_is_emptied() -> None:
+    """Inputs that came as a list are let go, whether the call recorded, replayed or ran plainly."""
+    run = CudaGraphReplay(lambda values: (values.pop() * 2,), Tape(), is_boxed=True)
+    for _ in range(4):
+        values = [torch.full((2,), 3.0)]
+        assert run(values)[0].tolist() == [6.0, 6.0]
+        assert values == []
+
+
+def test_each_shape_is_recorded_by_itself() -> None:
+    """Sizes, strides that come with them and numbers tell calls apart."""
+    tape = Tape()
+    run = CudaGraphReplay(lambda x, n: (x * n,), tape)
+    held = []  # no input lies where an earlier one lay
+    for _ in range(3):
+        for size, n in ((2, 3), (4, 3), (4, 5)):
+            x = torch.randn(size)
+            held.append(x)
+            assert run(x, n)[0].equal(x * n)
+    assert tape.recorded == 3
+
+
+def test_heavy_inputs_are_waited_for() -> None:
+    """What is too heavy to copy is recorded once it lies where it lay before."""
+    tape, told = Tape(), []
+    run = CudaGraphReplay(lambda x: (x.sum(),), tape, on_status=told.append)
+    first, second = torch.randn(1000), torch.randn(1000)
+    assert run(first)[0] == first.sum()
+    assert run(second)[0] == second.sum()
+    assert tape.recorded == 0
+    assert run(second)[0] == second.sum()
+    assert run(first)[0] == first.sum()
+    assert tape.recorded == 2
+    assert told == ["Its kernels are recorded and launched as one; 0 of 1 inputs are copied."]
+
+
+def test_expanded_inputs_are_copied() -> None:
+    """Elements that share memory are written once."""
+    run = CudaGraphReplay(lambda x: (x * 2,), Tape())
+    for _ in range(4):
+        x = torch.randn(3, 1).expand(3, 5)
+        assert run(x)[0].equal(x * 2)
+
+
+def test_what_cannot_be_recorded_runs_plainly() -> None:
+    """The reason is told once, in a sentence."""
+
+    class Broken(Tape):
+        def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    told: list[str] = []
+    run = CudaGraphReplay(lambda x: (x + 1,), Broken(), on_status=told.append)
+    for _ in range(4):
+        assert run(torch.zeros(2))[0].tolist() == [1.0, 1.0]
+    (sentence,) = told
+    assert sentence.startswith("Kernels are launched one by one: it cannot be recorded (RuntimeError: operation not")
+    assert sentence == run.disabled_reason
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_calls_and_holdings(seed: int) -> None:
+    """Results held for random spans, inputs moved and weights changed at random: every value is that of a plain run at its call."""
+    chance = random.Random(seed)
+    run = CudaGraphReplay(double, Tape())
+    sizes = [torch.randn(n) for n in (4, 500)]
+    weights = {x.numel(): torch.randn(x.numel()) for x in sizes}
+    held: list[tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]] = []
+    for _ in range(60):
+        x = chance.choice(sizes)
+        if chance.random() < 0.3:
+            x = torch.randn_like(x)
+        if chance.random() < 0.2:
+            weights[x.numel()].mul_(0.5)
+        if chance.random() < 0.05:
+            weights[x.numel()] = weights[x.numel()].clone()
+        made = run(x, weights[x.numel()])
+        held.append((made, [r.clone() for r in double(x, weights[x.numel()])]))
+        while held and chance.random() < 0.5:
+            held.pop(chance.randrange(len(held)))
+        for results, wanted in held:
+            assert all(a.equal(b) for a, b in zip(results, wanted, strict=True))

@@ -1,0 +1,109 @@
+"""What a graph assumes of sizes that values decide is checked before a kernel reads by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.lowering import driver
+from engine.runtime.aten_fallback import UnexpectedSize
+from engine.runtime.program_executor import program_executor
+
+
+def two_masks(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Two sizes that are taken to be the same."""
+    return x[x > 0] + c[c > 0]
+
+
+def mask_and_input(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """A size that is taken to be an input's."""
+    return x[x > 0] + c
+
+
+def number(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """A number that the user says something of."""
+    count = int((x > 0).sum().item())
+    torch._check(count == 3)
+    return c[:count] + x[:count]
+
+
+def two_numbers(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Two numbers that the user relates."""
+    one, other = int((x > 0).sum().item()), int((c > 0).sum().item())
+    torch._check(one == other)
+    return x.new_zeros(one) + c.new_ones(other)
+
+
+GOOD = (torch.tensor([-1.0, 1.0, 0.5, 3.0]), torch.tensor([1.0, 2.0, 3.0]))
+OTHER = (torch.tensor([-1.0, -1.0, 0.5, 3.0]), torch.tensor([1.0, 2.0, 3.0]))
+FUNCTIONS = (two_masks, mask_and_input, number, two_numbers)
+
+
+class Kernels:
+    """Stands for kernels: computes nothing and counts launches of those that read what was assumed."""
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+
+    def __call__(self, source: Any, misaligned: frozenset[str] = frozenset()) -> Callable[..., None]:
+        def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+            self.launched.append(source.name)
+            if "sum" in source.name:  # how many are positive
+                arguments[1].fill_(int((arguments[0] > 0).sum()))
+            elif "gt" in source.name:
+                arguments[1].copy_(arguments[0] > 0)
+
+        return launch
+
+
+def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[LoweredProgram | None, str]:
+    """The program of a function, compiled with sizes that agree; None and why where there is none."""
+    found: list[LoweredProgram] = []
+    original = driver.lower
+
+    def kept(*args: Any, **options: Any) -> LoweredProgram:
+        found.append(original(*args, **options))
+        return found[-1]
+
+    monkeypatch.setattr(driver, "lower", kept)
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(function, backend="triton")(*GOOD)
+    engine.verify(session)
+    aot = session.compilations[0].aot
+    assert aot is not None
+    return (found[0] if found else None), aot.note
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: str(f.__name__))
+def test_kernels_do_not_read_by_wrong_sizes(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last kernel, which reads by the size, starts where the assumption holds and not where it does not."""
+    program, note = lowered(function, monkeypatch)
+    if program is None:  # torch 2.11 knows less of such sizes: then there is nothing to launch, and the record says why
+        assert function is number
+        assert "Could not guard on data-dependent expression" in note
+        return
+    kernels = Kernels()
+    run = program_executor(program, kernels)
+    run(*GOOD)
+    last = program.kernels[-1].name
+    assert last in kernels.launched
+    kernels.launched.clear()
+    with pytest.raises(UnexpectedSize):
+        run(*OTHER)
+    assert last not in kernels.launched
+
+
+def test_verification_says_what_does_not_hold() -> None:
+    """Values for which the graph's assumption is wrong verify nothing."""
+    engine.reset()
+    with engine.record() as session:
+        assert engine.compile(two_masks, backend="triton")(OTHER[0], torch.tensor([1.0, -1.0, -1.0])).shape == (2,)
+    notes = {record.note for record in engine.verify(session).values()}
+    assert len(notes) == 1
+    assert "its graph assumes Eq(" in notes.pop()

@@ -1,0 +1,31 @@
+"""Run in a worker process by the tests: programs through the generated Python, kernels interpreted."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from engine.ir.kernels.lowered_program import AtenCall, LoweredProgram
+from engine.runtime.kernel_launchers import interpreter_launcher
+from engine.runtime.program_executor import ProgramExecutor
+
+
+def run(program: LoweredProgram, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
+    """Outputs of each call, and the text that ran. Targets of externs come by name: ATen's operators cannot be pickled."""
+    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, AtenCall) else s for s in program.steps)
+    executable = ProgramExecutor(replace(program, steps=steps), interpreter_launcher)
+    return [executable(*inputs) for inputs in calls], executable.text
+
+
+def run_boxed(program: LoweredProgram, inputs: list[Any]) -> tuple[tuple[Any, ...], str, list[Any]]:
+    """Outputs of a call with one list of inputs, the text that ran, and what is left in the list."""
+    steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, AtenCall) else s for s in program.steps)
+    executable = ProgramExecutor(replace(program, steps=steps), interpreter_launcher, is_boxed=True)
+    return executable(inputs), executable.text, inputs
+
+
+def _named(path: str) -> Any:
+    module, _, rest = path.partition(".")
+    return reduce(getattr, rest.split("."), importlib.import_module(module))

@@ -1,0 +1,352 @@
+"""Graph breaks: what Python must run runs in Python, once and in order; the rest is traced before and after."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import linecache
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine import errors, trace
+from engine.ir.annotations import disable, graph_break
+from engine.options import Options, config
+from engine.runtime.dispatch.code_cache import all_caches
+from engine.trace.driver import trace_frame
+from engine.trace.graph_breaks.examples import BREAK_EXAMPLES
+from engine.trace.graph_breaks.reasons import BREAK_REASONS
+from tests.engine.trace.harness import Traced, compare_with_eager, request_for
+
+X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
+
+
+def prints(x: Any) -> Any:
+    y = x * 2
+    print("sum", y.shape)
+    return y + 1
+
+
+def branches(x: Any) -> Any:
+    y = x * 2 if x.sum() > 0 else x - 1
+    return (y.sum() > 0 and y.mean() > 0) or y.relu()
+
+
+def loops(x: Any) -> Any:
+    seen = []
+    for n, scale in enumerate([1, 2, 3]):
+        y = x * scale
+        print(n)
+        seen.append(y)
+    return seen
+
+
+def keeps_going(x: Any) -> Any:
+    n = 0
+    while x.sum() < 100:
+        x = x.abs() * 2 + 1
+        n += 1
+    return x, n
+
+
+def closes_over(x: Any) -> Any:
+    k = 2
+
+    def grow(y: Any) -> Any:
+        nonlocal k
+        k += 1
+        return y * k
+
+    a = grow(x)
+    print(k)
+    return a, grow(x), k
+
+
+def inner_breaks(x: Any) -> Any:
+    def helper(y: Any) -> Any:
+        print("inner")
+        return y + 1
+
+    return helper(x * 2) * 3
+
+
+def reads_value(x: Any) -> Any:
+    return x * float(str(x.sum().item()))
+
+
+def aliases(x: Any, items: list[Any]) -> Any:
+    other = items
+    other.append(x + 1)
+    fresh = [x]
+    table = {"fresh": fresh}
+    print(len(items))
+    fresh.append(1)
+    return other is items, table, items
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        (prints, "print"),
+        (branches, "tensor-jump"),
+        (loops, "print"),
+        (keeps_going, "tensor-jump"),
+        (closes_over, "print"),
+        (inner_breaks, "print"),
+        (reads_value, "data-dependent"),
+    ],
+    ids=lambda p: p.__name__ if callable(p) else p,
+)
+def test_resumes(program: Callable[..., Any], kind: str) -> None:
+    """The break has its reason, nothing is skipped, and the outcome is Python's."""
+    traced = compare_with_eager(program, X)
+    assert kind in traced.breaks
+    assert traced.graphs
+    assert not any(b.skips_frame for f in traced.frames for b in f.record.breaks)
+
+
+def test_identity_survives_a_break() -> None:
+    """Aliases before a break are aliases after it."""
+    assert compare_with_eager(aliases, X, [1]).breaks == ["print"]
+
+
+def test_long_loops_do_not_nest() -> None:
+    """A loop that breaks in each round runs in constant stack."""
+
+    def many(x: Any) -> Any:
+        for _ in range(400):
+            x = x + 1
+            graph_break()
+        return x
+
+    assert torch.equal(Traced(many)(X), many(X))
+
+
+def test_the_users_exception_is_the_users() -> None:
+    """An exception is Python's own, whether raised by the code or by an operator."""
+
+    def raises(x: Any) -> Any:
+        if x.shape[0] == 3:
+            raise ValueError(f"bad {x.shape[0]}")
+        return x
+
+    def mismatch(x: Any) -> Any:
+        return x @ x
+
+    assert compare_with_eager(raises, X).breaks == ["raises"]
+    assert compare_with_eager(mismatch, X).breaks == ["raises"]
+
+
+def test_disabled_functions_run_as_python() -> None:
+    """A disabled function is called by Python, and the graph ends before it."""
+
+    @disable
+    def left(x: Any) -> Any:
+        return x + 1
+
+    def calls(x: Any) -> Any:
+        return left(x * 2) * 3
+
+    assert compare_with_eager(calls, X).breaks == ["disabled"]
+
+
+def test_generators_are_left_to_python() -> None:
+    """A generator is no frame that can be compiled."""
+
+    def yields(x: Any) -> Any:
+        yield x
+
+    traced = Traced(yields)
+    assert len(list(traced(X))) == 1
+    assert traced.breaks == ["generator-frame"]
+
+
+def test_fullgraph_points_at_the_line() -> None:
+    """Under fullgraph the break is an error with the user's line under a caret."""
+    with pytest.raises(errors.GraphBreak) as caught:
+        trace_frame(request_for(prints, (X,), {}), Options(fullgraph=True))  # type: ignore[arg-type]
+    assert 'print("sum", y.shape)' in str(caught.value)
+    assert "^^^^" in str(caught.value)
+    assert caught.value.record.kind == "print"
+
+
+def test_steps_follow_the_code() -> None:
+    """With steps on, each instruction is told: stack, locals, nodes, depth."""
+    traced = Traced(inner_breaks, steps=True)
+    traced(X)
+    steps = traced.frames[0].record.steps
+    assert steps
+    assert any("mul" in s.nodes for s in steps)
+    assert steps[0].depth == 0
+
+
+def test_each_node_and_guard_is_told_by_one_step() -> None:
+    """Nodes, guards and effects appear once, at the instruction that made them, also where a placeholder is put before other nodes."""
+
+    def scaled(x: Any, k: Any) -> Any:
+        return x * k
+
+    def uses(x: Any, y: Any, out: list[Any]) -> Any:
+        a = scaled(x, 2)
+        a = a + y
+        out.append(a)
+        return a
+
+    traced = Traced(uses, steps=True)
+    traced(X, X + 1, [])
+    record = traced.frames[0].record
+    told = [name for s in record.steps for name in s.nodes]
+    assert sorted(told) == ["add", "mul", "x", "y"]
+    assert next(s for s in record.steps if "mul" in s.nodes).depth == 1
+    assert next(s for s in record.steps if "add" in s.nodes).nodes == ("y", "add")
+    guards = [g for s in record.steps for g in s.guards]
+    assert len(guards) == len(set(guards)) > 0
+    assert [e for s in record.steps for e in s.side_effects] == ["L['out']: contents of the list are replaced"]
+
+
+def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
+    """A frame's first step has its parameters; a variable bound anew is told although it reads the same; values name their nodes."""
+
+    def rebinds(x: Any) -> Any:
+        h = x * 2
+        h = h * 3
+        del x
+        return h
+
+    traced = Traced(rebinds, steps=True)
+    traced(X)
+    steps = traced.frames[0].record.steps
+    assert list(steps[0].locals_changed) == ["x"]
+    bound = [(s.locals_nodes or {}).get("h") for s in steps if "h" in s.locals_changed]
+    assert bound == ["mul", "mul_1"]
+    assert any(s.locals_changed.get("x") == "" for s in steps)
+    assert steps[-2].stack_nodes == ("mul_1",)
+
+
+def test_reasons_are_whole() -> None:
+    """Every entry of the catalogue has a title, an explanation and, unless the fault is ours, an example; no source raises a kind that it lacks."""
+    for kind, reason in BREAK_REASONS.items():
+        assert kind == kind.lower()
+        assert reason.title
+        assert reason.explanation.endswith(".")
+    assert set(BREAK_REASONS) - set(BREAK_EXAMPLES) == {"internal"}
+    assert set(BREAK_EXAMPLES) <= set(BREAK_REASONS)
+    raised = re.compile(r"\b(?:Unsupported|Skip)\(\s*\"([a-z-]+)\"")
+    for file in pathlib.Path(trace.__path__[0]).rglob("*.py"):
+        assert set(raised.findall(file.read_text(encoding="utf-8"))) <= set(BREAK_REASONS), file
+
+
+def kinds_met(text: str) -> set[str]:
+    """Kinds of all breaks met in calling an example."""
+    space: dict[str, Any] = {"torch": torch, "engine": engine, "__name__": "example"}
+    exec(text, space)
+    x = torch.arange(4.0)
+    if space["f"].__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+        return {b.kind for b in trace_frame(request_for(space["f"], (x,), {}), Options()).record.breaks}
+    engine.reset()
+    with engine.record() as session, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ValueError):
+        engine.compile(space["f"], backend="eager")(x)
+    return {b.kind for c in session.compilations if c.trace is not None for b in c.trace.breaks}
+
+
+@pytest.mark.parametrize("kind", BREAK_EXAMPLES)
+def test_examples_break_before_and_not_after(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each example has its break; what the catalogue shows as the remedy has none."""
+    monkeypatch.setattr(config, "inline_depth", 60)
+    monkeypatch.setattr(config, "instruction_budget", 20_000)
+    assert kind in kinds_met(BREAK_EXAMPLES[kind].before)
+    assert kinds_met(BREAK_EXAMPLES[kind].after) == set()
+
+
+def test_explain_leaves_every_cache_as_it_was() -> None:
+    """Explaining a compiled function, one that breaks and calls others, changes no entry, no limit, and compiles nothing anew afterwards."""
+
+    def helper(x: Any) -> Any:
+        print("helper")
+        return x + 1
+
+    def calls(x: Any) -> Any:
+        return helper(x * 2) * 3
+
+    compiled = engine.compile(calls, backend="eager")
+    with contextlib.redirect_stdout(io.StringIO()):
+        compiled(X)
+        before = [(id(c), c.entries, c.compiles_since_clear, c.version) for c in all_caches()]
+        found = engine.explain(compiled, X[:, :2])
+        assert found.breaks
+        known = {id(c): (c.entries, c.compiles_since_clear, c.version) for c in all_caches()}
+        assert all(known[key] == tuple(rest) for key, *rest in before)
+        with engine.record() as session:
+            compiled(X)
+    assert not session.compilations
+
+
+def test_errors_carry_the_users_stack() -> None:
+    """GraphBreak names every call on the way to the line, outermost first, and its traceback starts at the user's call."""
+
+    def inner(x: Any) -> Any:
+        return range(int(x.sum()))
+
+    def outer(x: Any) -> Any:
+        return inner(x + 1)
+
+    with pytest.raises(errors.GraphBreak) as caught:
+        engine.compile(outer, backend="eager", fullgraph=True)(X)
+    lines = [linecache.getline(s.file, s.line).strip() for s in caught.value.record.stack]
+    assert lines == ["return inner(x + 1)", "return range(int(x.sum()))"]
+    assert "What to do:" in str(caught.value)
+    assert "^" in str(caught.value)
+
+
+def test_grad_mode_survives_an_error_in_the_graph() -> None:
+    """An operator that raises on real values inside no_grad leaves grad mode as it was."""
+
+    def looks_up(table: Any, where: Any) -> Any:
+        with torch.no_grad():
+            return torch.nn.functional.embedding(where, table) + 1
+
+    traced = Traced(looks_up)
+    with pytest.raises(IndexError):
+        traced(X, torch.tensor([7]))
+    assert traced.graphs == 1
+    assert torch.is_grad_enabled()
+
+
+def test_grad_mode_survives_an_error_after_a_break_inside_no_grad() -> None:
+    """What resumes inside a ``with`` statement leaves it by an exception, too, wherever in the graph that is raised."""
+
+    def looks_up(table: Any, where: Any) -> Any:
+        with torch.no_grad():
+            graph_break()
+            found = torch.nn.functional.embedding(where, table)
+        return torch.nn.functional.embedding(found.long() + 9, table)
+
+    compiled = engine.compile(looks_up, backend="eager")
+    compiled(X.new_zeros(20, 1), torch.tensor([7]))
+    for table, where in ((X.new_zeros(2, 1), torch.tensor([7])), (X.new_zeros(8, 1), torch.tensor([7]))):
+        with pytest.raises(IndexError):
+            compiled(table, where)
+        assert torch.is_grad_enabled()
+
+
+def test_a_graph_that_only_switches_grad_mode_is_not_compiled() -> None:
+    """Before a break inside of a context there may be nothing to compute: backends are not asked for it."""
+    seen: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        seen.append(graph)
+        return graph
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        with torch.no_grad():
+            engine.graph_break()
+            return x * 2, torch.is_grad_enabled()
+
+    y, mode = engine.compile(f, backend=backend)(torch.ones(2, requires_grad=True))
+    assert (y.requires_grad, mode, torch.is_grad_enabled(), len(seen)) == (False, False, True, 1)

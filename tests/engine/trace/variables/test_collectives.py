@@ -1,0 +1,156 @@
+"""Functions that talk to other processes: two processes over gloo, each compares what it compiled with eager."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+
+import engine
+from tests.engine.trace.variables.gloo_processes import a_group, in_two_processes
+
+_MESHES: dict[int, Any] = {}
+
+
+def reduces(x: torch.Tensor) -> torch.Tensor:
+    """A functional sum over all processes."""
+    return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+
+def gathers(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Functional gathering along both dimensions."""
+    group = dist.group.WORLD
+    return functional.all_gather_tensor(x * 2, 0, group) + 1, functional.all_gather_tensor(x.sin(), 1, group) + 1
+
+
+def scatters(x: torch.Tensor) -> torch.Tensor:
+    """A functional sum of which each process keeps its part."""
+    return functional.reduce_scatter_tensor(x * 2, "sum", 0, dist.group.WORLD) + 1
+
+
+def exchanges(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Functional all-to-all and broadcast."""
+    group = dist.group.WORLD
+    return functional.all_to_all_single(x * 2, None, None, group) + 1, functional.broadcast(x + 3, 1, group) * 2
+
+
+def reduces_in_place(x: torch.Tensor) -> torch.Tensor:
+    """An average over all processes, written into an intermediate and into an argument."""
+    y = x * 2
+    dist.all_reduce(y)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX, group=dist.group.WORLD)
+    return y / dist.get_world_size()
+
+
+def writes_into_outputs(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Collectives that are given where to put their results."""
+    whole, part = x.new_empty(8, 2), x.new_empty(2, 2)
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather_into_tensor(whole, x)
+    dist.reduce_scatter_tensor(part, x * 2)
+    dist.all_gather(parts, x.cos())
+    sent = x.clone()
+    dist.broadcast(sent, 1)
+    swapped = torch.empty_like(x)
+    dist.all_to_all_single(swapped, x)
+    return whole, part, torch.cat(parts), sent, swapped
+
+
+def asks(x: torch.Tensor) -> torch.Tensor:
+    """Questions about the group are constants."""
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
+        return x * dist.get_rank() + dist.get_world_size() + dist.get_process_group_ranks(dist.group.WORLD)[1]
+    return x
+
+
+def uses_a_mesh(x: torch.Tensor) -> torch.Tensor:
+    """A mesh of devices is a constant, and so are its groups."""
+    mesh = _MESHES[0]
+    y = functional.all_reduce(x * 2, "sum", (mesh, 0)) + functional.all_reduce(x, "max", mesh.get_group())
+    return y + mesh.size() + mesh.get_local_rank() + mesh.ndim
+
+
+def learns(x: torch.Tensor) -> Any:
+    """The gradient of a functional collective is a collective."""
+    w = x.clone().requires_grad_()
+    functional.all_reduce(w * w, "sum", dist.group.WORLD).sum().backward()
+    return w.grad
+
+
+def waits_later(x: torch.Tensor) -> torch.Tensor:
+    """A handle of work under way is left to Python."""
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    return x + 1
+
+
+ONE_GRAPH: tuple[Callable[[torch.Tensor], Any], ...] = (
+    reduces,
+    gathers,
+    scatters,
+    exchanges,
+    reduces_in_place,
+    writes_into_outputs,
+    asks,
+    uses_a_mesh,
+)
+BROKEN: tuple[Callable[[torch.Tensor], Any], ...] = (learns, waits_later)
+
+
+def _argument(rank: int) -> torch.Tensor:
+    return torch.arange(8.0).reshape(4, 2) + rank
+
+
+def _compare(function: Callable[[torch.Tensor], Any], backend: str, rank: int, breaks: int | None) -> None:
+    mine, other = _argument(rank), _argument(rank)
+    want = function(mine)
+    with engine.expect(graphs=1 if breaks == 0 else None, breaks=breaks):
+        got = engine.compile(function, backend=backend)(other)
+    torch.testing.assert_close((got, other), (want, mine))
+
+
+def _process(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        _MESHES[0] = init_device_mesh("cpu", (2,))
+        for function in ONE_GRAPH:
+            _compare(function, "eager", rank, 0)
+        for function in (reduces, reduces_in_place):
+            _compare(function, "triton", rank, 0)
+        for function in BROKEN:
+            _compare(function, "eager", rank, None)
+        _trains(rank)
+        _renewed(rank, folder)
+
+
+def _trains(rank: int) -> None:
+    """A module trained by both processes: its own graph is captured, its gradients are averaged as eager averages them."""
+    torch.manual_seed(0)
+    plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
+    torch.manual_seed(0)
+    other = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
+    compiled = engine.compile(other, backend="eager")
+    plain(_argument(rank)).square().sum().backward()
+    with engine.expect(graphs=1):
+        compiled(_argument(rank)).square().sum().backward()
+    for mine, its in zip(plain.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(its.grad, mine.grad)
+
+
+def _renewed(rank: int, folder: str) -> None:
+    compiled = engine.compile(asks, backend="eager")
+    want = compiled(_argument(rank))
+    dist.destroy_process_group()
+    torch.testing.assert_close(compiled(_argument(rank)), _argument(rank))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/again", rank=1 - rank, world_size=2)
+    torch.testing.assert_close(compiled(_argument(rank)), _argument(rank) * (1 - rank) + 3)
+    torch.testing.assert_close(want, _argument(rank) * rank + 3)
+
+
+def test_two_processes_agree_with_eager(tmp_path: pathlib.Path) -> None:
+    """Collectives are captured without a break, in the functional form and in place; what is not captured gives eager's answer too."""
+    in_two_processes(_process, tmp_path)

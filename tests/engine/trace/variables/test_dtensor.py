@@ -1,0 +1,213 @@
+"""``DTensor`` and modules made of them: two processes over gloo, each compares what it compiled with eager."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+import engine
+from tests.engine.trace.variables.gloo_processes import a_group, in_two_processes
+
+_MESHES: dict[int, Any] = {}
+_BACKENDS = ("eager", "aot_eager", "triton")
+
+
+def wraps_and_moves(x: torch.Tensor) -> torch.Tensor:
+    """A local tensor is wrapped, computed with, moved and unwrapped."""
+    sharded = DTensor.from_local(x, _MESHES[0], [Shard(0)], run_check=False)
+    return (sharded * 2).redistribute(_MESHES[0], [Replicate()]).to_local() + 1
+
+
+def takes_and_gives(x: Any) -> Any:
+    """A distributed argument, a distributed result, and what is inside of one."""
+    y = x @ x.t()
+    return y.relu() + 1, y.full_tensor()
+
+
+def asks(x: Any) -> Any:
+    """Layouts are constants."""
+    if isinstance(x, DTensor) and x.placements[0].is_shard() and x.placements == (Shard(0),):
+        return x * x.device_mesh.size() + x.shape[0]
+    return x - 1
+
+
+def maps_parts(x: torch.Tensor) -> torch.Tensor:
+    """A function of plain tensors runs on each process's part."""
+    sharded = DTensor.from_local(x, _MESHES[0], [Shard(0)], run_check=False)
+    doubled = local_map(lambda part: part * 2, out_placements=[Shard(0)], in_placements=([Shard(0)],))
+    return doubled(sharded).full_tensor()  # type: ignore[no-any-return]
+
+
+def sums_parts(x: torch.Tensor) -> torch.Tensor:
+    """Each process holds a summand."""
+    part = DTensor.from_local(x, _MESHES[0], (Partial(),), run_check=False)
+    return part.redistribute(placements=[Shard(1)]).to_local()
+
+
+class Perceptron(nn.Module):
+    """Two layers, cut along the hidden dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+        self.down = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(x).relu())  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """A norm along the sequence, which is what is cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.inner = Perceptron()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(self.norm(x))  # type: ignore[no-any-return]
+
+
+def _tensor_parallel() -> nn.Module:
+    torch.manual_seed(0)
+    return parallelize_module(Perceptron(), _MESHES[0], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def _sequence_parallel() -> nn.Module:
+    torch.manual_seed(0)
+    plan = {
+        "norm": SequenceParallel(),
+        "inner": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        "inner.up": ColwiseParallel(),
+        "inner.down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    return parallelize_module(Block(), _MESHES[0], plan)
+
+
+def _fully_sharded() -> nn.Module:
+    torch.manual_seed(0)
+    module = Perceptron()
+    for part in (module.up, module.down, module):
+        fully_shard(part, mesh=_MESHES[0])
+    return module
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be compared: a distributed tensor as its part and its layout."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    if isinstance(value, AsyncCollectiveTensor):  # eager may return one that is still under way
+        return value.trigger_wait()
+    return [str(value.placements), _plain(value.to_local())] if isinstance(value, DTensor) else value
+
+
+def _same(got: Any, want: Any) -> None:
+    got, want = _plain(got), _plain(want)
+    assert type(got) is type(want)
+    if isinstance(want, list):
+        assert len(got) == len(want)
+        for mine, its in zip(got, want, strict=True):
+            _same(mine, its)
+    elif isinstance(want, torch.Tensor):
+        torch.testing.assert_close(got, want)
+    else:
+        assert got == want
+
+
+def _trained(module: nn.Module, call: Callable[[torch.Tensor], Any], batches: list[torch.Tensor]) -> list[Any]:
+    found = []
+    for batch in batches:
+        module.zero_grad(set_to_none=True)
+        result = call(batch)
+        local = result.to_local() if isinstance(result, DTensor) else result
+        local.square().sum().backward()
+        found.append([result.detach(), *(copy.copy(p.grad) for p in module.parameters())])
+    return found
+
+
+def _compare(function: Callable[..., Any], x: torch.Tensor, backend: str) -> None:
+    with engine.expect(graphs=1, breaks=0):
+        got = engine.compile(function, backend=backend)(x)
+    _same(got, function(x))
+
+
+def _compare_training(make: Callable[[], nn.Module], batches: list[torch.Tensor], backend: str) -> None:
+    plain, other = make(), make()
+    want = _trained(plain, plain, batches)
+    with engine.record() as session:
+        got = _trained(other, engine.compile(other, backend=backend), batches)
+    _same(got, want)
+    for compilation in session.compilations:
+        assert compilation.trace is not None
+        assert not compilation.trace.breaks
+        assert compilation.aot is None or not compilation.aot.note, compilation.aot.note
+
+
+def _captures(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        _MESHES[0] = init_device_mesh("cpu", (2,))
+        local = torch.arange(8.0).reshape(4, 2) + rank
+        whole = distribute_tensor(torch.arange(8.0).reshape(4, 2), _MESHES[0], [Shard(0)])
+        for backend in _BACKENDS:
+            for function in (wraps_and_moves, sums_parts, maps_parts):
+                _compare(function, local, backend)
+            for on_whole in (takes_and_gives, asks):
+                _compare(on_whole, whole, backend)
+
+
+def _guards(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        _MESHES[0] = init_device_mesh("cpu", (2,))
+        rows = distribute_tensor(torch.arange(8.0).reshape(4, 2), _MESHES[0], [Shard(0)])
+        columns = distribute_tensor(torch.arange(8.0).reshape(4, 2), _MESHES[0], [Shard(1)])
+        compiled = engine.compile(asks, backend="eager")
+        with engine.expect(recompiles=1):
+            for x in (rows, columns, rows, columns):
+                _same(compiled(x), asks(x))
+
+
+def _trains(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        _MESHES[0] = init_device_mesh("cpu", (2,))
+        torch.manual_seed(rank)
+        rows = [torch.randn(4, 4), torch.randn(6, 4), torch.randn(8, 4)]
+        parts = [torch.randn(2, 3, 4), torch.randn(2, 3, 4)]
+        torch.manual_seed(7)
+        same = [torch.randn(4, 4), torch.randn(6, 4), torch.randn(8, 4)]
+        for backend in _BACKENDS:
+            _compare_training(_tensor_parallel, same, backend)
+            _compare_training(_sequence_parallel, parts, backend)
+        plain, other = _fully_sharded(), _fully_sharded()
+        _same(_trained(other, engine.compile(other, backend="eager"), rows), _trained(plain, plain, rows))
+
+
+def test_distributed_tensors_are_captured(tmp_path: pathlib.Path) -> None:
+    """Made inside, passed in and returned, moved between layouts and asked for them: one graph, and eager's answer under every backend."""
+    in_two_processes(_captures, tmp_path)
+
+
+def test_another_layout_compiles_anew(tmp_path: pathlib.Path) -> None:
+    """The layout of an argument is guarded: an equal one is served by the same code, another is compiled once."""
+    in_two_processes(_guards, tmp_path)
+
+
+def test_parallel_modules_train(tmp_path: pathlib.Path) -> None:
+    """Tensor-parallel and sequence-parallel modules are captured whole, forward and backward; fully sharded ones give eager's answers."""
+    in_two_processes(_trains, tmp_path)

@@ -1,0 +1,43 @@
+"""Recording calls for ``--compare`` never gets in their way, whatever kind of tensor they take or give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._inductor.config as inductor
+
+from notebook_ext.call_recorder import CallRecorder
+from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
+
+
+def compared(function: Any, *arguments: Any) -> TorchComparison:
+    """One call, recorded and repeated."""
+    tape = CallRecorder()
+    result = tape.record_calls(function, function)(*arguments)
+    assert result is not None
+    return compare_with_torch(tape)
+
+
+def test_a_sparse_argument_is_said() -> None:
+    """The call goes through; what cannot be copied is told."""
+    assert "sparse" in compared(lambda x: x * 2, torch.eye(3).to_sparse()).text
+
+
+def test_sparse_and_quantised_results_are_compared() -> None:
+    """By their values at each place."""
+    assert compared(lambda x: x.to_sparse(), torch.eye(3)).max_difference == 0
+    assert compared(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), torch.eye(3)).max_difference == 0
+
+
+def test_inference_mode() -> None:
+    """Tensors made there count no writes, and are compared all the same."""
+    with torch.inference_mode():
+        assert compared(lambda x: x * 2, torch.ones(2)).max_difference == 0
+
+
+def test_torch_compile_used_before() -> None:
+    """The threads that it compiles on are not in the process of the comparison, which must not wait for them."""
+    with inductor.patch(compile_threads=4, force_disable_caches=True):
+        torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
+        assert compared(lambda x: x * 2, torch.ones(2)).max_difference == 0

@@ -1,0 +1,175 @@
+"""Traces of stock torch.compile without a kernel: the command line, its page, ``%explore FILE`` and ``%explore A B``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import engine
+from engine.observe.parse_graph import parse_graph
+from engine.records.kernels import KernelRecord
+from engine.records.lowering import LoweringRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.trace_report import write_trace_report
+from notebook_ext.views.comparison.session_comparison import comparison_html, comparison_text
+from notebook_ext.views.compilations import artifact_text, compilation_facts, compilations
+from notebook_ext.views.explorer_parts import all_keys, all_parts, part
+from notebook_ext.views.guards import guards
+from notebook_ext.views.linked.row_links import linked
+from tests.engine.observe.sample_traces import session_and_log
+from tests.notebook_ext.conftest import Shell
+from tests.notebook_ext.sample_sessions import HOSTILE, hostile_session
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with a break, a recompile and a backward."""
+    path = tmp_path_factory.mktemp("log") / "trace.log"
+    path.write_bytes(session_and_log()[1])
+    return path
+
+
+@pytest.fixture(scope="module")
+def session(log: Path) -> Session:
+    """The log as loaded."""
+    return engine.load_torch_trace(log)
+
+
+def packed(page: str) -> dict[str, Any]:
+    """The parts in a page, unpacked as a browser would."""
+    found = re.search(r'<script type="application/json" id="index">(.*?)</script>', page)
+    assert found is not None
+    texts = dict(re.findall(r'<script type="text/plain" id="p(\d+)">([^<]*)</script>', page))
+    return {
+        key: json.loads(zlib.decompress(base64.b64decode(texts[str(i)]))) for key, i in json.loads(found[1]).items()
+    }
+
+
+def test_page_holds_every_part(log: Path, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page of a log holds each part that a kernel would send, equal to it, and needs nothing from elsewhere."""
+    page = tmp_path / "out" / "page.html"
+    assert write_trace_report(log, page) == 0
+    assert str(page) in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    found = packed(text)
+    assert found == json.loads(json.dumps(all_parts(session)))
+    assert set(all_keys(session)) <= set(found)
+    assert not re.search(
+        r"(?:src|href)=|https?://(?!www\.w3\.org)",
+        re.sub(r"<script type=\"text/plain\".*?</script>", "", text).replace("srcdoc=", ""),
+    )
+
+
+def test_command_line_needs_neither_torch_nor_ipython(log: Path, tmp_path: Path) -> None:
+    """``python -m notebook_ext LOG -o PAGE`` writes the page in a process that never imports torch or IPython."""
+    code = (
+        "import sys; from notebook_ext.__main__ import main; "
+        f"status = main([{str(log)!r}, '-o', {str(tmp_path / 'page.html')!r}]); "
+        "sys.exit(status or bool({'torch', 'IPython', 'ipywidgets'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "breaks_in_the_middle" in ran.stdout
+    assert (tmp_path / "page.html").stat().st_size > 50_000
+
+
+def test_no_trace_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing file, and one that is no trace, end with a sentence and status 2; no page is left."""
+    (tmp_path / "notes.txt").write_text("hello")
+    for name in ("notes.txt", "missing.log"):
+        assert write_trace_report(tmp_path / name, tmp_path / "page.html") == 2
+        assert capsys.readouterr().err.strip().endswith(".")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_contents_list_every_compilation(session: Session) -> None:
+    """Every compilation has a row that says how it ended, and its facts name all that was told of it as text."""
+    rows = compilations(session)["rows"]
+    assert [r["id"] for r in rows] == [c.id for c in session.compilations]
+    assert {"whole", "broken off"} <= {r["outcome"] for r in rows}
+    symbols = [s for r in rows for s in compilation_facts(session, r["id"])["symbols"]]
+    assert any(s["source"].startswith("x.size()") and s["events"] for s in symbols)
+    for row in rows:
+        names = compilation_facts(session, row["id"])["texts"]
+        texts = [artifact_text(session, row["id"], str(i)) for i in range(len(names))]
+        assert [t["name"] for t in texts] == names
+        assert all(t["text"] for t in texts)
+    with pytest.raises(KeyError):
+        part(session, f"file|{rows[0]['id']}|999")
+
+
+def test_contents_of_our_own_and_of_hostile_sessions() -> None:
+    """The contents show any session; hostile text stays text."""
+    hostile = hostile_session()
+    assert [r["id"] for r in compilations(hostile)["rows"]] == [c.id for c in hostile.compilations]
+    for compilation in hostile.compilations:
+        assert json.dumps(compilation_facts(hostile, compilation.id))
+
+
+def test_explore_shows_a_log(shell: Shell, log: Path) -> None:
+    """``%explore FILE`` shows a trace as it shows a saved session, also a folder of traces, and a path with spaces."""
+    spaced = log.parent / "my traces"
+    spaced.mkdir(exist_ok=True)
+    (spaced / "trace.log").write_bytes(log.read_bytes())
+    for text in (str(log), f'"{log}"', str(spaced)):
+        ran = shell.run(f"%explore {text}")
+        assert "breaks_in_the_middle: 2 graphs, 1 break" in " ".join(ran.text.split())
+
+
+def test_explore_two_compares_them(shell: Shell, session: Session, log: Path) -> None:
+    """``%explore A B`` tells what changed between two sessions, by name or file."""
+    shell.ns["before"] = session
+    assert "no difference in" in shell.run(f"%explore before {log}").text
+    assert "two to compare" in shell.run("%explore a b c").text
+
+
+def test_difference_is_escaped() -> None:
+    """Text from users never becomes HTML in the comparison."""
+    from engine.observe.compare_sessions import compare_sessions
+
+    found = compare_sessions(hostile_session(), Session())
+    assert HOSTILE not in comparison_html(found, HOSTILE, "<b>")
+    assert "<b>" not in comparison_html(found, "x", "<i>").replace("<b>x", "")
+    assert comparison_text(found, "a", "b").count("only in a") == len(found.frames)
+
+
+def test_linked_view_of_inductor_s_kernels() -> None:
+    """Kernels that torch.compile made are one pane, each linked to the nodes that Inductor names; panes of our own targets are not promised."""
+    text = 'class M(torch.nn.Module):\n    def forward(self, a: "f32[8][1]cuda:0"):\n        b: "f32[8][1]cuda:0" = torch.ops.aten.sin.default(a)\n        return (b,)\n'
+    graph = parse_graph(text, "decomposed", "post", "0/0", "after passes")
+    kernel = KernelRecord("k0", "triton_poi_fused_sin_0", "import triton\nx = 1", fused_nodes=("post:0/0:b",))
+    made = Session(subject="torch")
+    made.put_compilation(
+        CompilationRecord(
+            "0/0",
+            "0",
+            "first call",
+            graphs=(graph,),
+            kernels=(kernel,),
+            compiler="torch",
+            lowering=LoweringRecord("", wrapper_text="call(x)"),
+        )
+    )
+    shown = linked(made, "0/0")
+    panes = {p["id"]: p for p in shown["panes"]}
+    assert [p["title"] for p in shown["panes"]][-2:] == ["Triton", "Program"]
+    assert "ptx" not in panes
+    node = panes["decomposed"]["first"] + 1
+    assert shown["up"][panes["triton"]["first"]] == node
+
+
+def test_refusing_guard_of_a_trace_is_found(session: Session) -> None:
+    """A trace names the refusing guard in words only; the guard view still marks it as the one that failed."""
+    call = next(c for c in session.calls if c.guard_failures)
+    shown = guards(session, call.guard_failures[0].entry)
+    (case,) = [c for c in shown["cases"] if c["call"] == call.index + 1]
+    assert shown["guards"][case["failed"]]["origin"] == call.guard_failures[0].source
+    assert case["verdicts"][case["failed"]][0] == "fail"

@@ -1,0 +1,93 @@
+"""Which functions drive training and so run as Python."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+
+from notebook_ext.training_drivers import driver_reason, with_intercepted_calls
+
+
+def reason(source: str, **names: Any) -> str:
+    """The reason for the function ``f`` of a notebook's source."""
+    namespace = {"torch": torch, **names}
+    exec(source, namespace)
+    function = namespace["f"]
+    assert isinstance(function, FunctionType)
+    return driver_reason(function, lambda other: other.__globals__ is namespace)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("def f(x):\n    x.sum().backward()", "backward()"),
+        ("def f(loss):\n    loss.backward()", "it calls loss.backward()"),
+        ("def f(optimizer):\n    optimizer.step()", "it calls optimizer.step()"),
+        ("def f(self):\n    self.opt.step()", "it calls self.opt.step()"),
+        ("def f():\n    o.step()", "it calls o.step()"),
+        ("def f(opt):\n    def closure():\n        l = opt()\n        l.backward()\n    opt(closure)", "l.backward()"),
+        (
+            "def g(l):\n    l.backward()\ndef f(x):\n    for _ in range(2):\n        g(x)",
+            "it calls g, and that calls l.backward()",
+        ),
+    ],
+)
+def test_drivers_are_recognised(source: str, why: str) -> None:
+    """By what they call themselves, in closures, or through functions of the notebook."""
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1)
+    assert why in reason(source, o=optimizer)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x):\n    return x.sum()",
+        "def f(cell, x):\n    return cell.step(x)",
+        "def f(x):\n    return f(x - 1) if x else 0",
+        "def f(x):\n    backward = x\n    return backward",
+    ],
+)
+def test_computations_are_not_drivers(source: str) -> None:
+    """A step of something that is no optimizer, recursion, and a mere name do not count."""
+    assert reason(source) == ""
+
+
+def test_a_method_that_calls_a_driving_method_is_a_driver() -> None:
+    """Methods of the same object are looked into."""
+    namespace: dict[str, Any] = {}
+    exec(
+        "class T:\n    def one(self, l):\n        l.backward()\n    def fit(self, l):\n        self.one(l)\n    def show(self):\n        self.name",
+        namespace,
+    )
+    made = namespace["T"]()
+
+    def is_notebook(function: FunctionType) -> bool:
+        return function.__globals__ is namespace
+
+    assert driver_reason(made.fit.__func__, is_notebook, made) == "it calls self.one, and that calls l.backward()"
+    assert driver_reason(made.show.__func__, is_notebook, made) == ""
+
+
+def test_a_routed_driver_asks_for_each_call_and_does_the_same() -> None:
+    """Calls in loops, closures and comprehensions go through the hook; defaults and keywords stay."""
+    asked: list[str] = []
+
+    def callee(called: Any) -> Any:
+        asked.append(getattr(called, "__name__", ""))
+        return called
+
+    outside = 2
+
+    def driver(n: int, *, start: int = 1) -> list[int]:
+        total = [abs(i) * outside for i in range(start, n)]
+        for _ in range(1):
+            total.append(len(total))
+        return total
+
+    copy = with_intercepted_calls(driver, callee)
+    assert copy(3) == driver(3) == [2, 4, 2]
+    assert {"abs", "range", "append", "len"} <= set(asked)
+    assert copy.__name__ == "driver"

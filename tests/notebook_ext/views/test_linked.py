@@ -1,0 +1,192 @@
+"""Panes and links of the linked view."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.records.bytecode import SourceFile
+from engine.records.kernels import KernelRecord, LineLink, Listing, TargetRecord
+from engine.records.lowering import LoweringRecord
+from engine.records.session import CompilationRecord, Session
+from engine.records.trace import BreakRecord, TraceRecord
+from notebook_ext.views.linked.listing_text import readable_lines
+from notebook_ext.views.linked.row_links import linked, pane_text
+from tests.notebook_ext.sample_sessions import head_session, hostile_session, large_session
+
+
+def pane(part: dict[str, Any], wanted: str) -> dict[str, Any]:
+    """One pane of a part."""
+    return next(p for p in part["panes"] if p["id"] == wanted)
+
+
+def ups(part: dict[str, Any], row: int) -> list[int]:
+    """Rows that a row came from."""
+    up = part["up"][row]
+    return up if isinstance(up, list) else [] if up < 0 else [up]
+
+
+def roots(part: dict[str, Any], row: int) -> set[int]:
+    """Source rows behind a row, however far up."""
+    if row < pane(part, "source")["rows"]:
+        return {row}
+    return {root for up in ups(part, row) for root in roots(part, up)}
+
+
+def test_every_stage_has_a_pane_in_the_order_of_the_way_through() -> None:
+    """From source to machine code, each pane names the one it comes from."""
+    panes = linked(head_session(), "0/0")["panes"]
+    assert [(p["id"], p["parent"]) for p in panes] == [
+        ("source", ""),
+        ("bytecode", "source"),
+        ("fx", "source"),
+        ("aten", "fx"),
+        ("loop", "aten"),
+        ("triton", "loop"),
+        ("ttir", "triton"),
+        ("ttgir", "triton"),
+        ("llir", "triton"),
+        ("ptx", "triton"),
+        ("sass", "ptx"),
+    ]
+
+
+def test_machine_code_leads_back_to_the_line_that_caused_it() -> None:
+    """The reductions of softmax, in PTX and SASS, come from line 12 and from nothing else."""
+    part = linked(head_session(), "0/0")
+    for stage, word in (("ptx", "max.f32"), ("sass", "FMNMX")):
+        texts, first = part["texts"][stage], pane(part, stage)["first"]
+        found = [roots(part, first + i) for i, text in enumerate(texts) if word in text]
+        assert found
+        assert all(rows == {11} for rows in found)
+
+
+def test_lines_are_numbered_in_order_of_first_use() -> None:
+    """The caller's line comes before the line of the function inlined there."""
+    ordinals = linked(head_session(), "0/0")["ordinals"]
+    assert ordinals == {"10": 1, "7": 2, "11": 3, "12": 4, "13": 5, "14": 6}
+
+
+def test_an_inlined_node_keeps_the_lines_that_called_it() -> None:
+    """A node of the helper on line 8 is linked to line 8, and to line 11 as its caller."""
+    part = linked(head_session(), "0/0")
+    fx = pane(part, "fx")
+    row = fx["first"] + next(i for i, t in enumerate(part["texts"]["fx"]) if t.startswith("masked_fill"))
+    assert ups(part, row) == [7]
+    assert part["callers"][str(row)] == [10]
+    assert part["marks"][str(row)] == [7, 15, 41]
+
+
+def test_what_has_no_origin_says_why() -> None:
+    """Each instruction has a Triton line or a label."""
+    part = linked(head_session(), "0/0")
+    ptx = pane(part, "ptx")
+    for row in range(ptx["first"], ptx["first"] + ptx["rows"]):
+        head = row - ptx["first"] in ptx["heads"]
+        assert head or ups(part, row) or str(row) in part["labels"]
+
+
+def test_a_node_left_to_aten_says_so() -> None:
+    """The reason of an ATen call travels with its node."""
+    part = linked(head_session(), "0/0")
+    assert [part["strings"][i] for i in part["fates"].values()] == ["left to ATen: a view: index arithmetic, no bytes"]
+
+
+def test_empty_panes_give_their_reason() -> None:
+    """Not compiled yet, no kernels with this backend, lowering failed, left to Python, needs Linux: never silence."""
+    session = head_session()
+    assert "in the background" in pane(linked(session, "0/1"), "ptx")["empty"]
+    session.add_note("PTX and SASS need Linux.")
+    assert pane(linked(session, "0/1"), "sass")["empty"] == "PTX and SASS need Linux."
+    record = session.compilation("0/0")
+    eager = replace(record, kernels=(), lowering=None, backend="eager")
+    session.put_compilation(eager)
+    assert "eager" in pane(linked(session, "0/0"), "triton")["empty"]
+    session.put_compilation(replace(eager, lowering=LoweringRecord("cuda:90", error="the graph has a complex dtype")))
+    assert "complex dtype" in pane(linked(session, "0/0"), "triton")["empty"]
+    skipped = BreakRecord("generator", "A generator runs as Python", "yield", skips_frame=True)
+    session.put_compilation(CompilationRecord("9/0", "0", "", trace=TraceRecord(breaks=(skipped,))))
+    assert "left to Python" in pane(linked(session, "9/0"), "fx")["empty"]
+    failed = replace(record.kernels[0], targets=(TargetRecord("cuda:90", error="ptxas ran out of registers"),))
+    session.put_compilation(replace(record, kernels=(failed,)))
+    assert "ptxas ran out of registers" in pane(linked(session, "0/0"), "ptx")["empty"]
+
+
+def test_a_part_is_small_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The structure of 10,000 lines of PTX and SASS is below 200 kB, and their text travels on its own."""
+    session = large_session()
+    part = linked(session, "0/0")
+    assert len(json.dumps(part)) < 200_000
+    assert "ptx" not in part["texts"]
+    assert len(pane_text(session, "0/0", "cuda:90", "ptx")) == 10_000
+    json.dumps(linked(hostile_session(), "0/0"))
+
+
+def test_a_kernel_launched_twice_is_shown_once() -> None:
+    """Twelve equal blocks may share a kernel: its lines are not repeated."""
+    session = head_session()
+    record = session.compilation("0/0")
+    session.put_compilation(replace(record, kernels=(record.kernels[0], record.kernels[0])))
+    assert [k["id"] for k in linked(session, "0/0")["kernels"]] == ["k0"]
+
+
+def test_sass_is_joined_through_ptx() -> None:
+    """A SASS line that names its PTX line is linked to that very line, and through it to the Triton line."""
+    session = Session(target="cuda:90")
+    ptx = Listing("ptx", "// head\n\tmov.u32 %r1;\n.loc 1 2 3\n\tadd.f32 %f1;", (LineLink(2, 1), LineLink(4, 2)))
+    sass = Listing(
+        "sass", "/*0000*/ MOV R1;\n/*0010*/ FADD R2;", (LineLink(1, 1, ptx_line=2), LineLink(2, 2, ptx_line=4))
+    )
+    kernel = KernelRecord("k0", "k", "a\nb", targets=(TargetRecord("cuda:90", (ptx, sass)),))
+    session.put_compilation(CompilationRecord("0/0", "0", "", kernels=(kernel,)))
+    part = linked(session, "0/0")
+    first = {p["id"]: p["first"] for p in part["panes"]}
+    assert part["texts"]["ptx"] == ["  mov.u32 %r1;", "  add.f32 %f1;"]
+    assert part["texts"]["sass"] == ["0000  MOV R1;", "0010  FADD R2;"]
+    assert pane(part, "ptx")["numbers"] == ["2", "4"]
+    assert ups(part, first["sass"] + 1) == [first["ptx"] + 1, first["triton"] + 1]
+
+
+def test_long_files_are_cut_around_what_is_used_and_the_rest_is_counted() -> None:
+    """Of a file of 2,000 lines only the surroundings of lines in use are shown."""
+    session = large_session(10)
+    text = "\n".join(f"line {i}" for i in range(1, 2_001))
+    data = session.to_data()
+    session = Session.from_data(replace(data, files=(SourceFile("big.py", "model.py", text),)))
+    part = linked(session, "0/0")
+    texts = part["texts"]["source"]
+    assert len(texts) < 150
+    assert any("lines without a part" in t for t in texts)
+    row = next(i for i, t in enumerate(texts) if t == "line 50")
+    assert pane(part, "source")["numbers"][row] == "50"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux only")
+def test_a_real_kernel_loses_its_debug_lines_and_no_instruction() -> None:
+    """Real listings: every instruction that was counted is still shown, nearly nothing else is, and 95 % have a Triton line or a label."""
+    from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
+    from engine.kernels.compile_kernel import compile_kernel
+
+    text = (
+        "import triton\nimport triton.language as tl\n\n@triton.jit\ndef k(x_ptr, y_ptr, BLOCK: tl.constexpr):\n"
+        "    at = tl.arange(0, BLOCK)\n    x = tl.load(x_ptr + at)\n    tl.store(y_ptr + at, x / tl.sum(tl.exp(x), 0))\n"
+    )
+    args = (
+        KernelArg("x_ptr", "pointer", "*fp32", "x"),
+        KernelArg("y_ptr", "pointer", "*fp32", "y", is_written=True),
+        KernelArg("BLOCK", "constexpr", "constexpr", value=256),
+    )
+    lines = text.splitlines()
+    record = compile_kernel(GeneratedKernel("k0", "k", text, args, (1,), tuple(() for _ in lines), (), ()), "cuda:90")
+    assert record.error == ""
+    for listing in record.listings:
+        shown = dict(readable_lines(listing))
+        linked_lines = {link.line for link in listing.links}
+        assert linked_lines <= set(shown)
+        assert not any(".loc" in t or "!dbg" in t or "loc(#loc" in t for t in shown.values())
+        assert len(shown) <= 2 * listing.instructions + 60
+        assert listing.linked + listing.labelled >= 0.95 * listing.instructions

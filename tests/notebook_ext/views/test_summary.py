@@ -1,0 +1,132 @@
+"""The summary line and the words it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.records.kernels import VerifyRecord
+from engine.records.session import Session
+from notebook_ext.views.format_text import (
+    format_bytes,
+    format_change,
+    format_seconds,
+    one_line,
+    pluralize,
+    sanitize,
+    shorten_paths,
+)
+from notebook_ext.views.summary import summary
+from tests.notebook_ext.sample_sessions import empty_session, head_session, hostile_session, verified_session
+
+
+def test_the_line_counts_what_happened_and_says_what_did_not() -> None:
+    """Graphs, breaks with their line, recompiles with their reason, kernels, where they ran, whether they were checked, time."""
+    text = summary(head_session()).text
+    assert text == (
+        "Head.forward: 1 graph, no breaks, 2 recompiles (line 11: x.size(0) 64 -> 96, …) · "
+        "loss: 2 graphs, 1 break (line 19: print), 1 recompile (line 18: y.size(0) 64 -> 96), "
+        "6 kernels for cuda:90 and 3 ATen calls, not run here (results: ATen), not checked [Verify], 1.8 s"
+    )
+
+
+def test_links_name_a_view_and_what_to_open_in_it() -> None:
+    """Facts that a view shows are links; the rest is text."""
+    items = {i.text: i for i in summary(head_session()).items}
+    assert items["1 break"].target == "breaks|1/0"
+    assert items["2 recompiles"].target == "recompiles|0"
+    assert items["line 11: x.size(0) 64 -> 96"].target == "guards|0/0"
+    assert items["6 kernels for cuda:90"].target == "kernels"
+    assert items["Verify"].kind == "action"
+
+
+def test_a_checked_session_says_how_and_how_close() -> None:
+    """After verifying there is no button, but the place and the largest difference."""
+    text = summary(verified_session()).text
+    assert "all checked in Triton interpreter (largest difference 2.4e-07)" in text
+    assert "[Verify]" not in text
+
+
+def test_a_wrong_kernel_is_not_hidden_among_good_ones() -> None:
+    """One kernel that differs is counted by itself."""
+    session = verified_session()
+    first = session.compilations[0]
+    wrong = replace(first.kernels[0], verify=VerifyRecord("different", "Triton interpreter", 3.0, 1e-5))
+    session.put_compilation(replace(first, kernels=(wrong, *first.kernels[1:])))
+    assert "5 of 6 checked" in summary(session).text
+    assert "1 DIFFERENT from ATen" in summary(session).text
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("cpu", "not run here (results: ATen)"),
+        ("cuda:0", "run on cuda:0, not checked"),
+    ],
+)
+def test_it_says_whether_kernels_ran(device: str, words: str) -> None:
+    """Kernels that were made for a device which is not here are not said to have run."""
+    session = head_session()
+    session.device = device
+    assert words in summary(session).text
+
+
+def test_nothing_compiled_is_the_headline_with_its_remedy() -> None:
+    """A session without a graph says so first, then why and what to do."""
+    told = summary(empty_session())
+    assert told.text.startswith("Nothing was compiled")
+    assert told.hints == (
+        "main: it is an async function, and those run as Python. Put the tensor work in a plain function and compile that.",
+    )
+    assert "name what to compile" in summary(Session()).hints[0]
+
+
+def test_the_text_form_holds_no_control_characters() -> None:
+    """Terminal escapes in user text do not reach a terminal."""
+    assert "\x1b" not in summary(hostile_session()).text
+    assert "\x07" not in summary(hostile_session()).text
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "words"),
+    [
+        ("[4, 8]", "[6, 8]", "x.size(0) 4 -> 6"),
+        ("(4, 8)", "(4, 9)", "x.size(1) 8 -> 9"),
+        ("[4, 8]", "[5, 9]", "x shape: [4, 8] -> [5, 9]"),
+        ("[4]", "[4, 1]", "x shape: [4] -> [4, 1]"),
+        ("[4]", "", "x shape: [4]"),
+    ],
+)
+def test_a_changed_shape_is_told_by_the_size_that_changed(expected: str, actual: str, words: str) -> None:
+    """One differing size is named; otherwise both shapes are shown."""
+    assert format_change("L['x']", "shape", expected, actual) == words
+
+
+def test_words_for_numbers() -> None:
+    """Units leave two or three digits, and plurals are English."""
+    assert [pluralize(n, w) for n, w in ((1, "graph"), (2, "graph"), (2, "entry"), (1000, "line"), (2, "day"))] == [
+        *("1 graph", "2 graphs", "2 entries", "1,000 lines", "2 days")
+    ]
+    assert [format_seconds(s) for s in (31.2, 3.14, 0.412, 0.0031, 0.00005)] == [
+        "31 s",
+        "3.1 s",
+        "412 ms",
+        "3.1 ms",
+        "50 µs",
+    ]
+    assert [format_bytes(b) for b in (None, 12, 32768, 5_000_000)] == ["", "12 B", "32.8 kB", "5 MB"]
+
+
+def test_untrusted_text_is_made_harmless() -> None:
+    """Escapes vanish, other control characters become visible, newlines and tabs stay; one line is one line."""
+    assert sanitize("a\x1b[31mb\x1b[0m\tc\nd\x00\u202ee\x1b]0;title\x07f") == "ab\tc\nd\ufffd\ufffdef"
+    assert one_line("a\n  b" + "c" * 200, 10) == "a bcccccc…"
+
+
+def test_absolute_paths_are_shortened_and_nothing_else() -> None:
+    """Paths of any system lose their folders; divisions, URLs and relative paths stay."""
+    assert shorten_paths('File "/home/me/work/model.py", line 3') == 'File "…/model.py", line 3'
+    assert shorten_paths(r"C:\Users\me\model.py:3") == "…/model.py:3"
+    for text in ("a / b / c", "x/y/z", "https://host/a/b", "f32[64, 128] // comment", "1/2"):
+        assert shorten_paths(text) == text

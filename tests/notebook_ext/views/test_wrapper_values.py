@@ -1,0 +1,31 @@
+"""Contents of tensors on their way through the layers, as the onion tells them."""
+
+from __future__ import annotations
+
+import torch
+
+import engine
+from notebook_ext.views.aot_wrappers import aot_wrappers
+from notebook_ext.views.privacy_note import privacy_note
+from notebook_ext.views.static_snapshot.render import snapshot_html
+
+
+def test_the_onion_tells_what_values_held_on_the_way() -> None:
+    """Where every step was recorded: a moment a layer, in the order of the way, called as the rings are; and the privacy note says so."""
+    engine.reset()
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + 1
+
+    with engine.record(level="steps") as session:
+        engine.compile(doubled, backend="aot_eager")(torch.ones(2))
+    told = aot_wrappers(session, session.compilations[0].id)
+    names = [ring["name"] for ring in told["rings"]]
+    ((how, moments),) = [(p["how"], p["moments"]) for p in told["passages"]]
+    assert how == ""
+    assert (moments[0]["ring"], moments[-1]["ring"]) == ("Call", "Call")
+    assert {m["ring"] for m in moments} - {"Call", "Graph"} <= set(names)
+    assert ["x", "[2, 2]"] in moments[-1]["values"]
+    assert "what small tensors contained" in privacy_note(session)
+    assert "What small tensors held" in snapshot_html(session)

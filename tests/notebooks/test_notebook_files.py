@@ -1,0 +1,94 @@
+"""What holds of every notebook's file: small, without a kernel's leftovers, with a question, predictions, exercises, solutions and a note for teachers."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR, SHORT_PATH, read, solutions
+
+EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def prose(path: pathlib.Path) -> str:
+    """All markdown of a notebook."""
+    return "\n\n".join(c.source for c in read(path).cells if c.cell_type == "markdown")
+
+
+@EACH
+def test_the_file_is_small_and_holds_no_leftovers(path: pathlib.Path) -> None:
+    """At most 500 KB; no widget state, no widget views, no times of execution, no temporary paths; every cell was executed, in order."""
+    text = path.read_text(encoding="utf-8")
+    assert len(text.encode()) <= 500_000
+    notebook = json.loads(text)
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    for leftover in ("widget-view", "/tmp/", "ipykernel_", "0x7f", "iopub.execute_input"):
+        assert leftover not in text
+    counts = [c["execution_count"] for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+@EACH
+def test_cells_have_names(path: pathlib.Path) -> None:
+    """Ids are words, each once, so that a difference says where it is."""
+    ids = [c.id for c in read(path).cells]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", id) for id in ids)
+
+
+@EACH
+def test_a_notebook_asks_and_lets_do(path: pathlib.Path) -> None:
+    """It opens with a title, its minutes and its question; it has predictions with answers, and exercises with hints, checks and solutions."""
+    cells = {c.id: c for c in read(path).cells}
+    opening = next(iter(cells.values())).source
+    assert re.match(r"# \d\d · .+", opening)
+    assert re.search(r"\*\d\d minutes\. The question: .+\?", opening)
+    assert ("150-minute path" in opening) == (path.stem[:2] in SHORT_PATH)
+    code = {id: c.source for id, c in cells.items() if c.cell_type == "code"}
+    asked = re.findall(r"^(\w+) = predict\(", "\n".join(code.values()), re.MULTILINE)
+    assert len(asked) >= 2
+    for name in asked:
+        assert f"{name}.reveal(" in "\n".join(code.values())
+    exercises = {id.removeprefix("exercise-") for id in code if id.startswith("exercise-")}
+    assert exercises == {id.removeprefix("check-") for id in code if id.startswith("check-")} == set(solutions(path))
+    assert all(code[f"check-{n}"].startswith(f"%%check Exercise {n}\n") for n in exercises)
+    assert prose(path).count("<summary>Hint") >= len(exercises)
+
+
+@EACH
+def test_the_note_for_teachers_is_there(path: pathlib.Path) -> None:
+    """Aims, timing and usual misunderstandings; the timing is what the notebook says."""
+    note = (NOTEBOOKS_DIR / "teaching" / path.name).with_suffix(".md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", note, re.MULTILINE) == ["Aims", "Timing", "Usual misunderstandings"]
+    minutes = re.search(r"\*(\d\d) minutes", prose(path))
+    assert minutes
+    assert f"{minutes.group(1)} minutes" in note
+    assert 15 <= int(minutes.group(1)) <= 25
+
+
+def test_the_short_path_fits_into_its_time() -> None:
+    """The notebooks of the 150-minute path take 150 minutes together, a break of half an hour included."""
+    minutes = [int(re.search(r"\*(\d\d) minutes", prose(p)).group(1)) for p in NOTEBOOKS if p.stem[:2] in SHORT_PATH]  # type: ignore[union-attr]
+    assert len(minutes) == len(SHORT_PATH)
+    assert 110 <= sum(minutes) <= 150
+
+
+@pytest.mark.parametrize(
+    "page", [*NOTEBOOKS, *sorted(NOTEBOOKS_DIR.rglob("*.md"))], ids=lambda p: str(p.relative_to(NOTEBOOKS_DIR))
+)
+def test_links_lead_somewhere(page: pathlib.Path) -> None:
+    """Every link to a file leads to one, and every link to a heading to a heading of that page."""
+    text = prose(page) if page.suffix == ".ipynb" else page.read_text(encoding="utf-8")
+    for target, heading in LINK.findall(text):
+        if target.startswith("http"):
+            continue
+        there = (page.parent / target).resolve()
+        assert there.exists(), target
+        if heading:
+            headings = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert heading[1:] in anchors, heading

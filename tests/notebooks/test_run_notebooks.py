@@ -1,0 +1,41 @@
+"""Every notebook runs from top to bottom on a CPU, shows what it says, and its exercises fail unsolved and pass solved."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import pathlib
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.notebooks.expected_text import EXPECTED_TEXT
+from tests.notebooks.notebook_runner import NOTEBOOKS, read, run, text_of
+
+
+def lines(notebook: Any) -> list[str]:
+    """A notebook as the lines of its file."""
+    return str(nbformat.writes(notebook)).splitlines()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs_and_teaches(
+    path: pathlib.Path, tmp_path: pathlib.Path, request: pytest.FixtureRequest
+) -> None:
+    """No cell fails; each shows what it should; checks say "Not yet" before and "Solved" after; the outputs are those committed, byte for byte."""
+    found = run(path, tmp_path)
+    assert found.problem == ""
+    texts = {cell.id: text_of(cell) for cell in found.notebook.cells if cell.cell_type == "code"}
+    for cell, wanted in EXPECTED_TEXT[path.stem].items():
+        for words in [wanted] if isinstance(wanted, str) else wanted:
+            assert words in texts[cell], f"{cell} shows {texts[cell]!r}"
+    checks = [cell for cell in texts if cell.startswith("check-")]
+    assert checks, "a notebook without exercises"
+    for cell in checks:
+        assert ": Not yet." in texts[cell], f"{cell} passes unsolved: {texts[cell]}"
+        assert ": Solved." in found.solved[cell], f"{cell} fails solved: {found.solved[cell]}"
+    if request.config.getoption("--accept"):
+        nbformat.write(found.notebook, path)  # type: ignore[no-untyped-call]
+    changed = list(difflib.unified_diff(lines(read(path)), lines(found.notebook), "committed", "now", lineterm="", n=0))
+    assert not changed, "make notebooks, and review: " + json.dumps([c[:300] for c in changed[:12]], indent=1)
