@@ -1,4 +1,4 @@
-"""A compiler for PyTorch that can be watched: trace, guard, functionalise, lower to Triton, and record why."""
+"""A PyTorch compiler one can watch: trace, guard, functionalize, lower to Triton, record."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Public names load on first use: a saved session opens without importing torch."""
+    """Import a public name on first use: loading a saved session does not import torch."""
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'engine' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The public functions: compile, record, explain, and what one asks of compiled functions and sessions."""
+"""Public API: compile, record, explain; queries of compiled functions and live sessions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ __all__ = [
 
 LEVELS = ("standard", "steps")
 OPTION_NAMES = ("fused_random", "mode", "templates", "draw_again")
-"""What ``options`` of ``engine.compile`` may name."""
+"""Names that ``options`` of ``engine.compile`` accepts."""
 
 
 def make_options(
@@ -73,12 +73,12 @@ def make_options(
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Options:
-    """Check what a person asked for.
+    """Check the user's options and return them.
 
     Raises:
         errors.UnknownBackend: the backend is neither a known name nor callable.
-        errors.UnknownTarget: the target is not one that kernels can be compiled for.
-        errors.BadArgument: another argument has the wrong kind.
+        errors.UnknownTarget: kernels cannot be compiled for the target.
+        errors.BadArgument: another argument is invalid.
     """
     if isinstance(backend, str):
         if backend not in BACKENDS:
@@ -113,34 +113,46 @@ def compile(
 ) -> Any:
     """Compile a function, a bound method or an ``nn.Module``; also a decorator.
 
-    The result is called like the original and gives what it gives: same values, mutations, gradients and exceptions. It is compiled at the first
-    call, again when a guard fails (a shape, type or value that was taken for granted changed), and what cannot be traced runs as Python.
+    The result is called like the original and has the same results, mutations, gradients and exceptions. It
+    compiles at the first call, and recompiles when a guard fails (an assumed shape, type or value changed).
+    Code that cannot be traced runs as Python.
 
     Args:
-        fn_or_module: a Python function, a bound method or a module; None when used as ``@engine.compile(backend=...)``.
-        backend: "triton" (kernels; on a machine with no GPU, results come from ATen), "aot_eager" (functional ATen graph), "eager" (the traced graph),
-            "inductor" (torch's own compiler), or ``(graph_module, example_inputs) -> callable``.
+        fn_or_module: a Python function, a bound method or a module; None when used as
+            ``@engine.compile(backend=...)``.
+        backend: "triton" (Triton kernels; without a GPU, ATen computes the results), "aot_eager" (the
+            functional ATen graph), "eager" (the traced graph), "inductor" (torch's compiler), or
+            ``(graph_module, example_inputs) -> callable``.
         fullgraph: raise ``GraphBreak`` instead of breaking the graph.
-        dynamic: True makes every size a symbol, False none; None starts static and makes those symbols that are seen to change.
-        target: "cuda:90", "hip:gfx942", ... for generated kernels; by default the GPU at hand, else "cuda:90".
-        options: further settings by name. ``{"fused_random": True}``: on a GPU, kernels draw random numbers themselves (dropout costs no memory
-            traffic); a seed then gives the same numbers at each run, but not those of eager. ``{"mode": "reduce-overhead"}``: on a GPU, the
-            kernels of each graph are recorded once for each shape and launched as one (CUDA graphs). ``{"mode": "max-autotune"}``: so they are, and
-            products of matrices and attention are kernels of a template, and loops are cut in other blocks, where that was measured to be faster
-            (``-no-cudagraphs``: launched one by one); ``{"templates": "always"}``: wherever one fits, without a GPU too. ``{"draw_again": True}``: a backward may draw
-            the forward's random numbers again, from the generator's state, instead of keeping a byte for each element of a mask.
-        compiled_autograd: capture the backwards that run while the function does (a training step), and those that go back through what it
-            returned (a model), as in ``engine.compiled_autograd``; a context of that kind that is open when a backward runs comes first.
+        dynamic: True makes every size a symbol, False none. None starts static and makes a size that changes
+            between calls a symbol (automatic dynamic).
+        target: "cuda:90", "hip:gfx942", ... for generated kernels; default: the current GPU, else "cuda:90".
+        options: further settings by name.
+            ``{"fused_random": True}``: kernels on a GPU generate random numbers themselves (dropout needs no
+            memory traffic). A seed gives the same numbers at each run, but not eager's.
+            ``{"mode": "reduce-overhead"}``: on a GPU, each graph's kernels are a CUDA graph, one per input
+            shape.
+            ``{"mode": "max-autotune"}``: CUDA graphs, and autotuning of matmul and attention templates and of
+            block sizes (``-no-cudagraphs``: without CUDA graphs).
+            ``{"templates": "always"}``: use templates in all supported cases, without a GPU too.
+            ``{"recompute_random": True}``: a backward may recompute the forward's random numbers from the RNG
+            state, instead of saving one byte per element of a mask.
+        compiled_autograd: capture the backwards that run inside the function (a training step) and those that
+            go through its outputs (a model), as ``engine.compiled_autograd`` does. A context of that kind
+            that is active when a backward runs has precedence.
 
     Returns:
-        A function with the signature of ``fn``; for a module, a module of the same class that shares the original's parameters; for a class
-        of modules (as a decorator), the class, whose instances' forward is compiled.
+        A function with the signature of ``fn``. For a module, a module of the same class that shares the
+        original's parameters. For a module class (as a decorator), the class itself, with the forward of its
+        instances compiled.
 
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
-    See also: ``explain`` (graphs, breaks and guards of one call), ``record`` (everything, as a Session), ``expect`` (for tests), ``guards_of``, ``explain_call``,
-    ``mark_dynamic``, ``disable``, ``observe_torch`` (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists why graphs break, ``notebooks/reference/GUARDS.md`` what is guarded.
+    See also: ``explain`` (graphs, breaks and guards of one call), ``record`` (everything, as a Session),
+    ``expect`` (for tests), ``guards_of``, ``explain_call``, ``mark_dynamic``, ``disable``, ``observe_torch``
+    (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists the graph breaks,
+    ``notebooks/reference/GUARDS.md`` the guards.
     """
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
     pipeline = capture_pipeline_for(checked) if compiled_autograd else pipeline_for(checked)
@@ -156,16 +168,18 @@ def compiled_autograd(
     target: str | None = None,
     enabled: bool = True,
 ) -> Iterator[None]:
-    """Capture each backward of this thread whole, as one graph, while the context is open; run it compiled, and again when the same comes.
+    """Capture each backward of this thread as one graph, compile it, and run it.
 
-    All that autograd runs is in the graph: hooks, Python functions, backwards of compiled calls (also of several, around graph breaks), and the
-    adding to ``.grad``. Gradients, side effects and their order, and errors are those of eager; a backward that cannot be captured runs in
-    torch's own engine, with the reason in the records. Contexts nest: the innermost counts. Where a hook adds or removes hooks of the backward that
-    runs, the rest of that backward runs operator by operator, each node with the hooks that it has when its turn comes.
+    A compiled backward is cached and reused for an equal one. The graph includes all that autograd runs:
+    hooks, Python functions, backwards of compiled calls (also of several, around graph breaks), and the
+    accumulation into ``.grad``. Gradients, side effects, their order, and errors are eager's. A backward that
+    cannot be captured runs in torch's autograd engine; the records have the reason. Contexts nest: the
+    innermost is used. If a hook adds or removes hooks of the running backward, the rest of it runs node by
+    node with the current hooks.
 
     Args:
         backend: as for ``compile``.
-        dynamic: True makes every size that autograd keeps a symbol from the start; else those that are seen to change.
+        dynamic: True makes every size that autograd saves a symbol; else only sizes that change between calls.
         target: as for ``compile``.
         enabled: False leaves the backwards inside to torch's engine.
 
@@ -198,7 +212,7 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
     ):
         subject.forward = make_dispatcher(unwrap_compiled(subject.forward), pipeline)
         return subject
-    call = getattr(type(subject), "__call__", None)  # noqa: B004  looked up on the class, as Python does for a call
+    call = getattr(type(subject), "__call__", None)  # noqa: B004 - Python looks ``__call__`` up on the class
     if not isinstance(subject, type) and isinstance(call, types.FunctionType):
         return types.MethodType(_compile(call, pipeline), subject)
     if not isinstance(subject, type) and callable(subject):
@@ -212,7 +226,7 @@ _APPLY = vars(torch.autograd.Function)["apply"].__func__
 
 
 def _wrap_callable(subject: Callable[..., Any]) -> Callable[..., Any]:
-    """A Python function that calls what has no bytecode of its own."""
+    """Wrap a callable without bytecode in a Python function."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return subject(*args, **kwargs)
@@ -223,7 +237,7 @@ def _wrap_callable(subject: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def describe_subject(value: object) -> str:
-    """A short name for something that a person passed."""
+    """Describe an argument that the user passed, for a message."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     name = getattr(value, "__name__", None)
@@ -231,7 +245,10 @@ def describe_subject(value: object) -> str:
 
 
 def attach(module: torch.nn.Module, **options: Any) -> None:
-    """Compile an existing module in place: its class, identity, ``state_dict`` and pickle stay as they are. Options as for ``compile``."""
+    """Compile a module in place; class, identity, ``state_dict`` and pickle are unchanged.
+
+    Options as for ``compile``.
+    """
     attach_module(module, pipeline_for(make_options(options.pop("backend", "triton"), **options)))
 
 
@@ -241,10 +258,10 @@ def detach(module: torch.nn.Module) -> None:
 
 
 def register_backend(name: str, fn: Callable[..., Any]) -> None:
-    """Make ``backend=name`` mean ``fn(graph_module, example_inputs) -> callable``.
+    """Register ``fn(graph_module, example_inputs) -> callable`` as ``backend=name``.
 
     Raises:
-        BadArgument: the name belongs to a built-in backend, or ``fn`` cannot be called.
+        BadArgument: the name belongs to a built-in backend, or ``fn`` is not callable.
     """
     if name in BACKENDS and BACKENDS[name] is None:
         raise errors.BadArgument(f"{name!r} is a built-in backend: choose another name.")
@@ -256,20 +273,21 @@ def register_backend(name: str, fn: Callable[..., Any]) -> None:
 
 
 def list_backends() -> tuple[str, ...]:
-    """Names that ``backend=`` takes."""
+    """Return the names of all backends."""
     return tuple(sorted(BACKENDS))
 
 
 @contextlib.contextmanager
 def record(level: str = "standard", *, target: str | None = None) -> Iterator[Session]:
-    """Record all that compiled functions do in this thread while the context is open.
+    """Record what compiled functions do in this thread while the context is open.
 
     Args:
-        level: "standard", or "steps" to keep every instruction that the tracer executes.
-        target: shown as the session's target; by default the GPU at hand, else "cuda:90".
+        level: "standard", or "steps" to record every instruction that the tracer executes.
+        target: the session's target; default: the current GPU, else "cuda:90".
 
     Yields:
-        The Session, which fills while code runs. Kernels compiled in the background may arrive after the context has closed.
+        The Session, which is filled while code runs. Background compile jobs may add kernels after the
+        context is closed.
     """
     if level not in LEVELS:
         raise errors.BadArgument(f"There is no recording level {level!r}: choose one of {', '.join(LEVELS)}.")
@@ -282,7 +300,7 @@ def record(level: str = "standard", *, target: str | None = None) -> Iterator[Se
 
 
 def new_session(level: str = "standard", target: str | None = None, subject: str = "engine") -> Session:
-    """An empty session that knows this machine's versions."""
+    """Return an empty session with the versions and the device of this machine."""
     if target is not None:
         parse_target(target)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -300,7 +318,7 @@ def _triton_version() -> dict[str, str]:
 
 
 class Explanation:
-    """What ``explain`` found: ``session`` has all records; ``str()`` of it is the short account."""
+    """Result of ``explain``: ``session`` has all records, ``str()`` is a summary."""
 
     def __init__(self, session: Session, name: str) -> None:
         self.session = session
@@ -308,18 +326,18 @@ class Explanation:
 
     @property
     def graphs(self) -> int:
-        """How many graphs the call ran through."""
+        """Number of graphs that the call ran."""
         return sum(g.stage == "fx" for c in self.session.compilations for g in c.graphs)
 
     @property
     def breaks(self) -> tuple[str, ...]:
-        """Each graph break as one line: reason and place."""
+        """One line per graph break: reason and location."""
         found = [b for c in self.session.compilations if c.trace for b in c.trace.breaks]
         return tuple(f"{b.title}: {b.context}" + (f" ({b.span.file}:{b.span.line})" if b.span else "") for b in found)
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """For each size or number that was made a symbol, a sentence: which values the compiled code serves, and the line that limits them."""
+        """One line per symbol: its supported values, and the source line that restricts them."""
         return tuple(s.constraint for c in self.session.compilations if c.trace for s in c.trace.symbols)
 
     @property
@@ -336,9 +354,9 @@ class Explanation:
 
 
 def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
-    """Call ``fn`` once under a recording and say in how many graphs it ran, where they broke and what is guarded.
+    """Call ``fn`` once under a recording; return its graphs, graph breaks and guards.
 
-    Uses caches of its own: what is compiled elsewhere stays as it was. The call itself is real, with its side effects.
+    It uses its own caches, so other compiled functions are unaffected. The call is real, with its side effects.
     """
     private = Pipeline(Options(backend="eager"))
     subject = unwrap_compiled(fn)
@@ -348,7 +366,10 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
 
 
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
-    """Guards of each cache entry of a compiled function or module, in look-up order; of stock ``torch.compile``'s as well."""
+    """Return the guards of each cache entry of a compiled function or module, in lookup order.
+
+    Functions that stock ``torch.compile`` compiled are supported too.
+    """
     if _is_compiled_by_torch(f):
         from engine.observe.dynamo_guards import torch_guards_of
 
@@ -357,14 +378,15 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
 
 
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
-    """Which cache entry ``f(*args, **kwargs)`` would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
+    """Return which cache entry a call would hit and, guard by guard, why the others fail.
 
-    Of a function or module that stock ``torch.compile`` compiled, its own guard managers are asked.
-    An ``engine.TensorSpec`` may stand for a tensor anywhere among the arguments: what if its shape, dtype, strides, device or requires_grad were these?
+    It runs nothing and does not reorder entries. For a function or module that stock ``torch.compile``
+    compiled, torch's guard managers are evaluated. An ``engine.TensorSpec`` may replace a tensor anywhere in
+    the arguments, with another shape, dtype, strides, device or requires_grad.
 
     Raises:
         BadArgument: ``f`` is not compiled.
-        TypeError: the arguments do not fit ``f``'s signature.
+        TypeError: the arguments do not match ``f``'s signature.
     """
     if _is_compiled_by_torch(f):
         from engine.observe.dynamo_guards import explain_torch_call
@@ -374,8 +396,8 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
 
 
 def _is_compiled_by_torch(f: Any) -> bool:
-    """Whether stock ``torch.compile``, and not this engine, compiled a function or module."""
-    if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was, and looking would import it
+    """Return True if stock ``torch.compile`` compiled the function, and this engine did not."""
+    if "torch._dynamo.eval_frame" not in sys.modules:  # not used, and the import loads Dynamo
         return False
     from engine.observe.dynamo_guards import is_torch_compiled
 
@@ -384,10 +406,10 @@ def _is_compiled_by_torch(f: Any) -> bool:
 
 @contextlib.contextmanager
 def expect(*, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None) -> Iterator[Session]:
-    """Fail with reason and line when the code inside makes more graphs, breaks or recompiles than given.
+    """Fail if the code in the context makes more graphs, breaks or recompiles than given.
 
     Raises:
-        Expectation: it did.
+        ExpectationFailed: the message has the reason and line of each.
     """
     outer = current_session()
     with (
@@ -398,12 +420,13 @@ def expect(*, graphs: int | None = None, breaks: int | None = None, recompiles: 
 
 
 def mark_dynamic(t: torch.Tensor, dim: int, min: int | None = None, max: int | None = None) -> None:
-    """Make dimension ``dim`` of ``t`` a symbol at the next compile, optionally with bounds on its size, both included.
+    """Make dimension ``dim`` of ``t`` a symbol at the next compile; bounds are inclusive.
 
-    Where the traced code needs one certain size nevertheless, the symbol's story in the records says at which line.
+    If the traced code specializes the size nevertheless, the symbol's record has the line.
 
     Raises:
-        BadArgument: the tensor has no such dimension, the bounds are no sizes in order, or the tensor's own size lies outside of them.
+        BadArgument: the tensor has no such dimension, the bounds are invalid, or the tensor's size is outside
+            of them.
     """
     place = normalize_dim(t, dim)
     check_bounds(place, t.shape[place], min, max)
@@ -411,10 +434,10 @@ def mark_dynamic(t: torch.Tensor, dim: int, min: int | None = None, max: int | N
 
 
 def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None:
-    """Check bounds that a person gave for a dimension's size.
+    """Check a user's bounds for the size of a dimension.
 
     Raises:
-        BadArgument: they are no sizes in order, or ``size`` lies outside of them.
+        BadArgument: the bounds are not ordered sizes, or ``size`` is outside of them.
     """
     for name, bound in (("min", low), ("max", high)):
         if bound is not None and (type(bound) is not int or bound < 0):
@@ -429,7 +452,7 @@ def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None
 
 
 def mark_static(t: torch.Tensor, dim: int | None = None) -> None:
-    """Never make dimension ``dim`` of ``t`` (None: any of them) a symbol.
+    """Never make dimension ``dim`` of ``t`` a symbol (None: any dimension).
 
     Raises:
         BadArgument: the tensor has no such dimension.
@@ -439,14 +462,14 @@ def mark_static(t: torch.Tensor, dim: int | None = None) -> None:
 
 
 def getattr_or_set(t: torch.Tensor, name: str, default: Callable[[], Any]) -> Any:
-    """The attribute of a tensor, created when missing."""
+    """Return an attribute of a tensor; create it if it is missing."""
     if name not in t.__dict__:
         setattr(t, name, default())
     return getattr(t, name)
 
 
 def normalize_dim(t: torch.Tensor, dim: int) -> int:
-    """``dim`` counted from the front.
+    """Return ``dim`` as a nonnegative dimension.
 
     Raises:
         BadArgument: the tensor has no such dimension.
@@ -457,19 +480,19 @@ def normalize_dim(t: torch.Tensor, dim: int) -> int:
 
 
 def reset() -> None:
-    """Forget everything compiled so far."""
+    """Clear all compiled code and caches."""
     inspect_cache.reset()
     forget_pipelines()
     clear_captures()
 
 
 def wait(session: Session, timeout: float | None = None) -> bool:
-    """Wait until the session's kernels are compiled for its target; False when ``timeout`` seconds passed first."""
+    """Wait for the session's background compile jobs; return False on timeout (in seconds)."""
     return session_jobs.wait(session, timeout)
 
 
 def cancel(session: Session) -> None:
-    """Stop compiling the session's kernels; what is finished stays."""
+    """Stop compiling the session's kernels; finished results stay."""
     session_jobs.cancel(session)
 
 
@@ -485,37 +508,41 @@ def compile_for(session: Session, target: str) -> None:
 
 
 def measure_guards(session: Session) -> int:
-    """Measure what each guard of a live session's entries costs, on fresh tensors of the recorded shapes; the records then say it, in nanoseconds.
+    """Measure the cost of each guard of a live session, on new tensors of the recorded shapes.
 
-    Returns how many entries were measured.
+    The guard records then have the cost in nanoseconds. Returns the number of cache entries measured.
     """
     return time_guards.measure_guards(session)
 
 
 def try_fixes(session: Session) -> int:
-    """Run the calls that recompiled again, with each suggested fix, in a forked process on fresh inputs of the recorded shapes.
+    """Rerun the calls that recompiled with each suggested fix, in a forked process.
 
-    The session's records then say of each fix that it was verified, that it did not help, or why that cannot be known. Returns how many were verified.
+    Inputs are new tensors of the recorded shapes. The record of each fix then has the result: verified, did
+    not help, or the reason why it is not verifiable. Returns the number of verified fixes.
     """
     return verify_fixes.try_fixes(session, lambda dynamic: Pipeline(Options("eager", dynamic=dynamic)))
 
 
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
-    """Which entry of a live session's frame would serve a call like the last one, were some of its values others; allocates nothing.
+    """Return which entry the last call of a frame would hit with edited arguments.
+
+    No tensor is allocated.
 
     Args:
         session: recorded in this process.
         frame: the id of one of its frames.
-        edits: by path (``x``, ``xs[0]``) the new text of fields: ``shape``, ``stride``, ``dtype``, ``device``, ``requires_grad``, or ``value``.
+        edits: new texts of fields by path (``x``, ``xs[0]``): ``shape``, ``stride``, ``dtype``, ``device``,
+            ``requires_grad``, or ``value``.
 
     Raises:
-        BadArgument: the session is not live, an argument is gone, or a text is no such value.
+        BadArgument: the session is not live, an argument is no longer available, or a text cannot be parsed.
     """
     return ask.what_if(session, frame, edits)
 
 
 def what_if_inputs(session: Session, frame: str) -> dict[str, dict[str, str]]:
-    """What ``what_if`` can change: fields as text, by path.
+    """Return the fields that ``what_if`` can edit, as text, by path.
 
     Raises:
         BadArgument: the session is not live.
@@ -524,27 +551,32 @@ def what_if_inputs(session: Session, frame: str) -> dict[str, dict[str, str]]:
 
 
 def measure_kernels(session: Session) -> int:
-    """Time the kernels of a live session on the GPU that it ran on; what each takes, and what the card copies, is then in its ``measured``.
+    """Time the kernels of a live session on its GPU; return the number of kernels timed.
 
-    Returns how many kernels were measured. Each graph runs once more, on copies of the inputs that it was compiled for.
+    The kernel records then have the timings and the GPU's copy bandwidth. Each graph runs once more, on
+    copies of the inputs it was compiled for.
 
     Raises:
-        BadArgument: nothing of the session can be run here.
+        BadArgument: no kernel of the session can run here.
     """
     return session_jobs.time_session_kernels(session)
 
 
 def record_tensor_values(session: Session, compilation: str) -> str:
-    """Make the call of one compilation of a live session again, and add what small tensors held on its way through the layers to the records.
+    """Replay one compilation's call and record small tensors' values at the AOT wrappers.
 
-    The graph runs through ATen on copies, with its backward where it has one; none of the user's own code does. Returns a sentence on what the numbers are.
+    The graph runs through ATen on copies, with its backward if there is one; no user code runs. Returns a
+    message on which inputs were used.
 
     Raises:
-        BadArgument: the call cannot be made again; the message says why.
+        BadArgument: the call cannot be replayed; the message has the reason.
     """
     return replay_values.replay_with_probes(session, compilation)
 
 
 def verify(session: Session) -> dict[str, Any]:
-    """Run the session's kernels in Triton's interpreter and compare each with ATen; results by "compilation kernel"."""
+    """Verify the session's kernels against ATen in Triton's interpreter.
+
+    Returns the results by "compilation kernel".
+    """
     return dict(session_jobs.verify_session_kernels(session))

@@ -1,4 +1,4 @@
-"""Captured backwards for people: which backend runs them, and what a session hears of them."""
+"""Compiled autograd pipeline: run captured backwards through a backend and record them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,19 @@ Run = Callable[..., Any]
 
 @contextlib.contextmanager
 def capture_backwards(options: Options | None) -> Iterator[None]:
-    """Capture the backwards of this thread while the context is open, and run them as ``options`` say (None: leave them to torch)."""
+    """Capture the backwards of this thread and compile them with ``options``.
+
+    None leaves them to torch's autograd engine.
+    """
     with intercept_backwards(None if options is None else _capture_settings(options)):
         yield
 
 
 def capture_pipeline_for(options: Options) -> Pipeline:
-    """The pipeline for functions whose backwards are captured: those that run inside, and those that go back through what they return."""
+    """Return the pipeline of functions whose backwards are captured.
+
+    These are the backwards that run inside such a function, and those that go through its outputs.
+    """
     pipeline = pipeline_for(replace(options, compiled_autograd=True))
     if pipeline.root_wrapper is None:
         pipeline.root_wrapper = functools.partial(_wrap_dispatcher, _capture_settings(options))
@@ -88,7 +94,7 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
     )
 
     def compiled(*lists: Any) -> Any:
-        # Gradients that are to be differentiated themselves must come from operators that autograd knows, and autocast from those that it casts.
+        # Double backward needs operators that autograd records, autocast operators that it casts: run eagerly.
         as_is = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled()
         return backward.eager_run()(*lists) if as_is else run(*lists)
 
@@ -96,7 +102,7 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
 
 
 def _record_compiled_graph(backward: CapturedBackward, whole: torch.fx.GraphModule, notes: tuple[str, ...]) -> None:
-    """Show the graph that a backend compiles in place of the one with calls in it."""
+    """Replace the recorded graph of a backward by the graph that the backend compiles."""
     session = current_session()
     if session is None:
         return

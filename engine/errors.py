@@ -1,4 +1,4 @@
-"""One class per failure that a person can meet. Messages are whole sentences that say what was wrong and what to do."""
+"""Errors shown to users, one class per failure; messages state the problem and the fix."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from engine.records.trace import BreakRecord
 
 
 class EngineError(Exception):
-    """Base of all errors raised on purpose.
+    """Base class of all errors raised on purpose.
 
-    ``stack`` is the user's own call stack where it has to do with a place in the user's code, outermost call first: the traceback shows ours.
+    ``stack`` is the user's call stack, outermost call first, if the error concerns user code; the traceback
+    shows the engine's frames.
     """
 
     stack: tuple[Span, ...] = ()
 
     @property
     def real_stack(self) -> traceback.StackSummary:
-        """The user's stack as the ``traceback`` module has it."""
+        """The user's stack as a ``traceback.StackSummary``."""
         return traceback.StackSummary.from_list([(s.file, s.line, "", None) for s in self.stack])
 
 
 class UnknownBackend(EngineError, ValueError):
-    """``engine.compile(f, backend="tritn")``: write ``backend="triton"``."""
+    """Unknown backend name, for example ``engine.compile(f, backend="tritn")``."""
 
     def __init__(self, name: object, known: tuple[str, ...]) -> None:
         super().__init__(
@@ -32,20 +33,20 @@ class UnknownBackend(EngineError, ValueError):
 
 
 class UnknownTarget(EngineError, ValueError):
-    """``target="h100"``: write ``target="cuda:90"``."""
+    """Unknown target, for example ``target="h100"`` instead of ``target="cuda:90"``."""
 
     def __init__(self, name: object, known: tuple[str, ...]) -> None:
         super().__init__(f"There is no target {name!r}: choose one of {', '.join(known)}.")
 
 
 class BadArgument(EngineError, ValueError):
-    """An argument of the public API has the wrong kind."""
+    """Invalid argument of the public API."""
 
 
 class GraphBreak(EngineError):
-    """Under ``fullgraph=True`` something could not be traced: the break's text, the user's line over a caret, and what to do.
+    """Graph break under ``fullgraph=True``, with the reason, the user's line and hints.
 
-    ``record`` is the break with the user's stack, outermost call first.
+    ``record`` is the record of the break with the user's stack, outermost call first.
     """
 
     def __init__(self, record: BreakRecord, pointed: str) -> None:
@@ -57,7 +58,10 @@ class GraphBreak(EngineError):
 
 
 class BackendError(EngineError):
-    """A backend failed on a graph under ``fullgraph=True``; otherwise the failure is recorded and the graph runs in eager mode."""
+    """Failure of a backend under ``fullgraph=True``.
+
+    Without ``fullgraph`` the failure is recorded and the graph runs eagerly.
+    """
 
     def __init__(self, backend: str, reason: str, stack: tuple[Span, ...] = ()) -> None:
         self.stack = stack
@@ -65,9 +69,10 @@ class BackendError(EngineError):
 
 
 class KernelBuildError(EngineError):
-    """A kernel does not compile for the GPU at hand, or needs more shared memory than it has in any configuration; ATen then does its work.
+    """A kernel cannot be built for the current GPU.
 
-    ``nodes`` are the ids of the ATen nodes that it computes.
+    It does not compile, or needs too much shared memory in all configurations. ATen then computes its nodes.
+    ``nodes``: ids of the ATen nodes that the kernel computes.
     """
 
     def __init__(self, kernel: str, reason: BaseException, nodes: tuple[str, ...] = ()) -> None:
@@ -80,7 +85,10 @@ class KernelBuildError(EngineError):
 
 
 class RecompileLimit(EngineError):
-    """Under ``fullgraph=True`` a function met its recompile limit; otherwise it is left to Python from then on."""
+    """Recompile limit reached under ``fullgraph=True``.
+
+    Without ``fullgraph`` the function falls back to Python.
+    """
 
     def __init__(self, name: str, limit: int, reason: str, stack: tuple[Span, ...] = ()) -> None:
         self.stack = stack
@@ -90,11 +98,14 @@ class RecompileLimit(EngineError):
 
 
 class ExpectationFailed(EngineError, AssertionError):
-    """``engine.expect`` saw more graphs, breaks or recompiles than it was told to."""
+    """More graphs, graph breaks or recompiles than ``engine.expect`` allows."""
 
 
 class DebugAssertionError(EngineError, AssertionError):
-    """``engine.config.debug_assertions``: compiled code was called with something that it was not compiled for, past its guards."""
+    """Compiled code was called with inputs it was not compiled for; its guards passed.
+
+    Raised if ``engine.config.debug_assertions`` is set.
+    """
 
     def __init__(self, fault: str) -> None:
         super().__init__(
@@ -103,15 +114,15 @@ class DebugAssertionError(EngineError, AssertionError):
 
 
 class Unavailable(EngineError):
-    """Something that this machine lacks (a GPU, Triton, a Graphviz renderer); says what and how to get it."""
+    """Missing requirement (a GPU, Triton, a Graphviz renderer); the message has how to get it."""
 
 
 class NotATrace(EngineError, ValueError):
-    """``engine.load_torch_trace("notes.txt")``: give it a file or folder that ``TORCH_TRACE=folder python train.py`` wrote."""
+    """Not a torch trace: ``engine.load_torch_trace`` needs what ``TORCH_TRACE=folder`` wrote."""
 
 
 def source_with_caret(text: str, span: Span | None) -> str:
-    """The source line of ``span`` out of ``text``, with carets under its columns; empty when unknown."""
+    """Return the source line of ``span`` with carets below its columns; empty if unknown."""
     if span is None:
         return ""
     lines = text.splitlines()
@@ -126,4 +137,4 @@ def source_with_caret(text: str, span: Span | None) -> str:
 
 
 class WrongResult(UserWarning):
-    """``engine.config.verify_correctness``: a compiled graph gave other results than the same graph run operator by operator."""
+    """Compiled results differ from eager's (``engine.config.verify_correctness``)."""

@@ -1,4 +1,4 @@
-"""Expectations for tests: how many graphs, breaks and recompiles some code may make."""
+"""Expectations for tests: limits on graphs, graph breaks and recompiles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from engine.records.session import CompilationRecord, Session
 def check_expectations(
     session: Session, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None
 ) -> Iterator[Session]:
-    """Count what ``session`` records while the context is open; None does not count.
+    """Check the counts of graphs, breaks and recompiles in the context; None allows any.
 
     Raises:
-        Expectation: there were more graphs, breaks or recompiles than given, or, for graphs, fewer; the message has each one's reason and line.
+        ExpectationFailed: there were more graphs, breaks or recompiles, or fewer graphs, than given. The
+            message has the reason and the line of each.
     """
     before = {c.id for c in session.compilations}
     yield session

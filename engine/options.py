@@ -1,4 +1,4 @@
-"""What a person can ask of ``engine.compile``, as one frozen value, and the process-wide limits."""
+"""Compile options as one frozen value, and process-wide configuration."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""How kernels are launched on a GPU: one by one, or recorded once for each shape and launched as one (CUDA graphs). The last two also
-measure where a template is faster than a library, and how the loops of kernels are best cut, recorded and not."""
+"""Compile modes: how kernels are launched and tuned on a GPU.
+
+"default": launched one by one. "reduce-overhead": CUDA graphs, one per input shape. "max-autotune":
+autotunes templates against library calls and the block sizes of loop kernels, with CUDA graphs.
+"max-autotune-no-cudagraphs": the same without CUDA graphs.
+"""
 TEMPLATE_CHOICES = ("never", "known", "measured", "always")
-"""When templates compute products and attention: never; on a GPU, where they are known to be faster, or where that was measured; wherever one
-fits."""
+"""Policies of template use for matmul and attention.
+
+"never"; "known": on a GPU, in the cases known to be faster; "measured": if autotuning found it faster;
+"always": in all supported cases.
+"""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Arguments of ``engine.compile``. ``target`` None: the GPU at hand, else ``cuda:90``. ``dynamic`` None: static first, then automatic."""
+    """Arguments of ``engine.compile``.
+
+    ``target`` None: the current GPU, else ``cuda:90``. ``dynamic`` None: static first, then automatic dynamic.
+    """
 
     backend: str | Callable[..., Any] = "triton"
     fullgraph: bool = False
@@ -25,33 +35,39 @@ class Options:
     target: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     compiled_autograd: bool = False
-    """Backwards that run inside of a compiled function, or go back through what it returned, are captured."""
+    """Capture backwards that run inside a compiled function or go through its outputs."""
 
     @property
     def uses_cuda_graphs(self) -> bool:
-        """Whether kernels on a GPU are recorded and launched as one."""
+        """True if kernels on a GPU are launched as CUDA graphs."""
         return self.extra.get("mode") in ("reduce-overhead", "max-autotune")
 
     @property
     def templates(self) -> str:
-        """When templates take the place of library calls: as told, else where the mode measures."""
+        """The policy of template use: the option if given, else the mode's default."""
         is_tuned = str(self.extra.get("mode", "")).startswith("max-autotune")
         return str(self.extra.get("templates", "measured" if is_tuned else "known"))
 
 
 @dataclass
 class Config:
-    """Process-wide limits; assign to change them.
+    """Process-wide configuration; assign to its attributes to change it.
 
-    ``recompile_limit``: cache entries per code object before it is left to Python. ``inline_depth``: nested calls traced into one frame.
-    ``instruction_budget``: bytecode instructions traced for one frame before it breaks. ``automatic_dynamic``: a size seen to change becomes a symbol.
-    ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols of the graph, not breaks.
-    ``capture_dynamic_output_shape_ops``: so are sizes that depend on values (``nonzero``, ``unique``, boolean masks).
-    ``debug_assertions``: each call of a compiled graph is held against what the graph was compiled for.
-    ``verify_correctness``: the first call of each compiled graph, gradients included, is compared with the graph run operator by operator, on copies of the inputs.
-    What differs is a ``WrongResult`` warning and recorded, and the graph then runs as traced. Values are compared, not gradients.
-    ``disk_cache``: functional graphs, and the kernels that they are lowered to, are kept in the user's cache folder, and later processes read them from there (``ENGINE_DISK_CACHE=1``
-    switches it on for a process).
+    - ``recompile_limit``: cache entries per code object; later cache misses run as Python.
+    - ``inline_depth``: nesting depth of calls inlined into one frame.
+    - ``instruction_budget``: bytecode instructions traced for one frame before a graph break.
+    - ``automatic_dynamic``: a size that changes between calls becomes a symbol.
+    - ``capture_scalar_outputs``: numbers read from tensors (``item()``, ``tolist()``) are symbols, not graph
+      breaks.
+    - ``capture_dynamic_output_shape_ops``: so are data-dependent sizes (``nonzero``, ``unique``, boolean
+      masks).
+    - ``debug_assertions``: check at each call of a compiled graph that its inputs match what it was compiled
+      for.
+    - ``verify_correctness``: compare the first call of each compiled graph, gradients included, with eager on
+      copies of the inputs. A difference is a ``WrongResult`` warning and recorded; the graph then runs
+      eagerly.
+    - ``disk_cache``: store functional graphs and lowered programs in the user's cache folder for later
+      processes (``ENGINE_DISK_CACHE=1`` turns it on for a process).
     """
 
     recompile_limit: int = 8

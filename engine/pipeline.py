@@ -1,4 +1,4 @@
-"""The stages in their order: runs them for one frame, links what they made, and records what they tell."""
+"""Compile pipeline: run the stages for one frame, link their results, record them."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ _log = logging.getLogger("engine")
 Run = Callable[..., Any]
 
 BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": None, "triton": None, "inductor": None}
-"""Backends by name. None: built in; else a callable ``(graph_module, example_inputs) -> callable``."""
+"""Backends by name: None if built in, else ``(graph_module, example_inputs) -> callable``."""
 
 
 MAX_KERNEL_BUILD_FAILURES = 8
-"""Kernels of one compilation that may fail to be built before its graph is left to ATen as a whole."""
+"""Kernel build failures of one compilation after which ATen runs the whole graph."""
 MAX_KEPT_BACKWARD_BYTES = 1 << 27
-"""Bytes of saved values and tangents up to which a session keeps those of a first backward."""
+"""Maximum size in bytes of a first backward's inputs that the session retains."""
 
 
 class _StageTimer:
-    """Stage times of one compilation, nested as they were entered."""
+    """Stage timings of one compilation, nested as the stages were entered."""
 
     def __init__(self, session: Session | None, compilation: str) -> None:
         self._session = _weak_session(session)
@@ -96,7 +96,7 @@ class _StageTimer:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time one stage; with no session, do nothing at all."""
+        """Time one stage; do nothing without a session."""
         session = self._session()
         if session is None:
             yield
@@ -115,13 +115,13 @@ class _StageTimer:
 
 
 def _weak_session(session: Session | None) -> Callable[[], Session | None]:
-    """A session, as long as somebody else has it: what was compiled outlives it."""
+    """Return a weak reference to a session: compiled code may outlive it."""
     return (lambda: None) if session is None else weakref.ref(session)
 
 
 @dataclass
 class _CompilationState:
-    """What one compilation has gathered so far. A backward that is compiled later goes on with it."""
+    """State of one compilation; a backward that is compiled later continues it."""
 
     compilation: str
     recording_session: Callable[[], Session | None]
@@ -132,29 +132,29 @@ class _CompilationState:
     graph: AotGraph | None = None
     inputs: tuple[Any, ...] = ()
     guards: tuple[Guard, ...] = ()
-    """What the stages after tracing take for granted."""
+    """Guards added by the stages after tracing."""
 
     @property
     def session(self) -> Session | None:
-        """The session that recorded when the compilation began, if it is still there."""
+        """The session that was recording when the compilation started, if it still exists."""
         return self.recording_session()
 
     def update_record(self, **fields: Any) -> None:
-        """Set fields of the compilation's record."""
+        """Update fields of the compilation's record."""
         if self.session is not None:
             self.record = replace(self.record, **fields)
 
     def was_cancelled(self) -> bool:
-        """Whether a person asked to stop compiling."""
+        """Return True if the user cancelled compilation."""
         return self.session is not None and self.session.is_cancelled
 
     def untraced_frame(self) -> TracedFrame:
-        """The frame untraced: compiling was cancelled."""
+        """Return an untraced frame, because compilation was cancelled."""
         self.update_record(trace=TraceRecord())
         return TracedFrame(None, (), TraceRecord())
 
     def record_failure(self, stage: str, error: BaseException, fallback: str) -> None:
-        """Note that a stage of ours failed."""
+        """Record an internal error of a stage."""
         sentence = f"{stage} failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(
             ": "
         )
@@ -163,44 +163,44 @@ class _CompilationState:
 
 
 def _first_user_stack(slot: TracedGraph) -> tuple[Span, ...]:
-    """The user's stack at the first operation of a graph."""
+    """Return the user's stack at the first operation of a graph."""
     return next((found for node in slot.graph.graph.nodes if (found := provenance_of(node).stack)), ())
 
 
 class Pipeline:
-    """Implements ``ir.frame.Compiler`` for one set of options."""
+    """Implements ``Compiler`` for one set of options."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.dispatch_callee = make_callee(self)
         self.root_wrapper: Callable[[Run], Run] | None = None
-        """What stands around each function that a person compiles."""
+        """Wrapper around each root function that the user compiles."""
 
     def session(self) -> Session | None:
-        """The session that records in this thread."""
+        """Return the session that records this thread."""
         return current_session()
 
     def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
-        """All guards of an entry evaluated against one call."""
+        """Evaluate all guards of an entry against one call."""
         return explain(entry.guards, scope)
 
     def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
-        """Why an entry does not serve a call; None when it does."""
+        """Return the guard failure of an entry for a call; None if all guards pass."""
         return first_guard_failure(entry.id, entry.guards, scope)
 
     def guards_record(self, entry: CacheEntry) -> GuardsRecord:
-        """An entry's guards as records."""
+        """Return an entry's guards as records."""
         return guards_record(entry.guards, entry.check_text)
 
     def guard_costs(self, entry: CacheEntry, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
-        """Nanoseconds of each of an entry's guards for these arguments."""
+        """Return the cost in nanoseconds of each guard of an entry, for these arguments."""
         return measure_guard_costs(entry.guards, tuple(arguments), cells, tuple(arguments.values()))
 
     def compile_frame(self, request: CompileRequest) -> CacheEntry:
-        """Trace, compile and link one frame; anything that goes wrong in our stages leaves the frame to Python, and is recorded.
+        """Trace, compile and link one frame; on an internal error, record it and run as Python.
 
         Raises:
-            errors.GraphBreak: under ``fullgraph``, the frame does not trace into one graph.
+            errors.GraphBreak: under ``fullgraph``, the frame has a graph break.
             errors.BackendError: under ``fullgraph``, the backend failed.
         """
         session = self.session()
@@ -230,7 +230,7 @@ class Pipeline:
         if work.program is not None and work.graph is not None:
             lowered = session_jobs.LoweredGraph(work.program, work.graph, work.inputs)
             session_jobs.add_lowered_graph(session, work.compilation, lowered, target=work.program.target)
-        work.inputs = ()  # the call's tensors, which a backward that is yet to be compiled must not hold
+        work.inputs = ()  # The call's tensors: a backward that is compiled later must not retain them.
 
     def _compile(self, request: CompileRequest, work: _CompilationState) -> CacheEntry:
         with work.timings.stage("trace"):
@@ -262,7 +262,7 @@ class Pipeline:
         return traced
 
     def _compile_as_python(self, request: CompileRequest, traced: TracedFrame, work: _CompilationState) -> CacheEntry:
-        """The frame left to Python, its callees still dispatched."""
+        """Return an entry that runs the frame as Python, with its callees dispatched."""
         code = intercept_calls(request.function.__code__, self.dispatch_callee)
         check = compile_check(traced.guards, parameters_of(code))
         if work.session is not None:
@@ -272,7 +272,7 @@ class Pipeline:
     def _link_code(
         self, traced: TracedFrame, request: CompileRequest, work: _CompilationState
     ) -> types.CodeType | None:
-        """Put real objects into the slots of traced code; None when the graph could not be made runnable."""
+        """Put objects into the slots of traced code; compile the graph and the resume functions."""
         assert traced.code is not None
         objects: dict[ConstSlot, Any] = {CALLEE_SLOT: self.dispatch_callee, **traced.slot_values}
         if traced.graph is not None:
@@ -292,10 +292,11 @@ class Pipeline:
     def compile_standalone_graph(
         self, module: torch.fx.GraphModule, reals: Sequence[Any], record: CompilationRecord
     ) -> Run:
-        """Compile a graph of ATen operators that no frame was traced for: ``run(*inputs) -> tuple``. Inputs are tensors, and symbols.
+        """Compile an ATen graph that no frame was traced for; return ``run(*inputs) -> tuple``.
 
-        What cannot be compiled runs operator by operator, and so does a call with other inputs than it was compiled for, or, where something is
-        written to, with inputs that share memory. ``record`` is put into the session with what happened.
+        Inputs are tensors and symbols. The graph runs eagerly if it cannot be compiled, if a call's inputs do not
+        pass the guards, or if the graph mutates a tensor and two inputs share storage. ``record`` is completed
+        and added to the session.
         """
         session = self.session()
         fakes = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -317,7 +318,7 @@ class Pipeline:
 
     def _compile_graph(self, slot: TracedGraph, work: _CompilationState) -> Run:
         backend = self.options.backend
-        # A transformation sees operators, not what another compiler makes of them; and where nothing is computed, nothing is to be compiled.
+        # A functorch transform must see the graph's operators, and a graph without computation needs no compiler.
         if backend != "eager" and (GLOBAL_STATES["functorch"].read() is not None or not slot.has_computation()):
             self._record_fx_graph(slot, work)
             return eager_run(slot.graph)
@@ -339,7 +340,7 @@ class Pipeline:
             return eager_run(slot.graph)
 
     def _verify_on_first_call(self, run: Run, slot: TracedGraph, work: _CompilationState) -> Run:
-        """The graph with its first call compared with eager."""
+        """Verify the graph's first call against eager."""
         compilation, name = work.compilation, backend_name(self.options.backend)
 
         def tell(found: str) -> None:
@@ -388,7 +389,7 @@ class Pipeline:
         on_gpu = any(isinstance(i.example_value, torch.Tensor) and i.example_value.is_cuda for i in slot.inputs)
 
         def lower(graph: AotGraph) -> Run:
-            # Kept until the backward is compiled: it must not hold the slot, and with it this call's tensors.
+            # The lazy backward holds this closure: it must not refer to the slot, which holds this call's tensors.
             return self._lower(graph, work, on_gpu=on_gpu)
 
         if self.options.backend == "triton" and work.session is not None:
@@ -420,7 +421,10 @@ class Pipeline:
         return result.run
 
     def _lower(self, graph: AotGraph, work: _CompilationState, *, on_gpu: bool) -> Run:
-        """What runs one functional graph: kernels on a GPU, the ATen executor elsewhere (kernels are then made to be looked at)."""
+        """Return the executor of one functional graph: kernels on a GPU, else ATen.
+
+        Without a GPU, kernels are only generated for the records.
+        """
         if graph.stage == "backward":
             return self._lower_backward(graph, work, on_gpu=on_gpu)
         if self.options.backend == "triton" and (on_gpu or work.session is not None):
@@ -438,7 +442,7 @@ class Pipeline:
     def _build_executor(
         self, program: LoweredProgram, graph: AotGraph, work: _CompilationState
     ) -> tuple[LoweredProgram, Run]:
-        """A program with what launches it. What a kernel computes that cannot be built, in no configuration, ATen computes instead."""
+        """Return a program and its executor; ATen replaces kernels that cannot be built."""
         refused: dict[str, str] = {}
         while True:
             try:
@@ -451,7 +455,7 @@ class Pipeline:
             program = self._lower_to_program(graph, work, refused, on_gpu=True)
 
     def _make_executor(self, program: LoweredProgram, graph: AotGraph, work: _CompilationState) -> Run:
-        """What launches a program's kernels on the GPU at hand: one by one, or recorded and replayed as one."""
+        """Return the executor of a program on the current GPU, with CUDA graphs if enabled."""
         from engine.runtime.program_executor import program_executor
 
         run = program_executor(program, is_boxed=graph.is_boxed)
@@ -472,7 +476,7 @@ class Pipeline:
         return self._with_aten_fallback(replayed, graph)
 
     def _note_target_mismatch(self, program: LoweredProgram) -> LoweredProgram:
-        """The program with a note where kernels are shown for another card than the one that they run on."""
+        """Note in the record if kernels are shown for another target than the GPU they run on."""
         from engine.kernels.targets import default_target
 
         here = default_target()
@@ -482,7 +486,7 @@ class Pipeline:
         return replace(program, record=replace(program.record, launch_mode=note))
 
     def _with_aten_fallback(self, run: Run, graph: AotGraph) -> Run:
-        """The same, with ATen in reserve for a card that is full or refuses to start a kernel."""
+        """Add the fallback to ATen for out of memory and failed kernel launches."""
         from engine.runtime.aten_fallback import with_aten_fallback
 
         return with_aten_fallback(
@@ -490,7 +494,10 @@ class Pipeline:
         )
 
     def _lower_backward(self, graph: AotGraph, work: _CompilationState, *, on_gpu: bool) -> Run:
-        """The same for a backward, when it is first needed: the compilation is over by then, and its record is amended."""
+        """Return the executor of a backward graph, lowered when it is first needed.
+
+        The compilation is over by then, so its record is updated.
+        """
         if self.options.backend != "triton" or not (on_gpu or work.session is not None):
             return aten_executor(graph)
         try:
@@ -508,7 +515,10 @@ class Pipeline:
         return run if session is None else _record_backward_program(run, program, graph, session, work.compilation)
 
     def _chooser(self, work: _CompilationState, *, on_gpu: bool) -> TemplateChooser:
-        """Who says where a template takes a library's place. Without a GPU nothing is measured, and the answer is always the same."""
+        """Return the policy that chooses between templates and library calls.
+
+        Without a GPU nothing is timed, so the choice is deterministic.
+        """
         if self.options.templates == TEMPLATES_ALWAYS:
             return AlwaysTemplateChooser()
         if not on_gpu:
@@ -586,7 +596,10 @@ class Pipeline:
 
 
 def _record_launching(recording: Callable[[], Session | None], compilation: str, stage: str, sentence: str) -> None:
-    """Add how a graph's kernels are launched to its compilation's record; known once it was called a few times."""
+    """Add how a graph's kernels are launched to its lowering record.
+
+    This is known only after a few calls.
+    """
     field = "backward" if stage == "backward" else "lowering"
 
     def told(record: CompilationRecord) -> CompilationRecord:
@@ -602,7 +615,7 @@ def _record_launching(recording: Callable[[], Session | None], compilation: str,
 
 
 def _record_fallback(error: BaseException, sentence: str, done: str) -> None:
-    """Add to whoever records what a card could not do, and log it."""
+    """Record a GPU failure and its fallback in the current session, and log it."""
     session = current_session()
     instead = done or "the error is raised: what the backward was given is gone"
     _log.warning("%s In place of it, %s.", sentence, instead)
@@ -614,11 +627,14 @@ def _record_fallback(error: BaseException, sentence: str, done: str) -> None:
 def _record_backward_program(
     run: Run, program: LoweredProgram, graph: AotGraph, session: Session, compilation: str
 ) -> Run:
-    """Add a backward's kernels to its compilation's record, and keep the values of its first run, to verify the kernels with."""
+    """Add a backward's kernels to its compilation's record.
+
+    The inputs of its first run are retained, to verify the kernels on.
+    """
     from engine.kernels.to_records import kernel_records
 
     def told(record: CompilationRecord) -> CompilationRecord:
-        if record.backward_lowering is not None:  # a backward for other tangents
+        if record.backward_lowering is not None:  # a backward specialized to other undefined tangents
             return record
         kernels = (*record.kernels, *kernel_records(program.kernels))
         return replace(record, backward_lowering=program.record, kernels=kernels)
@@ -641,34 +657,40 @@ def _record_backward_program(
 
 @dataclass(frozen=True)
 class ResumeDispatcherFactory:
-    """Makes the dispatcher of a resume function around the cells of the frame that broke. One per resume point, called once per break."""
+    """Creates the dispatcher of a resume function, with the cells of the frame that broke.
+
+    One per resume point, called once per graph break.
+    """
 
     compiler: Pipeline
     parent: str
-    """The frame that broke."""
+    """Id of the frame with the graph break."""
     after: Span | None
-    """What it resumes after."""
+    """Span of the instruction at which the graph broke."""
 
     def __call__(self, function: types.FunctionType) -> Any:
-        """The dispatcher for ``function``, whose code is this resume point's."""
+        """Return the dispatcher for ``function``, whose code is this resume function's."""
         return make_dispatcher(function, self.compiler, role="resume", parent=self.parent, after=self.after)
 
 
 def parameters_of(code: types.CodeType) -> tuple[str, ...]:
-    """Parameter names of a code object in ``co_varnames`` order, ``*args`` and ``**kwargs`` included."""
+    """Return the parameter names of a code object in ``co_varnames`` order.
+
+    ``*args`` and ``**kwargs`` are included.
+    """
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
     return code.co_varnames[:count]
 
 
 def _share_no_storage(_: tuple[()], *inputs: Any) -> bool:
-    """Whether no two tensors share memory."""
+    """Return True if no two tensors share storage."""
     storages = [i.untyped_storage()._cdata for i in inputs if isinstance(i, torch.Tensor)]
     return len(storages) == len(set(storages))
 
 
 def _run_if(holds: Callable[..., bool], run: Run, otherwise: Run) -> Run:
-    """``run`` where its inputs pass a check, which is given no cells."""
+    """Return ``run``, or ``otherwise`` for inputs that fail a check (called without cells)."""
 
     def call(*inputs: Any) -> Any:
         return run(*inputs) if holds((), *inputs) else otherwise(*inputs)
@@ -677,7 +699,7 @@ def _run_if(holds: Callable[..., bool], run: Run, otherwise: Run) -> Run:
 
 
 def fill_slots(code: types.CodeType, objects: dict[ConstSlot, Any]) -> types.CodeType:
-    """``code`` with each Slot among its constants replaced by its object.
+    """Replace each slot among the constants of ``code`` by its object.
 
     Raises:
         KeyError: a slot has no object.
@@ -686,12 +708,12 @@ def fill_slots(code: types.CodeType, objects: dict[ConstSlot, Any]) -> types.Cod
 
 
 def eager_run(graph: torch.fx.GraphModule) -> Run:
-    """The graph as traced, called without nn.Module's wrapping."""
+    """Return the traced graph's forward, without the overhead of ``nn.Module.__call__``."""
     return types.MethodType(type(graph).forward, graph)
 
 
 def compile_with_inductor(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
-    """The graph compiled by torch's own AOTAutograd and Inductor."""
+    """Compile the graph with torch's AOTAutograd and Inductor."""
     from torch._inductor.compile_fx import compile_fx
 
     run: Any = compile_fx(graph, examples)
@@ -700,10 +722,10 @@ def compile_with_inductor(graph: torch.fx.GraphModule, examples: list[Any]) -> R
 
 
 def _compile_with_external(run: Callable[..., Run], slot: TracedGraph) -> Run:
-    """The graph compiled by a compiler that is not ours.
+    """Compile the graph with an external compiler.
 
-    Where sizes are symbols it is given fake tensors that have them, as torch gives: real ones would let it take their sizes for granted
-    without a guard. Else it is given the call's own inputs.
+    If sizes are symbols, the compiler gets symbolic fake tensors, as torch passes them: with real tensors it
+    would specialize their sizes without a guard. Else it gets the call's inputs.
     """
     mode = next((i.fake.fake_mode for i in slot.inputs if isinstance(i.fake, FakeTensor)), None)
     if not any(_is_symbolic(i.fake) for i in slot.inputs):
@@ -713,7 +735,7 @@ def _compile_with_external(run: Callable[..., Run], slot: TracedGraph) -> Run:
 
 
 def _example_input(mode: FakeTensorMode | None, i: GraphInput) -> Any:
-    """What stands for an input: its fake, or one like it where the traced code changed that."""
+    """Return an example input: its fake tensor, or a new one if tracing changed its layout."""
     if not isinstance(i.fake, FakeTensor) or mode is None:
         return i.fake
     if i.fake.dtype == i.example_value.dtype and not is_layout_mutated(i.fake, i.example_value):
@@ -729,12 +751,12 @@ def _is_symbolic(fake: Any) -> bool:
 
 
 def backend_name(backend: str | Run) -> str:
-    """What a person calls a backend."""
+    """Return the name of a backend."""
     return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
 
 
 def backend_callable(backend: str | Run) -> Run | None:
-    """The callable of a registered or directly given backend; None for built-in ones."""
+    """Return the callable of a registered or custom backend; None for built-in ones."""
     return BACKENDS[backend] if isinstance(backend, str) else backend
 
 
@@ -743,7 +765,7 @@ _pipelines_lock = threading.Lock()
 
 
 def pipeline_for(options: Options) -> Pipeline:
-    """The one pipeline for these options, so that equal options share their caches."""
+    """Return the pipeline for these options; equal options share one, and so its code caches."""
     extra = tuple(sorted(options.extra.items()))
     key = (options.backend, options.fullgraph, options.dynamic, options.target, extra, options.compiled_autograd)
     with _pipelines_lock:
@@ -751,7 +773,10 @@ def pipeline_for(options: Options) -> Pipeline:
 
 
 def forget_pipelines() -> None:
-    """Drop all pipelines, and what tracing has learnt of objects; compiled functions that are alive keep theirs."""
+    """Drop all pipelines and the tracer's memos.
+
+    Live compiled functions retain their pipeline.
+    """
     reset_opaque_caches()
     with _pipelines_lock:
         _pipelines.clear()

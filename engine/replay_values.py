@@ -1,4 +1,7 @@
-"""What tensors hold in the layers around a graph, asked for afterwards: its call is made once more, through ATen and without the user's code."""
+"""Value replay: rerun a recorded call through ATen and record values at AOT wrappers.
+
+User code does not run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from engine.runtime.dispatch.recorded_arguments import ValueUnavailable, make_ar
 
 NUMBERS = (int, float, bool, complex)
 MAX_BYTES = 512_000_000
-"""What copies of a call's tensors may take."""
+"""Maximum number of bytes of the copies of a call's tensors."""
 ON_COPIES = "copies of what it was called with, as that is now"
 
 RunWithProbe = Callable[[ValueProbe], Callable[..., Any]]
@@ -29,7 +32,7 @@ RunWithProbe = Callable[[ValueProbe], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class _WeakTensor:
-    """A tensor that a graph was compiled for, held weakly, and what it was like then."""
+    """Weak reference to a tensor that a graph was compiled for, with its metadata then."""
 
     name: str
     reference: weakref.ref[torch.Tensor]
@@ -37,7 +40,7 @@ class _WeakTensor:
     is_leaf: bool
 
     def current(self) -> torch.Tensor | None:
-        """The tensor, if it is still there and still like that."""
+        """Return the tensor if it is alive and its metadata is unchanged, else None."""
         found = self.reference()
         if found is None or found.shape != self.spec.shape or found.stride() != self.spec.strides:
             return None
@@ -48,14 +51,14 @@ class _WeakTensor:
 class _ReplayableCall:
     run_with_probe: RunWithProbe
     inputs: tuple[Any, ...]
-    """Tensors as ``_WeakTensor``, numbers as they are."""
+    """Tensors as ``_WeakTensor``, numbers as values."""
 
 
 _replayable_calls: weakref.WeakKeyDictionary[Session, dict[str, _ReplayableCall | str]] = weakref.WeakKeyDictionary()
 
 
 def remember_call(session: Session, compilation: str, noted: RunWithProbe, inputs: Sequence[GraphInput]) -> None:
-    """Remember how a compilation's call is made again; no tensor is kept alive."""
+    """Store how to replay a compilation's call, without retaining a tensor."""
     try:
         found: _ReplayableCall | str = _ReplayableCall(noted, tuple(map(_describe_input, inputs)))
     except ValueUnavailable as error:
@@ -75,12 +78,13 @@ def _describe_input(given: GraphInput) -> Any:
 
 
 def replay_with_probes(session: Session, compilation: str) -> str:
-    """Make a compilation's call once more, with its backward where there is one, and note what small tensors hold on the way.
+    """Replay a compilation's call and record the values of small tensors on the way.
 
-    Nothing of the user's own code runs, and nothing that exists is written to: the tensors are copies. Returns a sentence on what the numbers are.
+    A training call's backward is replayed too. No user code runs and no existing tensor is mutated: the
+    inputs are copies. Returns a message on which inputs were used.
 
     Raises:
-        BadArgument: it cannot be made again; the message says why.
+        BadArgument: the call cannot be replayed; the message has the reason.
     """
     known = _replayable_calls.get(session, {}).get(compilation)
     if known is None:
@@ -114,7 +118,10 @@ def _why_not_replayable(session: Session, compilation: str) -> str:
 
 
 def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
-    """Copies of what the call was given, and what they are; fresh numbers stand for what is gone."""
+    """Return copies of the call's inputs, and a description of them.
+
+    New random tensors replace inputs that no longer exist.
+    """
     tensors = [(t, t.current()) for t in known.inputs if isinstance(t, _WeakTensor)]
     if sum(now.untyped_storage().nbytes() for _, now in tensors if now is not None) > MAX_BYTES:
         raise ValueUnavailable(f"its tensors take more than {MAX_BYTES // 1_000_000} MB")
@@ -137,7 +144,7 @@ def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
 def _copy_sharing_storage(
     kept: _WeakTensor, now: torch.Tensor, storages: dict[tuple[int, torch.dtype], torch.Tensor]
 ) -> torch.Tensor:
-    """A copy that shares its memory with those of tensors that share theirs."""
+    """Return a copy; copies of tensors that share storage share storage too."""
     with torch.no_grad():
         flat = now.detach()
         key = flat.untyped_storage()._cdata, flat.dtype
@@ -148,12 +155,12 @@ def _copy_sharing_storage(
     if not kept.spec.requires_grad:
         return copy
     leaf = copy.detach().requires_grad_()
-    # What was computed may be written to; a copy of its own is the price.
+    # A non-leaf may be mutated in place, a leaf that requires grad may not.
     return leaf if kept.is_leaf else leaf.clone()
 
 
 def _run(run: Callable[..., Any], inputs: Sequence[Any], *, trains: bool) -> None:
-    """The call, and its backward from tangents of ones; random numbers are drawn as if nothing had been."""
+    """Run the call, and its backward with tangents of ones, under a forked RNG state."""
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)), set_current_session(None), torch.set_grad_enabled(trains):
         results = run(*inputs)

@@ -1,4 +1,4 @@
-"""Work done once results are there: kernels compiled for targets in the background, and verified on request."""
+"""Jobs of a live session after compilation: compile, verify and time its kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.runtime.workers.compile_jobs import CompileJob, submit_compile_job
 
 @dataclass(frozen=True)
 class LoweredGraph:
-    """One lowered graph of a live session, with the inputs that it was compiled for (detached, not copied)."""
+    """One lowered graph of a live session, with the inputs it was compiled for (detached)."""
 
     program: LoweredProgram
     graph: AotGraph
@@ -32,14 +32,14 @@ class LoweredGraph:
 
 @dataclass
 class _SessionJobs:
-    """What a live session has that a saved one has not."""
+    """Jobs and lowered graphs of a live session; a loaded session has none."""
 
     lowered_graphs: dict[str, tuple[LoweredGraph, ...]] = field(default_factory=dict)
-    """By compilation: the graph of the call, and the backward once it was lowered."""
+    """Lowered graphs by compilation id: the forward, and the backward once it is lowered."""
     jobs: list[CompileJob] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop_event: threading.Event = field(default_factory=threading.Event)
-    """Set when the session's work is cancelled, measuring while compiling too."""
+    """Set when the session's jobs, or its autotuning during compilation, are cancelled."""
 
 
 _session_jobs: weakref.WeakKeyDictionary[Session, _SessionJobs] = weakref.WeakKeyDictionary()
@@ -50,23 +50,23 @@ def _jobs_of(session: Session) -> _SessionJobs:
 
 
 def add_lowered_graph(session: Session, compilation: str, lowered: LoweredGraph, *, target: str) -> None:
-    """Remember a lowered graph and start compiling its kernels for ``target`` in the background."""
+    """Store a lowered graph and start compiling its kernels for ``target`` in the background."""
     known = _jobs_of(session).lowered_graphs
     known[compilation] = (*known.get(compilation, ()), lowered) if lowered.graph.stage == "backward" else (lowered,)
     compile_for(session, compilation, target, only=lowered)
 
 
 def lowered_graphs_of(session: Session) -> dict[str, tuple[LoweredGraph, ...]]:
-    """Lowered graphs of a live session by compilation id; empty for a loaded one."""
+    """Return the lowered graphs of a live session by compilation id; empty for a loaded one."""
     return _jobs_of(session).lowered_graphs
 
 
 def compile_for(
     session: Session, compilation: str, target: str, *, only: LoweredGraph | None = None
 ) -> CompileJob | None:
-    """Compile the kernels of one compilation for one target in the background; they appear in the session one by one.
+    """Compile the kernels of one compilation for one target in the background.
 
-    ``only`` one of its graphs, where given.
+    They are added to the session one by one. ``only``: restrict to this graph. Returns None if there are no kernels.
     """
     graphs = lowered_graphs_of(session).get(compilation, ()) if only is None else (only,)
     kernels = unique_kernels([k for lowered in graphs for k in lowered.program.kernels])
@@ -85,7 +85,7 @@ def compile_for(
 
 
 def unique_kernels(kernels: Sequence[GeneratedKernel]) -> tuple[GeneratedKernel, ...]:
-    """Kernels once each by id."""
+    """Return the kernels without duplicates, by id."""
     return tuple({k.id: k for k in kernels}.values())
 
 
@@ -98,7 +98,7 @@ def _with_target_record(compilation: CompilationRecord, kernel: str, record: Tar
 
 
 def wait(session: Session, timeout: float | None = None) -> bool:
-    """Wait for the session's background work; False when ``timeout`` seconds passed first."""
+    """Wait for the background jobs; return False if ``timeout`` seconds passed first."""
     end = None if timeout is None else time.monotonic() + timeout
     for job in tuple(_jobs_of(session).jobs):
         left = None if end is None else max(0.0, end - time.monotonic())
@@ -108,21 +108,21 @@ def wait(session: Session, timeout: float | None = None) -> bool:
 
 
 def cancel(session: Session) -> None:
-    """Stop the session's background work, and measuring while it compiles; what is finished stays."""
+    """Cancel the session's background jobs and its autotuning; finished results stay."""
     _jobs_of(session).stop_event.set()
     for job in tuple(_jobs_of(session).jobs):
         job.cancel()
 
 
 def stop_event_of(session: Session) -> threading.Event:
-    """What is set once the session's work is cancelled."""
+    """Return the event that is set when the session's jobs are cancelled."""
     return _jobs_of(session).stop_event
 
 
 def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
-    """Run every kernel of a live session in Triton's interpreter and compare with ATen; results by "compilation kernel".
+    """Verify every kernel of a live session against ATen; results by "compilation kernel".
 
-    A loaded session has no inputs to run with: each of its kernels becomes "not verifiable".
+    The kernels run in Triton's interpreter. A loaded session has no inputs: its kernels are "not verifiable".
     """
     from engine.runtime.verify.kernels import verify_kernels as verify_program
 
@@ -148,10 +148,12 @@ def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
 
 
 def time_session_kernels(session: Session) -> int:
-    """Time every kernel of a live session on the GPU that its inputs are on; returns how many were. The records then have what was measured.
+    """Time every kernel of a live session on the GPU of its inputs; return the number timed.
+
+    The kernel records then have the timings.
 
     Raises:
-        BadArgument: nothing of the session can be run here.
+        BadArgument: no kernel of the session can run here.
     """
     from engine.runtime.time_kernels import time_kernels as measure_program
 

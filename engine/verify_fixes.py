@@ -1,7 +1,8 @@
-"""Suggested fixes that are tried: the calls at issue run again, with the fix and without, in a forked process on fresh inputs.
+"""Fix verification: rerun recompiling calls with and without a suggested fix, in a fork.
 
-What runs there is the user's function as it is now, on tensors of the recorded shapes; its prints go nowhere, and what would reach beyond the process
-(files written, connections, other processes) is stopped, and is the reason why nothing was verified.
+The forked process calls the user's function as it is now, on new tensors of the recorded shapes. Its
+output is discarded. Effects beyond the process (written files, connections, other processes) are blocked;
+the fix is then "not verifiable" for that reason.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from engine.runtime.dispatch.recorded_arguments import (
 )
 
 MAX_SECONDS = 30.0
-"""Seconds that one try may take."""
+"""Seconds that one trial may take."""
 DYNAMIC_FIX = "f = engine.compile(f, dynamic=True)"
-"""The fix that changes how the function is compiled, not what it is called with."""
+"""The fix that changes compile options instead of the call's arguments."""
 BLOCKED_AUDIT_EVENTS = (
     "os.remove",
     "os.rename",
@@ -54,14 +55,14 @@ BLOCKED_AUDIT_EVENTS = (
     "socket.",
     "subprocess.Popen",
 )
-"""Audit events that reach beyond the process."""
+"""Audit events with effects beyond the process."""
 
 MakeCompiler = Callable[[bool | None], Compiler]
 
 
 @dataclass(frozen=True)
 class FixTrial:
-    """What a try found: how often the frame was compiled and why it last was, or why that cannot be known."""
+    """Result of a trial: compile count and last miss reason, or the problem that prevented it."""
 
     compile_count: int = 0
     problem: str = ""
@@ -69,7 +70,10 @@ class FixTrial:
 
 
 def try_fixes(session: Session, compiler: MakeCompiler) -> int:
-    """Try every fix that is code, for every rejection of a live session; the records then say what was found. Returns how many were verified."""
+    """Try the fixes of every guard failure of a live session; return how many are verified.
+
+    Only fixes that are code can be tried. Their records then have the result.
+    """
     verified = 0
     for call in session.calls:
         for rejection in call.guard_failures:
@@ -90,7 +94,7 @@ def _with_fixes(entry: str, fixes: tuple[Fix, ...]) -> Callable[[CallRecord], Ca
 
 
 def _ranked(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
-    """Verified ones first, those that did not help last; else as they were."""
+    """Sort verified fixes first and fixes that did not help last; the sort is stable."""
     return tuple(sorted(fixes, key=lambda f: (not f.verified, f.unverified_reason.startswith("re-run"))))
 
 
@@ -139,7 +143,7 @@ def _verdict(fix: Fix, after: FixTrial, before: FixTrial) -> Fix:
 def _failing_calls(
     session: Session, call: CallRecord, rejection: GuardFailure
 ) -> tuple[DispatcherState, list[RecordedCall]]:
-    """The call that the refusing entry was compiled for, and the one that it refused."""
+    """Return the call that the entry was compiled for, and the call that failed its guards."""
     frame = recorded_frame(session, call.frame)
     dispatch = None if frame is None else frame.dispatcher_state()
     if frame is None or dispatch is None:
@@ -159,7 +163,7 @@ def _run_with_fix(
     """Run calls in a forked process, each after ``code``, and count the compiles.
 
     Raises:
-        Gone: an argument cannot be had again.
+        ValueUnavailable: an argument is no longer available.
     """
     arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
     if not sys.platform.startswith("linux"):
@@ -172,7 +176,7 @@ def _run_with_fix(
 def _count_compiles(
     dispatch: DispatcherState, arguments: Sequence[Mapping[str, Any]], code: str, compiler: MakeCompiler
 ) -> FixTrial:
-    """In the forked process: how often the frame is compiled for these calls."""
+    """Count, in the forked process, the compiles of the frame for these calls."""
     private = compiler(True if code == DYNAMIC_FIX else None)
     function = dispatch.function
     compiled = make_dispatcher(function, private)
@@ -233,7 +237,7 @@ def _read_answer(read: int, child: int) -> FixTrial:
 
 
 def _run_child(write: int, work: Callable[[], FixTrial]) -> None:
-    """Do the work, answer, and end without any clean-up that belongs to the parent."""
+    """Run the trial, write the result, and exit without the parent's cleanup handlers."""
     try:
         stopped: list[str] = []
         torch.set_num_threads(1)

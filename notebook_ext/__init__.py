@@ -1,4 +1,7 @@
-"""The notebook side: ``%load_ext notebook_ext`` brings ``%%compile`` and its companions. Shows what ``engine`` recorded, compiles nothing itself."""
+"""IPython extension: ``%load_ext notebook_ext`` adds ``%%compile`` and its line magics.
+
+It displays what ``engine`` records. It compiles nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics with a shell.
 
     Raises:
-        UsageError: a module of the user's hides the ``engine`` package.
+        UsageError: a user module shadows the ``engine`` package.
     """
-    # Looked at first: everything below imports engine, and must not meet a user's module of that name.
+    # Check this first: every import below imports engine, and a user module of that name must not be imported instead.
     from notebook_ext.module_shadowing import check_engine_not_shadowed
 
     check_engine_not_shadowed()
@@ -26,7 +29,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Take the magics away again; what was compiled stays compiled."""
+    """Unregister the magics. Functions that are already compiled stay compiled."""
     from notebook_ext.magics import unregister
 
     unregister(shell)

@@ -1,4 +1,8 @@
-"""``python -m notebook_ext [NOTEBOOK]`` runs a notebook (the tour) and writes its page; ``python -m notebook_ext LOG -o PAGE`` shows a torch trace."""
+"""Command line: run a notebook or read a torch trace, and write an HTML page.
+
+``python -m notebook_ext [NOTEBOOK]`` runs a notebook (default: the tour).
+``python -m notebook_ext LOG -o PAGE`` shows a torch trace.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,11 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; prints the page's path. Exit status 1 when a cell failed, 2 when there is nothing to show."""
+    """Run the command line and print the path of the page.
+
+    Returns:
+        Exit status: 1 if a cell failed, 2 if there is nothing to show.
+    """
     parser = argparse.ArgumentParser(prog="python -m notebook_ext", description=__doc__)
     parser.add_argument(
         "path", nargs="?", type=Path, help="a notebook (default: the tour), or a TORCH_TRACE log or folder"
@@ -21,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.path is not None and given.path.suffix != ".ipynb":
         from notebook_ext.trace_report import (
-            write_trace_report,  # here: a log is shown where no notebook package is installed
+            write_trace_report,  # Imported here: a trace report must work where no notebook package is installed.
         )
 
         return write_trace_report(given.path, given.output)

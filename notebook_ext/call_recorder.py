@@ -1,4 +1,7 @@
-"""Records a cell's root calls with copies of all that they took, so that another compiler can be given the very same calls."""
+"""Records the root calls of a cell with cloned arguments.
+
+Another compiler can then replay exactly the same calls.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_
 
 
 class NotReplayableError(Exception):
-    """A call that cannot be repeated on copies; the message says why."""
+    """Raised for a call that cannot be replayed on clones; the message is the reason."""
 
 
 @dataclass
 class ClonedCall:
-    """One recorded call: ``subject`` is an index into the tape's subjects."""
+    """One recorded call; ``root`` is an index into ``CallRecorder.roots``."""
 
     root: int
     arguments: tuple[Any, ...]
@@ -32,21 +35,24 @@ class ClonedCall:
     rng_state: torch.Tensor
     grad_enabled: bool
     names: tuple[str, ...] = ()
-    """What each of the values in ``arguments`` and ``keywords`` is called."""
+    """Name of each value in ``arguments`` and ``keywords``."""
     results: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Tensors that came back, by their place in the result."""
+    """Returned tensors by their path in the result."""
     mutated: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Tensor arguments that the call wrote into, as they were after it."""
+    """Tensor arguments that the call mutated, with their values after the call."""
 
 
 class CallRecorder:
-    """The calls of one cell. Recording stops, with the reason in ``stopped``, at the first call that could not be repeated."""
+    """Recorder of the root calls of one cell.
+
+    Recording stops at the first call that cannot be replayed; ``stop_reason`` says why.
+    """
 
     def __init__(self) -> None:
         self.roots: list[Any] = []
-        """Copies of modules as they were before their first call; functions as they are."""
+        """Copies of modules from before their first call; functions themselves."""
         self.compiled_roots: list[Callable[..., Any]] = []
-        """What our compiler made of each subject."""
+        """Result of this compiler for each root."""
         self.calls: list[ClonedCall] = []
         self.stop_reason = ""
         self._root_indices: dict[int, int] = {}
@@ -54,7 +60,7 @@ class CallRecorder:
         self._bytes = 0
 
     def record_calls(self, root: Any, target: Callable[..., Any]) -> Callable[..., Any]:
-        """A callable that records a call of ``root`` and then makes it through ``target``."""
+        """Return a callable that records each call of ``root`` and runs it through ``target``."""
         self._add_root(root, target)
 
         @functools.wraps(target if not isinstance(target, torch.nn.Module) else type(target).forward)
@@ -134,7 +140,7 @@ class CallRecorder:
 
 
 def _names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, ...]:
-    """What each argument is called by the signature; by its position where that cannot be told."""
+    """Return the parameter name of each argument, or its position if the name is unknown."""
     function = root.forward if isinstance(root, torch.nn.Module) else root
     try:
         known = [p for p in inspect.signature(function).parameters.values() if p.kind in _BY_POSITION]
@@ -146,20 +152,20 @@ def _names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> t
 
 
 def version_counter(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to; always 0 for one made in inference mode, which does not count."""
+    """Return the version counter of a tensor; 0 for an inference tensor, which has none."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def tensor_arguments(
     call: ClonedCall, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in a call's arguments, each with a name that says where it stands."""
+    """Yield the tensors in the arguments of a call, each with its path as a name."""
     for name, value in zip(call.names, (*arguments, *keywords.values()), strict=True):
         yield from _tensors(name, value)
 
 
 def tensor_results(result: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in a result, each with a name that says where it stands."""
+    """Yield the tensors in a result, each with its path as a name."""
     return _tensors("result", result)
 
 
@@ -170,7 +176,11 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def captured_tensors(root: Any) -> list[torch.Tensor]:
-    """Tensors that a call of ``root`` reads beside its arguments: parameters and buffers, also of modules that a function names."""
+    """Return the tensors that a call of ``root`` reads besides its arguments.
+
+    These are parameters and buffers, and for a function the tensors and modules among the globals that it
+    names.
+    """
     return list(_state(root))
 
 

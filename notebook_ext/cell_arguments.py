@@ -1,4 +1,4 @@
-"""The arguments of the magics: read, checked and completed."""
+"""Arguments of the magics: parsing, checks and completion."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def add_compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options of ``%%compile``, in the order in which help lists them."""
+    """Add the options of ``%%compile`` to a magic, in the order of the help text."""
     for flag, details in reversed(COMPILE_OPTIONS):
         function = argument(flag, **details)(function)
     names = argument(
@@ -92,7 +92,7 @@ def add_compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parse_arguments(magic: Any, line: str, name: str) -> argparse.Namespace:
-    """The arguments in the line of the magic called ``name``.
+    """Parse the line of the magic called ``name``.
 
     Raises:
         UsageError: an unknown argument or an unclosed quote.
@@ -112,7 +112,7 @@ def parse_arguments(magic: Any, line: str, name: str) -> argparse.Namespace:
 
 
 def split_words(line: str) -> list[str]:
-    """Words of a line. Quotes group, backslashes stay (paths on Windows).
+    """Split a line into words. Quotes group words; backslashes stay (paths on Windows).
 
     Raises:
         ValueError: a quote is not closed.
@@ -123,10 +123,10 @@ def split_words(line: str) -> list[str]:
 
 
 def to_settings(arguments: argparse.Namespace) -> CompileSettings:
-    """What the arguments chose about compiling.
+    """Return the compile settings that the arguments select.
 
     Raises:
-        UsageError: they contradict each other, or an argument has a value that makes no sense.
+        UsageError: the arguments contradict each other, or one has an invalid value.
     """
     if arguments.dynamic and arguments.static:
         raise UsageError("--dynamic and --static exclude each other: give one of them, or neither for static first.")
@@ -147,7 +147,10 @@ def to_settings(arguments: argparse.Namespace) -> CompileSettings:
 
 
 def make_completer(shell: InteractiveShell) -> Callable[[SimpleNamespace], list[str]]:
-    """A completer for the line of ``%%compile``: options, their values, and names of functions and modules."""
+    """Return a completer for the line of ``%%compile``.
+
+    It completes options, their values, and names of functions and modules.
+    """
 
     def complete(event: SimpleNamespace) -> list[str]:
         words = event.text_until_cursor.split("\n")[0].split()
@@ -164,20 +167,20 @@ def make_completer(shell: InteractiveShell) -> Callable[[SimpleNamespace], list[
 
 
 def _after_colon(words: tuple[str, ...], current: str) -> list[str]:
-    """Candidates; after a colon only the rest, because IPython completes word by word."""
+    """Return the candidates; after a colon only the rest, as IPython completes single words."""
     head, colon, _ = current.rpartition(":")
     return [w.removeprefix(f"{head}:") for w in words if w.startswith(f"{head}{colon}")] if colon else list(words)
 
 
 def target_names() -> tuple[str, ...]:
-    """What ``--target`` takes."""
+    """Return the values that ``--target`` accepts."""
     from engine.kernels.targets import TARGETS
 
     return tuple(TARGETS)
 
 
 def compilable_names(shell: InteractiveShell) -> list[str]:
-    """Names in the notebook that mean something to compile."""
+    """Return the names of functions and modules in the notebook."""
     hidden = shell.user_ns_hidden
     return sorted(
         name
@@ -187,7 +190,7 @@ def compilable_names(shell: InteractiveShell) -> list[str]:
 
 
 def split_leading_options(line: str) -> tuple[str, str]:
-    """Split ``--backend eager f(x) - 1`` into its options and the expression after them."""
+    """Split ``--backend eager f(x) - 1`` into the options and the expression after them."""
     valued = {flag for flag, details in COMPILE_OPTIONS if details.get("action") != "store_true"}
     rest = line.strip()
     taken: list[str] = []

@@ -1,4 +1,7 @@
-"""``--compare``: the recorded calls of a cell, repeated through stock torch.compile in a process of its own."""
+"""``--compare``: replays a cell's recorded calls with stock torch.compile.
+
+The replay runs in a child process.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,17 @@ from notebook_ext.compilers import CompileSettings, TorchCompiler
 GRADIENT_PREFIX = "gradient of "
 MUTATED_SUFFIX = " after the call"
 TIMEOUT_SECONDS = 120.0
-"""How long stock torch.compile may take before the comparison is given up."""
+"""Seconds after which the comparison is abandoned and the child killed."""
 
 
 @dataclass(frozen=True)
 class ResultDifference:
-    """One value of one call, and the largest difference between its elements: in ours and torch.compile's, ours and eager's, torch.compile's and eager's.
+    """Largest absolute differences between elements of one value of one call.
 
-    ``value`` is where it stands ("result['loss']", "x after the call", "gradient of weight"). A difference is infinite where shapes or dtypes differ or
-    only one of the two has the value, and None where neither has it.
+    ``ours_vs_torch`` compares this compiler with torch.compile; the other two compare each with eager.
+    ``value`` is the path of the value ("result['loss']", "x after the call", "gradient of weight"). A
+    difference is infinite if shapes or dtypes differ or only one side has the value, and None if neither
+    side has it.
     """
 
     call: int
@@ -49,7 +54,10 @@ class ResultDifference:
 
 @dataclass(frozen=True)
 class TorchComparison:
-    """What stock torch.compile did with the same calls; ``problem`` says why there is nothing to compare, or what was left out."""
+    """Result of stock torch.compile for the same calls.
+
+    ``problem`` says why nothing was compared, or which calls were left out.
+    """
 
     session: Session | None
     calls: int = 0
@@ -58,12 +66,12 @@ class TorchComparison:
 
     @property
     def max_difference(self) -> float | None:
-        """The largest difference between ours and torch.compile's; None where no tensor came back."""
+        """Largest difference between this compiler and torch.compile; None if no tensor came back."""
         return max((r.ours_vs_torch for r in self.rows if r.ours_vs_torch is not None), default=None)
 
     @property
     def text(self) -> str:
-        """One sentence."""
+        """Result as one sentence."""
         if self.session is None:
             return f"Not compared with torch.compile: {self.problem}."
         calls = f"{self.calls} recorded call{'s' if self.calls != 1 else ''}"
@@ -78,7 +86,7 @@ class TorchComparison:
 
 
 def compare_with_torch(tape: CallRecorder) -> TorchComparison:
-    """Repeat the calls of a tape in a forked process: nothing that they do reaches this one."""
+    """Replay the recorded calls in a forked process, isolated from this one."""
     if not tape.calls:
         return TorchComparison(None, problem=tape.stop_reason or "the cell's top level called no root")
     if not hasattr(os, "fork"):
@@ -98,7 +106,10 @@ def compare_with_torch(tape: CallRecorder) -> TorchComparison:
 
 
 def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
-    """Run the calls under torch.compile, in eager and through ours again (for gradients); in the child."""
+    """Run the calls with torch.compile, in eager, and again with this compiler.
+
+    The last run is for gradients. All of this runs in the child process.
+    """
     subject = TorchCompiler(CompileSettings(backend="torch"))
     rows: list[ResultDifference] = []
     eager = [copy.deepcopy(s) if isinstance(s, torch.nn.Module) else s for s in tape.roots]
@@ -114,7 +125,10 @@ def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
 
 
 def _our_results(tape: CallRecorder, call: ClonedCall, *, with_gradients: bool) -> dict[str, torch.Tensor]:
-    """What our compiler gave in the cell itself; gradients, which the cell may not have asked for, from one more call."""
+    """Return the results of this compiler from the cell itself.
+
+    The cell may not have computed gradients, so they come from one more call.
+    """
     target = tape.compiled_roots[call.root]
     again = _run_call(call, target, target) if with_gradients else {}
     told = call.results | {name + MUTATED_SUFFIX: t for name, t in call.mutated.items()}
@@ -122,7 +136,7 @@ def _our_results(tape: CallRecorder, call: ClonedCall, *, with_gradients: bool) 
 
 
 def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any) -> dict[str, torch.Tensor]:
-    """Every tensor that one call gives, changes or sends gradients to, by name."""
+    """Run one call; return by name every tensor that it returns, mutates or gives a gradient."""
     leaves, shape = tree_flatten((call.arguments, call.keywords))
     copies = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in leaves]
     arguments, keywords = tree_unflatten(copies, shape)
@@ -186,14 +200,14 @@ def _max_abs_difference(first: torch.Tensor | None, second: torch.Tensor | None)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a sparse or quantised tensor, one for each place."""
+    """Return the elements of a sparse or quantized tensor as a dense tensor."""
     if tensor.is_quantized:
         return tensor.dequantize()
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def run_in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | str:
-    """Run ``work`` in a forked process and return its JSON-able answer, or why there is none."""
+    """Run ``work`` in a forked process and return its JSON answer, or why there is none."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -220,13 +234,13 @@ def run_in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str
 def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
     status = 1
     try:
-        # Threads do not survive a fork: pools that torch started before are gone, and a kernel that was compiled (and cached) to run
-        # on several threads would wait for them for ever.
+        # Threads do not survive a fork. The pools that torch started before are gone: a kernel that was compiled (and cached)
+        # to run on several threads would wait for them forever.
         torch.set_num_threads(1)
-        import torch._inductor.config as inductor  # here: it costs the start of every session most of a second
+        import torch._inductor.config as inductor  # Imported here: it would slow the start of every session by most of a second.
 
         inductor.compile_threads = (
-            1  # the pool of an earlier torch.compile in this process is gone too, and would never answer
+            1  # The pool of an earlier torch.compile in this process is gone too and would never answer.
         )
         inductor.force_disable_caches = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -243,7 +257,7 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
 
 
 def _read(reader: int, end: float) -> str | None:
-    """All that the child writes; None when time ran out first."""
+    """Return everything that the child writes; None after a timeout."""
     pieces: list[bytes] = []
     while (left := end - time.monotonic()) > 0:
         ready, _, _ = select.select([reader], [], [], min(left, 0.2))

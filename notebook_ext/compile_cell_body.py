@@ -1,4 +1,7 @@
-"""A cell that calls no root but computes with tensors is itself compiled: as a function whose assigned names are globals."""
+"""Compiles the body of a cell as one frame if it calls no root but computes with tensors.
+
+The body becomes a function whose assigned names are globals.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ NON_COMPUTE_FUNCTIONS = frozenset(
 
 @dataclass(frozen=True)
 class FrameEligibility:
-    """Whether the statements can run as one compiled frame. ``why`` says what stood against it, in words; ``has_roots``: they call roots."""
+    """Eligibility of statements to run as one compiled frame.
+
+    ``reason`` says why they are not eligible. ``has_roots`` is True if they call roots.
+    """
 
     is_eligible: bool
     reason: str = ""
@@ -62,7 +68,10 @@ class FrameEligibility:
 
 
 def setup_length(statements: Sequence[ast.stmt]) -> int:
-    """How many leading statements only import and define: they run as Python before the frame."""
+    """Return the number of leading statements that only import or define names.
+
+    They run as Python before the frame.
+    """
     count = 0
     while count < len(statements) and isinstance(statements[count], SETUP_STATEMENTS):
         count += 1
@@ -72,9 +81,10 @@ def setup_length(statements: Sequence[ast.stmt]) -> int:
 def check_eligibility(
     statements: Sequence[ast.stmt], namespace: Mapping[str, Any], is_root: Callable[[Any], bool]
 ) -> FrameEligibility:
-    """Look at statements that are about to run, with the names as they are now.
+    """Check whether statements can run as one frame, given the current values of all names.
 
-    A call whose target is not known for certain is a doubt, and a doubt means Python: the cell must run exactly once, and as written.
+    The cell must run exactly once and as written. So a call whose target is not certain makes the cell run
+    as Python.
     """
     judge = _EligibilityChecker(namespace, is_root)
     for statement in statements:
@@ -140,7 +150,7 @@ class _EligibilityChecker:
             self.computes = True
 
     def _resolve(self, func: ast.expr) -> tuple[bool, Any]:
-        """The value that a dotted name has now, as far as reading it runs no code of the user's."""
+        """Return (is known, value) of a dotted name, without running user code."""
         if isinstance(func, ast.Name):
             if func.id in self._assigned:
                 return False, None
@@ -171,7 +181,10 @@ def cell_function(
     compile_module: Callable[[ast.Module], CodeType],
     namespace: dict[str, Any],
 ) -> FunctionType:
-    """The statements as one function of no arguments over ``namespace``; with ``returns_last`` it returns the last expression's value."""
+    """Return the statements as one function without arguments; its globals are ``namespace``.
+
+    With ``returns_last`` the function returns the value of the last expression.
+    """
     body = list(statements)
     if returns_last and isinstance(body[-1], ast.Expr):
         body[-1] = ast.copy_location(ast.Return(body[-1].value), body[-1])
@@ -192,7 +205,7 @@ def cell_function(
         definition.type_params = []  # type: ignore[attr-defined]
     module = ast.fix_missing_locations(ast.Module([definition], []))
     code = next(c for c in compile_module(module).co_consts if isinstance(c, CodeType))
-    # Tracebacks name the code, people the function: an error in it must read as one in the cell.
+    # Tracebacks show the name of the code object, views show the name of the function. An error must read as one in the cell.
     function = FunctionType(code.replace(co_name="<module>", co_qualname="<module>"), namespace, "cell")
     function.__qualname__ = "cell"
     return function

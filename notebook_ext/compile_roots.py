@@ -1,4 +1,4 @@
-"""Decides which objects a cell compiles, and puts compiled ones in their place while the cell runs."""
+"""Decides which functions and modules a cell compiles, and replaces them while it runs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,22 @@ LIBRARY_DIRS = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 MAX_SEARCHED_VALUES = 50_000
-"""Values looked at when searching a notebook for its modules."""
+"""Maximum number of values that the search for modules in a notebook visits."""
 DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
 
 CELL_DISPATCHERS: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Dispatchers that some cell made: another cell gives them a cache of its own. Those a person made with ``engine.compile`` are left alone."""
+"""Dispatchers that some cell created.
+
+Another cell replaces them by dispatchers with its own cache. Dispatchers that the user created with
+``engine.compile`` are not in this set and stay unchanged.
+"""
 
 
 class Roots:
-    """The hook behind a cell's calls (see ``calls``). With ``names``, only those are compiled; else modules and notebook functions."""
+    """Hook behind the calls of a cell (see ``rewrite_calls``).
+
+    With ``names`` it compiles only those. Without, it compiles modules and functions of the notebook.
+    """
 
     def __init__(
         self,
@@ -62,14 +69,14 @@ class Roots:
         self._rebound: dict[str, tuple[Any, Any]] = {}
         self._named: list[Any] = []
         self.compiled: list[str] = []
-        """Names of the roots, in the order they were met."""
+        """Names of the roots, in the order of their first call."""
         self.drivers: list[str] = []
         self._is_finished = False
 
-    # What the rewritten cell calls.
+    # Called by the rewritten cell.
 
     def replace_callee(self, called: Any) -> Any:
-        """What to call in place of ``called``: the same thing, compiled where it is a root."""
+        """Return the object to call in place of ``called``: its compiled form if it is a root."""
         if isinstance(called, NEVER_COMPILED_TYPES) or self._is_finished:
             return called
         if isinstance(called, MethodType):
@@ -82,7 +89,10 @@ class Roots:
         return answer
 
     def replace_definition(self, function: Any) -> Any:
-        """What to bind for a function that the cell just defined and calls: compiled from the start, so that its name means one object."""
+        """Return the object to bind for a function that the cell defines and calls.
+
+        It is compiled from the start, so that its name always refers to one object.
+        """
         is_chosen = isinstance(function, FunctionType) and not self._names and not self._is_driver(function)
         return self._function(function) if is_chosen else function
 
@@ -90,7 +100,9 @@ class Roots:
         if self._names and not self._is_named(called):
             return self._in_driver(called)
         if isinstance(called, torch.nn.Module):
-            watched = self._with_recording(called, called)  # a tape copies the module before it is attached
+            watched = self._with_recording(
+                called, called
+            )  # The recorder copies the module before it is compiled in place.
             self._module(called)
             return watched
         if isinstance(called, FunctionType) and is_comprehension(called.__code__):
@@ -107,12 +119,15 @@ class Roots:
         return called
 
     def _with_recording(self, root: Any, target: Any) -> Any:
-        """With a tape: the target, its calls recorded."""
+        """Return the target; if calls are recorded, a wrapper that records each call."""
         is_root = isinstance(root, torch.nn.Module) or target in CELL_DISPATCHERS
         return target if self._tape is None or not is_root else self._tape.record_calls(root, target)
 
     def _in_driver(self, called: Any) -> Any:
-        """With names given: a driver still runs with its calls looked at, everything else as it is."""
+        """Return the replacement of a call to an unnamed function when names were given.
+
+        A driver is replaced by a copy with intercepted calls. Everything else runs unchanged.
+        """
         if isinstance(called, FunctionType) and self._is_notebook(called) and self._is_driver(called):
             return with_intercepted_calls(unwrap_compiled(called), self.replace_callee)
         return called
@@ -143,7 +158,7 @@ class Roots:
                 "Call the Python module it was scripted from.",
             )
         elif unwrap_compiled(module) is not module:
-            self.compiled.append(name)  # a person compiled it; its own options and cache stay
+            self.compiled.append(name)  # The user compiled it; its options and cache stay.
         elif name == "OptimizedModule" or (has_torch_compiled_call(module) and not is_torch_compiled_by_cell(module)):
             self._note_skipped(
                 name, "torch.compile has it already", "Call a module that was not given to torch.compile."
@@ -217,10 +232,13 @@ class Roots:
     def _note_skipped(self, name: str, reason: str, remedy: str = "") -> None:
         self._session.add_skipped(SkippedRecord(name, reason, remedy))
 
-    # Names that were given.
+    # Names given by the user.
 
     def compile_named(self) -> None:
-        """Compile what the given names mean now; called before the cell and after each of its statements."""
+        """Compile the current values of the given names.
+
+        It runs before the cell and after each of its statements.
+        """
         for name in self._names:
             found, value = resolve_name(self._namespace, name)
             if not found or any(value is n for n in self._named):
@@ -251,7 +269,10 @@ class Roots:
     # After the cell.
 
     def restore(self) -> None:
-        """Functions and modules made in the cell stay compiled; older ones go back to what they were."""
+        """Restore functions and modules that are older than the cell.
+
+        Those that the cell created stay compiled.
+        """
         for module, undo in self._attached.values():
             if module in self._existing_modules:
                 undo()
@@ -263,23 +284,24 @@ class Roots:
             own_name = function.__name__
             if made_here and compiled in CELL_DISPATCHERS and self._namespace.get(own_name) is function:
                 self._namespace[own_name] = compiled
-        # A generator that the cell left behind may still ask: it gets what it names, and keeps nothing alive here.
+        # A generator that outlives the cell may still call the hook: it then runs its original callees. Drop all references.
         self._is_finished = True
         for kept in (self._replacements, self._attached, self._functions, self._rebound, self._named):
             kept.clear()
 
 
 def compile_root(subject: CellCompiler, function: FunctionType) -> Any:
-    """A compiled function, remembered as one that a cell made."""
+    """Compile a function and register the dispatcher as created by a cell."""
     compiled = subject.compile_function(function)
     CELL_DISPATCHERS.add(compiled)
     return compiled
 
 
 def reachable_modules(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.Module]:
-    """Modules that a notebook's names reach, through containers and through instances of its own classes.
+    """Yield the modules that a notebook's names reach through containers and notebook classes.
 
-    One that is missed (held by a library only) counts as made in the cell, and so merely stays compiled after it.
+    A module that is missed (only a library holds it) counts as created in the cell. Then it just stays
+    compiled.
     """
     seen: set[int] = set()
     waiting = list(namespace.values())
@@ -299,7 +321,7 @@ def reachable_modules(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.
 
 
 def resolve_name(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
-    """Whether a dotted name can be read, and its value."""
+    """Return (found, value) of a dotted name."""
     head, *rest = name.split(".")
     if head not in namespace:
         return False, None
@@ -312,23 +334,26 @@ def resolve_name(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, 
 
 
 def is_model_entry_point(method: MethodType) -> bool:
-    """Whether a method is a model's own way in (``model.generate(...)``), rather than one that every module has: what it calls is the model."""
+    """Return True for an entry point of a model (``model.generate(...)``).
+
+    A method that every module has is not one. The calls in an entry point reach the model itself.
+    """
     return isinstance(method.__self__, torch.nn.Module) and not hasattr(torch.nn.Module, method.__func__.__name__)
 
 
 def python_call_method(value: Any) -> FunctionType | None:
-    """The Python function behind calling an instance; None where there is none."""
+    """Return the Python function behind ``__call__`` of an instance, else None."""
     found = inspect.getattr_static(type(value), "__call__", None)
     return found if isinstance(found, FunctionType) and not isinstance(value, type) else None
 
 
 def has_torch_compiled_call(module: torch.nn.Module) -> bool:
-    """Whether torch.compile took a module's calls over in place."""
+    """Return True if torch.compile compiled the module in place."""
     return module._compiled_call_impl is not None and compiled_forward(module) is None
 
 
 def why_not_root(value: Any) -> str:
-    """Why a value cannot be compiled, in words; empty when it can."""
+    """Return why a value cannot be compiled; empty if it can."""
     if isinstance(value, (torch.nn.Module, FunctionType, functools.partial)):
         return ""
     if isinstance(value, MethodType):
@@ -345,7 +370,7 @@ def why_not_root(value: Any) -> str:
 
 
 def uncompilable_kind(function: FunctionType) -> str:
-    """What kind of function this is, where its kind is not compiled; empty for plain functions."""
+    """Return the kind of a function if functions of this kind are not compiled, else ""."""
     inner = inspect.unwrap(function)
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         return "an async function"
@@ -353,10 +378,10 @@ def uncompilable_kind(function: FunctionType) -> str:
 
 
 def check_names(names: tuple[str, ...], namespace: MutableMapping[str, Any], bound: frozenset[str]) -> None:
-    """Check names given to a magic before anything runs; ``bound`` are names that the cell itself binds.
+    """Check the names given to a magic before anything runs; the cell itself binds ``bound``.
 
     Raises:
-        UsageError: a name means nothing, or nothing that can be compiled.
+        UsageError: a name is undefined, or its value cannot be compiled.
     """
     for name in names:
         head = name.partition(".")[0]

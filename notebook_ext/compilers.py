@@ -1,4 +1,4 @@
-"""The two compilers that a cell can run under: this engine, and stock torch.compile as it is observed."""
+"""Compilers that a cell can use: this engine, or stock torch.compile under observation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Undo = Callable[[], None]
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """What the magic's arguments chose about compiling; equal choices can share a cache (``--keep``)."""
+    """Compile options given to the magic; equal settings can share a cache (``--keep``)."""
 
     backend: str = "triton"
     target: str | None = None
@@ -37,23 +37,23 @@ class CompileSettings:
 
 
 class CellCompiler(Protocol):
-    """A compiler, as the roots of a cell need it."""
+    """Interface of a compiler that runs the roots of a cell."""
 
     def record(self) -> contextlib.AbstractContextManager[Session]:
         """Open a session that records what happens inside."""
         ...
 
     def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
-        """A compiled function with the same signature, name and source."""
+        """Return a compiled function with the same signature, name and source."""
         ...
 
     def compile_module(self, module: torch.nn.Module) -> Undo:
-        """Compile a module in place; the result puts back what was there before."""
+        """Compile a module in place; the returned callable restores its previous state."""
         ...
 
 
 class EngineCompiler:
-    """This engine, with a cache of its own: its compiled functions start empty."""
+    """This engine with its own cache, which starts empty."""
 
     def __init__(self, choice: CompileSettings) -> None:
         self.settings = choice
@@ -61,18 +61,21 @@ class EngineCompiler:
         self._codes: dict[tuple[CodeType, str], CodeType] = {}
 
     def record(self) -> contextlib.AbstractContextManager[Session]:
-        """``engine.record`` for the chosen level and target."""
+        """Open ``engine.record`` with the chosen level and target."""
         return api.record(self.settings.level, target=self.settings.target)
 
     def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
-        """A dispatcher. A function that was defined again with the same text finds its cache again (``--keep``)."""
+        """Return a dispatcher.
+
+        A function that is redefined with the same text reuses its cache (``--keep``).
+        """
         code = function.__code__
         function.__code__ = self._codes.setdefault((code, code.co_filename), code)
         compiled: Callable[..., Any] = make_dispatcher(function, self._pipeline, role=role)
         return compiled
 
     def compile_module(self, module: torch.nn.Module) -> Undo:
-        """Attach to this engine; a module that was attached before goes back to its earlier compiler on undo."""
+        """Compile a module in place with this engine; undo restores its previous compiler."""
         undo = _restore_call(module)
         if is_torch_compiled_by_cell(module):
             module.__dict__.pop(_COMPILED_CALL_ATTR, None)
@@ -81,20 +84,20 @@ class EngineCompiler:
 
 
 class TorchCompiler:
-    """Stock ``torch.compile``, observed."""
+    """Stock ``torch.compile`` under observation."""
 
     def __init__(self, choice: CompileSettings) -> None:
         self.settings = choice
         self._backend = torch_backend_name(choice.backend)
 
     def record(self) -> contextlib.AbstractContextManager[Session]:
-        """``engine.observe_torch``."""
+        """Open ``engine.observe_torch``."""
         from engine.observe.observe_torch import observe_torch
 
         return observe_torch()
 
     def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
-        """What ``torch.compile`` makes of the function."""
+        """Return the function compiled by ``torch.compile``."""
         del role
         compiled: Callable[..., Any] = torch.compile(
             unwrap_compiled(function),
@@ -105,7 +108,7 @@ class TorchCompiler:
         return compiled
 
     def compile_module(self, module: torch.nn.Module) -> Undo:
-        """``module.compile()``, which changes neither class nor state."""
+        """Compile with ``module.compile()``, which changes neither the class nor the state."""
         undo = _restore_call(module)
         detach(module)
         options: dict[str, Any] = {
@@ -114,7 +117,7 @@ class TorchCompiler:
             "fullgraph": self.settings.fullgraph,
         }
         if type(module).forward.__module__.startswith("torch."):
-            # Stock compiles no frame of torch's own files; called from a frame elsewhere, the layer is inlined into that.
+            # Dynamo skips frames in torch's own files. Called from a frame elsewhere, the layer is inlined.
             module._compiled_call_impl = torch.compile(_layer(module), **options)
         else:
             module.compile(**options)
@@ -123,13 +126,16 @@ class TorchCompiler:
 
 
 _COMPILED_CALL_ATTR = "_compiled_call_impl"
-"""Where torch keeps a module's compiled call; no part of its state."""
+"""Attribute in which torch stores a module's compiled call; not part of its state."""
 _TORCH_COMPILED_MODULES: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-"""Modules that a cell gave to torch.compile in place; a later cell may give them to another compiler."""
+"""Modules that a cell compiled in place with torch.compile.
+
+A later cell may compile them with another compiler.
+"""
 
 
 def is_torch_compiled_by_cell(module: torch.nn.Module) -> bool:
-    """Whether a cell of ours, not the person, gave the module to torch.compile."""
+    """Return True if a cell, not the user, compiled the module with torch.compile."""
     return module in _TORCH_COMPILED_MODULES
 
 
@@ -144,7 +150,10 @@ def _layer(module: torch.nn.Module) -> Callable[..., Any]:
 
 
 def _restore_call(module: torch.nn.Module) -> Undo:
-    """What puts back the compiled call that a module has now. Both compilers use torch's own slot for it."""
+    """Return a callable that restores the current compiled call of a module.
+
+    Both compilers store it in torch's own attribute.
+    """
     before = module.__dict__.get(_COMPILED_CALL_ATTR)
 
     def undo() -> None:
@@ -157,7 +166,7 @@ def _restore_call(module: torch.nn.Module) -> Undo:
 
 
 def make_compiler(choice: CompileSettings) -> CellCompiler:
-    """The compiler for a choice.
+    """Return the compiler for the given settings.
 
     Raises:
         UsageError: an unknown backend or target.
@@ -166,12 +175,12 @@ def make_compiler(choice: CompileSettings) -> CellCompiler:
 
 
 def is_torch_backend(backend: str) -> bool:
-    """Whether a ``--backend`` asks for stock torch.compile."""
+    """Return True if ``--backend`` selects stock torch.compile."""
     return backend == "torch" or backend.startswith("torch:")
 
 
 def torch_backend_name(backend: str) -> str:
-    """The part after ``torch:``; inductor by default.
+    """Return the backend name after ``torch:``; inductor by default.
 
     Raises:
         UsageError: torch.compile has no such backend.
@@ -184,7 +193,7 @@ def torch_backend_name(backend: str) -> str:
 
 
 def backend_names() -> tuple[str, ...]:
-    """What ``--backend`` takes."""
+    """Return the values that ``--backend`` accepts."""
     return (*api.list_backends(), "torch", *(f"torch:{b}" for b in TORCH_BACKENDS))
 
 

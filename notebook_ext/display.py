@@ -1,4 +1,4 @@
-"""The two outputs of a cell: a summary that stays readable without a kernel, then the widget where there is one."""
+"""Displays a session below a cell: a summary that needs no kernel, then the widget."""
 
 from __future__ import annotations
 
@@ -27,11 +27,17 @@ from notebook_ext.views.summary import MAX_HINTS, summary
 
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:18px;margin:4px 0"
 SNAPSHOT_KB = 92
-"""What the twin may take of the 100 kB that a cell may add to a notebook; the rest is for the summary."""
+"""Size limit of the static snapshot in kB.
+
+A cell may add 100 kB to a notebook; the rest is for the summary.
+"""
 REPORT_ENV = "COMPILE_EXPLORER_REPORT"
-"""Set in the environment of a kernel that runs for a report."""
+"""Environment variable of a kernel that runs for a report."""
 DETERMINISTIC_ENV = "COMPILE_EXPLORER_STEADY"
-"""Set in the environment of a kernel whose outputs are kept in version control: background work is waited for, and no time is shown."""
+"""Environment variable of a kernel whose outputs go into version control.
+
+The display waits for background work and shows no times.
+"""
 BACKGROUND_TIMEOUT = 120.0
 _report_sessions: list[Session] = []
 
@@ -47,10 +53,11 @@ def show_session(
     name: str = "this session",
     after: Session | None = None,
 ) -> None:
-    """Display a session below a cell. With ``static`` off, only the summary line is kept in the notebook, not the tables and pictures.
+    """Display a session below a cell.
 
-    ``others`` are sessions that the explorer can set beside it, by name; beside them it is called ``name``. The view that was open on ``after``, the run
-    before, opens again.
+    With ``static`` off, the notebook stores only the summary line, no tables and pictures. ``others`` are
+    sessions by name that the explorer can compare with this one, which is called ``name`` there. The view
+    that was open on ``previous``, the session of the previous run, opens again.
     """
     if os.environ.get(DETERMINISTIC_ENV) and session.compiler == "engine":
         _wait(session, BACKGROUND_TIMEOUT)
@@ -63,14 +70,17 @@ def show_session(
 
 
 def verify(session: Session) -> None:
-    """Check a session's kernels; what was found is shown as it comes."""
+    """Check a session's kernels; results appear as they arrive."""
     from engine import api
 
     api.verify(session)
 
 
 def _report_metadata(session: Session) -> dict[str, Any]:
-    """While a report is made: note which session an output shows, and keep it to be saved at the end, when all kernels are compiled."""
+    """Return metadata that names the session of an output, if a report is being written.
+
+    The session is retained until the report ends, when all its kernels are compiled, and then saved.
+    """
     if not os.environ.get(REPORT_ENV):
         return {}
     if session not in _report_sessions:
@@ -79,7 +89,10 @@ def _report_metadata(session: Session) -> dict[str, Any]:
 
 
 def save_report_sessions(folder: str, seconds: float) -> None:
-    """Wait for background work, then save every session that was shown as ``<number>.json``; called in the kernel when a report is made."""
+    """Wait for background work, then save every displayed session as ``<number>.json``.
+
+    Called in the kernel at the end of a report.
+    """
     for number, session in enumerate(_report_sessions):
         if session.compiler == "engine":
             _wait(session, seconds)
@@ -98,7 +111,7 @@ def show_summary(session: Session) -> None:
 
 
 def explore(shell: InteractiveShell, session: Session) -> None:
-    """Display a session on request: in a terminal, all of it as text."""
+    """Display a session on request; in a terminal, all of it as text."""
     if has_widgets(shell):
         show_session(shell, session)
     else:
@@ -106,7 +119,11 @@ def explore(shell: InteractiveShell, session: Session) -> None:
 
 
 def show_guards_of_call(shell: InteractiveShell, session: Session | None, told: CallExplanation) -> None:
-    """Display the guards of the entry that a call would use, or that refuses it first, against this very call; nothing without widgets."""
+    """Display the guards of an entry against a hypothetical call.
+
+    The entry is the one that the call would use, else the first one whose guard fails. Without widgets
+    nothing is displayed.
+    """
     if session is None or not has_widgets(shell) or not _matches_session(session, told):
         return
     from notebook_ext.widgets.explorer import Explorer
@@ -120,14 +137,14 @@ def show_guards_of_call(shell: InteractiveShell, session: Session | None, told: 
 
 
 def _matches_session(session: Session, told: CallExplanation) -> bool:
-    """Whether the entries that were asked are those that the session recorded: the same, with as many guards."""
+    """Return True if the explained entries are those of the session, with as many guards."""
     counts = {c.id: len(c.guards.guards) for c in session.compilations if c.guards}
     asked = {entry: len(results) for entry, results in told.results.items()}
     return bool(asked) and all(counts.get(entry) == count for entry, count in asked.items())
 
 
 def show_session_comparison(shell: InteractiveShell, first: Session, second: Session, before: str, after: str) -> None:
-    """Display what changed between two sessions, which are called ``before`` and ``after``."""
+    """Display the changes between two sessions, labeled ``before`` and ``after``."""
     found = compare_sessions(first, second)
     text = comparison_text(found, before, after)
     if has_widgets(shell):
@@ -140,7 +157,10 @@ def show_session_comparison(shell: InteractiveShell, first: Session, second: Ses
 
 
 def show_torch_comparison(session: Session, compared: TorchComparison) -> None:
-    """Display what torch.compile made of the same calls: its summary, the numbers, and what differs in graphs, breaks, guards and times."""
+    """Display the result of torch.compile for the same calls.
+
+    It shows the summary, the numeric differences, and the differences in graphs, breaks, guards and times.
+    """
     if compared.session is None:
         return
     show_summary(compared.session)
@@ -154,7 +174,7 @@ def show_torch_comparison(session: Session, compared: TorchComparison) -> None:
 
 
 def mime_bundle(session: Session, *, static: bool) -> dict[str, str]:
-    """The summary as a MIME bundle; all text in it that came from the user is escaped."""
+    """Return the summary as a MIME bundle; text from the user is escaped."""
     timed = not os.environ.get(DETERMINISTIC_ENV)
     line = summary(session, timed=timed)
     left = () if line.hints else session.skipped[:MAX_HINTS]
@@ -167,16 +187,16 @@ def mime_bundle(session: Session, *, static: bool) -> dict[str, str]:
 
 
 def skipped_text(skipped: SkippedRecord) -> str:
-    """What was not compiled, why, and what to do."""
+    """Return one line: the name that was not compiled, the reason and a hint."""
     return one_line(f"Not compiled: {skipped.name}: {skipped.reason}. {skipped.hint}".rstrip(), 400)
 
 
 def skipped_html(skipped: SkippedRecord) -> str:
-    """The same as one escaped line."""
+    """Return the line of ``skipped_text`` as escaped HTML."""
     return f'<div style="{MUTED_STYLE}">{html.escape(skipped_text(skipped))}</div>'
 
 
 def has_widgets(shell: InteractiveShell) -> bool:
-    """Whether a widget can be shown: a kernel with anywidget, rather than a terminal."""
+    """Return True if widgets can be shown: a kernel with anywidget, not a terminal."""
     kernel: Any = getattr(shell, "kernel", None)
     return kernel is not None and importlib.util.find_spec("anywidget") is not None

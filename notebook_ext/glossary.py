@@ -1,4 +1,4 @@
-"""The words of the field, each explained in a sentence or two: ``%glossary``, and ``notebooks/reference/GLOSSARY.md``."""
+"""Glossary of the field: ``%glossary`` and ``notebooks/reference/GLOSSARY.md``."""
 
 from __future__ import annotations
 
@@ -67,16 +67,19 @@ VIEW_TERMS: Mapping[str, tuple[str, ...]] = {
     "onion": ("onion", "wrapper", "functionalisation", "mutation", "alias", "partition"),
     "contents": ("session", "backend"),
 }
-"""The words of each view of the explorer, which shows them beside its keys."""
+"""Terms that each view of the explorer shows beside its keys."""
 
 
 def terms_by_view() -> dict[str, list[tuple[str, str]]]:
-    """The words of each view with what they mean."""
+    """Return the terms of each view with their definitions."""
     return {view: [(term, TERMS[term]) for term in terms] for view, terms in VIEW_TERMS.items()}
 
 
 def explain_term(word: str) -> str:
-    """What a word means; for one that is not here, the nearest that are; for none, the list of all."""
+    """Return the definition of a term; for "", all definitions.
+
+    For an unknown term, suggest the closest known ones.
+    """
     if not word:
         return "\n".join(f"{term}: {text}" for term, text in TERMS.items())
     known = {term.lower(): term for term in TERMS}
@@ -89,6 +92,6 @@ def explain_term(word: str) -> str:
 
 
 def glossary_page() -> str:
-    """``notebooks/reference/GLOSSARY.md``."""
+    """Return the text of ``notebooks/reference/GLOSSARY.md``."""
     rows = "\n\n".join(f"### {term}\n\n{text}" for term, text in TERMS.items())
-    return f"# Glossary\n\nThe words of the field, as this project uses them. In a notebook, `%glossary guard` explains one.\n\n{rows}\n"
+    return f"# Glossary\n\nTerms of PyTorch compilers, as this project uses them. In a notebook, `%glossary guard` explains one term.\n\n{rows}\n"

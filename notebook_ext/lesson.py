@@ -1,4 +1,4 @@
-"""What lessons are made of: a question to answer before a cell runs, its answer afterwards, and exercises that check themselves."""
+"""Building blocks of lessons: predictions, their answers, and exercises with checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ QUESTION_COLOR, RIGHT_COLOR, WRONG_COLOR = "#0b63a5", "#00705a", "#b04500"
 
 
 class Prediction:
-    """One question with its choices: shown when it is made, answered by a click or ``choose``, and settled by ``reveal``."""
+    """Multiple-choice question about the next cell.
+
+    ``ask`` displays it, a click or ``choose`` answers it, and ``reveal`` shows the right answer.
+    """
 
     def __init__(self, question: str, choices: Sequence[object]) -> None:
         self.question = question
@@ -35,7 +38,7 @@ class Prediction:
 
     @property
     def chosen(self) -> str:
-        """What was predicted; empty where nothing was."""
+        """Predicted choice; empty if there is none."""
         at = self._widget.chosen if self._widget is not None else -1
         return self.choices[at] if 0 <= at < len(self.choices) else self._chosen
 
@@ -51,10 +54,10 @@ class Prediction:
             self._widget.chosen = self.choices.index(self._chosen)
 
     def reveal(self, answer: object, why: str = "") -> None:
-        """Show the answer beside what was predicted.
+        """Show the right answer beside the prediction.
 
         Raises:
-            BadArgument: it is none of the choices.
+            BadArgument: the answer is none of the choices.
         """
         self._check(answer)
         right, chosen = str(answer), self.chosen
@@ -73,7 +76,7 @@ class Prediction:
             raise BadArgument(f"{choice!s} is none of the choices: {', '.join(self.choices)}.")
 
     def ask(self, shell: InteractiveShell | None) -> None:
-        """Display the question, and the choices to click where widgets can be shown."""
+        """Display the question, with clickable choices if widgets can be shown."""
         _show_box(f"Predict: {self.question}", "Choose one: " + " · ".join(self.choices), QUESTION_COLOR)
         if shell is not None and has_widgets(shell):
             from notebook_ext.widgets.question import QuestionWidget
@@ -83,7 +86,10 @@ class Prediction:
 
 
 def predict(question: str, choices: Sequence[object]) -> Prediction:
-    """Ask what the next cell will do. ``reveal`` of the result, called with what really happened, tells how the prediction fared."""
+    """Ask for a prediction of what the next cell does.
+
+    Call ``reveal`` of the result with the right answer to show whether the prediction holds.
+    """
     made = Prediction(question, choices)
     made.ask(get_ipython())
     return made
@@ -91,16 +97,17 @@ def predict(question: str, choices: Sequence[object]) -> Prediction:
 
 @magics_class
 class LessonMagics(Magics):
-    """The magics of exercises and of the glossary."""
+    """Magics for exercises and the glossary."""
 
     shell: InteractiveShell
 
     @no_var_expand
     @cell_magic
     def check(self, line: str, body: str) -> None:
-        """``%%check NAME``: run assertions about an exercise. The message of the first that does not hold says what is missing; nothing is raised.
+        """Run assertions about an exercise: ``%%check NAME``.
 
-        The cell sees the notebook's names and leaves them as they are.
+        The first failed assertion is shown with its message; no error is raised. The cell can read the
+        notebook's names but does not change them.
         """
         name = line.strip() or "Exercise"
         try:
@@ -117,12 +124,12 @@ class LessonMagics(Magics):
 
     @line_magic
     def glossary(self, line: str) -> None:
-        """``%glossary WORD``: what a word of the field means. ``%glossary``: all of them."""
+        """Show the definition of a term: ``%glossary WORD``. ``%glossary`` shows all terms."""
         print(explain_term(line.strip()))
 
 
 def _show_box(head: str, body: str, hue: str) -> None:
-    """Display one line in bold and one below it, as HTML without scripts and as text."""
+    """Display one bold line and one line below it, as HTML without scripts and as text."""
     below = f"<br>{html.escape(body)}" if body else ""
     box = f'<div style="{BOX.format(hue=hue)}"><b>{html.escape(head)}</b>{below}</div>'
     display({"text/html": box, "text/plain": f"{head}\n{body}".rstrip()}, raw=True)

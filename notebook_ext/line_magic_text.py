@@ -1,4 +1,4 @@
-"""Plain-text answers to ``%guards``, ``%recompiles`` and ``%kernels``."""
+"""Text that ``%guards``, ``%recompiles`` and ``%kernels`` print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from notebook_ext.views.recompiles import recompiles
 
 
 def frame_name_of(value: Any) -> str:
-    """What the session calls the frame of a function or module."""
+    """Return the name that the session gives to the frame of a function or module."""
     if isinstance(value, torch.nn.Module):
         return f"{type(value).__name__}.forward"
     inner = inspect.unwrap(value)
@@ -25,7 +25,10 @@ def frame_name_of(value: Any) -> str:
 
 
 def related_frames(session: Session, value: Any) -> tuple[FrameRecord, ...]:
-    """The frame of a function or module with those compiled on its behalf (resume functions, callees)."""
+    """Return the frame of a function or module, and frames compiled because of it.
+
+    These are resume functions and callees.
+    """
     name = frame_name_of(value)
     ids = {f.id for f in session.frames if f.name in {name, name.rpartition(".")[2]} or f.name.endswith(f".{name}")}
     more = True
@@ -37,7 +40,10 @@ def related_frames(session: Session, value: Any) -> tuple[FrameRecord, ...]:
 
 
 def guards_text(value: Any, session: Session | None) -> str:
-    """All guards of all cache entries, in the order in which a call would check them; of the last cell's where ``value`` is plain again."""
+    """Return the guards of all cache entries as text, in the order of their checks.
+
+    If ``value`` is not compiled any more, these are the entries of the last cell's session.
+    """
     try:
         entries = api.guards_of(value)
     except errors.BadArgument:
@@ -56,7 +62,7 @@ def _entry_lines(index: int, entry: GuardsRecord) -> Iterator[str]:
 
 
 def explain_call(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CallExplanation | str:
-    """What a call with these arguments would meet, or why that cannot be told; nothing runs."""
+    """Explain which entry a call would use, or return why this is unknown; runs nothing."""
     try:
         return api.explain_call(value, *arguments, **keywords)
     except (errors.BadArgument, TypeError) as error:
@@ -64,7 +70,7 @@ def explain_call(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any
 
 
 def explanation_text(told: CallExplanation) -> str:
-    """The same in text."""
+    """Return the explanation of a call as text."""
     return "\n".join(_call_lines(told))
 
 
@@ -86,7 +92,7 @@ def _fix_text(fix: Fix) -> str:
 
 
 def recompiles_text(session: Session, value: Any) -> str:
-    """Why each entry after the first was compiled."""
+    """Return as text why each entry after the first was compiled."""
     ids = {f.id for f in related_frames(session, value)}
     lines: list[str] = []
     for lane in recompiles(session)["lanes"]:
@@ -103,7 +109,7 @@ def recompiles_text(session: Session, value: Any) -> str:
 
 
 def kernels_text(session: Session, value: Any) -> str:
-    """The kernels of a function or module: what each fused, and its Triton text."""
+    """Return the kernels of a function or module as text: fused nodes and Triton code."""
     ids = {f.id for f in related_frames(session, value)}
     mine = [c for c in session.compilations if c.frame in ids]
     if not mine:

@@ -1,4 +1,4 @@
-"""``%%compile`` and its line magics: each parses, calls, displays."""
+"""``%%compile`` and the line magics; each parses its line, calls the engine and displays."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from notebook_ext.training_drivers import driver_reason
 from notebook_ext.views.privacy_note import privacy_note
 
 SAVE_WAIT_SECONDS = 60.0
-"""How long a page waits for the kernels that are still being compiled."""
+"""Seconds to wait for kernels that are still compiling before a page is saved."""
 COMPLETED_MAGICS = ("%%compile", "%compile")
 
 
 @magics_class
 class CompileMagics(Magics):
-    """The magics of one shell."""
+    """Magics of one shell."""
 
     shell: InteractiveShell
 
@@ -53,15 +53,18 @@ class CompileMagics(Magics):
     @cell_arguments.add_compile_options
     @cell_magic("compile")  # type: ignore[arg-type]
     def compile_cell(self, line: str, body: str) -> None:
-        """Run the cell once, with the functions and modules that it calls compiled, and show what the compiler did.
+        """Run the cell once with its functions and modules compiled, and show the result.
 
-        Without NAMES, what is compiled are the nn.Modules and the notebook's own functions that the top level of the cell calls. A function that
-        itself calls backward() or an optimizer's step() runs as Python; the modules and losses that it calls are compiled. When the cell calls
-        none of these but computes with tensors, the cell itself is compiled.
+        Without NAMES, %%compile compiles the nn.Modules and notebook functions that the top level of the cell
+        calls. A function that itself calls backward() or an optimizer's step() runs as Python; the modules and
+        losses that it calls are compiled. If the cell calls none of these but computes with tensors, the cell
+        itself is compiled.
 
-        The session is bound to _compile. Beside it: %compile EXPR runs one expression, %explore shows a session or a log again, %guards, %recompiles and
-        %kernels answer in text, %glossary WORD explains a word. Without a notebook: engine.compile?, engine.record?, engine.explain?. The notebooks/ of the
-        project teach all of this; notebooks/reference/ lists every reason for a break (BREAKS.md) and every kind of guard (GUARDS.md).
+        The session is bound to _compile. Related magics: %compile EXPR runs one expression, %explore shows a
+        session or a log again, %guards, %recompiles and %kernels print text, %glossary WORD explains a term.
+        Outside a notebook: engine.compile?, engine.record?, engine.explain?. The project's notebooks/ teach all
+        of this; notebooks/reference/ lists every reason for a graph break (BREAKS.md) and every kind of guard
+        (GUARDS.md).
         """
         given = cell_arguments.parse_arguments(self.compile_cell, line, "%%compile")
         choice, names = cell_arguments.to_settings(given), tuple(given.names)
@@ -100,7 +103,7 @@ class CompileMagics(Magics):
                 except BaseException as error:
                     failure = error
         if failure is None:
-            # After the recording: its time is the cell's, not that of checks.
+            # After the recording: the session's time must not include the checks.
             with CompileProgress(self.shell, session):
                 try:
                     self._verify(given, session)
@@ -134,7 +137,7 @@ class CompileMagics(Magics):
             )
 
     def _save(self, path: pathlib.Path, session: Session, others: dict[str, Session]) -> None:
-        """Save as a page that needs nothing, or as JSON; the file is told of, with what it holds of the user's own."""
+        """Save as a standalone page or as JSON, and note which private data the file holds."""
         try:
             if path.suffix.lower() in (".html", ".htm"):
                 from notebook_ext.widgets.standalone_page import write_page
@@ -164,14 +167,17 @@ class CompileMagics(Magics):
         return compared
 
     def _show_error(self, error: BaseException, parsed: Cell, session: Session, *, shown: bool) -> None:
-        """The user's own traceback, as if the cell had run without us; where it is not ``shown``, the caller raises the error on."""
+        """Show the user's traceback without internal frames.
+
+        If not ``shown``, only strip the frames: the caller raises the error again.
+        """
         if isinstance(error, KeyboardInterrupt) and was_compiling(error):
             session.add_note(
                 "Interrupted while compiling: nothing half-made was kept, and the next call compiles anew."
             )
         is_syntax = isinstance(error, SyntaxError) and not passes_through_cell(error, parsed.file)
         try:
-            raise error  # what prints tracebacks of exception groups asks for the exception being handled
+            raise error  # IPython's printer of exception groups reads the exception that is being handled.
         except SystemExit:
             return
         except BaseException:
@@ -184,18 +190,21 @@ class CompileMagics(Magics):
                 self.shell.showtraceback((type(error), error, tb), tb_offset=0)
 
     def _is_cell_magic(self) -> bool:
-        """Whether the cell that runs is all ours, so that nothing comes after what we show."""
+        """Return True if the running cell is a cell magic, so that no other output follows."""
         result = self.shell.displayhook.exec_result
         raw = getattr(result.info, "raw_cell", "") if isinstance(result, ExecutionResult) else ""
         return str(raw or "").lstrip().startswith("%%")
 
     def _cell_id(self) -> str:
-        """What the front end calls the cell that runs; the same when it runs again. Empty where there is no such name."""
+        """Return the front end's id of the running cell; empty if it has none.
+
+        The id stays the same when the cell runs again.
+        """
         result = self.shell.displayhook.exec_result
         return str(getattr(result.info, "cell_id", "") or "") if isinstance(result, ExecutionResult) else ""
 
     def _mark_failed(self, error: BaseException) -> None:
-        """Let the cell count as failed without its error being shown a second time."""
+        """Mark the cell as failed without showing its error a second time."""
         if isinstance(error, SystemExit):
             raise error
         result: Any = self.shell.displayhook.exec_result
@@ -212,9 +221,10 @@ class CompileMagics(Magics):
     @no_var_expand
     @line_magic("compile")  # type: ignore[arg-type]
     def compile_line(self, line: str) -> Any:
-        """``%compile NAME``: keep a function or module compiled from now on. ``%compile EXPR``: run one expression as ``%%compile`` would.
+        """Compile a function or module (``%compile NAME``), or run one expression compiled.
 
-        Options of ``%%compile`` may stand before it.
+        ``%compile NAME`` compiles all later calls of the function or module. ``%compile EXPR`` runs an expression as
+        ``%%compile`` does. Options of ``%%compile`` may precede either.
         """
         flags, text = cell_arguments.split_leading_options(line)
         if not text:
@@ -259,9 +269,14 @@ class CompileMagics(Magics):
     @no_var_expand
     @line_magic
     def explore(self, line: str) -> None:
-        """``%explore``: show the last session again. ``%explore FILE``: show a saved session, or the trace of stock torch.compile (a TORCH_TRACE log,
-        or a folder of them). ``%explore NAME``: show one bound to a name. ``%explore A B``: what changed between two. ``%explore --diff``: what changed
-        since the run before of the last cell; ``%explore --diff A``: from A to the last session.
+        """Show a recorded session, or the changes between two sessions.
+
+        ``%explore``: the last session.
+        ``%explore FILE``: a saved session, or a trace of stock torch.compile (a TORCH_TRACE log or a folder of logs).
+        ``%explore NAME``: the session bound to a name.
+        ``%explore A B``: the changes between two sessions.
+        ``%explore --diff``: the changes since the previous run of the last cell.
+        ``%explore --diff A``: the changes from A to the last session.
         """
         rest = line.strip().removeprefix("--diff")
         if rest != line.strip() and not rest[:1].strip():
@@ -293,7 +308,7 @@ class CompileMagics(Magics):
         display.show_session_comparison(self.shell, first, second, *names)
 
     def _split_paths(self, line: str) -> list[str]:
-        """The words of a line; a path that exists as it stands may hold spaces without quotes."""
+        """Split a line into words; an existing path may hold spaces without quotes."""
         text = line.strip()
         if not text or text in self.shell.user_ns or pathlib.Path(text.strip("\"'")).expanduser().exists():
             return [text] if text else []
@@ -305,8 +320,11 @@ class CompileMagics(Magics):
     @no_var_expand
     @line_magic
     def guards(self, line: str) -> None:
-        """``%guards f``: all guards of f's cache entries. ``%guards f(x, 2)``: which entry that call would use, and why others would not, with
-        the explorer open on its guards; runs nothing.
+        """Show guards, or explain which entry a call would use.
+
+        ``%guards f``: all guards of f's cache entries.
+        ``%guards f(x, 2)``: which entry the call would use and which guards of the others fail. Runs nothing.
+        With widgets, it also opens the explorer on these guards.
         """
         tree = parse_expression(line)
         if isinstance(tree, ast.Call):
@@ -322,13 +340,13 @@ class CompileMagics(Magics):
     @no_var_expand
     @line_magic
     def recompiles(self, line: str) -> None:
-        """``%recompiles f``: why f was compiled more than once in the last recorded cell."""
+        """Show why f was compiled more than once in the last recorded cell: ``%recompiles f``."""
         print(line_magic_text.recompiles_text(self._resolve_session(""), self._callable(line)))
 
     @no_var_expand
     @line_magic
     def kernels(self, line: str) -> None:
-        """``%kernels f``: the kernels of f in the last recorded cell, as Triton text."""
+        """Show the kernels of f in the last recorded cell as Triton code: ``%kernels f``."""
         print(line_magic_text.kernels_text(self._resolve_session(""), self._callable(line)))
 
     def _resolve_session(self, text: str) -> Session:
@@ -369,7 +387,7 @@ def parse_expression(text: str) -> ast.expr:
     """Parse one expression.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not an expression.
     """
     try:
         return ast.parse(text.strip(), mode="eval").body
@@ -396,7 +414,7 @@ def register(shell: InteractiveShell) -> None:
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Remove what ``register`` added, and the name of the last session."""
+    """Remove the magics, their completion and the name of the last session."""
     manager = shell.magics_manager
     for magics in (CompileMagics, LessonMagics):
         for kind, names in magics.magics.items():

@@ -1,4 +1,7 @@
-"""Finds a user's ``engine.py`` or ``engine/`` that hides the compiler's package, and says so. Never touches the user's module."""
+"""Detects a user's ``engine.py`` or ``engine/`` that shadows the compiler's package.
+
+It reports the module and never changes it.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ import sys
 from IPython.core.error import UsageError
 
 PACKAGES_DIR = pathlib.Path(__file__).resolve().parent.parent
-"""The folder that holds both of our packages."""
+"""Folder that holds both packages, ``engine`` and ``notebook_ext``."""
 
 
 def check_engine_not_shadowed() -> None:
-    """Check that ``import engine`` means ours.
+    """Check that ``import engine`` finds the compiler's package.
 
     Raises:
-        UsageError: it means a module of the user's: names it and says what to do.
+        UsageError: it finds a user module. The message names it and says what to do.
     """
     path = imported_shadowing_module() or (None if "engine" in sys.modules else shadowing_module_on_path())
     if path is not None:
@@ -24,12 +27,12 @@ def check_engine_not_shadowed() -> None:
 
 
 def shadowing_message(path: str) -> str:
-    """What is wrong and what to do."""
+    """Return the message that names the shadowing module and says what to do."""
     return f"Your own {path} hides the compiler's package 'engine': rename it (or move it away from this notebook) and restart the kernel."
 
 
 def imported_shadowing_module() -> str | None:
-    """Path of a module of the user's that is imported as ``engine``; None when nothing is, or ours."""
+    """Return the path of a user module imported as ``engine``, else None."""
     module = sys.modules.get("engine")
     if module is None:
         return None
@@ -41,7 +44,7 @@ def imported_shadowing_module() -> str | None:
 
 
 def shadowing_module_on_path() -> str | None:
-    """Path of a module of the user's that ``import engine`` would find first; None when it would find ours."""
+    """Return the path of a user module that ``import engine`` would find first, else None."""
     spec = importlib.machinery.PathFinder.find_spec("engine")
     if spec is None or spec.origin is None or is_engine_file(spec.origin):
         return None
@@ -49,13 +52,16 @@ def shadowing_module_on_path() -> str | None:
 
 
 def is_engine_file(file: str) -> bool:
-    """Whether a file or folder lies in our ``engine`` package."""
+    """Return True if a file or folder belongs to the compiler's ``engine`` package."""
     path = pathlib.Path(file).resolve()
     return path == PACKAGES_DIR / "engine" or PACKAGES_DIR / "engine" in path.parents
 
 
 def display_path(file: str) -> str:
-    """The path as a person knows it: relative to the working folder where it lies below; a package by its folder."""
+    """Return the path for display: relative to the working folder if below it.
+
+    A package is shown by its folder.
+    """
     path = pathlib.Path(file)
     path = path.parent if path.name == "__init__.py" else path
     try:

@@ -1,4 +1,7 @@
-"""A notebook as one self-contained HTML page: no script from elsewhere, no request, light and dark."""
+"""Renders an executed notebook as one self-contained HTML page.
+
+The page makes no requests and has a light and a dark theme.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 OUTPUT_METADATA_KEY = "compile-explorer"
-"""Key of our metadata on an output: which session it shows."""
+"""Key in an output's metadata that says which session the output shows."""
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 CONTENT_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""What the page may load: nothing that is not in it."""
+"""Content security policy of the page: it may load only what it contains."""
 
 PAGE_CSS = """
 :root { color-scheme: light dark; --ground: #ffffff; --ink: #1f1f1f; --quiet: #5a5a5a; --line: #d4d4d4; --code: #f6f6f6; --error: #fdecea;
@@ -45,7 +48,10 @@ img { max-width: 100%; }
 
 
 def notebook_page(notebook: Any, title: str, explorers: Mapping[int, str] | None = None) -> str:
-    """The whole page for an executed notebook. ``explorers`` are pages of their own, by the number that outputs carry in their metadata."""
+    """Return the whole page of an executed notebook.
+
+    ``explorers`` are pages by session number; outputs have these numbers in their metadata.
+    """
     shown = explorers or {}
     body = "\n".join(part for cell in notebook.cells for part in _cell(cell, shown))
     return (
@@ -57,7 +63,7 @@ def notebook_page(notebook: Any, title: str, explorers: Mapping[int, str] | None
 
 
 def title_of(notebook: Any, default: str) -> str:
-    """The first heading."""
+    """Return the first heading of the notebook, else ``default``."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and (match := re.search(r"^#\s+(.+)$", cell.source, re.MULTILINE)):
             return match.group(1).strip()

@@ -1,4 +1,7 @@
-"""Runs a notebook without a browser and writes it as one HTML page: ``python -m notebook_ext.notebook_report NOTEBOOK``."""
+"""Runs a notebook without a browser and writes it as one HTML page.
+
+Command line: ``python -m notebook_ext.notebook_report NOTEBOOK``.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,19 @@ REPO_ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOUR = REPO_ROOT / "notebooks" / "00_tour.ipynb"
 CELL_TIMEOUT_MINUTES = 20
 BACKGROUND_TIMEOUT = 120.0
-"""Seconds to wait for kernels that are still being compiled when the last cell is done."""
+"""Seconds to wait after the last cell for kernels that are still compiling."""
 
 
 def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: bool = False) -> str:
-    """Execute a notebook in a new kernel in the folder ``home``; its outputs are then those that need no kernel.
+    """Execute a notebook in a new kernel in the folder ``home``.
 
-    Sessions that were shown are saved in ``folder`` by number. With ``steady`` the outputs are the same at every run: no times, and nothing that was not
-    compiled yet.
+    Outputs that need a kernel are removed.
+
+    Displayed sessions are saved in ``folder`` by number. With ``deterministic`` the outputs are equal in
+    every run: they show no times and wait for background compilation.
 
     Returns:
-        The traceback of the cell that failed, "" if none did.
+        The traceback of the cell that failed, or "".
     """
     import nbformat
     from nbclient import NotebookClient
@@ -48,12 +53,12 @@ def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *,
         record_timing=False,
         extra_arguments=["--IPKernelApp.log_level=40"],
     )
-    # The kernel must find our packages also when they are run from a source tree that is not installed.
+    # The kernel must find both packages also in a source tree that is not installed.
     search = os.pathsep.join(p for p in (str(REPO_ROOT), os.environ.get("PYTHONPATH", "")) if p)
     problem = ""
     settled = (
         {DETERMINISTIC_ENV: "1", "TORCH_LOGS": "-dynamo"} if steady else {}
-    )  # stock torch.compile's warnings name times and processes
+    )  # Warnings of stock torch.compile contain times and process ids.
     with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT_ENV: "1", **settled}):
         try:
             for index, cell in enumerate(notebook.cells):
@@ -69,7 +74,7 @@ def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *,
 
 
 def strip_kernel_output(notebook: Any) -> Any:
-    """Take away what only a running kernel can show (widget views, outputs that were emptied), and which Python it was."""
+    """Remove widget views, emptied outputs and the Python version from a notebook."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if not needs_kernel(o)]
@@ -80,13 +85,13 @@ def strip_kernel_output(notebook: Any) -> Any:
 
 
 def needs_kernel(output: Any) -> bool:
-    """Whether an output shows nothing without a kernel."""
+    """Return True if an output shows nothing without a kernel."""
     data = output.get("data")
     return data is not None and (WIDGET_MIME in data or not any(bool(v) for v in data.values()))
 
 
 def explorer_page(file: pathlib.Path) -> str:
-    """The explorer of a saved session as a page of its own."""
+    """Return the standalone explorer page of a saved session."""
     from engine.records.session import Session
     from notebook_ext.widgets.standalone_page import write_page
 
@@ -96,7 +101,7 @@ def explorer_page(file: pathlib.Path) -> str:
 
 
 def strip_report_metadata(notebook: Any) -> Any:
-    """The notebook without the metadata that only a report needs."""
+    """Remove the metadata that only a report needs."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop(OUTPUT_METADATA_KEY, None)
@@ -104,10 +109,12 @@ def strip_report_metadata(notebook: Any) -> Any:
 
 
 def write_report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> tuple[pathlib.Path, str]:
-    """Execute a notebook and write its page into ``folder``; with ``write`` the notebook keeps its outputs too.
+    """Execute a notebook and write its page into ``folder``.
+
+    With ``write`` the outputs are also saved in the notebook.
 
     Returns:
-        The page's path, and the traceback of a failed cell or "".
+        The path of the page, and the traceback of a failed cell or "".
     """
     import nbformat
 
@@ -124,7 +131,11 @@ def write_report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = Fals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; prints the page's path. Exit status 1 when a cell failed, 2 when there is nothing to run."""
+    """Run the command line and print the path of the page.
+
+    Returns:
+        Exit status: 1 if a cell failed, 2 if there is nothing to run.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m notebook_ext", description="Run a notebook and write it as one HTML page."
     )

@@ -1,4 +1,4 @@
-"""A line that says what is being compiled once it takes long, with a Cancel button, gone when the cell is done."""
+"""Progress line with a Cancel button, shown while a long compilation runs."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from engine.records.session import Session
 from notebook_ext.display import has_widgets
 
 DELAY_SECONDS = 0.7
-"""Seconds of compiling before the line appears: it must be there within one second."""
+"""Seconds of compiling before the line appears; it must appear within one second."""
 POLL_SECONDS = 0.15
 CANCELLED = "Cancelled: what was not compiled by then ran as plain Python, with the same results. Run the cell again to compile it."
 _AUTOTUNE_STAGE = re.compile(r"tuning (\d+): (\d+) ways to compute \w+:(\w+)/\w+:(\w+)")
-"""What the stage says while kernels are measured against each other."""
+"""Text of the session's stage while autotuning measures kernels."""
 
 
 class ProgressLine(Protocol):
-    """A way of showing one changing line."""
+    """Interface of a line whose text can change."""
 
     def set_text(self, text: str) -> None:
-        """Show this text in place of the last."""
+        """Replace the text of the line."""
         ...
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove the line."""
         ...
 
 
 class CompileProgress:
-    """Watches a session's stage from a thread while the cell runs in another."""
+    """Thread that watches the session's stage while the cell runs."""
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
         self._is_done = threading.Event()
-        # A display sent from a thread belongs to the cell only if it carries the cell's message context.
+        # Output that a thread sends belongs to the cell only if the thread has the cell's message context.
         self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._watch,), daemon=True)
 
     def __enter__(self) -> Self:
@@ -72,7 +72,10 @@ class CompileProgress:
 
 
 def progress_text(session: Session, stage: str, seconds: float) -> str:
-    """``Compiling GPT.forward: lowering, 3 s``; between compilations, that the cell is running."""
+    """Return the text of the line: ``Compiling GPT.forward: lowering, 3 s``.
+
+    Between compilations it says that the cell is running.
+    """
     if tuning := _AUTOTUNE_STAGE.fullmatch(stage):
         count, ways, frame, node = tuning.groups()
         name = next((f.name for f in session.frames if f.id == frame), "the cell")
@@ -92,14 +95,17 @@ def progress_text(session: Session, stage: str, seconds: float) -> str:
 
 
 def make_progress_line(shell: InteractiveShell, session: Session) -> ProgressLine:
-    """The best line that this shell can show."""
+    """Return the best progress line that the shell can display."""
     if has_widgets(shell):
         return WidgetProgressLine(shell, session)
     return TerminalProgressLine()
 
 
 class WidgetProgressLine:
-    """The line and its button as widgets. Their output is emptied at the end, so that a saved notebook keeps no dead view."""
+    """Progress line and button as widgets.
+
+    The output is emptied at the end, so that a saved notebook has no view without a widget.
+    """
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         import ipywidgets
@@ -121,7 +127,7 @@ class WidgetProgressLine:
             self._handle = display(self._box, display_id=True)
 
     def close(self) -> None:
-        """Empty the output, then drop the widgets."""
+        """Empty the output, then close the widgets."""
         if self._handle is not None:
             self._handle.update({"text/plain": ""}, raw=True)
         for widget in (self._button, self._label, self._box):
@@ -129,7 +135,7 @@ class WidgetProgressLine:
 
 
 class TerminalProgressLine:
-    """One line on standard error, where that is a terminal."""
+    """Progress line on standard error, if that is a terminal."""
 
     def __init__(self) -> None:
         self._width = 0
@@ -149,16 +155,20 @@ class TerminalProgressLine:
 
 
 def handle_messages_while_busy(widget: Any) -> None:
-    """Let a widget's clicks be handled while the cell that made it runs.
+    """Handle a widget's clicks while the cell that created it runs.
 
-    Front ends send them to a subshell for that. Recent versions of ipykernel send what answers a widget's last message to where that
-    came from, which is the busy shell. Without a note of where it came from, it leaves the message where it was sent.
+    Front ends send the clicks to a subshell. Recent versions of ipykernel route messages of a widget to the
+    shell that sent its last message, which is the busy shell. Without that stored shell id, a message stays
+    in the subshell.
     """
     vars(widget.comm).pop("_reply_subshell_id", None)
 
 
 def cancel(session: Session) -> None:
-    """Stop compiling, from any thread: the rest of the cell runs as plain Python. Where nothing is being compiled, or the second time, interrupt the cell."""
+    """Cancel compiling, from any thread: the rest of the cell runs as plain Python.
+
+    If nothing is compiling, or on the second call, interrupt the cell.
+    """
     is_first = not session.is_cancelled
     session.is_cancelled = True
     if is_first:
@@ -167,10 +177,10 @@ def cancel(session: Session) -> None:
 
 
 def interrupt() -> None:
-    """What Ctrl-C does, from any thread."""
+    """Interrupt the main thread as Ctrl-C does, from any thread."""
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
-        # A real signal also ends a system call that the main thread waits in.
+        # A real signal also ends a system call that blocks the main thread.
         signal.pthread_kill(main, signal.SIGINT)
     else:
         _thread.interrupt_main()

@@ -1,4 +1,7 @@
-"""Pages of reference, rendered from the code: ``python -m notebook_ext.reference_docs FOLDER`` writes ``BREAKS.md``, ``GUARDS.md`` and ``GLOSSARY.md``."""
+"""Generates the reference pages ``BREAKS.md``, ``GUARDS.md`` and ``GLOSSARY.md``.
+
+``python -m notebook_ext.reference_docs FOLDER`` writes them.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from notebook_ext import glossary
 
 
 def breaks_page() -> str:
-    """The catalogue of breaks: each with its reason, its remedies, and a function before and after."""
+    """Return the page of graph breaks: reason, hints, and an example before and after the fix."""
     head = (
         "# Graph breaks",
-        "Every reason for which a graph ends before its function does. The compiler keeps this list itself; each example is executed by a test: the first function breaks in this way, the second is one graph. `x` is a tensor.",
+        "Every reason for a graph break. This page is generated from the compiler's own list. A test runs each example: the first function breaks for this reason, the second is one graph. `x` is a tensor.",
     )
     return "\n\n".join([*head, *(part for kind in BREAK_REASONS for part in _break(kind))]) + "\n"
 
@@ -29,14 +32,17 @@ def _break(kind: str) -> Iterator[str]:
         yield "\n".join(f"- {remedy}" for remedy in reason.hints)
     if kind in BREAKS:
         yield f"Breaks:\n\n{_code(BREAKS[kind].before)}"
-        yield f"Does not:\n\n{_code(BREAKS[kind].after)}"
+        yield f"Does not break:\n\n{_code(BREAKS[kind].after)}"
 
 
 def guards_page() -> str:
-    """The kinds of guards: each with what it means, and two calls of which the second is turned away."""
+    """Return the page of guard kinds: each with its meaning and two calls.
+
+    The guard fails for the second call.
+    """
     head = (
         "# Guards",
-        "What compiled code may take for granted. Each example is executed by a test: compiled for the first call, the function does not serve the second, and this kind of guard is the reason.",
+        "Everything that compiled code can assume. A test runs each example: the function is compiled for the first call, and this kind of guard fails for the second call.",
     )
     return "\n\n".join([*head, *(part for kind in GUARDS for part in _guard(kind))]) + "\n"
 
@@ -48,7 +54,7 @@ def _guard(kind: str) -> Iterator[str]:
     calls = [
         f"f({example.first_args})",
         *([example.between_calls] if example.between_calls else []),
-        f"f({example.failing_args})   # turned away",
+        f"f({example.failing_args})   # guard failure: recompiles",
     ]
     before = f"{example.setup}\n" if example.setup else ""
     yield _code(f"{example.code}\n\n{before}" + "\n".join(calls))

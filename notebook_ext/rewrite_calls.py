@@ -1,4 +1,7 @@
-"""Rewrites a cell's syntax tree so that each call at its top level asks a hook what to call; every position stays as it was."""
+"""Rewrites the AST of a cell so that each top-level call goes through a hook.
+
+Every source position stays unchanged.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,39 @@ from typing import Any, Protocol, TypeVar
 FunctionNode = TypeVar("FunctionNode", ast.FunctionDef, ast.AsyncFunctionDef)
 
 HOOK_PLACEHOLDER = f"notebook_ext.rewrite_calls {uuid.uuid4()}"
-"""A string constant that stands for the hook until the code is compiled; no name appears in the user's namespace."""
+"""String constant that stands for the hook until the code is compiled.
+
+No name has to be added to the user's namespace.
+"""
 
 METHOD_CALL_ARG_LIMIT = 30
-"""From so many arguments on, CPython compiles a method call like any other."""
+"""Number of arguments from which CPython compiles a method call as an ordinary call."""
 
 
 class CallHook(Protocol):
-    """What rewritten code calls."""
+    """Hook that rewritten code calls."""
 
     def replace_callee(self, called: Any) -> Any:
-        """What to call in place of ``called``."""
+        """Return the object to call in place of ``called``."""
         ...
 
     def replace_definition(self, function: Any) -> Any:
-        """What to bind in place of a function that the cell has just defined and calls later."""
+        """Return the object to bind in place of a function that the cell defines and calls later."""
         ...
 
 
 def rewrite_calls(tree: ast.Module, definitions: frozenset[str]) -> ast.Module:
-    """The tree with calls of its top level going through the hook, and functions named in ``definitions`` passed to it when defined.
+    """Rewrite the top-level calls of a tree to go through the hook.
 
-    Top level means what runs when the cell runs: bodies of ``for``, ``with``, ``if`` and comprehensions too, bodies of functions and classes not.
+    Functions named in ``definitions`` are passed to the hook when they are defined. Top level means all
+    code that runs when the cell runs: also bodies of ``for``, ``with``, ``if`` and comprehensions, but not
+    bodies of functions and classes.
     """
     return _CallRewriter(definitions).visit(tree)  # type: ignore[no-any-return]
 
 
 def bind_hook(code: CodeType, hook: CallHook) -> CodeType:
-    """Compiled code with the hook in its place, in nested comprehensions too."""
+    """Return compiled code in which the hook replaces its placeholder, also in comprehensions."""
     constants = tuple(
         hook if c == HOOK_PLACEHOLDER else bind_hook(c, hook) if isinstance(c, CodeType) else c for c in code.co_consts
     )
@@ -74,7 +82,7 @@ class _CallRewriter(ast.NodeTransformer):
         return node
 
     def _visit_definition(self, node: FunctionNode) -> FunctionNode:
-        """Visit what runs at definition time: decorators and defaults."""
+        """Visit the parts that run at definition time: decorators and default values."""
         node.decorator_list = [self.visit(d) for d in node.decorator_list]
         node.args = self.visit(node.args)
         return node
@@ -90,7 +98,10 @@ def _call_through_hook(method: str, func: ast.expr) -> ast.expr:
 
 
 def _call_position(node: ast.Call) -> tuple[int, int, int | None, int | None]:
-    """Where CPython says that a call is: for a method call that spans lines, from the method's name on."""
+    """Return the position that CPython gives to a call.
+
+    For a method call that spans several lines it starts at the name of the method.
+    """
     func = node.func
     if not isinstance(func, ast.Attribute) or func.end_lineno in (None, node.lineno) or not _is_method_call(node):
         return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
@@ -100,13 +111,16 @@ def _call_position(node: ast.Call) -> tuple[int, int, int | None, int | None]:
 
 
 def _is_method_call(node: ast.Call) -> bool:
-    """Whether CPython compiles the call as one of a method, without making the bound method first."""
+    """Return True if CPython compiles the call as a method call, without a bound method."""
     unpacks = any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords)
     return not unpacks and len(node.args) + len(node.keywords) + bool(node.keywords) < METHOD_CALL_ARG_LIMIT
 
 
 def top_level_nodes(tree: ast.AST) -> list[ast.AST]:
-    """Every node that runs when the cell runs: bodies of functions, lambdas and classes are left out."""
+    """Return every node that runs when the cell runs.
+
+    Bodies of functions, lambdas and classes are left out.
+    """
     found: list[ast.AST] = []
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -124,14 +138,14 @@ def top_level_nodes(tree: ast.AST) -> list[ast.AST]:
 
 
 def called_names(tree: ast.AST) -> frozenset[str]:
-    """Names that the top level calls directly."""
+    """Return the names that top-level code calls directly."""
     return frozenset(
         n.func.id for n in top_level_nodes(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
     )
 
 
 def has_top_level_await(tree: ast.AST) -> bool:
-    """Whether the top level awaits something."""
+    """Return True if top-level code awaits something."""
     return any(
         isinstance(n, (ast.Await, ast.AsyncFor, ast.AsyncWith)) or (isinstance(n, ast.comprehension) and n.is_async)
         for n in top_level_nodes(tree)

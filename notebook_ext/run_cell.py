@@ -1,4 +1,4 @@
-"""Runs one cell, once, in the user's namespace, with its top-level calls going through the roots."""
+"""Runs one cell once in the user's namespace; its top-level calls go through the roots."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from notebook_ext.compilers import CellCompiler
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as Python: the file name that tracebacks and ``inspect.getsource`` know it by, and its statements."""
+    """Parsed cell: its statements, and the file name in tracebacks and ``inspect.getsource``."""
 
     file: str
     text: str
     tree: ast.Module
     suppresses_display: bool
-    """The last token is a semicolon: the last value is not displayed."""
+    """True if the last token is a semicolon: the last value is not displayed."""
 
     @property
     def bound_names(self) -> frozenset[str]:
-        """Names that the cell's top level binds."""
+        """Names that the top level of the cell binds."""
         return frozenset(_bound(self.tree))
 
 
@@ -52,7 +52,7 @@ def _bound(tree: ast.Module) -> set[str]:
 
 
 def parse_cell(shell: InteractiveShell, body: str) -> Cell:
-    """Read a cell's body as IPython would, its own magics included.
+    """Parse the body of a cell as IPython does, including IPython's own magics.
 
     Raises:
         SyntaxError: the body is not Python.
@@ -71,7 +71,7 @@ def parse_cell(shell: InteractiveShell, body: str) -> Cell:
 
 
 def cell_number(shell: InteractiveShell) -> int:
-    """The number in the cell's prompt."""
+    """Return the number in the prompt of the cell."""
     result = shell.displayhook.exec_result
     number = getattr(result, "execution_count", None)
     return number if isinstance(number, int) else int(shell.execution_count)
@@ -85,9 +85,9 @@ def run_cell(
     names: tuple[str, ...],
     tape: CallRecorder | None = None,
 ) -> Roots:
-    """Run the cell; what the user's code raises comes out as it is.
+    """Run the cell and restore all roots afterwards, also after an error.
 
-    Roots are put back whatever happens.
+    Exceptions of user code propagate unchanged.
     """
     roots = Roots(subject, session, shell.user_ns, cell.file, names, tape)
     roots.compile_named()
@@ -125,13 +125,13 @@ def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: CellCompiler, ses
 
 
 def _record_not_compiled(session: Session, roots: Roots, why: str, remedy: str) -> None:
-    """The cell's body ran as Python, and that is all there was."""
+    """Record that the cell body ran as Python, if nothing else was compiled."""
     if not roots.compiled and not session.compilations:
         session.add_skipped(SkippedRecord("cell", f"it ran as Python: {why}", remedy))
 
 
 def is_root(value: Any, namespace: dict[str, Any]) -> bool:
-    """Whether calling this value at a cell's top level makes it a root."""
+    """Return True if a call of this value at the top level of a cell makes it a root."""
     if isinstance(value, torch.nn.Module):
         return True
     if isinstance(value, MethodType):
@@ -148,7 +148,10 @@ def is_root(value: Any, namespace: dict[str, Any]) -> bool:
 
 
 class _StatementRunner:
-    """Statements one after the other, as IPython runs them: each a module of its own, the last value displayed."""
+    """Runs statements one after another as IPython does.
+
+    Each statement is a module of its own. The last value is displayed.
+    """
 
     def __init__(
         self, shell: InteractiveShell, cell: Cell, roots: Roots, statements: Sequence[ast.stmt], *, is_end: bool = True
@@ -161,7 +164,7 @@ class _StatementRunner:
         self._definitions = rewrite_calls.called_names(cell.tree)
 
     def run(self) -> None:
-        """Run them."""
+        """Run the statements."""
         for statement, mode in self._modes():
             tree: ast.Module | ast.Interactive = rewrite_calls.rewrite_calls(
                 ast.Module([statement], []), self._definitions
@@ -214,10 +217,10 @@ def _run_as_frame(shell: InteractiveShell, cell: Cell, subject: CellCompiler, st
 
 
 def compile_tree(shell: InteractiveShell, cell: Cell, tree: ast.AST, mode: str) -> CodeType:
-    """Compile with the shell's own future statements.
+    """Compile a tree with the future statements that are active in the shell.
 
     Raises:
-        SyntaxError: Python accepts the tree but not its meaning (``return`` outside a function).
+        SyntaxError: the tree is valid, but Python rejects its meaning (``return`` outside a function).
     """
     compiler: Callable[..., CodeType] = shell.compile
     return compiler(tree, cell.file, mode)

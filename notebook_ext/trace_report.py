@@ -1,4 +1,4 @@
-"""A TORCH_TRACE log as one HTML page, without a notebook and without torch."""
+"""Writes a TORCH_TRACE log as one HTML page, without a notebook and without torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from notebook_ext.widgets.standalone_page import write_page
 
 BAR_WIDTH = 30
 REFRESH_SECONDS = 0.1
-"""Seconds between two drawings of the bar."""
+"""Minimum seconds between two updates of the bar."""
 
 
 def write_trace_report(log: Path, page: Path | None = None) -> int:
-    """Write the page and print its path and the summary; the exit status is 2 where there is nothing to show.
+    """Write the page; print its path and the summary. Return exit status 2 if nothing to show.
 
-    The page holds the source code of the model: look before you share one.
+    The page holds the source code of the model: check it before you share it.
     """
     page = page or Path(f"{log.name}.html")
     if page.is_dir():
@@ -45,7 +45,7 @@ def write_trace_report(log: Path, page: Path | None = None) -> int:
 
 
 def _progress_bar(what: str) -> Callable[[int, int], None]:
-    """A progress bar where somebody looks."""
+    """Return a callback that draws a progress bar; it draws nothing without a terminal."""
     if not sys.stderr.isatty():
         return lambda done, total: None
     last = 0.0

@@ -1,4 +1,4 @@
-"""Takes the compiler's own frames out of an exception, so that a person sees the traceback that plain Python would have shown."""
+"""Strips internal frames from exceptions: the user sees the traceback of plain Python."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from types import TracebackType
 HOME = pathlib.Path(__file__).resolve().parent.parent
 INTERNAL_DIRS = (str(HOME / "engine") + os.sep, str(HOME / "notebook_ext") + os.sep)
 GENERATED_FILE_PREFIXES = ("<engine", "<eval_with_key>")
-"""File names of code that is generated while compiling: guard checks, dispatchers, graphs."""
+"""File names of code generated while compiling: guard checks, dispatchers, graphs."""
 
 
 def strip_internal_frames(error: BaseException, cell: str) -> TracebackType | None:
-    """Strip frames of ours from ``error`` and from the exceptions it came from; returns its traceback, which begins in the file ``cell``.
+    """Strip internal frames from ``error`` and its chained exceptions; return its traceback.
 
-    An exception that never passed through the cell is a failure of ours and keeps all its frames.
+    The traceback starts in the file ``cell``. An exception that never passed through the cell is an
+    internal error and retains all its frames.
     """
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
@@ -33,17 +34,20 @@ def strip_internal_frames(error: BaseException, cell: str) -> TracebackType | No
 
 
 def passes_through_cell(error: BaseException, cell: str) -> bool:
-    """Whether a frame of the cell is on the exception's traceback."""
+    """Return True if the exception's traceback has a frame of the cell."""
     return cell in _files(error)
 
 
 def was_compiling(error: BaseException) -> bool:
-    """Whether the compiler was at work when the error came; ask before ``clean``."""
+    """Return True if the error was raised while compiling.
+
+    Call it before ``strip_internal_frames``.
+    """
     return str(HOME / "engine" / "pipeline.py") in _files(error)
 
 
 def _files(error: BaseException) -> list[str]:
-    """File names of the frames on the exception's traceback, outermost first."""
+    """Return the file names of the frames on the exception's traceback, outermost first."""
     files = []
     link = error.__traceback__
     while link is not None:
@@ -60,7 +64,10 @@ def _from_cell(tb: TracebackType | None, cell: str) -> TracebackType | None:
 
 
 def _without_internal_frames(tb: TracebackType | None) -> TracebackType | None:
-    """The chain without frames of ours, nor those of torch that ours called: plain Python would not have been there."""
+    """Return the chain without internal frames and without torch frames that they called.
+
+    Plain Python would not have had these frames.
+    """
     kept: list[TracebackType] = []
     after_ours = False
     link = tb
@@ -81,7 +88,7 @@ def _without_internal_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _forget_internal_context(error: BaseException) -> None:
-    """Unchain exceptions that were raised and handled inside the compiler while the user's code waited."""
+    """Unchain exceptions that the compiler raised and handled while user code was suspended."""
     while (
         error.__context__ is not None and error.__context__ is not error.__cause__ and _is_internal(error.__context__)
     ):
@@ -94,7 +101,7 @@ def _is_internal(error: BaseException) -> bool:
 
 
 def is_internal_file(file: str) -> bool:
-    """Whether a code object's file name is the compiler's, or of code that it generated."""
+    """Return True for a file name of the compiler, or of code that it generated."""
     return file.startswith(INTERNAL_DIRS) or file.startswith(GENERATED_FILE_PREFIXES)
 
 

@@ -1,4 +1,7 @@
-"""Tells training drivers from computations: a function that calls ``backward()`` or an optimizer's ``step()`` runs as Python."""
+"""Detects functions that drive training; they run as Python.
+
+A function drives training if it calls ``backward()`` or ``step()`` of an optimizer.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ NAME_READS = frozenset(
     {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 )
 OPTIMIZER_NAME_HINTS = ("opt", "sched", "scaler")
-"""A ``step`` of an object that cannot be looked up yet counts when its name speaks of an optimizer."""
+"""Parts of names that mark an optimizer if the object cannot be looked up yet."""
 
 
 IsNotebook = Callable[[FunctionType], bool]
 
 
 def driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any = None) -> str:
-    """Why a function is a driver, in words ("it calls loss.backward()"); empty when it is none.
+    """Return why a function drives training ("it calls loss.backward()"), else "".
 
-    Functions of the notebook that it names are looked into as well, and methods of ``owner`` that it calls on itself: who calls a driver is one.
+    A function that calls a driver is a driver. So the check follows notebook functions that the function
+    names, and methods that it calls on its own object, ``owner``.
     """
     return _reason(function, is_notebook, owner, set())
 
@@ -50,7 +54,7 @@ def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: s
 
 
 def _called(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
-    """Functions that a function names: globals, and methods of its own object."""
+    """Yield the functions that a function names: globals, and methods of its own object."""
     first = function.__code__.co_varnames[:1]
     for part in nested_codes(function.__code__):
         for name in part.co_names:
@@ -62,7 +66,7 @@ def _called(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object and those nested in it (closures, comprehensions)."""
+    """Yield a code object and all code objects nested in it (closures, comprehensions)."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -70,7 +74,10 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def attribute_reads(code: CodeType) -> Iterator[tuple[str, str]]:
-    """Each attribute that the code reads, with the dotted name it is read from ("" for the result of an expression)."""
+    """Yield each attribute read with the dotted name of its owner.
+
+    The owner is "" if it is the result of an expression.
+    """
     owner = ""
     for instruction in dis.get_instructions(code):
         if instruction.opname in NAME_READS:
@@ -95,7 +102,10 @@ def _is_optimizer(owner: str, namespace: Mapping[str, Any]) -> bool:
 
 
 def with_intercepted_calls(function: FunctionType, callee: Callable[[Any], Any]) -> FunctionType:
-    """A copy of a driver whose calls, also those in its closures and comprehensions, ask ``callee`` what to call."""
+    """Return a copy of a driver in which ``callee`` chooses the target of each call.
+
+    Calls in its comprehensions, and in its closures that call ``backward()``, are rewritten too.
+    """
     copy = FunctionType(
         _intercept_code(function.__code__, callee),
         function.__globals__,
@@ -118,17 +128,20 @@ def _intercept_code(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
 
 
 def _is_driver_code(code: CodeType) -> bool:
-    """Whether a nested code object is part of driving: comprehensions, and closures that call ``backward()``. Others may be roots."""
+    """Return True for nested code that drives training.
+
+    This holds for comprehensions and for closures that call ``backward()``. Other closures may be roots.
+    """
     return is_comprehension(code) or any(
         a == "backward" for part in nested_codes(code) for _, a in attribute_reads(part)
     )
 
 
 def is_comprehension(code: CodeType) -> bool:
-    """Whether the code is a comprehension's, which is a function only to Python."""
+    """Return True if the code is a comprehension or a generator expression."""
     return code.co_name.startswith("<") and code.co_name not in {"<lambda>", "<module>"}
 
 
 def has_intercepted_calls(function: FunctionType, callee: Callable[[Any], Any]) -> bool:
-    """Whether a function's calls ask ``callee`` already."""
+    """Return True if ``callee`` already chooses the targets of a function's calls."""
     return any(c is callee or (isinstance(c, MethodType) and c == callee) for c in function.__code__.co_consts)

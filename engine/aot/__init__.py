@@ -1,1 +1,1 @@
-"""Makes traced graphs functional, and wraps them so that mutation and aliasing are the user's again."""
+"""Functionalizes traced graphs; wrappers reproduce the user's mutations and aliases."""

@@ -1,4 +1,4 @@
-"""What an autograd node knows of the compiled call that it stands for: which results and inputs gradients flow through, and what is saved."""
+"""Metadata of the generated autograd.Function: gradients, saved values, tangent layouts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TangentLayout = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class AutogradMetadata:
-    """What the autograd node needs to know, in positions of the forward's inputs and results.
+    """Metadata of an autograd node, as positions of the forward's inputs and results.
 
-    The forward graph returns ``results`` results, ``tensors`` saved tensors and ``numbers`` saved numbers. ``layouts`` are sizes and
-    strides that the backward expects of the tangent of each position in ``differentiable``; None where they are symbols, and are those
-    of the result of the call.
+    The forward graph returns ``num_results`` results, ``num_saved_tensors`` saved tensors and ``num_saved_scalars``
+    saved scalars. ``tangent_layouts`` are the sizes and strides that the backward expects of each tangent of
+    ``differentiable_results``. None stands for symbolic ones; they equal those of the call's result.
     """
 
     num_inputs: int
@@ -35,38 +35,54 @@ class AutogradMetadata:
     num_saved_scalars: int
     differentiable_results: tuple[int, ...]
     non_differentiable_results: tuple[int, ...]
-    """Results that are tensors and need no gradient."""
+    """Tensor results that do not require grad."""
     grad_inputs: tuple[int, ...]
     tangent_layouts: tuple[TangentLayout | None, ...]
     view_results: tuple[int, ...] = ()
-    """Results that the graph computes as views, where eager's tensor is none: or they could not be written to."""
+    """Results that the graph computes as views, but eager does not.
+
+    They are detached; otherwise they could not be mutated.
+    """
     versioned_inputs: tuple[int, ...] = ()
     """Inputs that have version counters."""
     result_write_counts: tuple[tuple[int, int], ...] = ()
-    """``Plan.result_version_bumps``: version counters must be right before a result is saved."""
+    """Version bumps (``AotMetadata.result_version_bumps``), applied before a result is saved."""
     inputs_without_gradient: tuple[int, ...] = ()
-    """Inputs that require grad, and that no gradient flows to: autograd must not take what they come from for a part of this."""
+    """Inputs that require grad but get no gradient.
+
+    Autograd must not connect their history to this node.
+    """
     detached_saved: tuple[int, ...] = ()
-    """Saved tensors that are such inputs: saved without what they come from."""
+    """Saved tensors that are such inputs; they are saved detached."""
     saved_results: frozenset[int] = frozenset()
-    """Saved tensors that are results as well: autograd gives them back together with all others only."""
+    """Saved tensors that are results too; autograd unpacks them only together with all others."""
     weakref_inputs: tuple[int, ...] = ()
-    """Inputs that the node must not keep alive: it may ask for them once more (``Again``), but eager's would have let go of them."""
+    """Inputs held by weak reference, as eager would have freed them.
+
+    A rerun (``EagerRerun``) may need them.
+    """
     saved_inputs: tuple[tuple[int, int], ...] = ()
-    """Saved tensors with the inputs that they are, where the caller could take them out of autograd's graph before eager reads them."""
+    """Saved tensors that are inputs, with the position of the input.
+
+    The caller could detach such an input in place before eager reads it.
+    """
 
     @property
     def tracks_freed_tangents(self) -> bool:
-        """Whether it must be known which tangents have come: torch only knows that a node's saved tensors are freed, all of them."""
+        """True if the node must record which tangents were already defined.
+
+        Torch only knows if all saved tensors of a node are freed.
+        """
         return len(self.differentiable_results) > 1 or not self.num_saved_tensors
 
 
 def build_autograd_metadata(
     joint: JointGraph, halves: PartitionedGraphs, requiring: Collection[int], *, is_given: bool
 ) -> AutogradMetadata:
-    """What a joint graph and its halves mean for the autograd node.
+    """Build the autograd node's metadata from a joint graph and its partitioned graphs.
 
-    ``requiring`` are the inputs that require grad. ``is_given``: the inputs are the caller's, not made of them.
+    ``requiring`` are the inputs that require grad. ``inputs_are_callers``: the inputs are the caller's tensors, not
+    derived from them.
     """
     nodes = output_args(halves.forward.graph)
     tensors = [k for k, n in enumerate(nodes[: halves.num_results]) if isinstance(_value(n), torch.Tensor)]
@@ -102,7 +118,10 @@ def build_autograd_metadata(
 
 
 def _saved_by_eager(backward: torch.fx.GraphModule) -> set[str]:
-    """Names of saved values that autograd's own operators read, not views or others that are computed again: what eager saves."""
+    """Return names of saved values that autograd's own operators read: what eager saves.
+
+    Readers that are views or recomputed nodes do not count.
+    """
     return {n.name for n in backward.graph.nodes if n.op == "placeholder" and any(map(is_backward_node, n.users))}
 
 

@@ -19,7 +19,7 @@ from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
 
 
 def proxy_node(value: torch.Tensor) -> torch.fx.Node | None:
-    """What computes a tensor in the graph that is being traced; None for a constant."""
+    """Return the node that computes a tensor in the graph being traced; None for a constant."""
     proxies = get_proxy_mode()
     assert proxies is not None
     slot: Any = get_proxy_slot(value, proxies.tracer, None)
@@ -28,11 +28,14 @@ def proxy_node(value: torch.Tensor) -> torch.fx.Node | None:
 
 
 _PHASE_DEPENDENT_NODES = {"LinalgEigBackward0": "linalg.eig", "LinalgEighBackward0": "linalg.eigh"}
-"""Nodes of autograd that check whether a loss depends on the phase of complex vectors, their second result. Over fake tensors none does."""
+"""Autograd nodes that raise if the loss depends on the phase of complex eigenvectors.
+
+The eigenvectors are the second result. Over fake tensors these nodes do not raise.
+"""
 
 
 class BackwardProvenance:
-    """Marks nodes traced while autograd runs as the backward's, and gives them the origin of the forward node that they belong to."""
+    """Marks nodes traced in the backward, and sets the provenance of their forward node."""
 
     def __init__(self, origin: Callable[[int], NodeProvenance | None]) -> None:
         self._origin = origin
@@ -41,14 +44,14 @@ class BackwardProvenance:
         self._graph = proxies.tracer.graph
         self._last = self._graph._root._prev
         self._pending_grad_sums: set[torch.fx.Node] = set()
-        """Sums of gradients whose reader has not run yet."""
+        """Gradient sums whose reader has not run yet."""
         self.user_function_grads: list[tuple[str, Any]] = []
-        """What functions of the user's own gave, each with the function's name."""
+        """Gradients returned by user-defined functions, each with the function's name."""
         self.phase_dependent_op = ""
-        """An operator whose backward raises for some values of the gradients that come to it."""
+        """An operator whose backward raises for some gradient values."""
 
     def register_hooks(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-        """Hooks on every autograd node behind ``outputs``."""
+        """Register hooks on every autograd node behind ``outputs``; yield their handles."""
         todo: list[Any] = [o.grad_fn for o in outputs]
         known = set()
         while todo:
@@ -77,13 +80,13 @@ class BackwardProvenance:
         self.user_function_grads += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
 
     def mark_traced(self, origin: NodeProvenance | None) -> None:
-        """Mark what was traced since the last marking."""
+        """Mark the nodes traced since the last call."""
         for node in self._take_new_nodes():
             if origin is not None:
                 set_provenance(node, origin)
 
     def _take_new_nodes(self) -> list[torch.fx.Node]:
-        """What was traced since this was last asked, marked as the backward's."""
+        """Return the nodes traced since the last call, marked as backward nodes."""
         node = end = self._graph._root._prev
         found = []
         while node is not self._last:
@@ -94,7 +97,7 @@ class BackwardProvenance:
         return found
 
     def _mark_grad_sums(self, gradients: Sequence[Any], origin: NodeProvenance | None) -> None:
-        """Mark the sums that these gradients are; others that were made meanwhile meet elsewhere, and wait."""
+        """Set the provenance of the sums among these gradients; other new sums stay pending."""
         self._pending_grad_sums.update(self._take_new_nodes())
         for gradient in gradients:
             self._mark_grad_sum(gradient, origin)
@@ -112,7 +115,7 @@ class BackwardProvenance:
                     set_provenance(node, origin)
 
     def finish(self, gradients: Mapping[str, Any]) -> None:
-        """Mark what is left, given the gradients of the inputs by name."""
+        """Mark the remaining sums, given the gradients of the inputs by name."""
         self._pending_grad_sums.update(self._take_new_nodes())
         for name, gradient in gradients.items():
             self._mark_grad_sum(gradient, NodeProvenance(note=f"the gradients of {name} are summed"))

@@ -1,4 +1,4 @@
-"""Runs the AOT stage on one traced graph: analyse, functionalise, lower, wrap; and says what it did."""
+"""Run the AOT stage on one traced graph: analyze, functionalize, lower, wrap, record."""
 
 from __future__ import annotations
 
@@ -62,11 +62,17 @@ OUTER_WRAPPERS: tuple[OuterWrapper, ...] = (
     dedup_inputs,
     synthetic_bases,
 )
-"""Around the traced call, outermost first: they change what is compiled. Functions in functions."""
+"""Wrappers around the traced call, outermost first.
+
+They change what is compiled. Each is a function around the next one.
+"""
 
 
 INNER_WRAPPERS: tuple[InnerWrapper, ...] = (output_aliases, input_mutations, effect_order, disable_autocast)
-"""Around the functional graph, inside of ``WRAPPERS``, outermost first: they follow from its plan. Woven into one function."""
+"""Wrappers around the functional graph, inside ``OUTER_WRAPPERS``, outermost first.
+
+They follow from the graph's metadata, and are composed into one generated function.
+"""
 
 
 Lower = Callable[[AotGraph], Run]
@@ -85,30 +91,43 @@ ANOMALY_GUARD = GlobalStateMatch(
 
 @dataclass(frozen=True)
 class AotResult:
-    """``run(*inputs)`` returns the traced graph's outputs as a tuple; ``graphs`` are told while a session records, the traced one first."""
+    """Compiled call: ``run(*inputs)`` returns the traced graph's outputs as a tuple.
+
+    ``graphs`` is filled only while a session records; the traced graph comes first.
+    """
 
     run: Run
     record: AotRecord
     graphs: tuple[GraphRecord, ...] = ()
     guards: tuple[Guard, ...] = ()
-    """What else must hold of the inputs, beside what tracing found."""
+    """Guards on the inputs beyond those that tracing found."""
     run_with_probe: ProbedRun | None = None
-    """The call once more, through ATen, as one that a probe is told of; None while no session records, or where it must not happen twice."""
+    """Builds a second run of the call, through ATen, that records its values in a probe.
+
+    None if no session records, or if the call has effects and must not run twice.
+    """
 
 
 @dataclass(frozen=True)
 class AotSettings:
-    """``lower`` makes a functional graph runnable, ``interpret`` does so through ATen; ``method`` divides forward from backward."""
+    """Settings of the AOT stage.
+
+    ``lower`` compiles a functional graph; ``lower_to_aten`` runs it through ATen; ``partition_method`` splits the joint
+    graph into forward and backward.
+    """
 
     lower: Lower
     lower_to_aten: Lower
     partition_method: PartitionMethod = "min-cut"
     recompute_random: bool = False
-    """Random numbers may be drawn again in the backward instead of being saved."""
+    """The backward may recompute random numbers instead of saving them."""
     cache_dir: pathlib.Path | None = None
-    """Where compiled results are kept between processes; None: nowhere."""
+    """Directory of the disk cache; None disables it."""
     take_assumption_guards: Callable[[], tuple[Guard, ...]] | None = None
-    """Guards for what is assumed of symbolic sizes from now on; None where nothing more may be, the guards being fixed."""
+    """Takes the guards for new assumptions about symbolic sizes.
+
+    None if the guards are already fixed, so that nothing more may be assumed.
+    """
 
 
 def compile_graph(
@@ -120,11 +139,10 @@ def compile_graph(
     changes_objects: bool = False,
     asking: str = "",
 ) -> AotResult:
-    """Make ``graph`` functional and compile it through ``settings.lower``; where gradients are needed, together with its backward.
+    """Functionalize ``graph`` and compile it, with its backward if gradients are needed.
 
-    What cannot be made functional runs as traced, under eager autograd if need be, with the reason in the record. Whatever ``lower``
-    raises is raised. ``has_object_side_effects``: Python objects are changed once the graph has run. ``asking``: what asks autograd about single
-    results afterwards. Both as in ``TracedGraph``.
+    A graph that cannot be functionalized runs as traced, under eager autograd if needed; the record has the reason.
+    Errors of ``settings.lower`` propagate. The last two parameters are fields of ``TracedGraph``.
     """
     told = graph_records((graph, "fx", "FX graph"), compilation=compilation)
     inside = strip_inference_mode(graph, inputs)
@@ -158,10 +176,10 @@ def compile_graph(
         assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[known:], settings)
         settings = replace(
             settings, take_assumption_guards=None
-        )  # it holds the call's tensors, which the backward must not
+        )  # it references the call's tensors; the backward must not
     except CannotFunctionalize as error:
         return _eager_result(graph, trains, str(error), told)
-    except Exception as error:  # what tracing to ATen does not know must not stop the user's code
+    except Exception as error:  # a failure to trace to ATen must not stop the user's code
         text = str(error).strip()
         reason = f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
         return _eager_result(graph, trains, reason, told)
@@ -177,7 +195,7 @@ def compile_graph(
 
 
 def _why_not_compiled(call: TracedCall, graph: torch.fx.GraphModule, *, trains: bool, changes_objects: bool) -> str:
-    """Why the call must run as traced; empty when nothing stands against making it functional."""
+    """Return the reason why the call must run as traced; empty if it can be functionalized."""
     objects = check_python_callables(graph) if changes_objects else ""
     return why_not_functional(call.graph, call.inputs, trains=trains) or objects or find_missing_kernel(graph)
 
@@ -185,7 +203,10 @@ def _why_not_compiled(call: TracedCall, graph: torch.fx.GraphModule, *, trains: 
 def _load_or_trace(
     call: TracedCall, compilation: str, settings: AotSettings, *, trains: bool
 ) -> tuple[AotArtifact, str]:
-    """The functional graphs of a call, from disk where they are kept there; and what the record says about that."""
+    """Load the functional graphs of a call from the disk cache, or trace them.
+
+    Also returns the record's note about the cache.
+    """
     if settings.cache_dir is None:
         return _trace_artifact(call, compilation, settings, trains=trains), ""
     place = cache_location(
@@ -200,10 +221,10 @@ def _load_or_trace(
 
 
 def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple[Guard, ...]:
-    """Guards for what the ATen form took for granted of sizes.
+    """Return guards for the size assumptions that tracing to ATen added.
 
     Raises:
-        NotFunctional: it took more for granted than is guarded.
+        CannotFunctionalize: the guards are already fixed and do not check these assumptions.
     """
     if not relations:
         return ()
@@ -248,7 +269,10 @@ def _build_inference(
     *,
     is_silent: bool,
 ) -> AotResult:
-    """``is_silent``: inputs need gradients although no result does."""
+    """Build a call that has no backward.
+
+    ``is_silent``: an input requires grad although no result does.
+    """
     graphs = graph_records((functional.module, "aten", "functional ATen graph"), compilation=compilation)
     plan, graph = functional.metadata, AotGraph(functional.module, functional.inputs, compilation)
     in_eager = autograd_function.eager_for_leaf_inputs(_eager_run(onion), plan) if is_silent else ()
@@ -285,7 +309,7 @@ def _build_training(
         n for n, i in enumerate(inputs) if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
     ]
     between = build_autograd_metadata(joint, halves, requiring, is_given=is_given)
-    # The autograd node sees to its results before it saves them.
+    # The autograd.Function corrects version counters and views of its results before it saves them.
     plan = replace(joint.metadata, result_version_bumps=(), results_as_views=frozenset())
     saved = tuple(n for n in halves.backward.graph.nodes if n.op == "placeholder")[: len(halves.saved_fakes)]
     graph = AotGraph(
@@ -346,4 +370,5 @@ def _inner_wrapper_code(plan: AotMetadata) -> tuple[WrapperCode, ...]:
 
 
 def inner_wrapper_records(plan: AotMetadata) -> tuple[WrapperRecord, ...]:
+    """Return the records of the wrappers around the functional graph."""
     return tuple(WrapperRecord(w.NAME, w.pre_compile(plan)) for w in INNER_WRAPPERS)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CannotFunctionalize(Exception):
-    """The graph cannot be made functional without changing what a person could notice; the text says why."""
+    """The graph cannot be functionalized without a visible change; the message has the reason."""

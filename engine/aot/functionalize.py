@@ -1,6 +1,7 @@
-"""Traces a graph to functional ATen operators, and finds what it writes to and what its outputs alias.
+"""Trace a graph to functional ATen; find its input mutations and output aliases.
 
-The idea of wrapping every tensor in a functional one while tracing is torch's (functorch's functionalisation, ``FunctionalTensorMode``).
+Every tensor is wrapped in a functional tensor while tracing, as in torch (functorch functionalization,
+``FunctionalTensorMode``).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from engine.ir.traced_frame import GraphInput
 
 @dataclass(frozen=True)
 class FunctionalGraph:
-    """The functional graph, the fake inputs that it was traced with, and the plan to call it by."""
+    """Functional graph, the fake inputs it was traced with, and its calling convention."""
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
@@ -54,11 +55,13 @@ class FunctionalGraph:
 
 
 def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> FunctionalGraph:
-    """Trace ``graph`` to functional ATen under the fake mode of its inputs, without gradients. Symbolic sizes stay symbolic.
+    """Trace ``graph`` to functional ATen under the fake mode of its inputs, without gradients.
+
+    Symbolic sizes stay symbolic.
 
     Raises:
-        NotFunctional: an input's metadata is mutated, outputs alias in a way that cannot be rebuilt, or a value is of an unknown kind.
-        IllegalGraph: the outcome would break a rule, for instance by an operator that writes to its argument.
+        CannotFunctionalize: an input mutation or output alias cannot be reproduced, or a value has an unknown type.
+        GraphVerificationError: the resulting graph violates a rule, for instance an operator mutates its argument.
     """
     tracing = FunctionalTracer(copy_with_provenance(graph, compilation), inputs)
     with torch.no_grad():
@@ -70,10 +73,13 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
 def trace_functional(
     tracing: FunctionalTracer, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
 ) -> tuple[torch.fx.GraphModule, tuple[Any, ...], AotMetadata]:
-    """Run ``tracing`` under make_fx: its graph without dead nodes, the fake inputs that it was traced with, and the plan to call it by.
+    """Run ``tracing`` under make_fx and return the functional graph.
+
+    Returns the graph without dead nodes, the fake inputs it was traced with, and the metadata to call it.
 
     Raises:
-        NotFunctional: an input was not followed, or an operator that is left out would raise.
+        CannotFunctionalize: an input has no fake value, a view depends on a symbol that no input provides, or an
+            operator removed as dead code would raise in eager.
     """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
@@ -100,16 +106,16 @@ def trace_functional(
 
 
 def drop_redundant_fixups(plan: AotMetadata, module: torch.fx.GraphModule) -> AotMetadata:
-    """The plan without what the operators that compute the results see to themselves."""
+    """Remove fixups from the metadata that the operators of the graph already do themselves."""
     nodes = output_args(module.graph)
     reviewed = frozenset(n for n in plan.results_as_views if is_output_of_view_op(nodes[n]))
-    # Operators that only make a tensor write to it once, by their own account.
+    # Factory operators bump the version counter once themselves, so even a bump of 0 must be applied to their results.
     writes = tuple((n, w) for n, w in plan.result_version_bumps if w or not nodes[n].all_input_nodes)
     return replace(plan, results_as_views=reviewed, result_version_bumps=writes)
 
 
 def is_output_of_view_op(node: Any) -> bool:
-    """Whether an operator makes this value as a view, or as one of several."""
+    """Return True if a view operator returns the value, alone or as one of several outputs."""
     while isinstance(node, torch.fx.Node) and node.target is operator.getitem:
         node = node.args[0]
     schema = getattr(getattr(node, "target", None), "_schema", None)
@@ -118,7 +124,7 @@ def is_output_of_view_op(node: Any) -> bool:
 
 @contextlib.contextmanager
 def _restore_grad_mode() -> Iterator[None]:
-    """What fails half-way may have failed where the traced code has gradients switched off."""
+    """Restore the grad mode on exit: tracing may fail inside a ``no_grad`` region."""
     was = torch.is_grad_enabled()
     try:
         yield
@@ -128,7 +134,7 @@ def _restore_grad_mode() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence_fake_tensor_log() -> Iterator[None]:
-    """What cannot be evaluated over fake tensors becomes a reason in the record: torch need not log it too."""
+    """Disable torch's log of failed fake tensor calls; the record has the reason instead."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was, log.disabled = log.disabled, True
     try:
@@ -138,7 +144,7 @@ def _silence_fake_tensor_log() -> Iterator[None]:
 
 
 def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
-    """The fake mode that the graph was traced under; a new one when there is no tensor anywhere."""
+    """Return the fake mode that the graph was traced under; a new one if it has no tensors."""
     for value in (*(i.fake for i in inputs), *(n.meta.get("example_value") for n in graph.graph.nodes)):
         if isinstance(value, FakeTensor):
             return value.fake_mode
@@ -154,7 +160,7 @@ def _check_inputs_fake(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> No
 
 
 def _check_symbols_readable(plan: AotMetadata) -> None:
-    """Refuse views and layouts by a number that the wrappers cannot read from any input."""
+    """Raise if a view or layout depends on a symbol that no input provides."""
     known = {name for name, *_ in plan.symbol_sources}
     views = (*(o.view for o in (*plan.outputs, *plan.detached_bases)), *(i.new_layout for i in plan.inputs))
     for size in view_sizes(views):
@@ -163,7 +169,7 @@ def _check_symbols_readable(plan: AotMetadata) -> None:
 
 
 def shape_env_assumptions(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
-    """What has been assumed of the graph's symbolic sizes so far, in order."""
+    """Return all assumptions about the graph's symbolic sizes so far, in order."""
     return tuple(map(str, _shape_env_guards(fake_mode_of(graph, inputs))))
 
 
@@ -172,7 +178,10 @@ def _shape_env_guards(mode: FakeTensorMode) -> tuple[sympy.Basic, ...]:
 
 
 def _is_symbolic(fakes: Sequence[Any]) -> bool:
-    """Whether any size is a symbol: only then are torch's Python forms of operators needed, which keep symbols, but may compute otherwise."""
+    """Return True if any size is a symbol.
+
+    Only then is the Python dispatcher needed: its forms of operators preserve symbols, but may compute differently.
+    """
     return any(
         isinstance(f, (torch.SymInt, torch.SymFloat)) or (isinstance(f, torch.Tensor) and f._has_symbolic_sizes_strides)
         for f in fakes
@@ -180,14 +189,14 @@ def _is_symbolic(fakes: Sequence[Any]) -> bool:
 
 
 def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
-    """Where each size symbol can be read (``Plan.symbol_sources``)."""
+    """Return where each size symbol can be read (``AotMetadata.symbol_sources``)."""
     found: dict[str, tuple[str, int, int]] = {}
     for n, fake in enumerate(fakes):
         sizes = [(-1, fake)] if not isinstance(fake, torch.Tensor) else list(enumerate(fake.shape))
         for dim, size in sizes:
             if isinstance(size, (torch.SymInt, torch.SymFloat)) and size.node.expr.is_Symbol:
                 found.setdefault(str(size.node.expr), (str(size.node.expr), n, dim))
-    for n, fake in enumerate(fakes):  # what no size tells: an input may be a slice
+    for n, fake in enumerate(fakes):  # symbols that occur in no size: the input may be a slice
         strides: Sequence[Any] = fake.stride() if isinstance(fake, torch.Tensor) else ()
         for dim, stride in enumerate(strides):
             if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
@@ -199,7 +208,10 @@ def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
 
 
 def copy_with_provenance(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
-    """A copy whose nodes' origins name the nodes themselves, so that what they become points back at them."""
+    """Copy a graph; the provenance of each node names the node itself.
+
+    Nodes derived from it then point back at it.
+    """
     copied = torch.fx.Graph()
     values: dict[torch.fx.Node, Any] = {}
     result = copied.graph_copy(graph.graph, values)
@@ -210,27 +222,27 @@ def copy_with_provenance(graph: torch.fx.GraphModule, compilation: str) -> torch
 
 
 class FunctionalInterpreter(torch.fx.Interpreter):
-    """Runs the traced graph so that ATen nodes made meanwhile get the running node's origin."""
+    """Interpreter of the traced graph; new ATen nodes get the provenance of the running node."""
 
     under_autograd = False
-    """Whether autograd looks on, so that switches of grad mode matter."""
+    """True if autograd records the run, so that grad mode calls matter."""
     extra_traceback = False
-    """Of fx: reasons are told to users as they are, without the node at which they were found."""
+    """Option of fx: users see the reason of an error without the node at which it was raised."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
         self.functional_by_fake: dict[int, Any] = {}
-        """Functional values by the identity of the traced fake value that they stand for."""
+        """Functional values, by the ``id`` of the traced fake value that they represent."""
         self._autocasts: list[Any] = []
         self._as_strided_storages: set[int] = {
             storage_id(seen)
             for n in graph.graph.nodes
             if is_as_strided(n) and isinstance(seen := n.meta.get("example_value"), torch.Tensor)
         }
-        """Storages of traced fake values in which something is seen by place."""
+        """Storages of traced fake values on which ``as_strided`` is called."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run all nodes; where one raises, autocast is left as it was before."""
+        """Run all nodes; if one raises, exit the autocast regions that are still open."""
         try:
             return super().run(*args, **kwargs)
         except BaseException:
@@ -239,7 +251,11 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             raise
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one node, and remember what became of its value."""
+        """Run one node and store its value in ``functional_by_fake``.
+
+        Raises:
+            CannotFunctionalize: ``out=`` resizes its tensor, or a memory layout that matters would differ from eager.
+        """
         if n.target in GRAD_MODE_CALLS and not self.under_autograd:  # nothing here requires grad
             return None
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
@@ -253,7 +269,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             result = (
                 self._replace_layout_mutation(n) if self.under_autograd and mutates_layout(n) else super().run_node(n)
             )
-        # Where a view is resized, only what was traced tells.
+        # If ``out`` is a view, only the traced fake value shows the resize.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
             raise CannotFunctionalize(f"{n.name} resizes the tensor that it is to write to")
         self.functional_by_fake[id(traced)] = result
@@ -268,10 +284,13 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         return result
 
     def _replace_layout_mutation(self, n: torch.fx.Node) -> Any:
-        """A view in place of a change of layout: autograd follows views by how they were made, and would not know of the change."""
+        """Replace an in-place layout change by a view.
+
+        Autograd tracks views by how they were created, and would not see the change.
+        """
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         was = args[0]
-        with torch.enable_grad():  # it stays what it was to autograd, whatever mode its layout changes in
+        with torch.enable_grad():  # autograd tracks the tensor as before, whatever the grad mode of the layout change
             made = getattr(was, op_name(n).removesuffix("_"))(*args[1:], **kwargs)
         for node, value in self.env.items():
             if value is was:
@@ -280,7 +299,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         return made
 
     def _check_as_strided_layouts(self, n: torch.fx.Node) -> None:
-        """What is seen by place lies where eager has it only while all that is seen of its memory is laid out as in eager."""
+        """Raise if memory that ``as_strided`` reads is laid out otherwise than in eager."""
         for node in (*self.env, n):
             traced, value = (
                 node.meta.get("example_value"),
@@ -294,7 +313,10 @@ class FunctionalInterpreter(torch.fx.Interpreter):
                 )
 
     def _check_random_memory_order(self, n: torch.fx.Node) -> None:
-        """Random numbers are drawn in the order of memory: what they are drawn for must lie as it does in eager."""
+        """Raise if random numbers would fill memory in another order than in eager.
+
+        Kernels generate random numbers in memory order, so the operand must have eager's layout.
+        """
         for node in n.all_input_nodes:
             traced, value = node.meta.get("example_value"), self.env.get(node)
             if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
@@ -307,10 +329,10 @@ class FunctionalInterpreter(torch.fx.Interpreter):
                 )
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function, composites of ours whole."""
+        """Call a function, with composite functions replaced by the engine's own operators."""
         if (
             target is getattr and args[1] == "data"
-        ):  # the same memory, apart from autograd's account of it, which is kept in the plan
+        ):  # same storage without autograd history; the metadata records that it is detached
             return args[0].detach()
         own_form = (
             torch._C._DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
@@ -320,12 +342,15 @@ class FunctionalInterpreter(torch.fx.Interpreter):
 
 
 def _is_full_dropout(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a dropout drops everything: torch's form for symbols draws numbers even then."""
+    """Return True for dropout with p=1: torch's symbolic form samples even then."""
     return getattr(target, "__name__", "") == "dropout" and 1.0 in (*args[1:2], kwargs.get("p"))
 
 
 def _draws_same_in_place(n: torch.fx.Node, into: torch.Tensor) -> bool:
-    """Whether numbers drawn for a new tensor are those that eager draws in place: kernels go by memory, some otherwise where it lies in a row."""
+    """Return True if sampling into a new tensor produces the numbers of eager's in-place call.
+
+    Kernels fill memory in order; some treat contiguous memory differently.
+    """
     name = str(n.target)
     if "bernoulli" in name:
         return is_same_layout(into, torch.empty_like(into, memory_format=torch.contiguous_format))
@@ -333,7 +358,10 @@ def _draws_same_in_place(n: torch.fx.Node, into: torch.Tensor) -> bool:
 
 
 def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
-    """Which operand an operator of torch's gave back without doing anything: its form for symbols may make a copy instead (``dropout``)."""
+    """Return the operand that a torch operator returned unchanged, or None.
+
+    The operator's symbolic form may return a copy instead (``dropout``).
+    """
     if not isinstance(traced, torch.Tensor) or may_mutate(n) or n.op not in ("call_function", "call_method"):
         return None
     if isinstance(n.target, (GraphCallable, torch._ops.HigherOrderOperator)):
@@ -343,7 +371,7 @@ def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
 
 def _shapes(value: Any) -> list[torch.Size]:
     values = value if isinstance(value, (tuple, list)) else (value,)
-    # The wrapper of a tensor that was resized still says what it was.
+    # The wrapper of a resized functional tensor still has the old shape.
     return [
         unwrap_functional(v).shape if isinstance(v, FunctionalTensor) else v.shape
         for v in values
@@ -361,27 +389,31 @@ class FunctionalTracer:
         self._outputs: OutputAliasAnalyzer | None = None
         self._in_grad_mode = torch.is_grad_enabled()
         self.mutations_hidden_from_autograd: frozenset[int] = frozenset()
-        """Positions of inputs that need gradients, and are written without autograd noticing."""
+        """Positions of inputs that require grad and are mutated without autograd seeing it."""
 
     def make_interpreter(self) -> FunctionalInterpreter:
-        """What runs the traced graph."""
+        """Return the interpreter that runs the traced graph."""
         return FunctionalInterpreter(self._graph)
 
     def graph_arguments(self, originals: list[Any]) -> list[Any]:
-        """The functional arguments as the graph is given them."""
+        """Return the functional arguments that the graph is called with."""
         return originals
 
     def run(self, *args: Any) -> tuple[Any, ...]:
-        """The functional graph's results: those that outputs come from, then the new contents of written inputs."""
+        """Return the results for the outputs, then the new contents of mutated inputs."""
         return self.trace_results(args)[0]
 
     def trace_results(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
-        """The results; for each, the functional tensor that it is the value of; and the functional arguments as the caller has them."""
+        """Run the graph over functional tensors.
+
+        Returns the results; for each result, the functional tensor that it is the value of; and the functional
+        arguments as the caller has them.
+        """
         interpreter = self.make_interpreter()
         with FunctionalTensorMode() as mode:
             set_mode_tokens(mode)
             originals = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
-            # What is reshaped in place is looked at through an alias that keeps the layout it came with.
+            # An input whose layout changes in place is read through an alias that has the original layout.
             kept = [
                 w.detach() if is_layout_mutated(i.fake, i.example_value) else w
                 for i, w in zip(self._inputs, originals, strict=True)
@@ -423,7 +455,7 @@ class FunctionalTracer:
         return new
 
     def build_metadata(self) -> AotMetadata:
-        """The calling convention found by the run."""
+        """Return the calling convention found by the run."""
         assert self._outputs is not None
         devices = tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
         shown = inputs_with_layout_mutated_in_grad_mode(self._graph, is_on=self._in_grad_mode)
@@ -470,7 +502,7 @@ def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def unwrap_functional(t: FunctionalTensor) -> torch.Tensor:
-    """The traced value of a functional tensor, with pending mutations applied."""
+    """Return the traced value of a functional tensor, after applying pending mutations."""
     torch._sync(t)  # type: ignore[attr-defined, no-untyped-call]
     return torch._from_functional_tensor(t.elem)
 

@@ -15,15 +15,19 @@ from engine.aot.storage_geometry import (
 from engine.ir.traced_frame import GraphInput
 
 GRAD_MODE_CALLS = (torch._C._set_grad_enabled, torch.set_grad_enabled)
-"""Calls that switch gradients on or off from inside a graph."""
+"""Calls that set the grad mode inside a graph."""
 
 
 def needs_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> bool:
-    """Whether autograd must see this call: under grad mode an input requires grad, or something made inside does."""
+    """Return True if autograd must see this call.
+
+    True if a call creates a tensor with ``requires_grad=True``, or if grad mode is on and an input or a value inside
+    requires grad.
+    """
     if any(n.kwargs.get("requires_grad") is True for n in graph.graph.nodes):
         return True
     switched_on = any(n.target in GRAD_MODE_CALLS and n.args[:1] != (False,) for n in graph.graph.nodes)
-    # Without grad mode nothing made from an input requires grad, though fake views may say so.
+    # Without grad mode nothing derived from an input requires grad, though fake views may say so.
     if not torch.is_grad_enabled() and not switched_on:
         return False
     return any(isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad for i in inputs) or any(
@@ -32,7 +36,10 @@ def needs_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) ->
 
 
 def nodes_with_grad_mode(graph: torch.fx.GraphModule, *, is_on: bool) -> Iterator[tuple[torch.fx.Node, bool]]:
-    """All nodes but switches of grad mode, each with whether it is on there; ``is_on``: where the graph begins."""
+    """Yield each node except grad mode calls, with the grad mode at that node.
+
+    ``is_on`` is the grad mode where the graph starts.
+    """
     for node in graph.graph.nodes:
         if node.target in GRAD_MODE_CALLS:
             is_on = node.args[:1] != (False,)
@@ -41,7 +48,7 @@ def nodes_with_grad_mode(graph: torch.fx.GraphModule, *, is_on: bool) -> Iterato
 
 
 def inputs_with_layout_mutated_in_grad_mode(graph: torch.fx.GraphModule, *, is_on: bool) -> set[int]:
-    """Positions of inputs whose layout an operator changes in place in grad mode."""
+    """Return the positions of inputs whose layout changes in place in grad mode."""
     changed = [
         example_tensor(node.args[0])
         for node, on in nodes_with_grad_mode(graph, is_on=is_on)
@@ -52,7 +59,7 @@ def inputs_with_layout_mutated_in_grad_mode(graph: torch.fx.GraphModule, *, is_o
 
 
 def inputs_read_after_last_write(graph: torch.fx.GraphModule, *, is_on: bool) -> frozenset[int]:
-    """Positions of inputs whose history autograd looks at after the last write to their memory."""
+    """Return the positions of inputs whose ``grad_fn`` is read after the last write to them."""
     places = {n: k for k, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
     found: dict[int, int] = {}
     for node, on in nodes_with_grad_mode(graph, is_on=is_on):

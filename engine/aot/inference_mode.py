@@ -1,4 +1,7 @@
-"""Graphs all of which run in inference mode, as those of functions decorated with it do: the mode is entered around them, not inside."""
+"""Graphs enclosed in one ``inference_mode`` region; the mode is entered around the call.
+
+Functions decorated with ``torch.inference_mode`` produce such graphs.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ Run = Callable[..., Any]
 
 
 def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
-    """The graph without the switches of inference mode that enclose all of it; None where they do not.
+    """Return the graph without its enclosing inference mode region; None if there is none.
 
-    None too where what is written or seen of inputs is not known: in that mode some operators over fakes keep no account of it, as they do
-    over real tensors.
+    Also None if views of inputs or writes to inputs are not fully tracked: in inference mode, some operators over fake
+    tensors do not track them, as over real tensors.
     """
     calls = [n for n in graph.graph.nodes if n.op not in ("placeholder", "output")]
     if (
@@ -44,7 +47,7 @@ def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInpu
 
 
 def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
-    """Whether all that lies in the memory of inputs is known to be a view of it, and each write to it was counted."""
+    """Return True if all aliases of inputs are known views and all writes were counted."""
     fakes = [i.fake for i in inputs if isinstance(i.fake, torch.Tensor)]
     if any(f.is_inference() for f in fakes):
         return False
@@ -74,7 +77,7 @@ def _enter_arguments(node: torch.fx.Node) -> Any:
 
 
 def run_in_inference_mode(run: Run) -> Run:
-    """``run`` with the mode on."""
+    """Return ``run`` with inference mode enabled during the call."""
 
     def call(*inputs: Any) -> Any:
         with torch.inference_mode():

@@ -1,6 +1,6 @@
-"""Traces a graph together with its backward: one functional graph from inputs and tangents to results and gradients.
+"""Trace a graph with its backward: from inputs and tangents to results and gradients.
 
-The idea of tracing autograd's own backward over functional fake tensors is torch's (AOTAutograd's joint graph).
+Tracing autograd's own backward over functional fake tensors is the idea of AOTAutograd's joint graph.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from engine.ir.traced_frame import GraphInput
 
 @dataclass(frozen=True)
 class JointGraph:
-    """The joint graph: placeholders are the inputs, then one tangent for each position in ``differentiable``.
+    """Joint graph: placeholders are the inputs, then one tangent per differentiable result.
 
-    It returns ``plan.results`` results, then one gradient for each position in ``needing`` (None: nothing flows there).
+    It returns ``metadata.num_results`` results, then one gradient per position in ``grad_inputs`` (None: undefined).
     """
 
     module: torch.fx.GraphModule
@@ -57,17 +57,19 @@ class JointGraph:
     differentiable_results: tuple[int, ...]
     """Positions of results that gradients flow back from."""
     grad_inputs: tuple[int, ...]
-    """Positions of inputs that gradients flow to."""
+    """Positions of inputs whose gradients the graph returns."""
     result_fakes: tuple[tuple[Any, int], ...] = ()
-    """The traced fake values that results hold, each with the position of its result."""
+    """Traced fake values that the results hold, each with the position of its result."""
 
 
 def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compilation: str) -> JointGraph:
-    """Trace ``graph`` and its backward to functional ATen, in the grad mode of the caller. Symbolic sizes stay symbolic.
+    """Trace ``graph`` and its backward to functional ATen, in the grad mode of the caller.
+
+    Symbolic sizes stay symbolic.
 
     Raises:
-        NotFunctional: see ``functionalize``; or gradients would flow otherwise than in eager.
-        IllegalGraph: the outcome would break a rule.
+        CannotFunctionalize: see ``functionalize``; or gradients would flow differently than in eager.
+        GraphVerificationError: the resulting graph violates a rule.
     """
     changed = next(
         (i.name for i in inputs if isinstance(i.fake, torch.Tensor) and is_layout_mutated(i.fake, i.example_value)),
@@ -90,17 +92,17 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     module.recompile()
     verify_graph(module, FUNCTIONAL_RULES, f"joint graph of {compilation}")
     if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
-        # Over fake tensors it gives no workspace, which its backward reads.
+        # Over fake tensors it returns no workspace, which its backward reads.
         raise CannotFunctionalize("a recurrent layer under autocast has no backward apart from eager's")
     for i in (plan.inputs[n] for n in tracing.grad_inputs):
         if i.version_bumps and not i.is_mutated:
-            # Eager forbids this to leaves: with no data to copy back, nothing else would raise.
+            # Eager forbids this for leaves. There is no data to copy back, so nothing else would raise.
             raise CannotFunctionalize(f"{i.name}, which requires grad, is changed in place, though not its data")
     return JointGraph(module, fakes, plan, tracing.differentiable_results, tracing.grad_inputs, tracing.result_fakes)
 
 
 class _NonLeafAlias(torch.autograd.Function):
-    """An input as the graph is given it: no leaf any more, so that it may be written to in place."""
+    """Alias of a graph input that is not a leaf, so that it may be mutated in place."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
@@ -112,14 +114,17 @@ class _NonLeafAlias(torch.autograd.Function):
 
 
 def _mutates_tensor_list(node: torch.fx.Node) -> bool:
-    """Whether an operator writes to each tensor of its first argument, a list."""
+    """Return True if an operator mutates each tensor of its first argument, a list."""
     return (
         node.op == "call_function" and getattr(node.target, "__name__", "").startswith("_foreach_") and may_mutate(node)
     )
 
 
 class _SequenceNrInterpreter(FunctionalInterpreter):
-    """Notes which numbers autograd gave to what each node did, to know a backward operator's node again."""
+    """Interpreter that records autograd's sequence number at each node.
+
+    The numbers map a backward operator to its forward node.
+    """
 
     under_autograd = True
 
@@ -134,13 +139,13 @@ class _SequenceNrInterpreter(FunctionalInterpreter):
         listed = self.fetch_args_kwargs_from_env(n)[0][0] if _mutates_tensor_list(n) else ()
         known = [t._version for t in listed]
         made = super().run_node(n)
-        # Functional tensors in lists are written to without being counted, and autograd would not know that what it saved has changed.
+        # Mutating functional tensors in a list bumps no version, so autograd would miss that saved tensors changed.
         if uncounted := [t for t, v in zip(listed, known, strict=True) if t._version == v]:
             torch.autograd.graph.increment_version(uncounted)
         return made
 
     def provenance_of(self, number: int) -> NodeProvenance | None:
-        """The origin of the node during whose run autograd gave out this number."""
+        """Return the provenance of the node that ran when autograd issued this sequence number."""
         position = bisect.bisect_right(self.sequence_nrs, number) - 1
         return self.provenances[position] if position >= 0 else None
 
@@ -207,7 +212,7 @@ class _JointTracer(FunctionalTracer):
 
     @property
     def result_fakes(self) -> tuple[tuple[Any, int], ...]:
-        """See ``Joint.result_fakes``."""
+        """Traced fake values that the results hold (``JointGraph.result_fakes``)."""
         assert self._outputs is not None
         return tuple(self._outputs.result_fakes)
 
@@ -215,7 +220,7 @@ class _JointTracer(FunctionalTracer):
         return self._graph_args[position].grad_fn is self._grad_fns_at_entry[position]
 
     def _check_requires_grad(self) -> None:
-        """Results need gradients exactly where eager's do: the traced fake values tell."""
+        """Raise unless results require grad exactly where eager's do, as the traced fakes show."""
         assert self._outputs is not None
         for fake, position in self._outputs.result_fakes:
             needs = fake.requires_grad and position not in self._outputs.detached_results
@@ -256,7 +261,10 @@ class _JointTracer(FunctionalTracer):
     def _check_grads_depend_on_tangents(
         self, tangents: Sequence[torch.Tensor], by_users: Sequence[tuple[str, Any]]
     ) -> None:
-        """What a function of the user's gives whatever it is given must be missing where autograd does not call it, which the graph would not tell."""
+        """Raise if a user function returns a gradient that does not depend on the tangents.
+
+        It must be undefined in calls where autograd skips that function, and the graph cannot represent this.
+        """
         if not by_users:
             return
         proxies = get_proxy_mode()
@@ -277,7 +285,7 @@ class _JointTracer(FunctionalTracer):
         return gradient
 
     def _tangent(self, number: int, result: torch.Tensor) -> torch.Tensor:
-        """A new input of the graph, laid out as the result is."""
+        """Add a tangent input to the graph, with the result's layout if that is dense."""
         proxies = get_proxy_mode()
         assert proxies is not None
         with disable_proxy_modes_tracing(), self._mode:
@@ -292,7 +300,7 @@ class _JointTracer(FunctionalTracer):
 
 
 def _functional_state(value: Any) -> tuple[Any, list[str]] | None:
-    """What changes with a functional tensor when it is written to, or given another layout, in place."""
+    """Return the state of a functional tensor that changes when it is mutated in place."""
     if not isinstance(value, FunctionalTensor):
         return None
     return unwrap_functional(value), [str(n) for n in (*value.shape, *value.stride())]
@@ -304,7 +312,7 @@ def _is_unchanged(value: Any, was: tuple[Any, list[str]] | None) -> bool:
 
 
 def _move_tangents_to_inputs(module: torch.fx.GraphModule, inputs: int) -> None:
-    """Move the placeholders of tangents up to the inputs."""
+    """Move the placeholders of tangents right behind the inputs."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     for last, node in zip(placeholders[inputs - 1 :], placeholders[inputs:], strict=False):
         if inputs:

@@ -19,7 +19,10 @@ from engine.ir.traced_frame import GraphInput
 
 
 def original_fake(i: GraphInput) -> torch.Tensor:
-    """A tensor that looks as an input did before the traced code gave it another layout; made in the fake mode that is in force."""
+    """Return a tensor with the layout that an input had before the traced code changed it.
+
+    It is created in the active fake mode.
+    """
     shape, stride = (
         (i.example_value.shape, i.example_value.stride()) if i.original_layout is None else i.original_layout[:2]
     )
@@ -27,7 +30,10 @@ def original_fake(i: GraphInput) -> torch.Tensor:
 
 
 def is_layout_mutated(fake: torch.Tensor, real: Any) -> bool:
-    """Whether tracing changed an input's sizes, strides or offset (``t_``, ``unsqueeze_``); of symbols, what they are in this call tells."""
+    """Return True if tracing changed an input's sizes, strides or offset.
+
+    Examples are ``t_`` and ``unsqueeze_``. Symbols are compared by their size hints.
+    """
     if not isinstance(real, torch.Tensor):
         return False
     if fake.layout != real.layout or fake.ndim != real.ndim:
@@ -44,18 +50,21 @@ _INPLACE_LAYOUT_OPS = frozenset(("t_", "transpose_", "swapaxes_", "swapdims_", "
 
 
 def mutates_layout(n: torch.fx.Node) -> bool:
-    """Whether a traced node changes sizes or strides of a tensor in place."""
+    """Return True if a traced node changes sizes or strides of a tensor in place."""
     return op_name(n) in _INPLACE_LAYOUT_OPS and isinstance(n.args[0], torch.fx.Node)
 
 
 def mutated_layout(i: GraphInput) -> ViewSpec:
-    """The layout that an input is given in place. Where it starts may be a symbol too: it is compared with where it started, symbol or not."""
+    """Return the layout that an input gets in place.
+
+    The offset is relative to the original offset; both may be symbolic.
+    """
     started = i.example_value.storage_offset() if i.original_layout is None else i.original_layout[2]
     return ViewSpec(tuple(i.fake.shape), tuple(i.fake.stride()), i.fake.storage_offset() - started)
 
 
 def fake_at_entry(i: GraphInput) -> torch.Tensor:
-    """The fake value of an input as it comes, whatever the traced code did to its layout."""
+    """Return the fake value of an input, with the layout it has when the call starts."""
     if not is_layout_mutated(i.fake, i.example_value):
         if i.fake.is_inference() and not torch.is_inference_mode_enabled():  # it is only read
             return torch.empty_strided(i.fake.shape, i.fake.stride(), dtype=i.fake.dtype, device=i.fake.device)

@@ -1,4 +1,4 @@
-"""What can be told from a traced graph before anything is run: whether it may be functional, needs gradients, and what its values are."""
+"""Static checks and properties of a traced graph: eligibility, grad mode, node kinds."""
 
 from __future__ import annotations
 
@@ -24,50 +24,54 @@ _RANDOM_NAME_PARTS = (
 
 
 def may_draw_random(node: torch.fx.Node) -> bool:
-    """Whether a traced node may draw random numbers. Errs towards yes."""
+    """Return True if a traced node may sample random numbers. Errs on the side of True."""
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
     return any(d in name for d in _RANDOM_NAME_PARTS)
 
 
 def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
-    """What the output node returns, as a flat tuple."""
+    """Return the arguments of the output node as a flat tuple."""
     returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
     return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
 
 
 def flat_example_values(graph: torch.fx.GraphModule) -> Iterator[Any]:
+    """Yield the example values of all nodes, lists flattened."""
     for node in graph.graph.nodes:
         value = node.meta.get("example_value")
         yield from value if isinstance(value, (tuple, list)) else (value,)
 
 
 def example_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    """Return the example tensors of a node."""
     value = node.meta.get("example_value")
     return [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, torch.Tensor)]
 
 
 def is_data_access(node: torch.fx.Node) -> bool:
+    """Return True if the node reads ``tensor.data``."""
     return node.target is getattr and node.args[1] == "data"
 
 
 def example_tensor(node: Any) -> torch.Tensor | None:
+    """Return the example value of a node if it is a tensor."""
     value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
 
 
 def is_as_strided(node: torch.fx.Node) -> bool:
-    """Whether a node sees memory by place, past the tensor that it is given."""
+    """Return True if a node addresses the storage directly, beyond its operand."""
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
     return name.startswith("as_strided")
 
 
 def op_name(n: torch.fx.Node) -> str:
-    """The method, or the operator without its overload."""
+    """Return the method name, or the operator name without its overload."""
     return str(n.target) if n.op == "call_method" else getattr(n.target, "__name__", "").partition(".")[0]
 
 
 def may_mutate(node: torch.fx.Node) -> bool:
-    """Whether a traced node may write to a tensor that it is given. Errs towards yes."""
+    """Return True if a traced node may mutate an argument. Errs on the side of True."""
     if "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
     if node.op == "call_method":
@@ -94,7 +98,7 @@ def may_mutate(node: torch.fx.Node) -> bool:
 
 
 def dependents_of(graph: torch.fx.Graph, tangents: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The nodes that depend on any of ``tangents``, and these themselves."""
+    """Return ``tangents`` and all nodes that depend on any of them."""
     late = set(tangents)
     for node in graph.nodes:
         if any(n in late for n in node.all_input_nodes):

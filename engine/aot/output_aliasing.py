@@ -1,4 +1,4 @@
-"""Decides how each output of the traced graph comes about: a result, an input, or a view made again."""
+"""Output alias analysis: each output is a result, an input, or a regenerated view."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ __all__ = ["CannotFunctionalize", "OutputAliasAnalyzer"]
 
 
 class OutputAliasAnalyzer:
-    """Takes outputs one by one; ``results`` are what the functional graph must return for them, ``roots`` what else must be made.
+    """Alias analysis of a graph's outputs, one output at a time.
 
-    ``in_grad_mode``: the call is made where gradients are switched on.
+    ``results`` are the tensors that the functional graph must return; ``roots`` are the detached bases to create.
+    ``in_grad_mode``: the call runs in grad mode.
 
-    Eager's truth about aliasing is in the traced fake values (``meta["example_value"]``): their storages, ``_base`` and layouts.
+    The traced fake values (``meta["example_value"]``) have eager's aliasing: storages, ``_base`` and layouts.
     """
 
     def __init__(
@@ -55,13 +56,13 @@ class OutputAliasAnalyzer:
         self._roots_by_id: dict[int, int] = {}
         self._root_fakes: list[torch.Tensor] = []
         self._storage_creators = _first_creators(graph)
-        # An output that is returned twice is one.
+        # An output that is returned twice counts once.
         shown = {id(f): storage_id(f) for n in output_args(graph) if isinstance(f := _fake_of(n), torch.Tensor)}
         self._num_outputs_by_storage = Counter(shown.values())
         self._first_versions = {
             id(n.meta.get("example_value")): n.meta["version"] for n in graph.nodes if "version" in n.meta
         }
-        # Making a tensor out of nothing counts as a write over fake tensors, and not in eager.
+        # Over fake tensors a factory call counts as a write; in eager it does not.
         self._factory_versions = {
             id(n.meta["example_value"]): n.meta["version"]
             for n in graph.nodes
@@ -70,29 +71,32 @@ class OutputAliasAnalyzer:
         self.outputs: list[OutputAliasInfo] = []
         self.results: list[Any] = []
         self.result_tensors: list[Any] = []
-        """For each result the functional tensor that it is the value of; what is no tensor stands for itself."""
+        """For each result, the functional tensor it is the value of, or the non-tensor itself."""
         self.result_fakes: list[tuple[torch.Tensor, int]] = []
-        """The traced fake values that results hold, each with the position of its result."""
+        """Traced fake values that the results hold, each with the position of its result."""
         self.roots: list[OutputAliasInfo] = []
         self.result_write_counts: list[tuple[int, int]] = []
         self.non_view_results: set[int] = set()
-        """Results that are no views."""
+        """Results that are not views."""
         self.result_strides: dict[int, tuple[IntOrSymInt, ...]] = {}
-        """Of results that views are made of."""
+        """Strides of the results that views are created from."""
 
     @property
     def detached_results(self) -> frozenset[int]:
-        """Results that the caller sees through detached tensors only: no gradient flows back from them."""
+        """Results that the caller sees only through detached tensors; no gradient flows back."""
         attached = {p.index for p in self.outputs if p.kind in ("result", "alias of result")}
         return frozenset(position for _, position in self.result_fakes) - attached
 
     def add(self, node: Any, value: Any) -> None:
-        """Plan one output: ``node`` is what the traced graph returns, ``value`` what the functional run made of it."""
+        """Analyze one output.
+
+        ``node`` is what the traced graph returns; ``value`` is its value in the functional run.
+        """
         name = node.name if isinstance(node, torch.fx.Node) else repr(node)
         self.outputs.append(self._analyze_output(name, node, value))
 
     def analyze_alias_of_inputs(self, node: Any, inputs: Container[int]) -> OutputAliasInfo | None:
-        """The plan of an output that is one of these inputs or lies over the memory of one; None for any other."""
+        """Return the alias info of an output that is or aliases one of ``inputs``; else None."""
         fake = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
         if not isinstance(fake, torch.Tensor):
             return None
@@ -109,7 +113,10 @@ class OutputAliasAnalyzer:
         return self._output_by_fake[id(fake)]
 
     def _inputs_sharing_storage(self, node: torch.fx.Node, fake: torch.Tensor) -> list[int]:
-        """The inputs over the same memory, first the one that the tensor was made from: another one may lie elsewhere in the next call."""
+        """Return the inputs over the tensor's storage; first the one that it is a view of.
+
+        Another input may have a different storage in the next call.
+        """
         found = [
             n
             for n, i in enumerate(self._inputs)
@@ -156,7 +163,7 @@ class OutputAliasAnalyzer:
             return self._alias_of_input(name, fake, sharing)
         return self._alias_of_result(name, fake, value)
 
-    # Memory of inputs.
+    # Outputs over the memory of inputs.
 
     def _alias_of_input(self, name: str, fake: torch.Tensor, sharing: Sequence[int]) -> OutputAliasInfo:
         base = fake._base
@@ -191,7 +198,10 @@ class OutputAliasAnalyzer:
         given: torch.Tensor,
         make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
     ) -> OutputAliasInfo:
-        """A tensor over the memory of ``given`` that is no view of it, or is a view of one that is none: such a root is made once."""
+        """Analyze a tensor over the memory of ``given`` that is not a view of it.
+
+        It is a detached base, or a view of one. Each detached base is created once.
+        """
         root = fake if fake._base is None else fake._base
         if id(root) not in self._roots_by_id:
             self.roots.append(self._new_root(name, root, given, make))
@@ -217,7 +227,7 @@ class OutputAliasAnalyzer:
                 return OutputAliasInfo(name, "alias of root", n, self._describe_view(name, other, root))
         return replace(make(root, view), version_bumps=write_count(root))
 
-    # Memory made inside.
+    # Outputs over memory allocated in the graph.
 
     def _alias_of_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         maker = self._storage_creators.get(storage_id(fake))
@@ -229,7 +239,7 @@ class OutputAliasAnalyzer:
             return self._view_from_custom_function(name, fake, value)
         whole = self._full_result(name, creator, made)
         if fake is creator:
-            # An operator may return a view of a tensor that nobody else sees.
+            # An operator may return a view of a tensor that is visible nowhere else.
             return whole if not self._is_view_in_eager(fake) else self._view_of_result(name, whole, creator, fake)
         base = fake._base
         if base is not None and (base is creator or base is creator._base):
@@ -243,7 +253,10 @@ class OutputAliasAnalyzer:
         )
 
     def _view_from_custom_function(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
-        """A view of nothing that anybody else sees: gradients enter at the view, on whose way back the user's function lies."""
+        """Analyze a view that a user-defined autograd function returns.
+
+        No other output may share its memory. Gradients enter at the view and flow through the user's function.
+        """
         if self._num_outputs_by_storage[storage_id(fake)] > 1:
             raise CannotFunctionalize(
                 f"{name} is a view that an autograd function of the user's own made, over memory that others see"
@@ -255,7 +268,10 @@ class OutputAliasAnalyzer:
         )
 
     def _is_view_in_eager(self, fake: torch.Tensor) -> bool:
-        """Whether eager's tensor is a view. Over symbols, torch's Python forms of operators make views where its own make none."""
+        """Return True if eager's tensor is a view.
+
+        With symbolic sizes, torch's Python forms of operators return views where the native ones do not.
+        """
         if not fake._is_view() or not fake._has_symbolic_sizes_strides:
             return fake._is_view()
         maker = self._storage_creators.get(storage_id(fake))
@@ -268,7 +284,7 @@ class OutputAliasAnalyzer:
         return OutputAliasInfo(name, "alias of result", whole.index, self._describe_view(name, creator, fake))
 
     def _full_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
-        """The result that holds this tensor, laid out as eager lays it out, once however often it is asked for."""
+        """Return the result that holds this tensor in eager's layout; it is created only once."""
         if id(fake) not in self._result_by_fake:
             self._result_by_fake[id(fake)] = self._new_result(name, fake, value)
         return self._result_by_fake[id(fake)]
@@ -302,7 +318,7 @@ class OutputAliasAnalyzer:
 
 
 def _first_creators(graph: torch.fx.Graph) -> dict[int, torch.fx.Node]:
-    """By storage, the node that made the first tensor over it."""
+    """Return, by storage, the node that created the first tensor over it."""
     found: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
         value = node.meta.get("example_value")
@@ -312,7 +328,7 @@ def _first_creators(graph: torch.fx.Graph) -> dict[int, torch.fx.Node]:
 
 
 def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
-    """Whether an operator of torch's makes no view of the sizes that are at hand."""
+    """Return True if a torch operator returns no view for operands with the hinted sizes."""
     is_method = node.op == "call_method"
     if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch"):
         return False
@@ -328,7 +344,7 @@ def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
         call: Any = operator.methodcaller(str(node.target), *args[1:], **kwargs) if is_method else node.target
         try:
             made = call(args[0]) if is_method else call(*args, **kwargs)
-        except RuntimeError:  # what it was given has been laid out anew since
+        except RuntimeError:  # the layout of an operand has changed since
             return False
     return isinstance(made, torch.Tensor) and not made._is_view()
 
@@ -338,13 +354,13 @@ def _fake_of(node: Any) -> Any:
 
 
 def _input_viewed_by(node: torch.fx.Node, storage: int) -> str:
-    """Name of the input that a tensor was made from by views."""
+    """Return the name of the input that a tensor is a view of; empty if there is none."""
     *_, first = view_chain(node, storage)
     return first.name if first.op == "placeholder" else ""
 
 
 def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
-    """A node and those before it that its tensor was made from by views, following operands over the same memory."""
+    """Yield a node and the nodes that its tensor is a view of, all over one storage."""
     yield node
     place = None
     while node.op != "placeholder":
@@ -358,7 +374,10 @@ def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
 
 
 def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
-    """Which tensor result ``place`` of an operator on several (``broadcast_tensors``) sees, where it has a result for each."""
+    """Return the operand that one result of a multi-output operator is a view of.
+
+    None unless the operator returns one result per operand (``broadcast_tensors``).
+    """
     given = [a for a in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(a, torch.fx.Node)]
     made = node.meta.get("example_value")
     return (
@@ -372,7 +391,7 @@ def _lies_in(value: Any, storage: int) -> bool:
 
 
 def _covers_storage(t: torch.Tensor) -> bool:
-    """Whether a tensor sees all of its memory, as far as sizes are known."""
+    """Return True if a tensor covers its whole storage, as far as sizes are known."""
     held, seen = t.untyped_storage().nbytes(), t.numel()
     if not isinstance(held, int) or not isinstance(seen, int) or not isinstance(offset_of(t), int):
         return True

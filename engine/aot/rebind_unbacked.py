@@ -1,4 +1,4 @@
-"""Numbers that only the running graph knows, when the graph is traced once more: the new symbols take the place of the old ones."""
+"""Rebind unbacked symbols when a graph is retraced: new symbols replace the old ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def has_unbacked_values(graph: torch.fx.GraphModule) -> bool:
-    """Whether a value of the traced graph has a size, or is a number, that only the running graph knows."""
+    """Return True if a value of the traced graph has unbacked symbols."""
     return any(has_unbacked_symbols(n.meta.get("example_value")) for n in graph.graph.nodes)
 
 
 def rebind_unbacked(traced: Any, again: Any) -> None:
-    """Let a value's symbols as traced before mean those that it has now."""
+    """Replace the unbacked symbols of a traced value by those of its retraced value."""
     for old, new in zip(_flat_scalars(traced), _flat_scalars(again), strict=False):
         if not isinstance(old, _SYMBOLIC_TYPES) or not isinstance(new, _SYMBOLIC_TYPES):
             continue

@@ -1,8 +1,8 @@
-"""What a compiled backward holds on to when gradients came back through some of a call's results only.
+"""Lifetime of saved tensors when backward runs for only some results of a call.
 
-Eager frees what a node of autograd's graph saved when gradients have flown through it, and nothing else: a discriminator's loss may be
-differentiated first, its generator's after it. A compiled call is one node, which must know its parts to go on where eager does, to
-complain where eager does, and to keep no more than eager keeps.
+Eager frees the saved tensors of an autograd node once gradients have flowed through it, and no others: a
+discriminator's loss may be differentiated first, its generator's later. A compiled call is one autograd node. It
+must know its parts to continue where eager does, to raise where eager does, and to retain no more than eager.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import torch.fx
 from engine.ir.node_metadata import is_backward_node
 
 TangentSet = frozenset[int]
-"""Some of a backward's tangents, by position."""
+"""Positions of some of a backward's tangents."""
 
 CAN_UNPACK_SINGLE = hasattr(torch._C._autograd.SavedTensor, "unpack")
-"""Whether this torch can unpack one saved tensor of several."""
+"""True if this torch version can unpack one of several saved tensors."""
 
 ALREADY_FREED_MESSAGE = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
     "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you "
     "need to backward through the graph a second time or if you need to access saved tensors after calling backward."
 )
-"""Torch's words."""
+"""The message that torch raises."""
 
 
 def tangent_dependencies(
     backward: torch.fx.GraphModule, tensors: int, tangents: Sequence[str]
 ) -> frozenset[TangentSet]:
-    """For each operator of a backward graph that reads what eager saves: the tangents that its gradient comes from.
+    """Return, for each operator that reads what eager saves, the tangents it depends on.
 
-    ``tensors`` is the number of saved tensors, the graph's first inputs; ``tangents`` are names of other inputs.
+    The first ``tensors`` inputs of the graph are saved tensors; ``tangents`` are names of other inputs.
     """
     places = {name: n for n, name in enumerate(tangents)}
     comes_from: dict[torch.fx.Node, TangentSet] = {}
@@ -55,12 +55,12 @@ def tangent_dependencies(
             if node.op != "output" and (is_read or _is_scalar_product_grad(node)):
                 found.add(late)
         elif not _is_number(node) and (is_read or not is_backward_node(node)):
-            saved.add(node)  # the forward's own, which is made anew here, or made of what was saved
+            saved.add(node)  # a forward node that is recomputed here, or one computed from saved values
     return frozenset(found)
 
 
 def _is_scalar_product_grad(node: torch.fx.Node) -> bool:
-    """Whether it is the derivative of a product with a number, which autograd saves as a tensor."""
+    """Return True for the gradient of a product with a scalar; autograd saves a tensor there."""
     if node.target not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor) or not is_backward_node(node):
         return False
     factor = node.args[1]
@@ -72,12 +72,12 @@ def _is_number(value: torch.fx.Node) -> bool:
 
 
 def share_saved_values(meetings: Collection[TangentSet], some: TangentSet, others: TangentSet) -> bool:
-    """Whether gradients of both flow through one operator that reads what was saved."""
+    """Return True if gradients of both sets flow through one operator that reads saved values."""
     return any(part & some and part & others for part in meetings)
 
 
 class _SaveTensors(torch.autograd.Function):
-    """Holds tensors as autograd does: it knows whether they were written to since."""
+    """Saves tensors as autograd does, so that later mutations are detected."""
 
     @staticmethod
     def forward(ctx: Any, one: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -87,19 +87,19 @@ class _SaveTensors(torch.autograd.Function):
 
 @dataclass
 class RetainedTensors:
-    """Saved tensors of a call that gave some gradients and may be asked for others."""
+    """Saved tensors of a call that may still have to compute further gradients."""
 
     _result: torch.Tensor
-    """Its autograd node keeps them."""
+    """Its autograd node saves the tensors."""
     _position_in_node: dict[int, int]
     _errors: dict[int, RuntimeError]
-    """What cannot be read any more, which eager notices when it reads it."""
+    """Errors for tensors that can no longer be read; eager raises them only on reading."""
 
     def unpack(self, position: int) -> torch.Tensor:
-        """A saved tensor.
+        """Return a saved tensor.
 
         Raises:
-            RuntimeError: it was written to since.
+            RuntimeError: it was mutated since it was saved.
         """
         if position in self._errors:
             raise self._errors[position]
@@ -109,12 +109,15 @@ class RetainedTensors:
 def retain_tensors(
     read: Callable[[int], torch.Tensor], needed: Collection[int], returned: Collection[int]
 ) -> RetainedTensors:
-    """Take over the ``needed`` saved tensors from an autograd node, which may then let go of all. ``returned`` are results of its call."""
+    """Copy the ``needed`` saved tensors from an autograd node, which may then be freed.
+
+    ``returned`` are the positions of saved tensors that are results of the call.
+    """
     tensors: dict[int, torch.Tensor] = {}
     errors: dict[int, RuntimeError] = {}
     for n in needed:
         try:
-            # A result holds on to its node, which is to hold this.
+            # A result references its node, which is to hold this: detach to avoid the cycle.
             tensors[n] = read(n).detach() if n in returned else read(n)
         except RuntimeError as error:
             errors[n] = error.with_traceback(None)
@@ -124,12 +127,13 @@ def retain_tensors(
 
 
 def unpack_saved_tensor(ctx: Any, position: int, returned: Collection[int] = ()) -> torch.Tensor:
-    """One saved tensor of an autograd node, whose own results are ``returned``.
+    """Return one saved tensor of an autograd node, whose own results are ``returned``.
 
     Raises:
-        RuntimeError: it was written to since, or is freed; also another one, where torch gives all of them or none.
+        RuntimeError: it was mutated since it was saved, or is freed. This may also concern another saved tensor, since
+            torch may unpack only all of them together.
     """
-    # Torch gives back results only together with all others.
+    # Torch returns saved results only together with all other saved tensors.
     one = CAN_UNPACK_SINGLE and position not in returned
     found: torch.Tensor = ctx._raw_saved_tensors[position].unpack() if one else ctx.saved_tensors[position]
     return found

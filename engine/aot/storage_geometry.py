@@ -10,42 +10,48 @@ from engine.ir.aot.aot_metadata import IntOrSymInt, is_same_size
 
 
 def storage_id(t: torch.Tensor) -> int:
-    """Identity of a tensor's storage."""
+    """Return the identity of a tensor's storage."""
     return int(t.untyped_storage()._cdata)
 
 
 def offset_of(t: torch.Tensor) -> IntOrSymInt:
-    """Where it starts in its storage, in elements."""
+    """Return the storage offset of a tensor, in elements."""
     return t.storage_offset()
 
 
 def end_byte(t: torch.Tensor) -> int:
-    """Where the memory that it sees ends, in bytes from the start of its storage; for static sizes."""
+    """Return the storage offset in bytes where a tensor ends; static sizes only."""
     reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
     return int(t.storage_offset() + reach) * t.element_size()
 
 
 def start_byte(t: torch.Tensor) -> int:
-    """Where it starts, in bytes from the start of its storage; for static sizes."""
+    """Return the storage offset in bytes where a tensor starts; static sizes only."""
     return int(t.storage_offset()) * t.element_size()
 
 
 def is_dense(t: torch.Tensor) -> bool:
-    """Whether it sees every element between its first and its last once; for static sizes."""
+    """Return True if a tensor covers each element from first to last once; static sizes only."""
     return not has_internal_overlap(t) and (end_byte(t) - start_byte(t)) == t.numel() * t.element_size()
 
 
 def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors over one storage see the same elements by the same strides, as eager compares them before it writes."""
+    """Return True if two tensors over one storage have the same elements and strides.
+
+    Eager compares them like this before it writes.
+    """
     return (a.dtype, a.shape, a.stride(), start_byte(a)) == (b.dtype, b.shape, b.stride(), start_byte(b))
 
 
 _MAX_ENUMERATED_ELEMENTS = 1 << 16
-"""Elements of which each is looked at."""
+"""Maximum number of elements to compare one by one."""
 
 
 def is_disjoint(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors over one storage surely share no element; sizes with symbols are taken for what they are in this call."""
+    """Return True if two tensors over one storage surely share no element.
+
+    Symbolic sizes are replaced by their size hints.
+    """
     a, b = with_hint_sizes(a), with_hint_sizes(b)
     if a._has_symbolic_sizes_strides or b._has_symbolic_sizes_strides:
         return False
@@ -60,7 +66,7 @@ def is_disjoint(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _element_offsets(t: torch.Tensor) -> set[int]:
-    """Where the elements lie in the storage."""
+    """Return the storage offsets of all elements."""
     places = {int(t.storage_offset())}
     for n, s in zip(t.shape, t.stride(), strict=True):
         places = {p + k * s for p in places for k in range(n)}
@@ -68,13 +74,16 @@ def _element_offsets(t: torch.Tensor) -> set[int]:
 
 
 def size_hint(size: Any) -> int | None:
-    """A size in the call that is being compiled, asking for no guard; None where only the running graph knows."""
+    """Return the size hint of a size without adding a guard; None for an unbacked symbol."""
     hint = size.node.hint if isinstance(size, torch.SymInt) else size
     return None if hint is None else int(hint)
 
 
 def with_hint_sizes(t: torch.Tensor) -> torch.Tensor:
-    """A tensor laid out as one with symbols is in this call, over no memory; one without symbols, or with unknown ones, itself."""
+    """Return a meta tensor whose layout has the size hints of a symbolic tensor.
+
+    A tensor without symbols or with unbacked symbols is returned as it is.
+    """
     if not t._has_symbolic_sizes_strides:
         return t
     place = [size_hint(s) for s in (*t.shape, *t.stride(), t.storage_offset())]
@@ -87,10 +96,13 @@ def with_hint_sizes(t: torch.Tensor) -> torch.Tensor:
 
 
 def has_internal_overlap(t: torch.Tensor) -> bool:
-    """Whether two elements of a tensor may be the same memory; errs towards yes. Symbols are taken for what they are in this call."""
+    """Return True if two elements of a tensor may share memory. Errs on the side of True.
+
+    Symbols are replaced by their size hints.
+    """
     here = [(size_hint(s), size_hint(n)) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)]
     pairs = [(s, n) for s, n in here if s is not None and n is not None and n != 1]
-    if any(s is None or n is None for s, n in here):  # known to the running graph only
+    if any(s is None or n is None for s, n in here):  # unbacked symbols
         return any(s == 0 for s, _ in here)
     if any(n == 0 for _, n in pairs):
         return False

@@ -1,4 +1,4 @@
-"""How a tensor subclass is taken apart into plain tensors and put together again, also where autograd looks on.
+"""Flatten/unflatten specs of tensor subclasses, and autograd functions around them.
 
 The protocol is torch's for traceable wrapper subclasses (``__tensor_flatten__``, ``__tensor_unflatten__``).
 """
@@ -21,27 +21,27 @@ from engine.aot.exc import CannotFunctionalize
 
 @dataclass(frozen=True)
 class SubclassSpec:
-    """How a subclass is put together; parts that are subclasses themselves are nested."""
+    """Flatten/unflatten spec of a tensor subclass; inner subclasses have nested specs."""
 
     type: Any
     inner_names: tuple[str, ...]
     context: Any
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
-    """Numbers, or expressions over the sizes of a call's inputs: see ``at``."""
+    """Numbers, or expressions over the sizes of a call's inputs: see ``with_sizes``."""
     inner_specs: tuple[SubclassSpec | None, ...]
-    """Per name: the parts of the part, None for a plain tensor."""
+    """Per name, the spec of the inner tensor; None for a plain tensor."""
     constant_attrs: tuple[tuple[str, Any], ...] = ()
-    """What else it is made of, by name: a mesh of devices, say."""
+    """Attributes by name that are not tensors, for instance a device mesh."""
     is_dynamic: bool = False
-    """Whether there are symbols in its sizes, or in those of what is inside of it."""
+    """True if sizes have symbols, here or in an inner spec."""
 
     @classmethod
     def from_tensor(cls, name: str, whole: Any) -> SubclassSpec:
-        """How ``whole`` is put together.
+        """Return the spec of a tensor subclass instance.
 
         Raises:
-            NotFunctional: its sizes vary, and it says more of itself than can be followed.
+            CannotFunctionalize: its sizes are symbolic, and it is nested or its context may hide symbols.
         """
         names, context = _tensor_flatten(whole)
         varies = bool(whole._has_symbolic_sizes_strides)
@@ -56,7 +56,7 @@ class SubclassSpec:
         return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed, varies)
 
     def with_sizes(self, known: Mapping[sympy.Symbol, int]) -> SubclassSpec:
-        """The same with numbers for sizes, as they are in one call; ``known`` has each of ``symbols``."""
+        """Return the spec with the sizes of one call; ``known`` has each of ``symbols``."""
         if not self.is_dynamic:
             return self
 
@@ -73,7 +73,7 @@ class SubclassSpec:
         )
 
     def symbols(self) -> set[sympy.Symbol]:
-        """What sizes are expressions over."""
+        """Return the symbols that the sizes depend on."""
         sizes = [*self.size, *self.stride]
         for leaf in tree_leaves(self.context):
             sizes += leaf if isinstance(leaf, torch.Size) else [leaf]
@@ -81,7 +81,7 @@ class SubclassSpec:
         return own.union(*(i.symbols() for i in self.inner_specs if i is not None))
 
     def flatten(self, whole: Any) -> Iterator[Any]:
-        """The plain tensors inside, in order."""
+        """Yield the plain inner tensors, in order."""
         for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
             part = getattr(whole, name)
             if inside is None:
@@ -90,13 +90,13 @@ class SubclassSpec:
                 yield from inside.flatten(part)
 
     def inner_paths(self) -> Iterator[tuple[str, ...]]:
-        """How each plain tensor is reached."""
+        """Yield the attribute path of each plain inner tensor."""
         for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
             for rest in ((),) if inside is None else inside.inner_paths():
                 yield (name, *rest)
 
     def unflatten(self, *plain: Any) -> Any:
-        """The subclass around plain tensors."""
+        """Return the subclass instance built from plain tensors."""
         return self._build(iter(plain))
 
     def _build(self, plain: Iterator[Any]) -> Any:
@@ -107,11 +107,11 @@ class SubclassSpec:
         return self.type.__tensor_unflatten__(parts | dict(self.constant_attrs), self.context, self.size, self.stride)
 
     def matches(self, value: Any) -> bool:
-        """Whether ``value`` is put together in this way, whatever its strides are."""
+        """Return True if ``value`` has this spec; its strides may differ."""
         return self._matches(value, of_same_context=True)
 
     def matches_except_context(self, value: Any) -> bool:
-        """Whether ``value`` is of the same class and sizes, and made of parts by the same names, whatever else it says of itself."""
+        """Return True if ``value`` has this class, shape and inner names; its context may differ."""
         return self._matches(value, of_same_context=False)
 
     def _matches(self, value: Any, *, of_same_context: bool) -> bool:
@@ -150,7 +150,10 @@ _SYMBOL_FREE_TYPES = (
 
 
 def _is_symbol_free(leaf: Any) -> bool:
-    """Whether no symbol can be hidden in a part of a context. What torch's ``DTensor`` hides there it does not read."""
+    """Return True if a leaf of a context can hide no symbol that matters.
+
+    ``DTensor`` may hide symbols there, but does not read them.
+    """
     return isinstance(leaf, _SYMBOL_FREE_TYPES) or type(leaf).__module__.startswith("torch.distributed.")
 
 
@@ -164,7 +167,7 @@ def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
 
 
 def _is_shape(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether a shape is the expected one, as far as this is known without a call."""
+    """Return True if a shape equals the expected one, as far as is known without a call."""
     if len(given) != len(expected):
         return False
     pairs = zip(given, expected, strict=True)
@@ -179,6 +182,6 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _tensor_flatten(whole: Any) -> tuple[list[str], Any]:
-    """Names of the parts, and the context that holds for the tensor whether or not it requires grad."""
+    """Return inner names and context; the context does not depend on ``requires_grad``."""
     names, context = (whole.detach() if whole.requires_grad else whole).__tensor_flatten__()
     return names, context

@@ -13,7 +13,7 @@ from engine.records.graph import GraphRecord
 
 
 def metadata_to_records(plan: AotMetadata) -> tuple[ValueFacts, ...]:
-    """The analysis in words, inputs first."""
+    """Return records of input mutations and output aliases, inputs first."""
     rows = [ValueFacts(i.name, "input", _input_facts(i)) for i in plan.inputs]
     return (*rows, *(ValueFacts(f"output {n}", "output", (_output_fact(plan, o),)) for n, o in enumerate(plan.outputs)))
 
@@ -42,7 +42,7 @@ def _output_fact(plan: AotMetadata, output: OutputAliasInfo) -> str:
 
 
 def graph_records(*graphs: tuple[torch.fx.GraphModule, str, str], compilation: str) -> tuple[GraphRecord, ...]:
-    """Graphs as records; none while no session records."""
+    """Return the graphs as records; none if no session records."""
     if current_session() is None:
         return ()
     return tuple(graph_record(module, stage, compilation, title) for module, stage, title in graphs)

@@ -1,7 +1,8 @@
-"""Makes the backward graph for a call in which gradients flow back from some results only: the rest is absent, as it is in eager.
+"""Specialize a backward graph to the defined tangents; other gradients are undefined.
 
-A backward is linear in its tangents, so what needs absent tangents alone is absent, and a sum with something absent is the other
-summand. Filling in zeros instead would give zeros where eager gives no gradient, and NaN where zero meets an infinite derivative.
+A backward is linear in its tangents. A value that needs only undefined tangents is undefined, and a sum with an
+undefined summand is the other summand. Zeros instead would yield zero gradients where eager yields none, and NaN
+where zero is multiplied by an infinite derivative.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from engine.ir.aot.aot_metadata import is_same_layout, is_same_size
 
 
 class CannotSpecializeTangents(Exception):
-    """The size of an absent value, for which zeros must stand, is not known."""
+    """An undefined value must be replaced by zeros, but its size is unknown."""
 
 
 def specialize_to_defined_tangents(
     module: torch.fx.GraphModule, absent: Collection[str], tangents: Collection[str]
 ) -> Any:
-    """``module`` without the placeholders in ``absent``; gradients that nothing flows to are None.
+    """Return ``module`` without undefined tangents; gradients that need only those are None.
 
     Raises:
-        NotSeparable: zeros must be filled in instead.
+        CannotSpecializeTangents: zeros must be filled in instead.
     """
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
@@ -51,7 +52,7 @@ def specialize_to_defined_tangents(
 
 
 def undefined_gradients(module: torch.fx.GraphModule, defined: Collection[str]) -> tuple[bool, ...]:
-    """For each gradient whether none of the ``defined`` tangents flows to it."""
+    """Return for each gradient True if it depends on none of the ``defined`` tangents."""
     reached: set[torch.fx.Node] = set()
     for node in module.graph.nodes:
         if node.name in defined or any(n in reached for n in node.all_input_nodes):
@@ -63,7 +64,10 @@ def undefined_gradients(module: torch.fx.GraphModule, defined: Collection[str]) 
 def _copy_with_zeros(
     graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], late: set[Any], gone: set[Any]
 ) -> None:
-    """Copy a node that reads something absent, unless it is absent itself: of operators that are not linear too, since autograd runs none of them."""
+    """Copy a node that reads undefined values, with zeros for them, unless it is undefined.
+
+    This holds for operators that are not linear too, since autograd runs none of them.
+    """
     if all(n in gone or n not in late for n in node.all_input_nodes):
         gone.add(node)
         return
@@ -90,16 +94,16 @@ def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Nod
 
 
 def _size(graph: torch.fx.Graph, size: torch.SymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
-    """A node for a size that varies: a number that is there already, or the size of a tensor that is.
+    """Return a node for a symbolic size: an existing scalar or a size of an existing tensor.
 
     Raises:
-        NotSeparable: nothing tells it.
+        CannotSpecializeTangents: no node has this size.
     """
     for copy in copies.values():
         value = copy.meta.get("val")
         if isinstance(value, torch.SymInt) and is_same_size(value, size):
             return copy  # type: ignore[no-any-return]
-    for copy in reversed(list(copies.values())):  # rather not something saved, which may have been written to
+    for copy in reversed(list(copies.values())):  # later nodes first: a saved tensor may have been mutated since
         value = copy.meta.get("val")
         for dim, other in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if is_same_size(other, size):

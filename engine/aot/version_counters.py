@@ -14,12 +14,15 @@ from engine.ir.traced_frame import GraphInput
 
 
 def write_count(fake: torch.Tensor) -> int:
-    """How often traced code wrote to the tensor's memory in place."""
+    """Return how often traced code mutated the tensor's memory in place."""
     return 0 if fake.is_inference() else fake._version
 
 
 def shares_version_counter(base: torch.Tensor, fake: torch.Tensor) -> bool:
-    """Whether two tensors over one memory count their writes together (``detach``) or apart (``data``): tried out, and put back."""
+    """Return True if two tensors over one storage share a version counter.
+
+    True for ``detach``, False for ``data``. The test bumps one counter and restores it.
+    """
     if base.is_inference() or fake.is_inference():
         return True
     if storage_id(base) != storage_id(fake):
@@ -33,16 +36,19 @@ def shares_version_counter(base: torch.Tensor, fake: torch.Tensor) -> bool:
 
 
 set_version_counter: Any = torch._C._autograd._unsafe_set_version_counter
-"""Sets the version counters of a tuple of tensors: a functional graph writes nothing in place, its caller sees what eager counts."""
+"""Sets the version counters of a tuple of tensors.
+
+A functional graph mutates nothing, but its caller sees the versions that eager counts.
+"""
 
 
 def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """How often each version counter is moved on: (a member that has it, by how much).
+    """Return the bump of each version counter, as (a member that has it, bump).
 
-    Counters that the traced code takes for two may be one in a later call: then it is moved on twice, as in eager.
+    Two counters of the traced code may be one in a later call; it is then bumped twice, as in eager.
 
     Raises:
-        NotFunctional: what the traced code takes for one counter are two.
+        CannotFunctionalize: one counter of the traced code is two for the real tensors.
     """
     apart: list[list[int]] = []
     for m in members:
@@ -67,13 +73,15 @@ def _shares_counter(inputs: Sequence[GraphInput], m: int, n: int) -> bool:
 
 
 def has_version_counter(i: GraphInput) -> bool:
+    """Return True if autograd counts the writes to an input."""
     return not i.fake.is_inference() and not i.example_value.is_inference()
 
 
 def input_write_count(i: GraphInput) -> int:
+    """Return how often the traced graph writes to an input."""
     return write_count(i.fake) - i.initial_version
 
 
 def version_or_zero(t: torch.Tensor) -> int:
-    """How often a tensor was written to; inference tensors do not count."""
+    """Return a tensor's version; 0 for inference tensors, which have no version counter."""
     return 0 if t.is_inference() else t._version

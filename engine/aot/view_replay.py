@@ -1,4 +1,4 @@
-"""How one tensor sees the memory of another: storages, offsets, and the view to be made again at run time."""
+"""Geometry of tensors over one storage, and views to regenerate at run time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.ir.aot.aot_metadata import CreationGradMode, DetachKind, IntOrSymInt
 
 
 def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> ViewSpec:
-    """How ``fake`` sees what ``base`` sees, made again by a call ``in_grad_mode`` or without gradients.
+    """Describe how ``fake`` views the memory of ``base``, for a call ``in_grad_mode`` or not.
 
     Raises:
-        NotFunctional: no view can be made from the outside that does so.
+        CannotFunctionalize: no such view can be created outside the graph.
     """
     view = _view_geometry(name, base, fake)
     if not fake._is_view() or fake.is_inference():
@@ -46,12 +46,12 @@ def _creation_meta(t: torch.Tensor) -> Any:
 
 
 def creation_meta(t: torch.Tensor) -> str:
-    """How autograd remembers that a view was made, which decides what may be done to it."""
+    """Return autograd's creation meta of a view; it decides how the view may be mutated."""
     return str(_creation_meta(t))
 
 
 def _crosses_no_grad_view(history: Any, last: Any) -> bool:
-    """Whether gradients that flow from here, and not through ``last``, end where a view was made under ``no_grad``."""
+    """Return True if gradients from here stop at a ``no_grad`` view before reaching ``last``."""
     while history is not last and history.next_functions:
         onwards = [n for n, _ in history.next_functions if n is not None]
         if not onwards:
@@ -61,7 +61,7 @@ def _crosses_no_grad_view(history: Any, last: Any) -> bool:
 
 
 def _grad_mode_at_creation(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> CreationGradMode:
-    """The grad mode that a view was made in, where that is not the mode of the call."""
+    """Return the grad mode in which a view was created, if it differs from the call's."""
     made, whole = _creation_meta(fake), _creation_meta(base)
     if made == _CreationMeta.NO_GRAD_MODE and in_grad_mode and whole != made:
         return "no_grad"
@@ -69,10 +69,10 @@ def _grad_mode_at_creation(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mo
 
 
 def view_grad_fn(name: str, fake: torch.Tensor) -> Any:
-    """What autograd made a view by; None for a view made under ``no_grad``.
+    """Return the ``grad_fn`` of a view; None for a view created under ``no_grad``.
 
     Raises:
-        NotFunctional: its history was spoilt, and eager says so whenever it is asked for.
+        CannotFunctionalize: an in-place change invalidated it, and eager raises whenever it is read.
     """
     try:
         return fake.grad_fn
@@ -81,7 +81,10 @@ def view_grad_fn(name: str, fake: torch.Tensor) -> Any:
 
 
 def is_view_from_custom_function(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
-    """Whether the user's own autograd function, whose backward says what gradients are, made a view of ``base``, or what it is a view of."""
+    """Return True if a user-defined autograd function created this view of ``base``.
+
+    Also True if it created a view between the two. Its backward defines the gradients.
+    """
     if fake.is_inference() or not fake._is_view():
         return False
     node: Any = view_grad_fn("a view", fake)
@@ -94,7 +97,10 @@ def is_view_from_custom_function(base: torch.Tensor | None, fake: torch.Tensor) 
 
 
 def _becomes_multi_output_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
-    """Whether it is what was done to ``base`` that makes a view one of several: what ``base`` is itself, its views inherit."""
+    """Return True if an operator after ``base`` makes the view one of several outputs.
+
+    A view of a multi-output view inherits the property; that alone does not count.
+    """
     if not _is_multi_output_view(fake):
         return False
     if not base._is_view() or not _is_multi_output_view(base):
@@ -154,7 +160,7 @@ def _reach(t: torch.Tensor, name: str) -> int:
 
 
 def _is_contiguous(t: torch.Tensor) -> bool:
-    """Whether the elements lie one after another, asking for no guard."""
+    """Return True if the elements are contiguous; adds no guard."""
     expected: Any = 1
     for n, s in zip(reversed(t.shape), reversed(t.stride()), strict=True):
         if not is_same_size(s, expected):

@@ -1,1 +1,1 @@
-"""Captures the backward that autograd is about to run, puts it in eager's order, and runs it compiled."""
+"""Compiled autograd: captures a backward as an FX graph in eager order and compiles it."""

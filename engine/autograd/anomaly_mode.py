@@ -1,4 +1,7 @@
-"""Anomaly mode in a captured backward: NaN looked for in what each node returns, errors blamed on the node, and on the line of its forward."""
+"""Anomaly mode in captured backwards.
+
+The outputs of each node are checked for NaN. Errors name the node and the line of its forward.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 TRACEBACK_KEY = "traceback_"
-"""Key of a node's ``metadata``: the stack that made it, as lines of text. torch keeps it under anomaly mode."""
+"""Key in a node's ``metadata`` of its forward's stack, as lines; set under anomaly mode."""
 
 ANOMALY_REASON = "anomaly mode: operator by operator, each node's results looked at"
-"""What is told of a backward that runs so."""
+"""Reason in the record of a backward that runs under anomaly mode."""
 
 
 class _Thread(threading.local):
-    """The place in the walk of the node that runs."""
+    """Index in the walk of the running node."""
 
     node_index = -1
 
@@ -28,7 +31,7 @@ _thread = _Thread()
 
 
 class FoundNan(RuntimeError):
-    """A node returned NaN in its output of this ``index``."""
+    """A node returned NaN in output number ``index``."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -36,15 +39,15 @@ class FoundNan(RuntimeError):
 
 
 def set_running_node(place: int) -> None:
-    """From here on it is about the node at this place in the walk."""
+    """Set the running node by its index in the walk."""
     _thread.node_index = place
 
 
 def check_nan(outputs: Sequence[Any]) -> None:
-    """Look at a node's results, where anomaly mode asks for that.
+    """Check the outputs of a node for NaN if anomaly mode requires that.
 
     Raises:
-        FoundNan: one of them has NaN.
+        FoundNan: An output contains NaN.
     """
     if not torch.is_anomaly_check_nan_enabled():
         return
@@ -55,7 +58,7 @@ def check_nan(outputs: Sequence[Any]) -> None:
 
 
 def run_with_anomaly_mode(run: Callable[[], Any], raise_again: Callable[[int, Exception], None]) -> Any:
-    """What ``run`` returns; an exception goes, with the place of the node that raised it, through ``reraise_in_torch``."""
+    """Return ``run()``; pass an exception and the index of its node to ``raise_again``."""
     outer, _thread.node_index = _thread.node_index, -1
     try:
         return run()
@@ -71,13 +74,14 @@ def run_with_anomaly_mode(run: Callable[[], Any], raise_again: Callable[[int, Ex
 def raise_through_torch(
     error: Exception, name: str, metadata: Mapping[str, Any], differentiate: Callable[..., Any]
 ) -> None:
-    """Let torch's engine meet the same in a node of this name and history: it warns and raises in its own words.
+    """Reproduce the error in torch's engine, in a node with this name and metadata.
 
-    ``differentiate(tensors, gradients, inputs)`` runs a backward in torch's engine.
+    torch then warns and raises with its own messages. ``differentiate(tensors, gradients, inputs)`` runs a backward in
+    torch's engine.
 
     Raises:
-        RuntimeError: torch's own, where NaN was found.
-        Exception: else ``error``.
+        RuntimeError: torch's own error if NaN was found.
+        Exception: Otherwise ``error``.
     """
 
     def backward(_ctx: Any, _grad: Any) -> Any:
@@ -92,7 +96,7 @@ def raise_through_torch(
     with torch.autograd.set_detect_anomaly(False), torch.enable_grad():
         made = cast("torch.Tensor", function.apply(*given))
     assert made.grad_fn is not None
-    kept: Any = made.grad_fn.metadata  # a dict: torch declares a method
+    kept: Any = made.grad_fn.metadata  # a dict at run time; torch's stub declares a method
     kept.update(metadata)
     place = error.__traceback__
     with torch.autograd.set_detect_anomaly(True):
@@ -103,5 +107,5 @@ def raise_through_torch(
 
 
 def traceback_metadata(frame: FrameType | None) -> dict[str, Any]:
-    """A node's metadata as if it were made in this frame."""
+    """Return the metadata of a node as if this frame had created it."""
     return {TRACEBACK_KEY: traceback.format_stack(frame)}

@@ -1,4 +1,7 @@
-"""A captured backward as an fx graph in eager's order: inputs, sizes, scalars, hooks and packed data in, gradients out."""
+"""Builds the FX graph of a captured backward in eager order.
+
+Inputs are lists of tensors, sizes, scalars, hooks and packed data. Outputs are gradients.
+"""
 
 from __future__ import annotations
 
@@ -19,39 +22,46 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.node_metadata import NodeProvenance, set_provenance
 
 PLACEHOLDERS = ("inputs", "sizes", "scalars", "hooks", "packed_data")
-"""The lists that a captured graph is called with."""
+"""Lists that a captured graph takes as inputs."""
 
 STEP_KIND = "autograd_kind"
-"""Key of ``node.meta``: which kind of step a node is."""
+"""Key of ``node.meta``: the kind of step that the node computes."""
 
 NODE_CALL = "autograd_call"
-"""Key of ``node.meta``: the place in the walk of the autograd node that a node stands for."""
+"""Key of ``node.meta``: walk index of the autograd node that the node belongs to."""
 
 INPUT_DEVICE = "autograd_device"
-"""Key of ``node.meta``: where a tensor among the inputs is."""
+"""Key of ``node.meta``: device of an input tensor."""
 
 AUTOGRAD_FUNCTION = "autograd_function"
-"""Key of ``node.meta``: the class of the Python function whose backward a node calls."""
+"""Key of ``node.meta``: autograd.Function class whose backward the node calls."""
 
 CAPTURED_VALUES = "autograd_values"
-"""Key of ``node.meta``: what a node's value is in the capture, as keys: a step, (source, place there), ("sum", what becomes of it, terms so far)."""
+"""Key of ``node.meta``: keys of the captured values that the node computes.
+
+A key is a step, (source, index), or ("sum", the sum, terms added so far).
+"""
 
 USER_CODE_KINDS = frozenset(
     {"tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook", "python", "opaque"}
 )
-"""Kinds that run code of the user's: what is around them stays around them."""
+"""Kinds that run user code; other steps are not moved across them."""
 
 EFFECTFUL_KINDS = USER_CODE_KINDS | {"accumulate", "retain_grad", "let_go", "check", "open"}
-"""Kinds that do more than compute their result."""
+"""Kinds that have side effects."""
 
 
 RETURNING_KINDS = frozenset({"function", "opaque", "python", "copy_slices_epilogue", "validate", "post_hook"})
-"""Kinds that make what a node returns, the last of them for good."""
+"""Kinds that produce a node's outputs; the last such step of a node is final."""
 
 
 @dataclass
 class CapturedGraphBuilder:
-    """Writes one graph. ``order``: places of calls in the order to write them; ``is_watched``: what each call returns is looked at."""
+    """Builder of one captured graph.
+
+    ``execution_order``: indexes of the calls in graph order.
+    ``checks_anomalies``: add a NaN check of the outputs of each call.
+    """
 
     captured: BackwardCapture
     execution_order: Sequence[int]
@@ -63,7 +73,7 @@ class CapturedGraphBuilder:
     _has_run_users_code: bool = False
 
     def build(self) -> torch.fx.GraphModule:
-        """The graph module."""
+        """Build the graph module."""
         for name in PLACEHOLDERS:
             self._nodes[name] = self.graph.placeholder(name)
         calls = [self.captured.calls[n] for n in self.execution_order]
@@ -79,7 +89,7 @@ class CapturedGraphBuilder:
         return torch.fx.GraphModule(torch.nn.Module(), self.graph, "CapturedBackward")
 
     def _read_inputs(self, calls: Sequence[NodeCall]) -> None:
-        """Read all lists first, so that the inputs' can be emptied: each input then goes after its last use."""
+        """Read all lists first and empty ``inputs``: each input is freed after its last use."""
         first: dict[tuple[str, int], NodeCall] = {}
         for call in calls:
             for step in call.steps:
@@ -111,7 +121,7 @@ class CapturedGraphBuilder:
         return found
 
     def _plan_sums(self, calls: Sequence[NodeCall]) -> None:
-        """Sums that are read, by their terms: each term is added as soon as it is there, as eager does."""
+        """Find the sums that are read, by term: each term is added once computed, as in eager."""
         read = [v for c in calls for s in c.steps for v in values_in(s.args)]
         read += [v for v in self.captured.results if v is not None]
         for value in read:
@@ -140,7 +150,10 @@ class CapturedGraphBuilder:
             self._add_to_sums(term, call)
 
     def _add_nan_check(self, call: NodeCall) -> None:
-        """Look for NaN in what a call returned. The root of all is no node of eager's unless several gradients start there."""
+        """Check the outputs of a call for NaN.
+
+        Eager has no node for the graph root unless several gradients start there.
+        """
         makers = [s for s in call.steps if s.kind in RETURNING_KINDS]
         if not makers or (call.index == 0 and (makers[-1].results or 0) < 2):
             return
@@ -150,7 +163,10 @@ class CapturedGraphBuilder:
         )
 
     def _add_version_check(self, step: NodeStep, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """See that what was saved for a step is as it was, where code of the user's ran before: as eager does when it unpacks it."""
+        """Check that the saved tensors of a step are unchanged if user code ran before it.
+
+        Eager makes this check when it unpacks a saved tensor.
+        """
         if step.kind not in ("function", "opaque", "python"):
             return args
         saved = step.args[1] if step.kind == "python" else step.args[1:]
@@ -167,7 +183,7 @@ class CapturedGraphBuilder:
         return args
 
     def _add_to_sums(self, term: CapturedValue, call: NodeCall | None) -> None:
-        """Add a term to the sums that it is part of."""
+        """Add a term to the sums that contain it."""
         for whole in self._sums.pop(term):
             value, so_far = self._value(term), self._nodes[whole]
             self._summed_terms[whole] = joined = (*self._summed_terms.get(whole, ()), term)
@@ -199,7 +215,7 @@ class CapturedGraphBuilder:
         if key not in self._nodes:
             made = self._nodes[value.source]
             step = value.source
-            # Right after what it is taken from: a list that nothing needs any more must not keep the rest of it.
+            # Take items right after their list is computed: an unused list must not hold the other items.
             with self.graph.inserting_after(made):
                 self._nodes[key] = self._create_node(
                     operator.getitem, (made, value.index), f"{step.name}_{value.index}", step.call, "item"
@@ -218,7 +234,7 @@ class CapturedGraphBuilder:
         return node
 
     def _eliminate_dead_code(self) -> None:
-        """Remove what computes something that nobody reads."""
+        """Remove nodes without users and side effects."""
         for node in reversed(list(self.graph.nodes)):
             if node.op == "call_function" and not node.users and node.meta[STEP_KIND] not in EFFECTFUL_KINDS:
                 self.graph.erase_node(node)
@@ -227,14 +243,14 @@ class CapturedGraphBuilder:
 def named_target(
     name: str, run: Callable[..., Any], *, changes_state: bool = False, is_python: bool = False
 ) -> GraphCallable:
-    """A callable with the name that the graph shows."""
+    """Return a callable with the name that the graph shows."""
     made = GraphCallable(short_name(name), run, changes_state=changes_state, is_python=is_python)
     made.__module__ = "autograd"
     return made
 
 
 def step_target(step: NodeStep) -> GraphCallable:
-    """What computes a step from its arguments."""
+    """Return the call target that computes a step."""
     if step.kind in ("function", "opaque"):
         return named_target(step.name, cpp_engine_adapter.formula(step.name))
     if step.kind == "validate":
@@ -251,34 +267,34 @@ def step_target(step: NodeStep) -> GraphCallable:
 
 
 def step_arguments(step: NodeStep) -> tuple[Any, ...]:
-    """What a step is computed from."""
+    """Return the arguments of a step's call target."""
     return step.args[:2] if step.kind == "validate" else step.args
 
 
 def runs_users_code(step: NodeStep) -> bool:
-    """Whether a step may write to what others have saved, or change hooks."""
+    """Return True if a step may change saved tensors or hooks."""
     if step.kind == "python" and hasattr(getattr(step.call.context, "_forward_cls", None), INLINABLE_ATTR):
         return False
     return step.kind in USER_CODE_KINDS
 
 
 def short_name(name: str) -> str:
-    """A node's name without its namespace."""
+    """Return a name without its namespace."""
     return name.rpartition("::")[2]
 
 
 def origin_of_call(call: NodeCall | None) -> NodeProvenance:
-    """Where a node of the graph comes from, as people read it."""
+    """Return the provenance of a graph node for display."""
     if call is None:
         return NodeProvenance(note="generated: the lists are read once")
     return NodeProvenance(note=f"{short_name(call.name)} (NodeCall {call.index})")
 
 
 def node_call_index(node: torch.fx.Node) -> int | None:
-    """The place of the autograd node that a node of the graph stands for; None: it is generated."""
+    """Return the walk index of a graph node's autograd node; None if the node is generated."""
     return node.meta.get(NODE_CALL)
 
 
 def captured_node_callable(node: torch.fx.Node) -> Any:
-    """What computes a node of a captured graph."""
+    """Return the callable that computes a node of a captured graph."""
     return node.target.fn if isinstance(node.target, GraphCallable) else node.target

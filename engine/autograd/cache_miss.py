@@ -1,4 +1,4 @@
-"""Why a backward was captured anew: how it differs from the nearest capture before."""
+"""Compiled-autograd cache misses: difference of a new capture from an earlier one."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from engine.records.autograd import CacheMissReason
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """What torch's cache compares of a capture, as far as people can read it."""
+    """Readable part of a capture's key in torch's cache."""
 
     id: str
     node_names: tuple[str, ...]
     step_kinds: tuple[tuple[str, ...], ...]
-    """Kinds of each node's steps, where they are hooks or Python."""
+    """Kinds of each node's steps, without formulas, validations and additions."""
     inputs: tuple[tuple[str, str], ...]
-    """Type and device of each tensor input."""
+    """Data type and device of each tensor input."""
     symbolic_size_count: int
     leaves_with_grad: int = 0
-    """Leaves that have a ``.grad`` already."""
+    """Number of leaves that had a ``.grad`` at capture."""
 
     @property
     def accumulating_leaf_count(self) -> int:
-        """Leaves whose gradients are added to."""
+        """Number of leaves that accumulate a gradient."""
         return sum(n.endswith("AccumulateGrad") for n in self.node_names)
 
 
 def capture_key(id: str, captured: BackwardCapture) -> CaptureKey:
-    """The shape of a capture."""
+    """Return the key of a capture."""
     steps = tuple(
         tuple(s.kind for s in c.steps if s.kind not in ("function", "validate", "add")) for c in captured.calls
     )
@@ -48,7 +48,7 @@ def capture_key(id: str, captured: BackwardCapture) -> CaptureKey:
 
 
 def miss_reason(shape: CaptureKey, before: Sequence[CaptureKey]) -> CacheMissReason:
-    """What is different from the nearest of the captures before, in one sentence and its details."""
+    """Describe the difference from the most similar earlier capture: one sentence and details."""
     if not before:
         return CacheMissReason("the first backward")
     nearest = max(before, key=lambda b: (_similarity(shape, b), before.index(b)))

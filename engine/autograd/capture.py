@@ -1,4 +1,4 @@
-"""What a backward would do, written down while torch walks through it: one call a node, its steps, and the values between them."""
+"""Records one backward while torch walks it: a call per node, its steps and their values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from engine.autograd.lifted_scalars import LiftedScalars, SizeExpression, Untrac
 
 @dataclass(eq=False)
 class CapturedValue:
-    """What a step makes, or an input: ``source`` is the step, or the name of the list that it stands in, and ``index`` its place there.
+    """Result of a step, or an input of the backward.
 
-    ``terms``: it is a sum, of these, in the order in which eager would make them.
+    ``source`` is the step or the name of the input list. ``index`` is the index among its values.
+    ``terms``: the terms of a sum, in the order in which eager adds them.
     """
 
     source: NodeStep | str
@@ -27,59 +28,62 @@ class CapturedValue:
 
 @dataclass(eq=False)
 class NodeStep:
-    """One thing that a node does. ``kind`` says what; ``args`` hold Values wherever tensors, sizes or hooks go."""
+    """One operation of a node.
+
+    ``kind`` classifies it. ``args`` hold ``CapturedValue`` objects in place of tensors, sizes and hooks.
+    """
 
     kind: str
     name: str
     args: tuple[Any, ...]
     call: NodeCall
     results: int | None = None
-    """How many values it makes; None: one, not in a list."""
+    """Number of results in a list; None: a single result without a list."""
     position: int = 0
-    """Of a hook on one of several gradients: which."""
+    """Index of the gradient that a tensor hook is on."""
 
 
 @dataclass(eq=False)
 class NodeCall:
-    """One autograd node: its name, its place in the order that torch walks in, and what it does."""
+    """One autograd node: its name, its index in torch's walk, and its steps."""
 
     name: str
     index: int
     context: Any = None
     steps: list[NodeStep] = field(default_factory=list)
     incoming_gradients: tuple[Any, ...] | None = None
-    """Values of the gradients that come in, before any hook; None: it has none."""
+    """Incoming gradients before any hook; None if the node has none."""
 
     def record_gradients(self, gradients: Sequence[Any]) -> None:
-        """Keep what comes in, told with the first step."""
+        """Store the incoming gradients of the first step that receives any."""
         if self.incoming_gradients is None:
             self.incoming_gradients = tuple(gradients)
 
 
 @dataclass(frozen=True)
 class BackwardCapture:
-    """A whole backward: its calls, what it returns, and what the lists that it is called with held at capture."""
+    """A complete backward: its calls, its results, and metadata of its inputs at capture."""
 
     calls: tuple[NodeCall, ...]
     results: tuple[CapturedValue | None, ...]
     inputs: tuple[torch.Tensor, ...]
-    """Descriptions of the tensors: on the meta device."""
+    """Inputs as tensors on the meta device."""
     devices: tuple[torch.device, ...]
     symbolic_size_count: int
-    """How many sizes are symbols."""
+    """Number of symbolic sizes."""
     leaves_with_grad: int = 0
-    """How many leaves have a ``.grad`` already."""
+    """Number of leaves that had a ``.grad`` at capture."""
 
 
 class CannotCapture(Exception):
-    """A backward that cannot be captured; the text says why. Nothing has run."""
+    """A backward that cannot be captured; the text is the reason. Nothing of it has run."""
 
 
 class CaptureRecorder:
-    """Implements ``adapter.Recorder``.
+    """Recorder of one backward; implements ``cpp_engine_adapter.CaptureCallbacks``.
 
-    No method raises: torch's nodes hold stand-ins for what they saved while it walks, and an exception would leave them there. What goes wrong
-    is kept, and raised at the end.
+    No method before ``end`` raises: torch's nodes hold stand-ins for saved tensors during the walk, and an
+    exception would leave them there. Errors are stored, and ``end`` raises them.
     """
 
     def __init__(self, finish: Callable[[BackwardCapture], tuple[Any, Any]], begun: Callable[[], None]) -> None:
@@ -112,7 +116,7 @@ class CaptureRecorder:
         return [self._stand_in(CapturedValue(step, n)) for n in range(count)]
 
     def _add_step(self, kind: str, name: str, *args: Any, coming: Sequence[Any] = (), position: int = 0) -> NodeStep:
-        """One step of the node at hand; ``coming``: the gradients that it is told with."""
+        """Add a step to the current node; ``coming``: the incoming gradients that torch passed."""
         call = self._calls[-1]
         if coming:
             call.record_gradients(self._resolve(list(coming)))
@@ -121,7 +125,7 @@ class CaptureRecorder:
         return step
 
     def _resolve(self, thing: Any) -> Any:
-        """Stand-ins replaced by what they stand for, also inside of lists and tuples."""
+        """Replace stand-ins by their captured values, also inside lists and tuples."""
         if isinstance(thing, torch.Tensor):
             found = self._values.get(id(thing))
             return self._record_zeros(thing) if found is None else found
@@ -136,7 +140,7 @@ class CaptureRecorder:
         return thing
 
     def _record_zeros(self, tensor: torch.Tensor) -> CapturedValue:
-        """A tensor that torch made while it walked: zeros where a Python function wants no undefined gradients."""
+        """Record zeros that torch created in the walk to materialize an undefined gradient."""
         value = CapturedValue(self._add_step("zeros", "zeros", tuple(tensor.shape), tensor.dtype, tensor.device))
         if self._lifted_scalars.has_symbols or bool(tensor.count_nonzero()):
             self.fail(CannotCapture("torch made a tensor while the backward was captured"))
@@ -145,7 +149,7 @@ class CaptureRecorder:
         return value
 
     def intercepted_zeros(self, size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """The same where sizes are symbols, of which torch cannot make a tensor."""
+        """Record zeros of symbolic size, which torch itself cannot create."""
         return self._stand_in(CapturedValue(self._add_step("zeros", "zeros", tuple(size), dtype, device)))
 
     def _resolve_size(self, size: Any) -> Any:
@@ -159,12 +163,12 @@ class CaptureRecorder:
         self._failure = self._failure or error
 
     def close(self) -> None:
-        """Leave torch's modes as they were."""
+        """Restore torch's modes."""
         if self._zeros_mode_is_active:
             self._zeros_mode_is_active = False
             self._zeros_mode.__exit__(None, None, None)
 
-    # The protocol.
+    # Callbacks.
 
     def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> tuple[Any, ...]:
         self._inputs, self._devices = tuple(map(_as_meta_tensor, inputs)), tuple(t.device for t in inputs)
@@ -246,14 +250,16 @@ class CaptureRecorder:
     def copy_slices_epilogue(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
         before = self._resolve(part).source
         assert isinstance(before, NodeStep)
-        # The written part is seen anew: what came between may have been compiled apart.
+        # Create the view of the written part again: the steps between may be compiled separately.
         step = self._add_step("copy_slices_epilogue", "copy_slices_epilogue", tuple(needed), result, list(grads))
         step.args = (*step.args, *before.args[3:])
         return self._stand_ins(step, len(needed))
 
     def end(self, results: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Raises:
-        Refused: something on the way could not be captured.
+        """Return the run function and the captured backward.
+
+        Raises:
+            CannotCapture: A step could not be captured.
         """
         self.close()
         try:
@@ -276,7 +282,7 @@ class CaptureRecorder:
 
 
 class _ZerosInterceptor(TorchDispatchMode):
-    """Notices zeros that torch makes where a Python function wants no undefined gradients, also of symbolic sizes."""
+    """Dispatch mode that intercepts zeros of undefined gradients, also of symbolic size."""
 
     def __init__(self, made: Callable[..., torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -292,7 +298,10 @@ TENSOR_HOOK_KINDS = ("tensor_pre_hook", "retain_grad")
 
 
 def _before_hooks(value: CapturedValue) -> CapturedValue:
-    """What ``torch.autograd.grad`` returns of a gradient on its way: before its hooks, unless the way ends here (then its node does nothing)."""
+    """Return the gradient before its tensor hooks, as ``torch.autograd.grad`` does.
+
+    If the backward ends at the node, the node has no other steps. The hooks then count.
+    """
     step = value.source
     while (
         isinstance(step, NodeStep)
@@ -311,7 +320,7 @@ def _as_meta_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def values_in(thing: Any) -> Iterator[CapturedValue]:
-    """All Values in a step's arguments."""
+    """Yield all captured values in a step's arguments."""
     if isinstance(thing, CapturedValue):
         yield thing
     elif isinstance(thing, SizeExpression):

@@ -1,4 +1,4 @@
-"""Runs a captured backward: operator by operator, or what a backend made of it."""
+"""A captured backward and its runs: operator by operator, or compiled by a backend."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Run = Callable[..., Any]
 
 @dataclass(eq=False)
 class CapturedBackward:
-    """One capture, kept by torch's cache: the graph, and how each backend runs it, once it has been asked to."""
+    """One capture in torch's cache: its graph, and a run per backend, created on demand."""
 
     id: str
     graph: torch.fx.GraphModule
-    """Called with the lists ``program.PLACEHOLDERS``."""
+    """Takes the lists ``build_graph.PLACEHOLDERS``."""
     capture: BackwardCapture
     key: CaptureKey
     nodes: tuple[AutogradNode, ...]
-    """Autograd's nodes in the order of the walk, and in ``order`` their places as eager runs them."""
+    """Autograd nodes in walk order; ``execution_order`` has their indexes in eager order."""
     execution_order: tuple[int, ...]
     earlier_keys: tuple[CaptureKey, ...] = ()
-    """Captures that did not serve."""
+    """Keys of earlier captures, which did not match."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     compilation_numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers for what backends compile of it."""
+    """Numbers of its compilations by backends."""
     _eager_run: Run | None = None
     _anomaly_run: Run | None = None
     _runs: dict[Any, Run] = field(default_factory=dict)
@@ -45,20 +45,20 @@ class CapturedBackward:
 
     @property
     def runs_users_code(self) -> bool:
-        """Whether hooks or Python functions of the user's are in it."""
+        """True if hooks or user-defined Python functions run in it."""
         return any(runs_users_code(s) for c in self.capture.calls for s in c.steps)
 
     @property
     def has_unpack_hooks(self) -> bool:
-        """Whether saved tensors come out of hooks."""
+        """True if hooks unpack saved tensors."""
         return any("unpack_hook" in kinds for kinds in self.key.step_kinds)
 
     def __call__(self, *lists: Any) -> Any:
-        """Run it operator by operator on the five lists."""
+        """Run the graph operator by operator on the five lists."""
         return self.eager_run()(*lists)
 
     def eager_run(self) -> Run:
-        """Operator by operator."""
+        """Return the run that executes operator by operator."""
         with self._lock:
             if self._eager_run is None:
                 leave = make_exit_hook(self.capture, self.execution_order)
@@ -68,7 +68,7 @@ class CapturedBackward:
             return self._eager_run
 
     def anomaly_run(self) -> Run:
-        """Operator by operator, looking at what each node returns."""
+        """Return the run under anomaly mode: operator by operator, with checks of node outputs."""
         with self._lock:
             if self._anomaly_run is None:
                 module = CapturedGraphBuilder(self.capture, self.execution_order, checks_anomalies=True).build()
@@ -79,7 +79,7 @@ class CapturedBackward:
             return self._anomaly_run
 
     def compiled_run(self, backend: Any, compile: Callable[[CapturedBackward], Run]) -> Run:
-        """What ``compile`` makes of it, made once for each backend."""
+        """Return the result of ``compile``, called once per backend."""
         run = self._runs.get(backend)
         if run is None:
             with self._lock:

@@ -1,4 +1,7 @@
-"""Cuts a captured backward into what a backend can compile and what lies between: hooks, Python functions, the adding to ``.grad``."""
+"""Splits a captured graph into segments that a backend compiles.
+
+Hooks, Python functions and the accumulation into ``.grad`` run between segments.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +30,26 @@ from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
 
 Run = Callable[..., Any]
 CompileSegment = Callable[["TracedSegment"], Run]
-"""Makes a traced segment runnable."""
+"""Compiles a traced segment to a runnable function."""
 
 OnSegmentFailure = Callable[[str, Exception], None]
-"""Hears that a segment could not be traced or compiled, and then runs operator by operator."""
+"""Called if a segment cannot be traced or compiled; it then runs operator by operator."""
 
 PURE_KINDS = frozenset({"function", "validate", "add", "zeros", "copy_slices_prologue", "copy_slices_epilogue", "size"})
-"""Kinds that only compute."""
+"""Kinds without side effects."""
 
 MAX_COMPILES_PER_SEGMENT = 8
-"""How often a segment is compiled."""
+"""Maximum number of compilations per segment."""
 
 MAX_CACHED_LAYOUTS = 256
-"""Layouts for which it is kept in mind what serves them."""
+"""Maximum number of input keys per segment whose run is cached."""
 
 
 @dataclass(frozen=True)
 class TracedSegment:
-    """A segment for inputs of one layout, or of all that differ in their symbols: as ATen operators.
+    """A segment as ATen operators, for one input key or with symbols for changing sizes.
 
-    ``reals`` are this call's, in placeholder order; ``why`` says what it is compiled for.
+    ``example_inputs`` are this call's, in placeholder order. ``reason`` says why it is compiled.
     """
 
     name: str
@@ -57,10 +60,12 @@ class TracedSegment:
 
 @dataclass(eq=False)
 class Segment:
-    """Nodes that one backend compiles together; called with the values that they read, returns those that are read outside.
+    """Nodes that the backend compiles together.
 
-    Compiled for the layout of its inputs. Where sizes change it is compiled once more, with symbols for those that did. What that does not
-    serve is compiled anew, up to ``LIMIT`` times in all; beyond that, and for tensor subclasses, it runs operator by operator.
+    The call takes the values that the nodes read and returns the values that other nodes read.
+    A segment is compiled for the key of its inputs. If sizes change, it is compiled again with symbols for those sizes.
+    Other inputs cause further compilations, up to ``MAX_COMPILES_PER_SEGMENT`` in all.
+    After that, and for tensor subclasses, it runs operator by operator.
     """
 
     name: str
@@ -70,7 +75,7 @@ class Segment:
     _eager_run: Run | None = None
     _runs: dict[SegmentKey, Run] = field(default_factory=dict)
     _compiled_keys: list[SegmentKey] = field(default_factory=list)
-    """Layouts that were compiled for."""
+    """Keys that were compiled."""
     _symbolic_runs: list[tuple[SegmentKey, SymbolicInputs, Run]] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -78,7 +83,7 @@ class Segment:
         self.__name__ = self.name
 
     def __call__(self, *values: Any) -> Any:
-        """The segment's results."""
+        """Run the segment and return its results."""
         key = tuple(map(input_spec, values))
         run = self._runs.get(key)
         if run is None:
@@ -86,7 +91,7 @@ class Segment:
         return run(*values)
 
     def eager_run(self) -> Run:
-        """Operator by operator."""
+        """Return the run that executes operator by operator."""
         if self._eager_run is None:
             self._eager_run = generate_function(self.module, captured_node_callable, name=self.name)
         return self._eager_run
@@ -124,14 +129,17 @@ class Segment:
             return self._trace_and_compile(
                 fakes, values, None, "for the first sizes" if len(self._compiled_keys) == 1 else "for other inputs"
             )
-        except Exception as error:  # what tracing to ATen does not know must not stop the user's code
+        except Exception as error:  # user code must run even if tracing to ATen fails
             self.on_failure(self.name, error)
             return self.eager_run()
 
     def _trace_and_compile(
         self, given: Sequence[Any], values: Sequence[Any], symbols: SymbolicInputs | None, why: str
     ) -> Run:
-        """The segment compiled, as a function of all its values. ``given``: what it is traced with, in place of ``values``."""
+        """Trace and compile the segment; return a function of all its values.
+
+        ``given``: values to trace with in place of ``values``.
+        """
         places = tuple(n for n, g in enumerate(given) if isinstance(g, (torch.Tensor, torch.SymInt)))
         module, keep, count = _trace_to_aten(self.module, given, places, symbols)
         reals = tuple(values[p].detach() if isinstance(values[p], torch.Tensor) else values[p] for p in places)
@@ -141,12 +149,12 @@ class Segment:
 
 
 def _detach_keeping_requires_grad(value: torch.Tensor) -> torch.Tensor:
-    """A value by itself. Formulas ask what they kept whether it needs a gradient."""
+    """Detach a value but preserve ``requires_grad``, which formulas read on saved tensors."""
     return value.detach().requires_grad_(value.requires_grad)
 
 
 def _adapt_calling_convention(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: int) -> Run:
-    """Tensors and symbols in, results out, with None for what is no tensor."""
+    """Pass only tensors and symbols to ``run``; return None for results that are no tensors."""
 
     def call(*values: Any) -> Any:
         made = run(*[values[p] for p in places])
@@ -161,7 +169,10 @@ def _adapt_calling_convention(run: Run, places: tuple[int, ...], keep: tuple[int
 def _trace_to_aten(
     module: torch.fx.GraphModule, given: Sequence[Any], places: Sequence[int], symbols: SymbolicInputs | None
 ) -> tuple[torch.fx.GraphModule, tuple[int, ...], int]:
-    """A segment as ATen operators for values like these; which of its results are tensors, and how many it has."""
+    """Trace a segment to ATen operators.
+
+    Return the graph, the indexes of results that are tensors, and the number of results.
+    """
     interpreter = torch.fx.Interpreter(module)
     shape: list[Any] = []
 
@@ -175,9 +186,7 @@ def _trace_to_aten(
 
     how: Literal["fake", "real"] = "fake" if symbols is None else "real"
     with contextlib.ExitStack() as stack:
-        if (
-            symbols is not None
-        ):  # what C++ composes of operators reads sizes as numbers; torch's Python forms of it do not
+        if symbols is not None:  # C++ composites read sizes as integers; torch's Python decompositions do not
             stack.enter_context(symbols.fake_mode)
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
@@ -197,16 +206,17 @@ def split_into_segments(
     fail: OnSegmentFailure,
     early_exit: EarlyExit | None = None,
 ) -> tuple[Run, tuple[Segment, ...]]:
-    """A captured graph with its computing parts compiled, as a function of the same five lists; and those parts.
+    """Split a captured graph; return a function of the five lists, and the compiled segments.
 
-    ``leave``: as for ``generate_function``. Adding to ``.grad`` moves down to the next code of the user's: nothing else can see when it happens.
+    ``early_exit``: as for ``generate_function``. Accumulation into ``.grad`` moves down to the next user code: nothing
+    else can observe it.
     """
     divider = _SegmentSplitter(module, id, compile, fail)
     return divider.split(early_exit), tuple(divider.segments)
 
 
 class _SegmentSplitter:
-    """Writes the divided graph."""
+    """Builder of the graph of segments."""
 
     def __init__(self, module: torch.fx.GraphModule, id: str, compile: CompileSegment, fail: OnSegmentFailure) -> None:
         self._module = module
@@ -220,7 +230,7 @@ class _SegmentSplitter:
         self.segments: list[Segment] = []
 
     def split(self, leave: EarlyExit | None) -> Run:
-        """The whole as straight-line Python."""
+        """Return the run of the whole graph as straight-line Python."""
         for node in self._module.graph.nodes:
             kind = node.meta.get(STEP_KIND)
             if kind in PURE_KINDS or (kind == "item" and node.args[0] in self._pure_nodes):

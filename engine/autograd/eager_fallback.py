@@ -1,4 +1,7 @@
-"""Ends a backward whose hooks one of its own hooks changed: node by node, each with the hooks that it has when its turn comes, as in eager."""
+"""Finishes a captured backward eagerly after one of its hooks changed its hooks.
+
+The remaining nodes run one by one. Each runs the hooks that it has at that time, as in eager.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,19 @@ GRADIENT_ARGUMENT: Mapping[str, int] = {
     "accumulate": 1,
     "copy_slices_prologue": 0,
 }
-"""By kind of a node's first step that computes: which of its arguments are the gradients that came in."""
+"""Argument index of the incoming gradients, by the kind of a node's first own step."""
 
 
 class _Unused(Exception):
-    """A value that nothing needs."""
+    """A value that was not computed because the captured graph did not need it."""
 
 
 @dataclass(eq=False)
 class EagerContinuation:
-    """What is left of a backward after the step ``last``. ``values``: those that are still needed, by ``program.VALUES``."""
+    """Rest of a backward after the step ``last_step``.
+
+    ``values`` holds the values that are still alive, by the keys of ``build_graph.CAPTURED_VALUES``.
+    """
 
     captured: BackwardCapture
     execution_order: Sequence[int]
@@ -50,10 +56,10 @@ class EagerContinuation:
     _results: dict[int, Any] = field(default_factory=dict)
     _sums: dict[CapturedValue, tuple[Any, tuple[CapturedValue, ...]]] = field(default_factory=dict)
     _inlined_calls: set[NodeCall] = field(default_factory=set)
-    """Compiled calls that have run: of what they returned, there is a value for all but what is undefined."""
+    """Compiled calls that have run; a result without a value is an undefined gradient."""
 
     def run(self) -> tuple[Any, ...]:
-        """The backward's results."""
+        """Run the rest and return the results of the backward."""
         calls = [self.captured.calls[n] for n in self.execution_order]
         first = calls.index(self.last_step.call)
         self._inlined_calls = {
@@ -71,10 +77,10 @@ class EagerContinuation:
     # Values.
 
     def _value(self, thing: Any) -> Any:
-        """Values replaced by what they are now.
+        """Replace captured values by their current values, also inside lists and tuples.
 
         Raises:
-            _Gone: one of them was needed by nothing that the captured graph does.
+            _Unused: The captured graph did not compute one of them.
         """
         if isinstance(thing, CapturedValue):
             return self._lookup(thing)
@@ -109,7 +115,7 @@ class EagerContinuation:
             self._restore_sum(result)
 
     def _restore_sum(self, whole: Any) -> None:
-        """With the one term that is there, where none were added yet."""
+        """Restore a sum without additions from its one term that has a value."""
         if not isinstance(whole, CapturedValue) or not whole.terms or whole in self._sums:
             return
         self._sums[whole] = (None, ())
@@ -120,7 +126,7 @@ class EagerContinuation:
                 continue
 
     def _add_terms(self, call: NodeCall) -> None:
-        """Add what a call returned to the sums that it is part of."""
+        """Add the results of a call to the sums that contain them."""
         for whole, (so_far, joined) in list(self._sums.items()):
             for term in whole.terms:
                 if term in joined or not isinstance(term.source, NodeStep) or term.source.call is not call:
@@ -131,7 +137,7 @@ class EagerContinuation:
     # Nodes.
 
     def _run_call(self, call: NodeCall, last: NodeStep | None) -> None:
-        """Run a node, or what is left of it after its step ``last``."""
+        """Run a node, or only its steps after ``last``."""
         try:
             self._run_steps(call, last)
         except _Unused:
@@ -172,14 +178,17 @@ class EagerContinuation:
         return self.active.nodes[self.captured.calls.index(call)].node
 
     def _incoming_gradients(self, call: NodeCall) -> list[Any]:
-        """Values of the gradients that come in; of a node where the way ends and no hook was, those that are results."""
+        """Return the captured values of a node's incoming gradients.
+
+        A node at the end of the backward without hooks has none; its gradients are results of the backward.
+        """
         if call.incoming_gradients is not None:
             return list(call.incoming_gradients)
         found = {self.active.input_edges[n][1]: v for n, v in self._requested_gradients(call)}
         return [found.get(position) for position in range(max(found, default=-1) + 1)]
 
     def _requested_gradients(self, call: NodeCall) -> list[tuple[int, CapturedValue | None]]:
-        """Which results are gradients that come into a node."""
+        """Return (index, value) of the results that are incoming gradients of a node."""
         node = self._autograd_node(call)
         wanted = self.active.input_edges
         return [(n, v) for n, v in enumerate(self.captured.results) if n < len(wanted) and wanted[n][0] is node]
@@ -196,7 +205,7 @@ class EagerContinuation:
         for n, _ in self._requested_gradients(call):
             self._results[n] = gradients[self.active.input_edges[n][1]]
 
-    # Hooks before.
+    # Hooks that run before the node.
 
     def _run_tensor_hooks(self, call: NodeCall, gradients: list[Any], last: NodeStep | None) -> list[Any]:
         steps = _steps_of_kind(call, "tensor_pre_hook")
@@ -217,14 +226,14 @@ class EagerContinuation:
         return gradients
 
     def _retain_gradients(self, call: NodeCall, gradients: Sequence[Any]) -> None:
-        """Gradients for tensors that were told only now to keep them."""
+        """Set ``.grad`` of tensors that called ``retain_grad`` during this backward."""
         for node, position, ref in self.active.newly_retained:
             tensor, gradient = ref(), gradients[position] if node is self._autograd_node(call) else None
             if tensor is not None and gradient is not None:
                 tensor.grad = gradient.clone() if tensor.grad is None else tensor.grad + gradient
 
     def _hooks_of_tensor(self, call: NodeCall, position: int) -> list[Any]:
-        """The hooks on one of a node's gradients, as they are now."""
+        """Return the current hooks on one incoming gradient of a node."""
         node = self._autograd_node(call)
         leaf = getattr(node, "variable", None)
         registry = self.active.tensor_registries.get((node, position)) if leaf is None else leaf._backward_hooks or {}
@@ -235,11 +244,15 @@ class EagerContinuation:
         return [self._value(s.args[0]) for s in steps if s not in gone]
 
     def _removed_hook_steps(self) -> set[NodeStep]:
-        """Hooks of tensors that are no leaves which were removed since."""
+        """Return the steps of removed hooks on non-leaf tensors."""
         return {step for removed in self.active.removed_hooks if (step := self._removed_hook_step(removed)) is not None}
 
     def _removed_hook_step(self, removed: RemovedHook) -> NodeStep | None:
-        """What a hook that was removed stands for; where one function hooks many tensors, what is left of those tells, or their order."""
+        """Return the step of a removed hook.
+
+        If one function hooks several tensors, the tensors that still exist identify the step.
+        Otherwise the order of registration does.
+        """
         steps = [
             s
             for c in self.captured.calls
@@ -271,12 +284,12 @@ class EagerContinuation:
     def _run_hook(self, call: NodeCall, run: Callable[..., Any], hook: Any, *values: Any) -> Any:
         return PositionedHook(call.index, run)(hook, *values)
 
-    # What the node itself does, and hooks after.
+    # The node's own steps, and hooks that run after them.
 
     def _run_own_steps(
         self, call: NodeCall, body: Sequence[NodeStep], gradients: Sequence[Any] | None, at: int
     ) -> tuple[Any, ...]:
-        """Run the steps of a node's own that come after the one at the place ``at`` of all; what it returns."""
+        """Run the node's own steps after index ``at`` of all steps; return the node's outputs."""
         if self.checks_anomalies:
             anomaly_mode.set_running_node(call.index)
         for step in body:
@@ -304,12 +317,15 @@ class EagerContinuation:
         told = args[place]
         if not isinstance(told, (list, tuple)):
             return (*args[:place], gradients[0], *args[place + 1 :])
-        # What is undefined may have been told as zeros.
+        # An undefined gradient may have been captured as zeros.
         now = [g if g is not None else t if _is_zeros(t) else None for g, t in zip(gradients, told, strict=True)]
         return (*args[:place], type(told)(now), *args[place + 1 :])
 
     def _check_saved_versions(self, step: NodeStep, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """See that what was saved is as it was, as the captured graph does."""
+        """Check the versions of saved tensors, as the captured graph does; return the arguments.
+
+        For a Python function, the versions are appended to the arguments.
+        """
         if step.kind not in ("function", "opaque", "python") or "versions" not in self.values:
             return args
         saved = step.args[1] if step.kind == "python" else step.args[1:]
@@ -342,7 +358,7 @@ class EagerContinuation:
             found = list(read_hooks(self._autograd_node(call).register_hook)[0].values())
         if steps and last is not None and last.kind not in ("tensor_pre_hook", "pre_hook"):
             before = tuple(map(self._value_or_none, steps[0].args[2]))
-        if not has_after:  # the engine keeps for hooks what came in only where it knows of hooks before the node runs
+        if not has_after:  # the engine saves inputs for post hooks only if the node had some before it ran
             before = ()
         for hook in found:
             outputs = self._run_hook(call, hooks.post_hook, hook, outputs, before)
@@ -359,7 +375,7 @@ def _steps_of_kind(call: NodeCall, *kinds: str) -> list[NodeStep]:
 
 
 def _result_step(call: NodeCall, *but: str) -> NodeStep | None:
-    """The step that makes what a node returns."""
+    """Return the last step that produces the node's outputs, without the kinds ``but``."""
     return next((s for s in reversed(call.steps) if s.kind in RETURNING_KINDS and s.kind not in but), None)
 
 
@@ -368,7 +384,10 @@ def _is_zeros(value: Any) -> bool:
 
 
 def make_exit_hook(captured: BackwardCapture, order: Sequence[int], *, checks_anomalies: bool = False) -> EarlyExit:
-    """For ``generate_function``: after each step that runs code of the user's, the rest is run here if that changed hooks."""
+    """Return the early-exit hook for ``generate_function``.
+
+    After each step that runs user code, it runs the rest here if that code changed hooks.
+    """
 
     def leave(
         node: torch.fx.Node, alive: Sequence[torch.fx.Node]

@@ -1,7 +1,7 @@
-"""The order in which eager would run a backward's nodes.
+"""Order in which eager autograd runs the nodes of a backward.
 
-Eager keeps the nodes that are ready in a heap, latest forward operation first (``torch/csrc/autograd/engine.cpp``). Leaves come before all
-others; which of two equals comes first follows from the heap's algorithm, here that of GNU's C++ library.
+Eager stores ready nodes in a heap, latest forward operation first (``torch/csrc/autograd/engine.cpp``).
+Leaves precede all other nodes. Ties follow from the heap algorithm, here that of GNU's C++ library.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 import torch
 
 NodeEdge = tuple[Any, int]
-"""An autograd node, and which of its inputs."""
+"""Autograd node and the index of one of its inputs."""
 
 
 @dataclass(frozen=True)
 class AutogradNode:
-    """A node of autograd's graph as torch walks it: ``next`` holds, for each of its outputs, (node, input) by place in the walk; None: nowhere.
+    """Node of autograd's graph in torch's walk.
 
-    ``sequence`` is larger for later forward operations, and largest for leaves.
+    ``next_edges``: for each output, (walk index of a node, index of its input); None if the output leads nowhere.
+    ``sequence_nr`` is larger for later forward operations, and largest for leaves.
     """
 
     name: str
@@ -30,13 +31,13 @@ class AutogradNode:
 
 
 def walk_autograd_graph(roots: Sequence[NodeEdge], wanted: Sequence[NodeEdge] = ()) -> tuple[AutogradNode, ...]:
-    """The nodes that a backward from ``roots`` visits, in the order in which torch's capture walks, the root of all first.
+    """Return the nodes of a backward in the order of torch's walk, graph root first.
 
-    ``wanted``: only nodes on a way to these inputs of nodes, and the nodes that have them.
+    ``wanted``: visit only nodes that lead to these edges, and the nodes of these edges.
     """
     nodes, edges = _reachable(roots)
     useful = _nodes_leading_to(nodes, edges, [n for n, _ in wanted]) if wanted else None
-    # A call's edges, root first: its place in `nodes` is -1.
+    # The graph root has index -1.
     waits = [0] * len(nodes)
     for targets in (edges[-1], *(edges[k] for k in range(len(nodes)))):
         for target in targets:
@@ -88,7 +89,7 @@ def _reachable(roots: Sequence[NodeEdge]) -> tuple[list[Any], _Edges]:
 
 
 def _nodes_leading_to(nodes: Sequence[Any], edges: _Edges, wanted: Sequence[Any]) -> set[int]:
-    """Places of the wanted nodes and of all from which one of them can be reached."""
+    """Return the indexes of the wanted nodes and of all nodes that lead to one of them."""
     into: dict[int, list[int]] = {}
     for place in range(len(nodes)):
         for target in edges[place]:
@@ -105,7 +106,7 @@ def _nodes_leading_to(nodes: Sequence[Any], edges: _Edges, wanted: Sequence[Any]
 
 
 def eager_execution_order(nodes: Sequence[AutogradNode]) -> tuple[int, ...]:
-    """Places in ``nodes`` in the order in which eager runs them."""
+    """Return the indexes of ``nodes`` in the order in which eager runs them."""
     waits = [0] * len(nodes)
     for node in nodes:
         for target in node.next_edges:
@@ -131,14 +132,17 @@ def eager_execution_order(nodes: Sequence[AutogradNode]) -> tuple[int, ...]:
 
 
 def push_heap(heap: list[int], item: int, is_less: Callable[[int, int], bool]) -> None:
-    """Add to a heap whose greatest item stands first; equals stay where they are."""
+    """Push onto a max-heap as ``std::push_heap``; equal items are not swapped."""
     heap.append(item)
     hole = len(heap) - 1
     _sift_up(heap, hole, item, is_less)
 
 
 def pop_heap(heap: list[int], is_less: Callable[[int, int], bool]) -> int:
-    """Take the greatest item: the hole sinks to a leaf, and the last item rises from there."""
+    """Pop the greatest item as ``std::pop_heap``.
+
+    The hole sinks to a leaf, and the last item rises from there.
+    """
     greatest, last = heap[0], heap.pop()
     if not heap:
         return greatest
@@ -164,7 +168,7 @@ def _sift_up(heap: list[int], hole: int, item: int, is_less: Callable[[int, int]
 
 
 def gradient_edges_of(tensors: Sequence[Any]) -> list[NodeEdge]:
-    """Where gradients of tensors (or of gradient edges) enter autograd's graph."""
+    """Return the gradient edges of tensors; gradient edges are accepted too."""
     return [_gradient_edge(t) for t in tensors]
 
 

@@ -1,4 +1,7 @@
-"""What the nodes of a captured graph call, beside torch's own formulas: gradients fitted, added, accumulated, and writes through views."""
+"""Call targets of captured graphs besides torch's formulas.
+
+They validate, add and accumulate gradients, and copy slices for in-place writes to views.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +17,29 @@ _DTYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32, 7: torch.float64,
     8: torch.complex32, 9: torch.complex64, 10: torch.complex128, 11: torch.bool, 15: torch.bfloat16,
 }  # fmt: skip
-"""By the numbers that C++ knows types by (c10/core/ScalarType.h)."""
+"""dtypes by their numbers in ``c10/core/ScalarType.h``."""
 
 _set_version: Any = torch._C._autograd._unsafe_set_version_counter
 _use_count = torch._C._storage_Use_Count
 
 
 class ValidateOutputs:
-    """Makes the gradients that a node returned fit the nodes that they go to, as the engine does: summed to size, cast, checked.
+    """Fits the gradients that a node returned to the next nodes, as torch's engine does.
 
-    Called with the gradients and, for each, its sizes (None: it goes nowhere).
+    It sums to size, casts and checks. The call takes the gradients and a size for each (None: gradient not used).
     """
 
     def __init__(self, node: str, metadata: Sequence[Any]) -> None:
         self._node = node
         self._metadata = metadata
         self._accepted_metadata: list[Any] = [None] * len(metadata)
-        """For each gradient a dtype and a device that were found to fit."""
+        """For each gradient, the dtype and device that torch accepted."""
 
     def __call__(self, grads: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
-        """The gradients that fit.
+        """Return the fitted gradients.
 
         Raises:
-            RuntimeError: one has a shape, device or type that cannot be made to fit; torch's own words.
+            RuntimeError: A shape, device or type cannot be fitted; torch's own message.
         """
         result = list(grads)
         for n, size in enumerate(sizes):
@@ -73,7 +76,7 @@ class ValidateOutputs:
         return fitted
 
     def _fit_subclass(self, n: int, grad: torch.Tensor, size: Any) -> torch.Tensor:
-        """Of a tensor subclass: fake tensors while it is traced, wrappers of the user's when it runs."""
+        """Fit a tensor subclass: a tensor used for tracing, or a user-defined wrapper at run time."""
         if not torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) and not _is_tracing_tensor(grad):
             return self._validate_in_torch(n, grad, size)
         wanted = _DTYPES[self._metadata[n][0][3]]
@@ -87,13 +90,13 @@ def _is_tracing_tensor(grad: torch.Tensor) -> bool:
 
 
 def _cannot_sum_to(grad: torch.Tensor, size: Sequence[int]) -> bool:
-    """Whether it cannot be summed to that size."""
+    """Return True if the gradient cannot be summed to the size."""
     given = grad.shape[grad.dim() - len(size) :]
     return grad.dim() < len(size) or any(b not in (1, a) for a, b in zip(given, size, strict=True))
 
 
 def add(old: Any, new: Any) -> Any:
-    """Two gradients that meet; either may be undefined."""
+    """Add two gradients; either may be undefined."""
     if old is None:
         return new
     if new is None:
@@ -104,12 +107,12 @@ def add(old: Any, new: Any) -> Any:
 
 
 def accumulate_grad(variable: torch.Tensor, grad: torch.Tensor | None) -> None:
-    """Add to a leaf's ``.grad``: in place, unless gradients are to be differentiated themselves."""
+    """Accumulate into a leaf's ``.grad``, in place unless the backward is differentiable."""
     if grad is None:
         return
     old = variable.grad
     if old is None:
-        # Two references: this function's and the caller's last.
+        # ``grad`` has two references here, this function's and the caller's last one.
         fresh = grad.detach() if _can_steal_gradient(grad, variable) else _clone_obeying_contract(grad, variable)
         if fresh.shape == variable.shape:
             variable.grad = fresh
@@ -124,7 +127,10 @@ def accumulate_grad(variable: torch.Tensor, grad: torch.Tensor | None) -> None:
 
 
 def _set_grad_of_other_size(variable: torch.Tensor, grad: torch.Tensor) -> None:
-    """Set a gradient of other sizes than the leaf has by now, which Python refuses and the engine does not ask."""
+    """Set a gradient whose size differs from the leaf's current size.
+
+    Python's setter rejects it. torch's engine does not check it.
+    """
     given: Any = torch.empty_like(variable)
     variable.grad = given
     given.set_(grad)
@@ -132,7 +138,10 @@ def _set_grad_of_other_size(variable: torch.Tensor, grad: torch.Tensor) -> None:
 
 
 def _can_steal_gradient(grad: torch.Tensor, variable: torch.Tensor) -> bool:
-    """Whether nobody else can see this tensor's memory, and it is laid out as the leaf: then it need not be copied."""
+    """Return True if ``.grad`` can take the tensor without a copy.
+
+    Nothing else may use its memory, and it must have the layout of the leaf.
+    """
     if torch.is_grad_enabled() or type(grad) is not torch.Tensor or grad.layout is not torch.strided:
         return False
     if sys.getrefcount(grad) > 4 or not (grad.stride() == variable.stride() or _obeys_layout_contract(grad, variable)):
@@ -142,9 +151,10 @@ def _can_steal_gradient(grad: torch.Tensor, variable: torch.Tensor) -> bool:
 
 
 def _obeys_layout_contract(grad: torch.Tensor, variable: torch.Tensor) -> bool:
-    """Whether a gradient lies as the leaf does, as torch sees it: the strides of dimensions of one element do not count.
+    """Return True if a gradient obeys the layout contract of its leaf, as torch defines it.
 
-    Nor do sizes: a leaf may have been given others in place since autograd asked for them.
+    Strides of dimensions of size 1 do not count. Sizes do not count: the leaf may have been resized in place since
+    autograd read them.
     """
     if grad.dim() > variable.dim() or not torch.ops.aten.is_non_overlapping_and_dense.default(variable):
         return False
@@ -153,7 +163,7 @@ def _obeys_layout_contract(grad: torch.Tensor, variable: torch.Tensor) -> bool:
 
 
 def _clone_obeying_contract(grad: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
-    """A copy in the leaf's layout, where that has no gaps."""
+    """Clone a gradient into the leaf's layout if that has no gaps."""
     if grad.layout is not torch.strided or variable.layout is not torch.strided:
         return grad.clone()
     if not torch.ops.aten.is_non_overlapping_and_dense.default(variable):
@@ -170,7 +180,10 @@ def copy_slices_prologue(
     view_strides: Sequence[int],
     view_offset: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of a write to a view of a base: a copy of the base's gradient, the written part of it, and a copy of that part."""
+    """Return a copy of the base's gradient, its written part, and a copy of that part.
+
+    First half of CopySlices, the backward of an in-place write to a view of a base.
+    """
     whole = grad.new_empty_strided(base_sizes, base_strides)
     whole.copy_(grad)
     part = whole.as_strided(view_sizes, view_strides, view_offset - base_offset)
@@ -186,7 +199,10 @@ def copy_slices_epilogue(
     view_strides: Sequence[int],
     view_offset: int,
 ) -> tuple[torch.Tensor | None, ...]:
-    """The base's gradient with the written part replaced by what the write makes of it, and the gradients of what else was read."""
+    """Put the gradient of the written part into the base's gradient; return all gradients.
+
+    Second half of CopySlices.
+    """
     results: list[torch.Tensor | None] = [None] * len(needed)
     for n, grad in enumerate(grads):
         if not needed[n] or grad is None:
@@ -200,20 +216,20 @@ def copy_slices_epilogue(
 
 
 def zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The gradient of a result that nothing used, where a Python function wants it."""
+    """Return zeros for an undefined gradient that an autograd.Function materializes."""
     return torch.zeros(size, dtype=dtype, device=device)
 
 
 def read_versions(inputs: Sequence[Any]) -> list[int]:
-    """How often each tensor has been written to in place."""
+    """Return the version of each input; -1 for None and inference tensors."""
     return [-1 if t is None or t.is_inference() else t._version for t in inputs]
 
 
 def check_saved_versions(versions: Sequence[int], places: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
-    """See that tensors which the forward saved have not been written to since the backward began.
+    """Check that saved tensors were not changed in place since the backward began.
 
     Raises:
-        RuntimeError: one has been, by a hook or a Python function; torch's own words.
+        RuntimeError: A hook or a Python function changed one; torch's own message.
     """
     for place, tensor in zip(places, tensors, strict=True):
         expected = versions[place]
@@ -223,9 +239,9 @@ def check_saved_versions(versions: Sequence[int], places: Sequence[int], tensors
             with torch.enable_grad():
                 product: Any = torch.ones((), device=tensor.device, requires_grad=True) * tensor
             _set_version((tensor,), (found,))
-            _ = product.grad_fn._saved_other  # where torch itself looks, and complains
+            _ = product.grad_fn._saved_other  # torch checks the version on this read, and raises
 
 
 def release_inputs(inputs: list[Any]) -> None:
-    """Empty the list of inputs, so that each can go after its last use."""
+    """Empty the list of inputs, so that each input is freed after its last use."""
     inputs.clear()

@@ -1,4 +1,4 @@
-"""Notices hooks that come and go while a captured backward runs, and reads which hooks a node has now."""
+"""Tracks hooks that are added or removed during a captured backward; reads a node's hooks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torch.utils.hooks import RemovableHandle
 from engine.autograd.execution_order import AutogradNode, NodeEdge
 
 HookRegistry = Mapping[int, Any]
-"""Hooks by the ids of their handles, in the order in which they were registered."""
+"""Hooks by handle id, in the order of registration."""
 
 
 @dataclass(frozen=True, eq=False)
 class RemovedHook:
-    """A hook that is gone, what it was taken from, the place of the node whose code did that, and whether it was the hook itself."""
+    """A removed hook, its registry, and the node whose code removed it."""
 
     registry: HookRegistry
     id: int
@@ -36,39 +36,45 @@ class RemovedHook:
 
 @dataclass(eq=False)
 class ActiveBackward:
-    """A captured backward that runs in this thread. ``find_nodes`` walks autograd's graph: None where it is not the one captured."""
+    """A captured backward that runs in this thread.
+
+    ``find_nodes`` walks autograd's graph; it returns None if that is not the captured graph.
+    """
 
     find_nodes: Callable[[], tuple[AutogradNode, ...] | None]
     captured_hooks: Sequence[Any]
-    """Those that it was called with."""
+    """Hooks that the captured graph was called with."""
     input_edges: Sequence[NodeEdge] = ()
-    """What its results are the gradients of, if it has any."""
+    """Edges whose gradients are the results; empty if the backward has no results."""
     graph_task_id: int = field(default_factory=itertools.count(1 << 40).__next__)
-    """What torch calls the id of the graph's task."""
+    """Value for torch's ``_current_graph_task_id``."""
     node_index: int = -1
-    """In the walk, of the node whose hook or function runs."""
+    """Walk index of the node whose hook or function runs."""
     running_hook: Any = None
-    """The hook that runs."""
+    """Running hook."""
     removed_hooks: list[RemovedHook] = field(default_factory=list)
     tensor_registries: dict[tuple[Any, int], HookRegistry] = field(default_factory=dict)
-    """Of tensors that are no leaves: by their nodes, and which of the nodes' gradients are theirs."""
+    """Registries of non-leaf tensors, by node and index of the gradient."""
     newly_retained: list[tuple[Any, int, weakref.ref[torch.Tensor]]] = field(default_factory=list)
-    """Tensors that keep their gradients since this backward began, with their nodes, as in ``known``."""
+    """Tensors that called ``retain_grad`` during this backward, with node and gradient index."""
     hooks_changed: bool = False
     function_context: Any = None
-    """Of the Python function that runs, as its backward sees it."""
+    """Ctx of the running autograd.Function, as its backward sees it."""
     _nodes: tuple[AutogradNode, ...] | None = None
     _is_walked: bool = False
 
     @property
     def nodes(self) -> tuple[AutogradNode, ...] | None:
-        """Autograd's nodes in the order of the walk."""
+        """Autograd nodes in the order of the walk; None if the graph is not the captured one."""
         if not self._is_walked:
             self._nodes, self._is_walked = self.find_nodes(), True
         return self._nodes
 
     def on_hook_added(self, registry: HookRegistry, owner: Any) -> None:
-        """A hook is about to be added for ``owner``: a tensor, a module, or, where it is unknown, a node."""
+        """Record that a hook is about to be added.
+
+        ``owner``: a tensor or a module; any other value means that the hook is on an unknown node.
+        """
         if isinstance(owner, torch.nn.Module) or self.nodes is None:
             return
         if isinstance(owner, torch.Tensor):
@@ -79,20 +85,20 @@ class ActiveBackward:
         self.hooks_changed = True
 
     def on_grad_retained(self, tensor: torch.Tensor) -> None:
-        """A tensor is to keep its gradient from now on."""
+        """Record that a tensor called ``retain_grad``."""
         if self.nodes is not None and any(n.node is tensor.grad_fn for n in self.nodes):
             self.newly_retained.append((tensor.grad_fn, tensor.output_nr, weakref.ref(tensor)))
             self.hooks_changed = True
 
     def on_hook_removed(self, registry: HookRegistry, id: int) -> None:
-        """A hook is about to be removed."""
+        """Record that a hook is about to be removed."""
         hook = registry[id]
         if any(h is hook for h in self.captured_hooks) and self.nodes is not None:
             self.removed_hooks.append(RemovedHook(registry, id, hook, self.node_index, hook is self.running_hook))
             self.hooks_changed = True
 
     def edges_of_removed(self, removed: RemovedHook) -> Sequence[NodeEdge]:
-        """Nodes, and which of their gradients, that a hook was removed from, as far as tensors are left that tell it."""
+        """Return the edges that a hook was removed from, as far as their tensors still exist."""
         return [
             (t.grad_fn, t.output_nr)
             for t in gc.get_referrers(removed.registry)
@@ -100,7 +106,10 @@ class ActiveBackward:
         ]
 
     def registration_rank(self, removed: RemovedHook) -> tuple[int, int]:
-        """Of all times that this hook was registered on tensors that are no leaves: which one was taken back, of how many."""
+        """Return (rank of the removed registration, number of registrations) of a hook.
+
+        Only registrations on non-leaf tensors count.
+        """
         leaves = [n.node.variable._backward_hooks for n in self.nodes or () if hasattr(n.node, "variable")]
         ids = {r.id for r in self.removed_hooks if r.hook is removed.hook}
         for registry in gc.get_referrers(removed.hook):
@@ -118,11 +127,11 @@ _thread = _Thread()
 
 
 class _RegistryAnswer(Exception):
-    """Carries a node's registry out of the registration of a hook, which then does not take place."""
+    """Carries a node's registry out of a hook registration, which it aborts."""
 
 
 def read_hooks(register: Callable[[Any], Any]) -> tuple[HookRegistry, bool]:
-    """The hooks that one of a node's methods for registering adds to, and whether there is a registry at all."""
+    """Return the hooks of a node's ``register`` method, and True if a registry exists."""
     first, second = _probe_registry(register), _probe_registry(register)
     return first, first is second
 
@@ -140,14 +149,14 @@ def _probe_registry(register: Callable[[Any], Any]) -> HookRegistry:
 
 
 def hooks_changed() -> bool:
-    """Whether hooks came or went since this thread's captured backward began."""
+    """Return True if hooks changed since this thread's captured backward began."""
     running = _thread.active
     return running is not None and running.hooks_changed
 
 
 @contextlib.contextmanager
 def running_function(context: Any) -> Iterator[None]:
-    """While a Python function's backward runs, whose context is this."""
+    """Set the ctx of the autograd.Function whose backward runs."""
     running = _thread.active
     if running is None:
         yield
@@ -160,20 +169,20 @@ def running_function(context: Any) -> Iterator[None]:
 
 
 def active_backward() -> ActiveBackward:
-    """The captured backward that runs in this thread."""
+    """Return the captured backward that runs in this thread."""
     assert _thread.active is not None
     return _thread.active
 
 
 class PositionedHook:
-    """A step of the node at a place in the walk that runs code of the user's: the first argument is the hook or context."""
+    """User code of the node at an index of the walk; its first argument is the hook or ctx."""
 
     def __init__(self, place: int, run: Callable[..., Any]) -> None:
         self._node_index = place
         self._run = run
 
     def __call__(self, hook: Any, *args: Any) -> Any:
-        """What ``run`` returns."""
+        """Set the running node and hook, then return the result of ``run``."""
         running = _thread.active
         if running is not None:
             running.node_index, running.running_hook = self._node_index, hook
@@ -182,9 +191,9 @@ class PositionedHook:
 
 @contextlib.contextmanager
 def track_hooks(running: ActiveBackward) -> Iterator[None]:
-    """Notice what happens to hooks in this thread, and tell the user's code which node runs, while this backward does.
+    """Track changes of hooks in this thread, and make torch report the running node.
 
-    Only one thread at a time runs a captured backward; only then do handles of hooks, and two functions of torch's, take the way round here.
+    Only one thread at a time runs a captured backward. Hook handles and the torch functions are patched only then.
     """
     module: Any = torch._C
     handle: Any = RemovableHandle
@@ -221,7 +230,7 @@ _PATCHED_TORCH_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "_current_autograd_node": _patched_current_node,
     "_current_graph_task_id": _patched_graph_task_id,
 }
-"""Functions of torch's that know only its own engine's backwards."""
+"""Replacements of torch functions that know only backwards of torch's own engine."""
 
 _original_init, _original_remove = RemovableHandle.__init__, RemovableHandle.remove
 

@@ -1,4 +1,7 @@
-"""The user's Python inside of a backward: hooks and Python functions, called as the engine calls them, refused in its own words."""
+"""Calls user hooks and autograd.Function backwards as torch's engine does.
+
+For invalid results, torch raises its own errors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ HOOK_KINDS = ("tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", 
 
 
 class SavedTensorsContext:
-    """A Python function's context whose saved tensors are those that the captured graph was called with; all else is the real one's."""
+    """Proxy of an autograd.Function's ctx with the saved tensors of the captured graph.
+
+    All other attributes come from the real ctx.
+    """
 
     __slots__ = ("_engine_check", "_engine_context", "_engine_saved")
 
@@ -26,9 +32,9 @@ class SavedTensorsContext:
         object.__setattr__(self, "_engine_saved", tuple(saved))
         object.__setattr__(self, "_engine_check", check)
 
-    @property  # type: ignore[misc]  # read-only for good
+    @property  # type: ignore[misc]  # intentionally read-only
     def __class__(self) -> Any:
-        """The real one's: what is asked of instances of torch's classes holds of this too."""
+        """Class of the real ctx, so that ``isinstance`` works."""
         return type(self._engine_context)
 
     def __eq__(self, other: object) -> bool:
@@ -38,12 +44,12 @@ class SavedTensorsContext:
         return hash(self._engine_context)
 
     def _engine_release_saved(self) -> None:
-        """The backward has ended: what the forward saved is there as long as torch keeps it."""
+        """Release the saved tensors after the backward; later reads go to the real ctx."""
         object.__setattr__(self, "_engine_saved", None)
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What the forward saved."""
+        """Tensors that the forward saved."""
         if self._engine_saved is None:
             return cast("tuple[Any, ...]", self._engine_context.saved_tensors)
         self._engine_check()
@@ -61,7 +67,7 @@ class SavedTensorsContext:
 
 @functools.cache
 def _context_class(name: str) -> type[SavedTensorsContext]:
-    """The class of contexts whose class shows this name."""
+    """Return the context class with this class name."""
     return type(name, (SavedTensorsContext,), {"__slots__": ()})
 
 
@@ -73,12 +79,14 @@ def python_backward(
     versions: Sequence[int] = (),
     places: Sequence[int] = (),
 ) -> tuple[Any, ...]:
-    """Gradients by a Python function's backward, one for each argument of its forward; ``present`` tells which of those are tensors.
+    """Run an autograd.Function's backward; return a gradient per argument of its forward.
 
-    ``versions``, ``places``: where user's code ran before, how often each input had been written to, and which of them are among ``saved``.
+    ``present``: for each argument, True if it is a tensor.
+    ``versions``, ``places``: if user code ran before, the version of each input, and the input index of each
+    saved tensor.
 
     Raises:
-        RuntimeError: it returned too many or too few, or what is no gradient; torch's own words.
+        RuntimeError: It returned a wrong number of gradients, or a value that is no gradient; torch's own message.
     """
 
     def check() -> None:
@@ -99,10 +107,10 @@ def python_backward(
 
 
 def tensor_hook(hook: Callable[..., Any], value: Any) -> Any:
-    """A tensor's hook on its gradient: what it returns, or the gradient where it returns nothing.
+    """Run a tensor hook; return its result, or the gradient if it returns None.
 
     Raises:
-        RuntimeError, TypeError: it returned what does not fit; torch's own words.
+        RuntimeError, TypeError: The result is invalid; torch's own message.
     """
     result = hook(value)
     if result is None:
@@ -113,17 +121,20 @@ def tensor_hook(hook: Callable[..., Any], value: Any) -> Any:
 
 
 def pre_hook(hook: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A node's hook on the gradients that come in. Raises as ``tensor_hook``."""
+    """Run a node's pre-hook on the incoming gradients. Raises as ``tensor_hook``."""
     return _check_hook_results(hook, hook(values), values, "register_prehook")
 
 
 def post_hook(hook: Callable[..., Any], results: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A node's hook on the gradients that go out, which sees those that came in. Raises as ``tensor_hook``."""
+    """Run a node's post-hook on outgoing and incoming gradients. Raises as ``tensor_hook``."""
     return _check_hook_results(hook, hook(results, values), results, "register_hook")
 
 
 def post_acc_grad_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None:
-    """A leaf's hook once its ``.grad`` is written. Raises as ``tensor_hook``, though what it returns counts for nothing."""
+    """Run a leaf's hook after its ``.grad`` is written; its result is only checked.
+
+    Raises as ``tensor_hook``.
+    """
     result = hook(variable)
     if result is not None and not _has_same_metadata(result, variable):
         probe = torch.zeros_like(variable).detach().requires_grad_()
@@ -133,10 +144,10 @@ def post_acc_grad_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None
 
 
 def unpack_hook(hook: Callable[..., Any], packed: Any) -> Any:
-    """A saved tensor out of what was packed.
+    """Unpack a saved tensor.
 
     Raises:
-        TypeError: it is no tensor; torch's own words.
+        TypeError: The hook returned no tensor; torch's own message.
     """
     result = hook(packed)
     if not isinstance(result, torch.Tensor):
@@ -184,12 +195,12 @@ def _check_hook_results(
 
 
 def _without_anomaly_mode() -> contextlib.AbstractContextManager[Any]:
-    """Without anomaly mode: it would tell where the stand-in for the user's node was made."""
+    """Disable anomaly mode, which would report the stack of the probe node."""
     return torch.autograd.set_detect_anomaly(False)
 
 
 class _ReplayedHookResult:
-    """A hook that gives again what a hook of the user's gave, under its name: torch then says what is wrong with it."""
+    """Hook with the name and the result of a user hook, so that torch raises its own error."""
 
     def __init__(self, hook: Any, result: Any) -> None:
         self._result = result
@@ -211,7 +222,7 @@ def _raise_for_tensor_hook(hook: Callable[..., Any], value: Any, result: Any) ->
 
 
 class _Identity(torch.autograd.Function):
-    """Gives what it is given, both ways."""
+    """Identity in forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, *values: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Puts backward graphs of compiled calls into a captured graph in place of the calls of their nodes, so that all is compiled together."""
+"""Inlines backward graphs of compiled calls into a captured graph.
+
+The backend can then compile all of it together.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ NodeValues = Mapping[torch.fx.Node, Any]
 
 
 def inline_compiled_backwards(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[str, ...]]:
-    """A copy of the captured graph with what can be inlined inlined, and for each compiled call a sentence on it."""
+    """Return a copy of the graph with compiled backwards inlined, and a note on each."""
     calls = [n for n in module.graph.nodes if isinstance(_inlinable_backward_of(n), InlinableBackward)]
     if not calls:
         return _copy_graph(module), ()
@@ -57,7 +60,7 @@ def _inlinable_backward_of(node: torch.fx.Node) -> InlinableBackward | None:
 
 
 def _why_not_inlinable(node: torch.fx.Node, known: InlinableBackward) -> str:
-    """Why a compiled call's node must be called as it is; empty when its graph can stand for it."""
+    """Return why a compiled call cannot be inlined; empty if it can."""
     if any(u.target is not operator.getitem for u in node.users):
         return "its gradients are used together"
     return next((reason for inner in known.graph.graph.nodes if (reason := _why_node_not_inlinable(inner))), "")
@@ -74,7 +77,7 @@ def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
 
 
 def _is_size_computation(inner: torch.fx.Node) -> bool:
-    """Whether it computes with sizes, or takes something out of a list."""
+    """Return True if the node computes sizes or takes an item of a list."""
     module, name = getattr(inner.target, "__module__", ""), getattr(inner.target, "__name__", "")
     return module in ("_operator", "math") or (module == "torch" and name.startswith("sym_"))
 
@@ -82,7 +85,7 @@ def _is_size_computation(inner: torch.fx.Node) -> bool:
 def _insert_backward_graph(
     graph: torch.fx.Graph, node: torch.fx.Node, known: InlinableBackward, values: NodeValues
 ) -> tuple[Any, ...]:
-    """The nodes of a compiled call's backward; the gradients of the call's inputs."""
+    """Insert the backward graph of a compiled call; return the gradients of the call's inputs."""
     args: Any = torch.fx.node.map_arg(node.args, lambda n: values[n])
     context, saved, _, grads, *check = args
 
@@ -130,7 +133,7 @@ def _insert_backward_graph(
 
 
 def _tangent_layouts(known: InlinableBackward, numbers: Sequence[Any]) -> list[tuple[Sequence[Any], Sequence[Any]]]:
-    """Size and stride of each tangent; nodes of the graph where they are symbols."""
+    """Return the size and stride of each tangent; graph nodes where they are symbolic."""
     rest = iter(numbers)
     return [
         (tuple(islice(rest, layout)), tuple(islice(rest, layout))) if isinstance(layout, int) else layout

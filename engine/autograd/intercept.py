@@ -1,4 +1,7 @@
-"""Stands in front of torch's autograd engine while a context is open: backwards of threads inside it are captured, all others run as ever."""
+"""Intercepts torch's autograd engine while a context is open.
+
+Backwards of threads inside the context are captured. torch runs all others.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class CaptureSettings:
-    """How a context runs what it captures. ``compile`` makes a capture runnable; ``told`` hears of everything that happens to a backward."""
+    """Settings of a capture context.
+
+    ``compile`` turns a capture into a runnable function. ``on_event`` receives an event per backward.
+    """
 
     backend: Any
     compile: Callable[[CapturedBackward], Run]
@@ -40,7 +46,10 @@ class CaptureSettings:
 
 @dataclass(frozen=True, eq=False)
 class BackwardEvent:
-    """What became of one backward: "captured", "hit" or "eager", the capture, and why eager."""
+    """Outcome of one backward: "captured", "hit" or "eager".
+
+    ``reason``: why it runs eagerly, or operator by operator under anomaly mode.
+    """
 
     outcome: str
     capture: CapturedBackward | None = None
@@ -48,7 +57,7 @@ class BackwardEvent:
 
 
 NO_CONTEXT = CaptureSettings(None, lambda backward: backward)
-"""Where no context is open."""
+"""Settings of a thread without an open context."""
 
 current_settings: contextvars.ContextVar[CaptureSettings | None] = contextvars.ContextVar(
     "engine_compiled_autograd", default=NO_CONTEXT
@@ -56,7 +65,7 @@ current_settings: contextvars.ContextVar[CaptureSettings | None] = contextvars.C
 
 
 class _Thread(threading.local):
-    """What this thread is doing: the backward it captures or runs, and the callbacks that wait for its end."""
+    """State of this thread: its capture attempt, and callbacks for the end of a backward."""
 
     def __init__(self) -> None:
         self.attempt: _CaptureAttempt | None = None
@@ -66,16 +75,16 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _capture_lock = threading.Lock()
-"""Held by the one thread that captures or runs a captured backward: torch allows no two."""
+"""Held by the thread that captures or runs a captured backward; torch supports only one."""
 
 
 @dataclass
 class _CaptureAttempt:
-    """One backward that is to be captured, or found in torch's cache."""
+    """Attempt to capture one backward or to find it in torch's cache."""
 
     settings: CaptureSettings
     engine: Any
-    """torch's own."""
+    """torch's engine object."""
     roots: Sequence[Any]
     inputs: Sequence[Any]
     is_accumulating: bool
@@ -86,8 +95,8 @@ class _CaptureAttempt:
     thread: int = field(default_factory=threading.get_ident)
 
     def make_recorder(self) -> cpp_engine_adapter.AutogradCompilerAdapter:
-        """Called by torch when its cache has nothing."""
-        if threading.get_ident() != self.thread:  # another thread came in between; it tries again
+        """Return a new recorder; torch calls this on a cache miss."""
+        if threading.get_ident() != self.thread:  # called for a backward of another thread, which then retries
             return cpp_engine_adapter.AutogradCompilerAdapter(CaptureRecorder(_refuse_capture, lambda: None))
         self.is_hit = False
         self.started = time.perf_counter()
@@ -95,7 +104,7 @@ class _CaptureAttempt:
         return cpp_engine_adapter.AutogradCompilerAdapter(self.capture)
 
     def close(self) -> None:
-        """Leave torch's modes as they were, also where torch gave up half-way."""
+        """Restore torch's modes, also if torch aborted the capture."""
         if self.capture is not None:
             self.capture.close()
 
@@ -103,11 +112,11 @@ class _CaptureAttempt:
         self.has_begun = True
 
     def walk_nodes(self) -> tuple[AutogradNode, ...]:
-        """Autograd's nodes, in the order in which torch walks."""
+        """Return the autograd nodes in the order of torch's walk."""
         return walk_autograd_graph(gradient_edges_of(self.roots), gradient_edges_of(self.inputs))
 
     def reraise_in_torch(self, backward: CapturedBackward, place: int, error: Exception) -> None:
-        """Under anomaly mode: raise as eager does where the node at this place in the walk met an error."""
+        """Raise an error as eager does under anomaly mode; ``place``: walk index of the node."""
         nodes = self.walk_nodes()
         metadata: Any = {}
         if place == 0:
@@ -121,7 +130,7 @@ class _CaptureAttempt:
         anomaly_mode.raise_through_torch(error, backward.nodes[place].name, metadata, differentiate)
 
     def finish(self, captured: BackwardCapture) -> tuple[Run, CapturedBackward]:
-        """The captured backward in eager's order."""
+        """Build the captured backward in eager order; return its run function and the backward."""
         nodes = self.walk_nodes()
         notes: tuple[str, ...] = ()
         if [c.name for c in captured.calls] == [n.name for n in nodes]:
@@ -150,7 +159,7 @@ def _anomaly_note() -> str:
 
 
 def _caller() -> Any:
-    """The frame that asked for the backward."""
+    """Return the frame that called ``run_backward``."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code is not InterceptedEngine.run_backward.__code__:
         frame = frame.f_back
@@ -163,11 +172,14 @@ def _refuse_capture(_: BackwardCapture) -> Any:
 
 _ids = itertools.count()
 _recent_keys: deque[CaptureKey] = deque(maxlen=64)
-"""The latest captures, to say what is different from them."""
+"""Keys of the latest captures, for cache-miss reasons."""
 
 
 def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
-    """What torch's cache calls: the captured backward on this call's values, with torch's engine as it is without us."""
+    """Run a captured backward on this call's values, without interception of its engine calls.
+
+    torch's cache calls this function.
+    """
     attempt = _thread.attempt
     if torch.is_grad_enabled() and backward.has_unpack_hooks:
         raise CannotCapture(
@@ -201,7 +213,7 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
 
 
 def _track_hooks(backward: CapturedBackward, attempt: _CaptureAttempt | None, hooks: Any) -> Any:
-    """What notices changes of hooks, where code of the user's runs that could make them."""
+    """Return a context that tracks changes of hooks; a null context if no user code runs."""
     if attempt is None or not backward.runs_users_code:
         return contextlib.nullcontext()
     roots, wanted = gradient_edges_of(attempt.roots), gradient_edges_of(attempt.inputs)
@@ -222,7 +234,7 @@ def _select_run(backward: CapturedBackward, attempt: _CaptureAttempt | None) -> 
 
 
 def iter_growing(items: list[Any]) -> Iterator[Any]:
-    """The items of a list, also those that are added meanwhile."""
+    """Yield the items of a list, including items appended during the iteration."""
     n = 0
     while n < len(items):
         yield items[n]
@@ -230,7 +242,7 @@ def iter_growing(items: list[Any]) -> Iterator[Any]:
 
 
 class InterceptedEngine:
-    """Has the methods of torch's engine object; what it does not know is the engine's."""
+    """Replacement of torch's engine object; unknown attributes come from the original."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -239,14 +251,14 @@ class InterceptedEngine:
         return getattr(self._engine, name)
 
     def queue_callback(self, callback: Callable[[], None]) -> None:
-        """Call this when the backward that runs has ended."""
+        """Queue a callback for the end of the running backward."""
         if _thread.callbacks is None:
             self._engine.queue_callback(callback)
         else:
             _thread.callbacks.append(callback)
 
     def run_backward(self, tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        """Run one backward, captured if this thread asks for it and torch allows it."""
+        """Run one backward; capture it if this thread requests that and torch supports it."""
         settings = current_settings.get()
         if settings is NO_CONTEXT:
             settings = find_mark(tensors) if _ProcessState.marked_function_count else None
@@ -266,7 +278,7 @@ class InterceptedEngine:
         return self._run_eagerly_with_reason(settings, reason, tensors, args, kwargs) if reason else results
 
     def _try_capture(self, attempt: _CaptureAttempt, tensors: Sequence[Any], args: Any, kwargs: Any) -> tuple[str, Any]:
-        """Why it could not be captured, or what it returned."""
+        """Return (reason, results); the reason is why it was not captured, or empty."""
         _claim_shared_cache()
         _ProcessState.no_capture_active.clear()
         previous = cpp_engine_adapter.set_compiler(attempt.make_recorder, dynamic=attempt.settings.dynamic)
@@ -293,7 +305,7 @@ class InterceptedEngine:
         return self._run_in_torch(tensors, args, kwargs)
 
     def _run_in_torch(self, tensors: Sequence[Any], args: Any, kwargs: Any) -> Any:
-        """By torch's engine, whose callbacks are its own."""
+        """Run a backward in torch's engine, which then also runs the callbacks."""
         outer, _thread.callbacks = _thread.callbacks, None
         try:
             while True:
@@ -310,7 +322,7 @@ class InterceptedEngine:
 
 
 def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> str:
-    """Why a backward is not captured that starts here; empty when it is."""
+    """Return why a backward from these roots is not captured; empty if it is."""
     if _thread.is_running:
         return "it was started inside of a captured backward, by a hook or a Python function"
     if torch._C._are_functorch_transforms_active():
@@ -329,7 +341,7 @@ CAPTURE_LIMITATIONS = {
     "NestedTensor support": "it goes back through nested tensors",
     "compiled_args n": "a hook or node in C++ takes part that does not tell what it does, as those of DistributedDataParallel's reducer",
 }
-"""What torch's capture does not know: by its words for it, ours."""
+"""Readable limitations, by the part of torch's error message that identifies them."""
 
 
 def _describe_capture_error(error: str) -> str:
@@ -339,13 +351,13 @@ def _describe_capture_error(error: str) -> str:
 
 
 CONCURRENT_CAPTURE_ERROR = "within another compiled autograd call"
-"""What torch says to a backward that it would capture while it captures another; nothing of it has run then."""
+"""torch's error for a backward that starts during another capture; nothing of it has run."""
 
 
 class _ProcessState:
-    """What the whole process shares: how many contexts are open, how many functions are followed, and how much torch's own capture had captured.
+    """Process-wide state: open contexts, functions with marked outputs, torch's own captures.
 
-    ``is_off``: no backward is just being captured. Others wait for that: torch's switch is one for all threads.
+    ``no_capture_active`` is set while no backward is captured. Other threads wait for it: torch's switch is global.
     """
 
     no_capture_active = threading.Event()
@@ -358,7 +370,7 @@ class _ProcessState:
 
 
 def _claim_shared_cache() -> None:
-    """Forget what torch's own capture left in the cache that it shares with us."""
+    """Clear the cache that torch's own capture shares with us if it captured anything."""
     found = cpp_engine_adapter.torch_capture_count()
     if found != _ProcessState.stock_captures:
         if not cpp_engine_adapter.is_cache_empty():
@@ -369,7 +381,7 @@ def _claim_shared_cache() -> None:
 
 @contextlib.contextmanager
 def intercept_backwards(settings: CaptureSettings | None) -> Iterator[None]:
-    """Capture this thread's backwards (None: none of them) while the context is open."""
+    """Capture this thread's backwards while the context is open; with None, capture none."""
     _install()
     token = current_settings.set(settings)
     try:
@@ -380,7 +392,10 @@ def intercept_backwards(settings: CaptureSettings | None) -> Iterator[None]:
 
 
 def install_interception() -> Callable[[], None]:
-    """Stay before torch's engine for backwards that go back through a function's results; to be called when that function is gone."""
+    """Intercept backwards through a function's results until the returned callable is called.
+
+    Call it when the function is deleted.
+    """
     _install()
     _ProcessState.marked_function_count += 1
 
@@ -393,7 +408,10 @@ def install_interception() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def without_capture() -> Iterator[None]:
-    """Leave alone the backwards that the engine itself runs while it compiles; nor are fakes that it saves shown to the user's hooks."""
+    """Do not capture the backwards that the engine runs while it compiles.
+
+    Saved-tensors hooks of the user do not see the fake tensors of these backwards.
+    """
     token = current_settings.set(None)
     before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
     try:
@@ -420,7 +438,7 @@ def _remove() -> None:
 
 
 def clear_captures() -> None:
-    """Forget all captures."""
+    """Clear all captures."""
     if not cpp_engine_adapter.is_cache_empty():
         cpp_engine_adapter.clear_cache()
     _recent_keys.clear()

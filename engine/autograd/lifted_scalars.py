@@ -1,4 +1,7 @@
-"""Sizes and scalars that a captured graph takes as inputs: symbols while torch walks, values of the graph afterwards."""
+"""Sizes and scalars that a captured graph takes as inputs.
+
+They are symbols during torch's walk, and graph values afterwards.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ class SizeExpression:
 
 
 class UntracedSize(Exception):
-    """A number that cannot be traced back to the graph's inputs."""
+    """A number that cannot be computed from the graph's inputs."""
 
 
 class LiftedScalars:
-    """The symbols of one capture."""
+    """Symbols of one capture."""
 
     def __init__(self) -> None:
         self._shape_env: ShapeEnv | None = None
@@ -35,11 +38,11 @@ class LiftedScalars:
 
     @property
     def has_symbols(self) -> bool:
-        """Whether there are any."""
+        """True if the capture has symbols."""
         return self._shape_env is not None
 
     def create_symbol(self, number: Any, value: CapturedValue) -> Any:
-        """A symbolic number for an input of the graph, an int or a float."""
+        """Create a symbolic int or float for an input of the graph."""
         env: Any = self._shape_env or ShapeEnv()
         self._shape_env = env
         source = LocalSource(f"{value.source}_{value.index}")
@@ -52,15 +55,15 @@ class LiftedScalars:
         return made
 
     def graph_value(self, number: Any) -> Any:
-        """What computes a symbolic number from the graph's inputs.
+        """Return the captured value or expression that computes a symbolic number.
 
         Raises:
-            NotASize: nothing that is known here does.
+            UntracedSize: The number does not derive from the graph's inputs.
         """
         return self._expression(number.node.expr)
 
     def has_guards(self) -> bool:
-        """Whether torch took a decision by a size's value: the capture then holds for that value only."""
+        """Return True if torch guarded on a size, which limits the capture to that size."""
         return self._shape_env is not None and bool(self._shape_env.guards)
 
     def _expression(self, expr: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Moves numbers that autograd kept as CPU tensors of no dimension to the accelerator that the rest of a graph is on."""
+"""Moves zero-dimensional CPU tensors of autograd to the accelerator of the graph."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from engine.ir.node_metadata import provenance_of, set_provenance
 
 
 def move_to_device(number: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The number over there; the transfer waits for nothing."""
+    """Copy the scalar to the device without synchronization."""
     return number.to(device, non_blocking=True)
 
 
 def move_cpu_scalars(module: torch.fx.GraphModule) -> tuple[str, ...]:
-    """Move, in place, what only formulas of torch's read, which take either; a sentence for each number.
+    """Move CPU scalars that only torch's formulas read, in place; return a note per scalar.
 
-    A graph whose inputs are all on one device can be compiled, and recorded, as a whole.
+    The formulas accept either device. With all inputs on one device, the whole graph can be compiled and recorded
+    as one CUDA graph.
     """
     inputs = [n for n in module.graph.nodes if INPUT_DEVICE in n.meta]
     elsewhere = {n.meta[INPUT_DEVICE] for n in inputs if n.meta[INPUT_DEVICE].type != "cpu"}

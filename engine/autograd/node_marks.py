@@ -1,4 +1,4 @@
-"""Backwards that go back through what a compiled function returned: its results' autograd nodes are marked, and looked for."""
+"""Marks on autograd nodes of compiled outputs, so that their backwards are captured."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from torch.utils import _pytree
 from engine.autograd.execution_order import gradient_edges_of
 
 MARK_KEY = "engine"
-"""Key of a node's ``metadata``: what was asked of backwards that reach it."""
+"""Key in a node's ``metadata`` of the capture settings for backwards that reach the node."""
 
 
 def mark_outputs(result: Any, asked: Any) -> None:
-    """Mark the nodes of all tensors in a result, also among the attributes of an object that is no container."""
+    """Mark the autograd nodes of all tensors in a result.
+
+    Attributes of a leaf object that is no container are included.
+    """
     for tensor in _tensors_in(result):
         if tensor.grad_fn is not None:
-            metadata: Any = tensor.grad_fn.metadata  # a dict: torch declares a method
+            metadata: Any = tensor.grad_fn.metadata  # a dict at run time; torch's stub declares a method
             metadata[MARK_KEY] = asked
 
 
@@ -30,7 +33,7 @@ def _tensors_in(result: Any) -> Iterator[torch.Tensor]:
 
 
 def find_mark(roots: Sequence[Any]) -> Any:
-    """What was asked of a backward that starts here: by the nearest mark; None where it meets none."""
+    """Return the mark that a backward from these roots reaches first; None if it reaches none."""
     if any(isinstance(r, torch.Tensor) and not r.requires_grad for r in roots):
         return None
     work = deque(node for node, _ in gradient_edges_of(roots))

@@ -1,4 +1,4 @@
-"""Inputs of a segment: what a compiled segment takes for granted of them, and the symbols that stand for sizes which change."""
+"""Inputs of a compiled segment: specs, cache key, and symbols for changing sizes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from engine.ir.sources.roots import LocalSource
 
 SegmentKey = tuple[Any, ...]
-"""For each value its layout, as ``layout_of`` gives it."""
+"""Cache key of a segment: the ``input_spec`` of each value."""
 
 
 def input_spec(value: Any) -> Any:
-    """What a compiled segment takes for granted of a value; None: it cannot be compiled for it."""
+    """Return the spec of a value that a compiled segment assumes; None if unsupported."""
     if value is None:
         return "None"
     if type(value) in (torch.Tensor, torch.nn.Parameter):
@@ -28,7 +28,7 @@ def input_spec(value: Any) -> Any:
 
 
 def differ_only_in_sizes(a: SegmentKey, b: SegmentKey) -> bool:
-    """Whether two keys differ in sizes alone, and such as can be symbols."""
+    """Return True if two keys differ only in sizes that can be symbols."""
     return all(x == y or _differs_only_in_sizes(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -42,7 +42,7 @@ def _differs_only_in_sizes(x: Any, y: Any) -> bool:
 
 @dataclass(frozen=True)
 class SymbolicInputs:
-    """Stand-ins for values like ``values``: fake tensors and symbols where keys differ, the values themselves elsewhere."""
+    """Inputs to trace with: fake tensors, and symbols for the sizes in which keys differ."""
 
     shape_env: ShapeEnv
     fake_mode: FakeTensorMode
@@ -50,7 +50,7 @@ class SymbolicInputs:
 
     @property
     def symbol_count(self) -> int:
-        """How many sizes are symbols."""
+        """Number of sizes that are symbols."""
         return len(
             {
                 s
@@ -62,7 +62,10 @@ class SymbolicInputs:
         )
 
     def accepts(self, values: Sequence[Any]) -> bool:
-        """Whether what was assumed of the symbols, while they were traced and compiled, holds of other values of a key that is alike."""
+        """Return True if the values satisfy all assumptions about the symbols.
+
+        The assumptions come from tracing and compilation. The key of the values must differ only in sizes.
+        """
         known: dict[Any, int] = {}
         computed: list[tuple[Any, int]] = []
         for fake, value in zip(self.fakes, values, strict=True):
@@ -80,12 +83,12 @@ class SymbolicInputs:
         return (
             all(s not in ranges or ranges[s].lower <= n <= ranges[s].upper for s, n in known.items())
             and all(expr.xreplace(known) == given for expr, given in computed)
-            and all(guard.expr.xreplace(known) == True for guard in self.shape_env.guards)  # noqa: E712  sympy's own truth
+            and all(guard.expr.xreplace(known) == True for guard in self.shape_env.guards)  # noqa: E712  sympy booleans are not Python booleans
         )
 
 
 def _sizes_and_strides(value: Any) -> Iterator[Any]:
-    """The sizes, strides and offset of a tensor; a number itself."""
+    """Yield the sizes, strides and storage offset of a tensor; yield a number itself."""
     if isinstance(value, torch.Tensor):
         yield from (*value.shape, *value.stride(), value.storage_offset())
     elif value is not None:
@@ -93,7 +96,7 @@ def _sizes_and_strides(value: Any) -> Iterator[Any]:
 
 
 def make_symbolic_inputs(values: Sequence[Any], key: SegmentKey, before: Sequence[SegmentKey]) -> SymbolicInputs:
-    """Stand-ins for values of this key, of which others, alike, came before."""
+    """Return inputs to trace a key with; sizes that differ from ``before`` are symbols."""
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env)
     fakes = []

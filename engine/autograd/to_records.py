@@ -1,4 +1,4 @@
-"""Tells a captured backward as records: autograd's nodes as eager has them, the captured graph, and which became which."""
+"""Records of captured backwards: autograd nodes in eager order and the captured graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_HOOK_KINDS = (
 
 
 def backward_record(backward: CapturedBackward, before: tuple[CaptureKey, ...]) -> BackwardRecord:
-    """The record of a capture; ``before``: the captures that did not serve."""
+    """Return the record of a capture; ``before``: keys of the captures that did not match."""
     captured = graph_record(backward.graph, "captured", backward.id, "captured backward")
     return BackwardRecord(
         backward.id,
@@ -40,7 +40,7 @@ def backward_record(backward: CapturedBackward, before: tuple[CaptureKey, ...]) 
 
 
 def autograd_node_records(backward: CapturedBackward, module: torch.fx.GraphModule) -> tuple[AutogradNodeRecord, ...]:
-    """Autograd's nodes, and what they became in a captured graph."""
+    """Return records of autograd's nodes, with the nodes of the captured graph for each."""
     became: dict[int, list[str]] = {}
     for node in module.graph.nodes:
         index = node_call_index(node)
@@ -62,10 +62,13 @@ def autograd_node_records(backward: CapturedBackward, module: torch.fx.GraphModu
 
 
 def autograd_node_id(backward: str, index: int) -> str:
-    """The id of one of autograd's nodes."""
+    """Return the id of an autograd node."""
     return f"autograd:{backward}:{index}"
 
 
 def nodes_from_capture(captured: BackwardCapture) -> tuple[AutogradNode, ...]:
-    """Autograd's nodes where the walk through eager's graph did not meet the same: their names, in the capture's order."""
+    """Return nodes with names only, in capture order.
+
+    Used if a walk of autograd's graph finds other nodes than the capture.
+    """
     return tuple(AutogradNode(c.name, 0, ()) for c in captured.calls)

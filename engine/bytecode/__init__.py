@@ -1,1 +1,4 @@
-"""Bytecode as data: facts per Python version, decoding, source spans, liveness, resume functions and routed copies. Needs no torch."""
+"""CPython bytecode: decoding, source spans, liveness, resume functions, call interception.
+
+This package does not need torch.
+"""

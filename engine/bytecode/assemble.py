@@ -1,4 +1,4 @@
-"""Writing bytecode: instructions for the running version, over the ``bytecode`` package."""
+"""Emits instructions for the running Python version, on top of the ``bytecode`` package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.bytecode.opcodes import VERSION
 
 
 class Emitter:
-    """A list of instructions that all blame one place in the user's text; hides what differs between versions."""
+    """List of instructions with one source position; hides the differences between versions."""
 
     def __init__(self, location: InstrLocation | None = None) -> None:
         self.location = location
@@ -23,21 +23,21 @@ class Emitter:
         self.code.append(Instr(name, arg, location=self.location))
 
     def extend(self, instructions: Iterable[Instr | Label | TryBegin | TryEnd]) -> None:
-        """Add ready instructions."""
+        """Add existing instructions."""
         self.code.extend(instructions)
 
     def label(self, label: Label) -> None:
-        """Put a jump target here."""
+        """Place a jump target here."""
         self.code.append(label)
 
     def try_begin(self, handler: Label, depth: int) -> TryBegin:
-        """What follows is covered by ``handler``, which finds the exception above ``depth`` values."""
+        """Begin a range whose ``handler`` finds the exception above ``depth`` stack values."""
         begin = TryBegin(handler, push_lasti=False, stack_depth=depth)
         self.code.append(begin)
         return begin
 
     def try_end(self, begin: TryBegin) -> None:
-        """End what ``begin`` covers."""
+        """End the range that ``begin`` began."""
         self.code.append(TryEnd(begin))
 
     def const(self, value: Any) -> None:
@@ -49,7 +49,7 @@ class Emitter:
         self.emit("LOAD_FAST", name)
 
     def closure(self, variable: CellVar | FreeVar) -> None:
-        """Push a cell of the frame, not what it holds."""
+        """Push a cell of the frame, not its contents."""
         self.emit("LOAD_CLOSURE" if VERSION < (3, 13) else "LOAD_FAST", variable)
 
     def store(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Emitter:
         self.emit("STORE_FAST", name)
 
     def callable(self, load: Callable[[], None]) -> None:
-        """Push what a following ``call`` will call."""
+        """Push the callable of a following ``call``."""
         if VERSION < (3, 13):
             self.emit("PUSH_NULL")
         load()
@@ -65,7 +65,7 @@ class Emitter:
             self.emit("PUSH_NULL")
 
     def callable_const(self, value: Any) -> None:
-        """Push a constant for a following ``call``."""
+        """Push a constant as the callable of a following ``call``."""
         self.callable(lambda: self.const(value))
 
     def call(self, count: int) -> None:
@@ -79,7 +79,7 @@ class Emitter:
         self.emit("LOAD_ATTR", name if VERSION < (3, 12) else (False, name))
 
     def subscript(self, key: Any) -> None:
-        """Replace the top of the stack by its item under a constant key."""
+        """Replace the top of the stack by its item at a constant key."""
         self.const(key)
         self.emit("BINARY_SUBSCR")
 
@@ -92,11 +92,14 @@ class Emitter:
         self.emit("RETURN_VALUE")
 
     def for_iter(self, exhausted: Label) -> None:
-        """Push the next item of the iterator on top; at its end go to ``exhausted``, where ``end_for`` must stand."""
+        """Push the next item of the top iterator; at its end jump to ``exhausted``.
+
+        ``end_for`` must place that label.
+        """
         self.emit("FOR_ITER", exhausted)
 
     def end_for(self, exhausted: Label) -> None:
-        """Where an exhausted iterator leads: the iterator is off the stack after this, on every version."""
+        """Place the target of an exhausted iterator; after it, the iterator is off the stack."""
         self.label(exhausted)
         if VERSION >= (3, 12):
             self.emit("END_FOR")
@@ -104,11 +107,11 @@ class Emitter:
             self.emit("POP_TOP")
 
     def jump(self, label: Label) -> None:
-        """Go forward to ``label``."""
+        """Jump forward to ``label``."""
         self.emit("JUMP_FORWARD", label)
 
     def jump_if_false(self, label: Label) -> None:
-        """Pop; go forward to ``label`` if it is false. The value must be a bool on 3.13."""
+        """Pop a value and jump forward to ``label`` if it is false. On 3.13 the jump needs a bool."""
         if VERSION >= (3, 13):
             self.emit("TO_BOOL")
         self.emit("POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE", label)

@@ -1,4 +1,4 @@
-"""A code object taken apart once: instructions by index, jump targets as indices, and the handler that covers each instruction."""
+"""Decodes code objects: indexed instructions, jump targets as indexes, exception handlers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.bytecode.weak_code_memo import WeakCodeMemo
 
 @dataclass(slots=True, frozen=True, eq=False)
 class DecodedInstruction:
-    """One instruction without its caches and argument extensions. ``target`` is the index a jump goes to, -1 for none."""
+    """One instruction without caches and EXTENDED_ARG; ``target``: jump target index or -1."""
 
     index: int
     offset: int
@@ -27,7 +27,7 @@ class DecodedInstruction:
 
 @dataclass(slots=True, frozen=True)
 class ExceptionHandler:
-    """Where an exception goes: the index to continue at, the stack depth to cut to, whether the instruction's index is pushed."""
+    """Exception handler: target index, stack depth to unwind to, and if it pushes ``lasti``."""
 
     target: int
     depth: int
@@ -36,16 +36,16 @@ class ExceptionHandler:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class DecodedCode:
-    """All of a code object. ``handlers[i]`` covers instruction i."""
+    """All instructions of a code object; ``handlers[i]`` covers instruction i."""
 
     ops: tuple[DecodedInstruction, ...]
     handlers: tuple[ExceptionHandler | None, ...]
     index_of: dict[int, int]
-    """Byte offset -> index, also for the offsets of argument extensions."""
+    """Instruction index by byte offset, including the offsets of EXTENDED_ARG."""
 
 
 def decode(code: CodeType) -> DecodedCode:
-    """Take ``code`` apart; remembered per code object."""
+    """Decode ``code``; memoized per code object."""
     return _decoded(code)
 
 
@@ -95,11 +95,11 @@ def _handlers(
 _CLEANUP_OPCODES = frozenset(
     "COPY SWAP POP_TOP POP_EXCEPT LOAD_CONST STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST STORE_FAST_LOAD_FAST".split()
 )
-"""What handlers do that CPython itself adds: the stack and local variables are put in order, and the exception goes on."""
+"""Opcodes of CPython's cleanup handlers, which restore the stack and locals and reraise."""
 
 
 def reraise_index(decoded: DecodedCode, target: int) -> int:
-    """Index of the RERAISE at which a handler that only tidies up lets the exception go on; -1 for a handler that does more."""
+    """Return the index of RERAISE in a handler that only cleans up; -1 if it does more."""
     for op in decoded.ops[target:]:
         if op.opname == "RERAISE":
             return op.index
@@ -109,7 +109,7 @@ def reraise_index(decoded: DecodedCode, target: int) -> int:
 
 
 def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
-    """Entries (start, end, target, depth, pushes index); offsets in bytes, ``end`` exclusive."""
+    """Yield (start, end, target, depth, pushes lasti); offsets in bytes, ``end`` exclusive."""
     data = iter(code.co_exceptiontable)
     for first in data:
         start = _varint(data, first) * 2

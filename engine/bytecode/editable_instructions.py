@@ -1,4 +1,4 @@
-"""A code object taken apart for editing: instructions with labels, each beside its index in ``decode``."""
+"""Code objects as editable instructions, each with its index in ``decode``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ _FUSED_PAIRS = {
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
 }
-"""CPython 3.13's pairs: their operands have four bits each, which new variables may not fit into."""
+"""Fused pairs of CPython 3.13; an operand has four bits, maybe too few for new variables."""
 
 
 def editable_instructions(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
-    """Instructions, labels and covered ranges of ``code`` in order, with the depths of its handlers; beside each the index of the instruction that it is,
-    or belongs in front of. A pair of instructions in one becomes two with the same index.
+    """Yield instructions, labels and try ranges of ``code`` in order, each with an index.
+
+    The index is that of the instruction, or of the instruction that follows a label or range. Handlers preserve their
+    stack depths. A fused pair becomes two instructions with the same index.
     """
     index = 0
     for item in Bytecode.from_code(code, conserve_exception_block_stackdepth=True):
@@ -45,12 +47,15 @@ def _split_fused(item: Instr) -> list[Instr]:
 
 
 def resume_index(code: CodeType) -> int:
-    """Index of RESUME, before which cells are set up: a MAKE_CELL after it belongs to a comprehension."""
+    """Return the index of RESUME.
+
+    Cells are created before it. A later MAKE_CELL belongs to a comprehension.
+    """
     return next(op.index for op in decode(code).ops if op.opname == "RESUME")
 
 
 def cells_as_free_variables(item: Instr, cells: frozenset[str]) -> Instr:
-    """An instruction as it reads in a function that has ``cells``, which are the code's own, as free variables."""
+    """Return an instruction for a function that has the code's ``cells`` as free variables."""
     arg = item.arg
     if isinstance(arg, CellVar):
         return Instr(item.name, FreeVar(arg.name), location=item.location)
@@ -60,10 +65,12 @@ def cells_as_free_variables(item: Instr, cells: frozenset[str]) -> Instr:
 
 
 def fix_free_variable_slots(code: CodeType, cells: frozenset[str]) -> CodeType:
-    """``code`` whose instructions on local variables of these names mean the free variables: on 3.12, comprehensions swap cells that way.
+    """Make instructions on local variables with these names use the free variables.
+
+    Needed on 3.12, whose comprehensions swap cells that way.
 
     Raises:
-        ValueError: there are too many variables for an operand of one byte.
+        ValueError: There are too many variables for a one-byte operand.
     """
     wanted = cells.intersection(code.co_freevars)
     if VERSION != (3, 12) or not wanted:

@@ -1,4 +1,7 @@
-"""A copy of a code object in which every call's callable first goes through ``callee``: how frames left to Python keep their calls compiled."""
+"""Rewrites the calls of a code object so that each callable goes through the dispatcher.
+
+Frames that Python runs can then still call compiled functions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from engine.bytecode.editable_instructions import EditableItem, editable_instruc
 from engine.bytecode.opcodes import VERSION
 
 NullStack = tuple[bool, ...]
-"""For each entry, whether it is NULL."""
+"""For each stack entry, True if it is NULL."""
 _CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX"))
 _ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"))
 _ALWAYS_JUMP = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"))
@@ -22,9 +25,10 @@ _NULL_AND_VALUE = (False, True) if VERSION >= (3, 13) else (True, False)
 
 
 def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
-    """``code`` with each call ``f(...)`` made ``callee(f)(...)``. Lines, columns and exception handlers stay as they were.
+    """Return ``code`` with each call ``f(...)`` replaced by ``callee(f)(...)``.
 
-    Code that sets the recursion limit stays as it is: it may leave no room for calls other than its own.
+    Lines, columns and exception handlers do not change. Code that sets the recursion limit is returned unchanged:
+    it may leave no room for additional calls.
     """
     if "setrecursionlimit" in code.co_names:
         return code
@@ -36,7 +40,7 @@ def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
         if not isinstance(item, Instr):
             routed.append(item)
             continue
-        # KW_NAMES and PRECALL belong to the call that follows: what we insert goes in front of them.
+        # KW_NAMES and PRECALL belong to the call that follows: insert before them.
         if item.name in ("KW_NAMES", "PRECALL"):
             pending.append(item)
             continue
@@ -46,19 +50,22 @@ def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
         pending.clear()
         routed.extend(_expand_method_load(item))
     source[:] = routed
-    # Depths stay: a resume function starts in the middle of a block, where they cannot be computed. What is inserted takes two places at most.
+    # Do not recompute depths: a resume function starts in the middle of a block. The inserted code needs two more slots.
     return source.to_code(stacksize=code.co_stacksize + 2, compute_exception_stack_depths=False)
 
 
 def _loads_method(name: str, arg: Any) -> bool:
-    """Whether an instruction pushes either (method, self) or (NULL, attribute), known only when run."""
+    """Return True for an instruction that pushes (method, self) or (NULL, attribute).
+
+    Which of the two is known only at run time.
+    """
     if name == "LOAD_METHOD":
         return True
     return VERSION >= (3, 12) and name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(arg)
 
 
 def _expand_method_load(item: Instr) -> list[EditableItem]:
-    """Make method loads always push (NULL, attribute)."""
+    """Replace a method load by instructions that always push (NULL, attribute)."""
     first = item.arg[0] if isinstance(item.arg, tuple) and item.arg else item.name == "LOAD_METHOD"
     if not _loads_method(item.name, first):
         return [item]
@@ -72,12 +79,12 @@ def _expand_method_load(item: Instr) -> list[EditableItem]:
 
 
 def _pass_through_callee(callee: Callable[[Any], Any], position: int, call: Instr) -> list[EditableItem]:
-    """Bring the callable, ``position`` from the top, up; pass it through ``callee``; put it back."""
+    """Swap the callable at depth ``position`` to the top, pass it to ``callee``, swap back."""
     swap = [Instr("SWAP", position, location=call.location)] if position > 1 else []
     one = [
         Instr("LOAD_CONST", callee, location=call.location),
         Instr("SWAP", 2, location=call.location),
-        # A callable with something that is not NULL beside it is called with that as its first argument.
+        # A non-NULL entry beside a callable becomes its first argument.
         *([Instr("PRECALL", 0, location=call.location)] if VERSION == (3, 11) else []),
         Instr("CALL", 0, location=call.location),
     ]
@@ -85,7 +92,7 @@ def _pass_through_callee(callee: Callable[[Any], Any], position: int, call: Inst
 
 
 def _callable_depths(decoded: DecodedCode) -> dict[int, int]:
-    """For each reachable call, by instruction index: how deep its callable lies (1 is the top of the stack)."""
+    """Return the depth of the callable for each reachable call, by index (1: top of stack)."""
     found: dict[int, int] = {}
     seen: set[int] = set()
     todo: list[tuple[int, NullStack]] = [(0, ())]
@@ -112,7 +119,7 @@ def _stack_at_handler(handler: ExceptionHandler, stack: NullStack) -> NullStack:
 
 
 def _stack_after(op: DecodedInstruction, stack: NullStack, *, jump: bool) -> NullStack:
-    """The stack after an instruction."""
+    """Return the stack after an instruction."""
     if op.opname == "PUSH_NULL":
         return (*stack, True)
     if op.opname == "LOAD_GLOBAL" and op.arg & 1:
@@ -126,14 +133,14 @@ def _stack_after(op: DecodedInstruction, stack: NullStack, *, jump: bool) -> Nul
         return (*stack[:low], stack[-1], *stack[low + 1 : -1], stack[low])
     if op.opname == "COPY":
         return (*stack, stack[-op.arg])
-    if op.opname == "PRECALL":  # what it takes is counted at the CALL that follows
+    if op.opname == "PRECALL":  # its effect is counted at the CALL that follows
         return stack
     if op.opname == "RETURN_GENERATOR":
         return (*stack, False)
     effect = -(op.arg + 1) if op.opname == "CALL" else _stack_effect(op, jump)
     if effect >= 0:
         return (*stack, *(False,) * effect)
-    # What a shrinking call leaves on top is its result, where NULL may have been.
+    # If a call shrinks the stack, its result is on top, possibly in the slot of a NULL.
     kept = stack[:effect]
     return (*kept[:-1], False) if op.opname in _CALLS else kept
 

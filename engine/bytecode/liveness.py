@@ -1,4 +1,4 @@
-"""What may follow each instruction: local variables that are read, instructions that are reached."""
+"""Live local variables and reachable instructions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ALWAYS_JUMP = frozenset("JUMP JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTER
 
 
 def live_before(decoded: DecodedCode) -> tuple[frozenset[str], ...]:
-    """For each instruction, the names of locals that it or what follows it may read before writing them."""
+    """Return for each instruction the locals that may be read from there on before a write."""
     live: list[frozenset[str]] = [frozenset()] * (len(decoded.ops) + 1)
     changed = True
     while changed:
@@ -25,7 +25,7 @@ def live_before(decoded: DecodedCode) -> tuple[frozenset[str], ...]:
 
 
 def reachable_from(decoded: DecodedCode, index: int) -> frozenset[int]:
-    """Indices of the instructions that may run when a function goes on at ``index``, which is among them."""
+    """Return the indexes of all instructions reachable from ``index``, including it."""
     found: set[int] = set()
     due = [index]
     while due:

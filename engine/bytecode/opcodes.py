@@ -1,4 +1,4 @@
-"""Facts about CPython's opcodes, 3.11 to 3.13: which family each belongs to, and which are left to Python with what reason."""
+"""Opcodes of CPython 3.11 to 3.13: families, unsupported opcodes, version differences."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAMILIES: dict[str, frozenset[str]] = {
     ),
     "match": frozenset("MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS".split()),
 }
-"""Opcode names by the family whose handlers trace them."""
+"""Opcode names by family; each family has its own handlers in the tracer."""
 
 UNSUPPORTED: dict[str, str] = {
     "GET_AWAITABLE": "await needs an event loop, which a graph does not have",
@@ -78,29 +78,32 @@ UNSUPPORTED: dict[str, str] = {
         "it belongs to the interpreter and does not occur in a function's code",
     ),
 }
-"""Opcodes that no handler traces, each with the reason that a person reads."""
+"""Opcodes without a handler, each with a readable reason."""
 
 BINARY_OPERATORS: tuple[str, ...] = tuple(symbol for _, symbol in getattr(dis, "_nb_ops", ()))
-"""Symbols of BINARY_OP's argument: ``+`` ... ``+=`` ..., in its order."""
+"""Symbols of BINARY_OP by its argument: ``+`` ... ``+=`` ..."""
 
 
 def real_opcodes() -> tuple[str, ...]:
-    """Names of the running interpreter's opcodes, without instrumented and specialised variants."""
+    """Return the interpreter's opcodes without instrumented and specialized variants."""
     return tuple(name for name in dis.opmap if not name.startswith("INSTRUMENTED_") and not name.startswith("<"))
 
 
 def opcode_family(opname: str) -> str | None:
-    """The family that traces ``opname``; None when it is in UNSUPPORTED or unknown."""
+    """Return the family that traces ``opname``; None if it is unsupported or unknown."""
     return _FAMILY_OF.get(opname)
 
 
 def unsupported_reason(opname: str) -> str:
-    """Why ``opname`` is left to Python."""
+    """Return the reason why ``opname`` is unsupported and runs in Python."""
     return UNSUPPORTED.get(opname, f"this version of the tracer does not know the opcode {opname}")
 
 
 def index_after_loop(target: int) -> int:
-    """Where a FOR_ITER that jumps to instruction ``target`` goes on once the iterator is off the stack: from 3.12 on, END_FOR is skipped."""
+    """Return the index after a loop, given the jump target of its FOR_ITER.
+
+    From 3.12 on, END_FOR is skipped. The iterator is then off the stack.
+    """
     return target + VERSION[1] - 11
 
 

@@ -1,4 +1,4 @@
-"""Resume functions: the rest of a function from one instruction on, as a function of the stack and the live locals there."""
+"""Resume functions: the rest of a function, with its stack and live locals as parameters."""
 
 from __future__ import annotations
 
@@ -23,20 +23,26 @@ from engine.bytecode.weak_code_memo import WeakCodeMemo
 
 NULL = "null"
 INITIAL_YIELD = "nothing"
-"""None: what a generator that starts at a ``yield`` hands out first."""
+"""Stack kind: the None that a generator which starts at a ``yield`` yields first."""
 VALUE = "value"
 NOT_STARTED = "__is_fresh"
-"""A variable of generators that start at a ``yield``: True until their bodies go on from there."""
+"""Local of generators that start at a ``yield``: True until the body runs on from there."""
 HANDLED_EXCEPTION = "handled"
-"""Where CPython keeps the exception that was handled before: the parameter is the exception that is being handled from here on."""
+"""Stack kind: CPython's slot for the previously handled exception.
+
+The parameter for it is the exception that is handled from here on.
+"""
 
 
 class InstructionOffset(int):
-    """Where an exception was raised, in code units, as exception handlers find it on the stack."""
+    """Code-unit offset at which an exception was raised; handlers find it on the stack."""
 
 
 class StopToken:
-    """Sent to a generator where it starts at a ``yield``, this ends it: nothing of its body runs. One for each code object."""
+    """Token that ends a generator if sent to the ``yield`` at which the generator starts.
+
+    Nothing of the body runs. Each code object has its own token.
+    """
 
     __slots__ = ("code",)
 
@@ -46,11 +52,12 @@ class StopToken:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a resume function goes on: instruction ``index`` of ``code``, with this stack (bottom first) and locals.
+    """Start of a resume function: instruction ``index``, stack (bottom first) and locals.
 
-    A place on the stack is ``VALUE``, ``NULL``, ``NOTHING``, ``HANDLED_EXCEPTION``, or an int: the offset of the instruction of that index. ``first`` names the
-    parameter that must come before all others, because ``super()`` looks there; it is none of ``locals``. ``is_inlined_break`` says that the
-    instruction itself is Python's: a graph ended there, in the caller that had this code inline.
+    A stack entry is ``VALUE``, ``NULL``, ``INITIAL_YIELD``, ``HANDLED_EXCEPTION``, or an int: the offset of the
+    instruction with that index. ``super_argument`` names the parameter that must be the first because ``super()`` reads
+    it; it is not in ``locals``. ``is_inlined_break``: Python runs the instruction itself. A graph break happened there
+    while the caller inlined this code.
     """
 
     index: int
@@ -62,7 +69,10 @@ class ResumePoint:
 
 @dataclass(frozen=True, eq=False)
 class ResumeInfo:
-    """What a resume function's code was made from: instruction i of it is instruction ``indices[i]`` of ``base`` (-1: of its own), where it starts at ``index``."""
+    """Map of a resume function: instruction i is instruction ``indices[i]`` of ``base_code``.
+
+    -1 marks added instructions. The function starts at instruction ``index`` of the base.
+    """
 
     base_code: weakref.ref[CodeType]
     indices: tuple[int, ...]
@@ -75,27 +85,28 @@ _resume_infos: WeakCodeMemo[ResumeInfo | None] = WeakCodeMemo(lambda code: None)
 
 
 def resume_info(code: CodeType) -> ResumeInfo | None:
-    """How ``code`` was made, if it is a resume function's."""
+    """Return the ``ResumeInfo`` of ``code``; None if it is no resume function."""
     return _resume_infos.get(code)
 
 
 def stack_parameters(point: ResumePoint) -> tuple[str, ...]:
-    """Parameters that carry the stack, bottom first."""
+    """Return the parameters that carry the stack, bottom first."""
     return tuple(f"__stack_{n}" for n, kind in enumerate(point.stack) if kind in (VALUE, HANDLED_EXCEPTION))
 
 
 def super_argument_name(code: CodeType) -> str:
-    """The parameter that ``super()`` in this code looks at; empty where it is not called so, or there is none."""
+    """Return the parameter that a zero-argument ``super()`` reads; empty if there is none."""
     calls = "super" in code.co_names and "__class__" in (*code.co_freevars, *code.co_cellvars) and code.co_argcount
     return code.co_varnames[0] if calls else ""
 
 
 def resume_code(code: CodeType, point: ResumePoint) -> CodeType:
-    """The code of the resume function; one object per point as long as anything holds it, so that compiles of one frame share its cache.
+    """Return the code of the resume function for a point.
 
-    Its parameters are ``point.first``, the stack's values, then ``point.locals``. Cells and free variables of ``code`` are its free variables, in the
-    order ``co_cellvars + co_freevars``.
-    A resume function that breaks goes on in the same code as its base does from there, so that the rounds of a loop share one cache.
+    Each point has one code object as long as anything references it, so that compilations of one frame share its cache.
+    The parameters are ``point.super_argument``, the stack values, then ``point.locals``. Cells and free variables of
+    ``code`` are the free variables, in the order ``co_cellvars + co_freevars``.
+    A graph break in a resume function resumes in the same code as its base would: iterations of a loop share one cache.
     """
     code, point = _rebase(code, point)
     made = _resume_codes(code)
@@ -108,7 +119,7 @@ def resume_code(code: CodeType, point: ResumePoint) -> CodeType:
 
 
 def _rebase(code: CodeType, point: ResumePoint) -> tuple[CodeType, ResumePoint]:
-    """The same place in the code that ``code`` was made from, where it shares the same cells."""
+    """Return the same point in the base code, if the base has the same cells."""
     known = resume_info(code)
     base = None if known is None else known.base_code()
     if known is None or base is None or shared_cell_names(base) != shared_cell_names(code):
@@ -118,19 +129,19 @@ def _rebase(code: CodeType, point: ResumePoint) -> tuple[CodeType, ResumePoint]:
 
 
 def shared_cell_names(code: CodeType) -> tuple[str, ...]:
-    """Names of the cells that a resume function of ``code`` shares with it."""
+    """Return the names of the cells that a resume function of ``code`` shares with it."""
     return (*code.co_cellvars, *code.co_freevars)
 
 
 def stop_token_of(code: CodeType) -> StopToken | None:
-    """What ends a generator of this code where it starts, if it starts at a ``yield``."""
+    """Return the stop token of a generator that starts at a ``yield``; None for other code."""
     return next((const for const in code.co_consts if type(const) is StopToken), None)
 
 
 def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     known = resume_info(code)
     base = code if known is None else known.base_code()
-    if base is None:  # the user's function is gone: its resume function holds all of it too
+    if base is None:  # the user's function was freed; its resume function contains all of it
         known, base = None, code
     index = point.index if known is None else known.indices[point.index]
     own = frozenset(base.co_cellvars)
@@ -155,7 +166,7 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     result.flags = CompilerFlags(
         base.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if free else 0)
     )
-    # The body's own depths hold: the assembler's search starts at the first instruction and does not see the middle of a block.
+    # Use the body's depths: the assembler searches from the first instruction and misses blocks entered in the middle.
     depth = max(base.co_stacksize + 2 * is_generator, len(point.stack) + 1)
     assembled = fix_free_variable_slots(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
     indices = (-1,) * len(prefix) + indices
@@ -190,7 +201,7 @@ def _prefix(
 
 
 def _relocate_offsets(made: CodeType, known: ResumeInfo | None, indices: tuple[int, ...]) -> CodeType:
-    """Turn indices of the broken code's instructions into offsets of this code's own."""
+    """Convert instruction indexes of the broken code to offsets in this code."""
     if not any(type(c) is InstructionOffset for c in made.co_consts):
         return made
     ops = decode(made).ops
@@ -207,9 +218,10 @@ def _relocate_offsets(made: CodeType, known: ResumeInfo | None, indices: tuple[i
 def _body(
     base: CodeType, index: int, label: Label, halt: StopToken | None
 ) -> tuple[list[EditableItem], tuple[int, ...]]:
-    """The instructions after the set-up of cells, ``label`` in front of instruction ``index``; for each which of ``base`` it is.
+    """Return the instructions after cell creation, and the index in ``base`` of each.
 
-    With ``halt``, that instruction is a ``yield``, and what it gives is looked at first.
+    ``label`` precedes instruction ``index``. With ``halt``, that instruction is a ``yield``, and a check of the value
+    that is sent to it follows.
     """
     body: list[EditableItem] = []
     indices: list[int] = []
@@ -234,7 +246,7 @@ def _body(
 
 
 def _stop_check(halt: StopToken, location: InstrLocation | None) -> list[EditableItem]:
-    """Return, past all handlers, when what was sent is ``halt``; else note that the body has gone on."""
+    """Emit a check: return past all handlers if the stop token was sent, else mark the start."""
     goes_on = Label()
     jump = "POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"
     return [

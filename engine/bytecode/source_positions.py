@@ -1,4 +1,4 @@
-"""Where in the user's text each instruction comes from, with columns in characters."""
+"""Source spans of instructions, with columns in characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.records.bytecode import Span
 
 
 class _SourcePositions:
-    """Where the instructions of one code object come from, worked out as they are asked for."""
+    """Source positions of one code object; spans are computed on demand."""
 
     def __init__(self, code: CodeType) -> None:
         self.positions = tuple(code.co_positions())
@@ -21,7 +21,7 @@ _source_positions = WeakCodeMemo(_SourcePositions)
 
 
 def span_of(code: CodeType, offset: int) -> Span:
-    """The source text of the instruction at a byte offset; columns are -1 where Python kept none."""
+    """Return the source span of the instruction at a byte offset; unknown columns are -1."""
     places = _source_positions(code)
     found = places.spans.get(offset)
     if found is None:
@@ -57,7 +57,7 @@ def _last_line_before(code: CodeType, offset: int) -> int:
 
 
 def _column_in_characters(file: str, line: int, column: int) -> int:
-    """A column in bytes of UTF-8 as a column in characters."""
+    """Convert a column in UTF-8 bytes to a column in characters."""
     text = linecache.getline(file, line)
     if not text or text.isascii():
         return column

@@ -10,7 +10,7 @@ from engine.records.bytecode import Instruction
 
 
 def instruction_records(code: CodeType) -> tuple[Instruction, ...]:
-    """Every instruction of ``code`` as a record, caches and argument extensions left out."""
+    """Return all instructions of ``code`` as records, without caches and EXTENDED_ARG."""
     return tuple(
         Instruction(
             op.offset,

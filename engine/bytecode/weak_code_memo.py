@@ -1,4 +1,7 @@
-"""What is worked out about a code object, kept for as long as the code object lives and never keeping it alive."""
+"""Weak memo table keyed by code object.
+
+An entry lives as long as its code object and holds no strong reference to it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,17 @@ T = TypeVar("T")
 
 
 class WeakCodeMemo(Generic[T]):
-    """``make(code)``, remembered by identity: code objects compare equal across files. What ``make`` returns must not hold ``code``."""
+    """Memo of ``make(code)`` by identity: code objects of different files can be equal.
+
+    The result of ``make`` must not reference ``code``.
+    """
 
     def __init__(self, make: Callable[[CodeType], T]) -> None:
         self._make = make
         self._table: dict[int, tuple[weakref.ref[CodeType], T]] = {}
 
     def __call__(self, code: CodeType) -> T:
-        """The value for a code object, made when there is none yet."""
+        """Return the value of a code object, computed on the first call."""
         found = self._table.get(id(code))
         if found is not None and found[0]() is code:
             return found[1]
@@ -31,6 +37,6 @@ class WeakCodeMemo(Generic[T]):
         table[key] = (weakref.ref(code, lambda _: table.pop(key, None)), value)
 
     def get(self, code: CodeType) -> T | None:
-        """The value for a code object if it was made or set."""
+        """Return the value of a code object if it was computed or set."""
         found = self._table.get(id(code))
         return found[1] if found is not None and found[0]() is code else None

@@ -1,4 +1,7 @@
-"""Operators of somebody else's, told apart on disk by their schema and by all the Python code that decides what they become in a graph."""
+"""Cache fingerprints of custom operators.
+
+They cover the schema and all Python code that determines the operator's form in a graph.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,24 @@ Data = Any
 _RUNTIME_KEYS = re.compile(
     r"(?:CPU|CUDA|HIP|XPU|MPS|MTIA|XLA|IPU|HPU|VE|Lazy|PrivateUse[123]|(?:Sparse|Quantized|Nested)\w*)$"
 )
-"""Dispatch keys of kernels that only run with the graph: what they do is theirs, at each call."""
+"""Dispatch keys of kernels that run only at run time; graphs do not depend on them."""
 _OF_TORCH = re.compile(r"registered at \S*/torch/(?:library|_library/custom_ops)\.py:\d+ ")
 _CUSTOM_OP_KEYS = frozenset(
     {"Meta", "Autograd[alias]", "CompositeExplicitAutograd[alias]", "ADInplaceOrView", "BackendSelect"}
 )
-"""Kernels that an operator made by ``torch.library.custom_op`` has, and that follow from its definition."""
+"""Dispatch keys of kernels that ``torch.library.custom_op`` derives from the definition."""
 _KEYS_UNUSED_WITH_FAKE = frozenset({"Meta", "CompositeExplicitAutograd[alias]"})
-"""Kernels that tracing does not call where there is a fake."""
+"""Dispatch keys of kernels that tracing does not call if a fake implementation exists."""
 _in_progress: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("open", default=())
 
 
 def custom_op_fingerprint(operator: Any, plainly: Callable[[Any], Data]) -> str:
-    """A digest of an overload, or of a packet of them, that is equal in any process where it would become the same in a graph.
+    """Return a digest of an operator overload or of a packet of overloads.
+
+    Digests are equal in any process in which the operator has the same form in a graph.
 
     Raises:
-        NotFollowed: something that decides it cannot be told from its code; the text says what.
+        CannotFingerprint: Something that determines the form cannot be read from code; the text says what.
     """
     if isinstance(operator, torch._ops.OpOverloadPacket):
         return ".".join(custom_op_fingerprint(getattr(operator, n), plainly) for n in sorted(operator.overloads()))
@@ -53,13 +58,16 @@ def custom_op_fingerprint(operator: Any, plainly: Callable[[Any], Data]) -> str:
 
 
 def find_python_aten_override() -> str:
-    """An operator of ATen that graphs are traced through by somebody else's Python, which the dispatcher alone knows; empty when there is none."""
+    """Return an ATen op whose tracing is overridden by Python outside of torch; empty if none.
+
+    Only the dispatcher knows of such an override.
+    """
     found = (name.rpartition("/") for name in overridden_aten_kernels())
     return next((f"aten::{name}" for name, _, key in found if not _RUNTIME_KEYS.match(key)), "")
 
 
 def op_overload_of(value: Any) -> Any:
-    """The operator that a callable stands for; None when it is none."""
+    """Return the operator behind a callable; None if it is no operator."""
     if isinstance(value, CustomOpDef):
         return value._opoverload
     return value if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else None
@@ -108,7 +116,7 @@ def _describe_custom_op(definition: CustomOpDef, kernels: dict[str, str], plainl
 
 
 def _is_triton_op_rule(rule: Any) -> bool:
-    """Whether a rule is torch's for operators that are traced into (``triton_op``)."""
+    """Return True for torch's dispatch rule of operators that are traced into (``triton_op``)."""
     return getattr(rule, "__module__", "") == "torch._library.triton"
 
 
@@ -124,7 +132,10 @@ def _describe_registered_op(kernels: dict[str, str], fake: Any, entry: Any, plai
 
 
 def _registered_kernels(name: str) -> dict[str, str]:
-    """The dispatch keys that an operator has kernels for, and where each was registered; not those that others took the place of."""
+    """Return the dispatch keys of an operator's kernels and where each was registered.
+
+    Kernels that others have replaced are not included.
+    """
     lines = (line.partition(": ") for line in torch._C._dispatch_dump(name).splitlines())
     return {
         key: where

@@ -1,4 +1,4 @@
-"""What a compiled result depends on beside its graph and its options: versions, our own code, the machine, and torch's switches."""
+"""Environment part of a disk-cache key: versions, our own code, machine, torch's flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GLOBAL_STATE_NAMES = ("attention_kernels", "deterministic", "deterministic_warn
 
 @functools.cache
 def version_key() -> list[Any]:
-    """Versions of all that takes part. Of our own code it is the text that counts."""
+    """Return the versions of all components; of our own code, a hash of its text."""
     folder = pathlib.Path(__file__).parents[1]
     code = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
@@ -29,7 +29,7 @@ def version_key() -> list[Any]:
 
 
 def torch_flags_key() -> list[Any]:
-    """Of torch's libraries, what decides which kernels are called, and what Python put in the place of ATen's own operators."""
+    """Return torch's flags that select kernels, overridden ATen ops, and GPU capabilities."""
     states = [str(GLOBAL_STATES[name].read()) for name in _GLOBAL_STATE_NAMES]
     cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
     flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.is_available(), torch._C._get_mkldnn_enabled()]
@@ -39,13 +39,16 @@ def torch_flags_key() -> list[Any]:
 
 
 def overridden_aten_kernels() -> list[str]:
-    """Kernels that Python other than torch's put in the place of ATen's: operator and dispatch key of each."""
+    """Return the ATen kernels that Python outside of torch overrides, as "operator/key"."""
     put = (name.split("/") for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta"))
     return sorted(f"{name}/{key}" for _, name, key in put if not _is_registered_by_torch(name, key))
 
 
 def _is_registered_by_torch(name: str, key: str) -> bool:
-    """Whether a file of torch's registered this kernel, other than those through which anybody may."""
+    """Return True if a file of torch registered this kernel.
+
+    Files through which anybody can register kernels do not count.
+    """
     start = f"{key}: registered at {pathlib.Path(torch.__file__).parent}/"
     lines = torch._C._dispatch_dump(f"aten::{name}").splitlines()
     return any(

@@ -1,4 +1,7 @@
-"""What Python functions do, as data: equal where their bytecode and all that it reads is equal, in any process."""
+"""Cache fingerprints of Python functions.
+
+Fingerprints are equal in any process if the bytecode and everything that it reads are equal.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Data = Any
 _VERSIONED_MODULES = frozenset(
     "torch math cmath operator functools itertools collections typing typing_extensions numbers contextlib dataclasses enum".split()
 )
-"""Modules that are the same where the versions are, and that keep no state of the process: what is found there is known by its name."""
+"""Modules that depend only on versions and have no process state: stable names."""
 _BUILTIN_MODULES = frozenset("builtins _operator _functools _collections".split())
 _TORCH_NAMESPACES = (
     "torch",
@@ -29,7 +32,7 @@ _TORCH_NAMESPACES = (
     "torch.linalg",
     "torch.fft",
 )
-"""Where else torch shows what it does not say the place of."""
+"""Further namespaces of torch to search for functions that report no usable module."""
 _DYNAMIC_BUILTINS = frozenset(
     "globals locals vars eval exec compile __import__ open input getattr setattr delattr".split()
 )
@@ -39,31 +42,34 @@ _PROCESS_STATE_FUNCTIONS = frozenset(
         "is_autocast_cache_enabled get_device_module get_file_path"
     ).split()
 )
-"""Functions of torch whose answers are the process's, and not told apart where its state is."""
+"""torch functions whose results are process state that the key does not cover."""
 _PROCESS_STATE_MODULES = (
     "torch.random torch.cuda torch.backends torch.distributed torch.cpu torch.xpu torch.mps torch.mtia torch.accelerator torch.hub "
     "torch.multiprocessing torch.profiler torch.overrides torch.__config__ torch.__future__"
 ).split()
-"""Modules of torch that are about the process, or about what it runs on."""
+"""torch modules about process state or the machine."""
 _WRITES = frozenset("STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME".split())
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 class CannotFingerprint(Exception):
-    """What a function does cannot be told from its code; the text says why."""
+    """A function's behavior cannot be determined from its code; the text says why."""
 
 
 def function_fingerprint(function: Any, plainly: Callable[[Any], Data]) -> Data:
-    """A function, and whatever its code reads, as JSON. ``plainly`` writes values that are no functions, and raises for what it does not know.
+    """Return the fingerprint of a function and of everything that its code reads, as JSON.
+
+    Values that are no functions go to the given serializer, which raises for values that it does not support.
 
     Raises:
-        NotFollowed: it reads something that is not known by its text, as a module with state, an object or a class of the user's own.
+        CannotFingerprint: The code reads something that its text does not determine: a module with state, or an object
+            or a class that is user-defined.
     """
     return _FunctionWalk(plainly).describe(function, "it")
 
 
 class _FunctionWalk:
-    """One walk over what a function reads; what was met before is a number, so that recursion ends."""
+    """One walk over all that a function reads; repeated functions become numbers (recursion)."""
 
     def __init__(self, plainly: Callable[[Any], Data]) -> None:
         self.serialize = plainly
@@ -110,7 +116,7 @@ class _FunctionWalk:
         }
 
     def _read(self, function: types.FunctionType, path: tuple[str, ...]) -> Data:
-        """What a global name is, or the attribute of a module that is read through it."""
+        """Return the fingerprint of a global name, or of the module attribute read through it."""
         name, *rest = path
         space = function.__globals__
         if name not in space:
@@ -153,7 +159,7 @@ def _constant(value: Any, walk: _FunctionWalk) -> Data:
 
 
 def _refuse_process_state(value: Any, known: str) -> None:
-    """Refuse a function of torch's whose answer depends on the process."""
+    """Raise for a torch function whose result depends on the process."""
     place, _, name = known.partition(":")
     if isinstance(value, type):
         return
@@ -167,7 +173,7 @@ def _refuse_process_state(value: Any, known: str) -> None:
 
 
 def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
-    """The global names that code reads, with the attributes that follow in the same breath."""
+    """Yield the global names that code reads, each with the attributes read right after it."""
     before: tuple[str, ...] = ()
     for op in dis.get_instructions(code):
         if op.opname in _WRITES:
@@ -193,19 +199,22 @@ def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
 
 
 def _refuse_patched_attribute(name: str) -> None:
-    """Refuse an attribute that a tensor may be asked for, and that somebody else gave to tensors."""
+    """Raise for a tensor attribute that code outside of torch defined."""
     if not stable_method_name(name) and hasattr(torch.Tensor, name):
         raise CannotFingerprint(f"it reads {name}, which somebody else gave to tensors")
 
 
 @functools.cache
 def _native_tensor_attributes() -> frozenset[str]:
-    """Attributes of tensors that are written in C, and stand where torch's own class puts them."""
+    """Return the tensor attributes that are implemented in C by ``TensorBase``."""
     return frozenset(vars(torch._C.TensorBase))
 
 
 def stable_method_name(name: str) -> str:
-    """The name that a method or attribute of tensors has in every process of these versions; empty when tensors have none, or one of somebody else's."""
+    """Return the name of a tensor method or attribute if it is stable for these versions.
+
+    It is empty if tensors have no such attribute, or if code outside of torch defined it.
+    """
     found = inspect.getattr_static(torch.Tensor, name, None)
     if name in _native_tensor_attributes() and found is vars(torch._C.TensorBase)[name]:
         return name
@@ -218,7 +227,10 @@ def stable_method_name(name: str) -> str:
 
 
 def _is_defined_where_it_says(function: types.FunctionType) -> bool:
-    """Whether a function that says it is torch's or Python's is: who wraps one gives it the other's name."""
+    """Return True if a function of torch or Python is defined in the module that it names.
+
+    A wrapper takes over the name of the function that it wraps.
+    """
     return all(
         str(m).partition(".")[0] in _VERSIONED_MODULES
         for m in (function.__module__, function.__globals__.get("__name__"))
@@ -226,7 +238,10 @@ def _is_defined_where_it_says(function: types.FunctionType) -> bool:
 
 
 def stable_name(value: Any) -> str:
-    """The name that a function or class of Python or torch has in every process of these versions; empty when it has none."""
+    """Return the name of a function or class of Python or torch if it is stable, else "".
+
+    A stable name means the same in every process of these versions.
+    """
     if isinstance(value, types.FunctionType) and not _is_defined_where_it_says(value):
         return ""
     names = [n for n in (getattr(value, k, None) for k in ("__name__", "__qualname__")) if isinstance(n, str)]

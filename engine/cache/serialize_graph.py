@@ -1,4 +1,4 @@
-"""Values and functional graphs as JSON, and back: only kinds that are listed here."""
+"""Serializes values and functional graphs to JSON and back; supports only listed types."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ from engine.ir.node_metadata import (
 
 
 def serialize_graph(module: torch.fx.GraphModule) -> Data:
-    """A functional graph as JSON. Of origins only the names of the traced graph's nodes are kept: where these stand may change.
+    """Return a functional graph as JSON.
+
+    Of a node's provenance, only the names of traced nodes and the note are stored: source positions may change.
 
     Raises:
-        NotPlain: something in it has no form on disk.
+        CannotSerialize: Something in the graph cannot be serialized.
     """
     return [_serialize_node(n, module) for n in module.graph.nodes]
 
@@ -58,7 +60,10 @@ def _serialize_node(node: torch.fx.Node, module: torch.fx.GraphModule) -> Data:
 def deserialize_graph(
     data: Data, mode: FakeTensorMode, symbols: SymbolTable, origin: Callable[[list[str], str], NodeProvenance]
 ) -> torch.fx.GraphModule:
-    """The graph that ``serialize_graph`` was given, its fake values anew; ``origin`` makes a node's from names and note."""
+    """Return the graph that ``serialize_graph`` serialized, with new fake values.
+
+    ``origin`` creates a node's provenance from names and a note.
+    """
     graph = torch.fx.Graph()
     nodes: dict[str, torch.fx.Node] = {}
     constants: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Sizes that vary, on disk: expressions as lists of names, and what a compilation takes for granted of their symbols."""
+"""Serializes symbolic sizes: expressions, and facts about symbols that a graph assumes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _EXPRESSION_TYPES: Mapping[str, Any] = {
 
 
 class CannotSerializeExpression(Exception):
-    """An expression has no form on disk; the text says why."""
+    """An expression that cannot be serialized; the text says why."""
 
 
 def serialize_expression(expression: sympy.Basic) -> Data:
-    """An expression over size symbols as JSON: a number, a name, or a form with what it is of.
+    """Return an expression over symbols as JSON: a number, a name, or a type with arguments.
 
     Raises:
-        NotWritten: something in it is of no listed form.
+        CannotSerializeExpression: A part of it has an unsupported type.
     """
     if isinstance(expression, sympy.Integer):
         return int(expression)
@@ -57,10 +57,10 @@ def serialize_expression(expression: sympy.Basic) -> Data:
 
 
 def deserialize_expression(data: Data, symbols: Mapping[str, sympy.Symbol]) -> Any:
-    """What ``serialize_expression`` was given, over these symbols by name.
+    """Return the expression that ``serialize_expression`` serialized, over these symbols.
 
     Raises:
-        KeyError: there is no such symbol or form.
+        KeyError: A symbol or an expression type does not exist.
     """
     match data:
         case builtins.bool():
@@ -81,20 +81,23 @@ def deserialize_expression(data: Data, symbols: Mapping[str, sympy.Symbol]) -> A
 
 
 def serialize_symbolic_number(number: Any) -> Data:
-    """A symbolic number as JSON: of which kind it is, and its expression."""
+    """Return a symbolic number as JSON: its type and its expression."""
     kind = next(name for name, k in _KINDS.items() if isinstance(number, k))
     return [kind, serialize_expression(number.node.expr)]
 
 
 class SymbolTable:
-    """The symbols of one call by name, and numbers over them in the call's own environment."""
+    """Symbols of one call by name; creates numbers over them in the call's ShapeEnv."""
 
     def __init__(self, env: ShapeEnv | None, values: Sequence[Any]) -> None:
         self.shape_env = env
         self._known = {s.name: s for v in values for n in symbolic_numbers_in(v) for s in n.node.expr.free_symbols}
 
     def recreate_unbacked(self, data: Data, traced: Sequence[Any]) -> None:
-        """Make the symbols anew that ``serialize_unbacked_symbols`` was given. In the call's environment they stand for those of ``traced``."""
+        """Recreate the symbols that ``serialize_unbacked_symbols`` serialized.
+
+        In the call's ShapeEnv, they replace the symbols of ``traced``.
+        """
         env = self.shape_env
         if not data or env is None:
             return
@@ -115,10 +118,10 @@ class SymbolTable:
                 env.guard_or_defer_runtime_assert(self.deserialize(fact), "read from disk")
 
     def deserialize_number(self, data: Data) -> Any:
-        """The number that ``serialize_symbolic_number`` was given.
+        """Return the number that ``serialize_symbolic_number`` serialized.
 
         Raises:
-            KeyError: it is over symbols that the call does not have.
+            KeyError: The call does not have its symbols.
         """
         kind, plain = data
         if self.shape_env is None:
@@ -131,19 +134,21 @@ class SymbolTable:
         return self.shape_env.create_symboolnode(expression)
 
     def deserialize(self, data: Data) -> Any:
-        """The expression that ``serialize_expression`` was given.
+        """Return the expression that ``serialize_expression`` serialized.
 
         Raises:
-            KeyError: it is over symbols that the call does not have.
+            KeyError: The call does not have its symbols.
         """
         return deserialize_expression(data, self._known)
 
 
 def serialize_unbacked_symbols(env: ShapeEnv | None, values: Sequence[Any], traced: Sequence[Any]) -> Data:
-    """The symbols among ``values`` that only the running graph knows: what is known of each, and for which of ``traced`` it stands.
+    """Return the unbacked symbols in ``values`` as JSON.
+
+    Each comes with its facts and with the symbols of ``traced`` that it replaces.
 
     Raises:
-        NotWritten: what is known of one has no form on disk.
+        CannotSerializeExpression: A fact cannot be serialized.
     """
     if env is None:
         return []
@@ -172,12 +177,12 @@ def _bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
 
 
 def is_unbacked_symbol(expression: Any) -> bool:
-    """Whether it is a symbol that only the running graph knows."""
+    """Return True for an unbacked symbol."""
     return isinstance(expression, sympy.Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
 def symbolic_numbers_in(value: Any) -> Iterator[Any]:
-    """The symbolic numbers that a value is, or has for sizes, strides and offset."""
+    """Yield the symbolic numbers of a value: itself, or sizes, strides and offset of a tensor."""
     if isinstance(value, (tuple, list)):
         for v in value:
             yield from symbolic_numbers_in(v)
@@ -188,7 +193,7 @@ def symbolic_numbers_in(value: Any) -> Iterator[Any]:
 
 
 def shape_env_facts(values: Sequence[Any]) -> Data:
-    """What is taken for granted of sizes when a graph is compiled: ranges, and every relation that its guards check."""
+    """Return the facts that a compiled graph assumes of sizes: value ranges and relations."""
     envs = {id(n.node.shape_env): n.node.shape_env for v in values for n in symbolic_numbers_in(v)}
     return [_facts_of(env) for env in envs.values()]
 

@@ -38,15 +38,15 @@ from engine.records.base import Record
 from engine.records.lowering import LoopOp, LoweringRecord
 
 _MAX_CONSTANT_BYTES = 1 << 12
-"""Bytes up to which a tensor that a graph holds is written down."""
+"""Maximum size in bytes of a tensor constant that is serialized."""
 
 
 Data = Any
-"""What ``json`` reads and writes."""
+"""JSON data."""
 
 
 class CannotSerialize(Exception):
-    """A value has no form on disk; the text says which."""
+    """A value that cannot be serialized; the text says which."""
 
 
 _SERIALIZABLE_CLASSES: Mapping[str, Any] = {
@@ -82,10 +82,10 @@ _KINDS: Mapping[type, str] = {torch.dtype: "dtype", torch.layout: "layout", torc
 
 
 def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) -> Data:
-    """A value as JSON; ``node`` says what stands for a node of a graph.
+    """Return a value as JSON; ``node`` returns the JSON of a graph node.
 
     Raises:
-        NotPlain: it is of a kind that is not listed.
+        CannotSerialize: The type is not supported.
     """
 
     def go(v: Any) -> Data:
@@ -143,7 +143,7 @@ def _serialize_symbolic(write: Callable[[Any], Data], value: Any) -> Data:
 def deserialize_value(
     data: Data, node: Callable[[str], torch.fx.Node] | None = None, symbols: SymbolTable | None = None
 ) -> Any:
-    """What ``to_plain`` was given."""
+    """Return the value that ``serialize_value`` serialized."""
 
     def go(d: Data) -> Any:
         if isinstance(d, list):
@@ -189,10 +189,10 @@ _READERS: Mapping[str, Callable[[Data, Callable[[Data], Any]], Any]] = {
 
 
 def serialize_fake(value: Any) -> Data:
-    """A fake value as JSON: of a tensor what it looks like, not what it shares.
+    """Return a fake value as JSON: of a tensor its metadata, not its storage.
 
     Raises:
-        NotPlain: it is no plain tensor, or a size is of no listed form.
+        CannotSerialize: It is no plain tensor, or the expression of a size is not supported.
     """
     if isinstance(value, (tuple, list)):
         return {"several": [serialize_fake(v) for v in value]}
@@ -205,7 +205,7 @@ def serialize_fake(value: Any) -> Data:
 
 
 def deserialize_fake(data: Data, mode: FakeTensorMode, symbols: SymbolTable) -> Any:
-    """A new fake value that looks like the one that ``serialize_fake`` was given."""
+    """Return a new fake value with the metadata that ``serialize_fake`` serialized."""
     if "several" in data:
         return tuple(deserialize_fake(d, mode, symbols) for d in data["several"])
     if "value" in data:
@@ -241,14 +241,14 @@ _SIZE_FUNCTIONS: Mapping[Any, str] = {
     for name in names.split()
     if hasattr(place, name)
 }
-"""What computes with sizes, apart from ``operator``."""
+"""Functions that compute with sizes, besides those of ``operator``."""
 
 
 def serialize_target(target: Any) -> str:
-    """The name of an operator of a functional graph.
+    """Return the name of an operator of a functional graph.
 
     Raises:
-        NotPlain: what it is cannot be told from its code.
+        CannotSerialize: Its behavior cannot be determined from its code.
     """
     if found := _HIGHER_ORDER_TARGETS.get(target) or _SIZE_FUNCTIONS.get(target):
         return found
@@ -277,7 +277,7 @@ def _custom_op_fingerprint(target: Any) -> str:
 
 
 def _serialize_read(value: Any) -> Data:
-    """What the code of somebody else's operator reads, as JSON."""
+    """Return a value that the code of a custom operator reads, as JSON."""
     try:
         operator = op_overload_of(value)
         return serialize_value(value) if operator is None else {"operator": serialize_target(operator)}
@@ -286,10 +286,10 @@ def _serialize_read(value: Any) -> Data:
 
 
 def deserialize_target(name: str) -> Any:
-    """The operator of this name.
+    """Return the operator with this name.
 
     Raises:
-        KeyError: there is none, or it is not what it was when its name was written.
+        KeyError: It does not exist, or it has changed since its name was written.
     """
     for target, known in (*_HIGHER_ORDER_TARGETS.items(), *_SIZE_FUNCTIONS.items()):
         if name == known:
@@ -314,7 +314,7 @@ def deserialize_target(name: str) -> Any:
 
 
 def _serialize_constant(value: torch.Tensor) -> Data:
-    """A small tensor that tracing made of numbers in the code: its type, its sizes and its bytes."""
+    """Return a small constant that tracing created as JSON: dtype, sizes and bytes."""
     is_plain = value.device.type == "cpu" and value.layout == torch.strided and not (value.is_conj() or value.is_neg())
     if not is_plain or value.nbytes > _MAX_CONSTANT_BYTES or not value.is_contiguous():
         raise CannotSerialize("a tensor that the graph holds is large, or of an unusual kind")

@@ -1,6 +1,7 @@
-"""A folder of texts that outlive the process: nothing in it is looked into before it is known to be what this user's process wrote.
+"""Store of texts on disk that verifies each file before it uses the content.
 
-Each file carries a keyed hash (HMAC, RFC 2104) of its name and its text; the key lies beside them, readable by the user alone.
+Each file carries an HMAC (RFC 2104) of its name and text. The key is a file in the same folder that only
+the user may read. A file is used only if a process of this user wrote it.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ import time
 from dataclasses import dataclass
 
 MAX_FILE_BYTES = 1 << 26
-"""Bytes of the largest file that is read."""
+"""Maximum size of a file that is read, in bytes."""
 MAX_STORE_BYTES = 1 << 29
-"""Bytes that the folder may hold; the oldest files go first."""
+"""Maximum size of the folder, in bytes; the oldest files are evicted first."""
 _STALE_TEMP_FILE_SECONDS = 3600
-"""Seconds after which nobody is writing a file any more."""
+"""Age in seconds at which a temporary file is abandoned and may be deleted."""
 _HEADER = b"compile-explorer 1\n"
 
 
 class DiskStoreError(Exception):
-    """A text cannot be had, or cannot be kept; the sentence says why."""
+    """A text cannot be read or stored; the message states the reason."""
 
 
 def user_cache_dir() -> pathlib.Path:
-    """Where this user's compiled results lie: below ``$XDG_CACHE_HOME``, or ``~/.cache``."""
+    """Return the user's cache folder, below ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     root = pathlib.Path(named) if pathlib.Path(named).is_absolute() else pathlib.Path.home() / ".cache"
     return root / "compile-explorer"
@@ -43,10 +44,10 @@ class DiskStore:
     folder: pathlib.Path
 
     def get(self, name: str) -> str | None:
-        """The text of this name; None when there is none.
+        """Return the text with this name, or None.
 
         Raises:
-            NotStored: there is a file of this name that is damaged or foreign, or the folder is not the user's own.
+            DiskStoreError: the file is damaged or not the user's, or the folder is not the user's.
         """
         path = self.folder / name
         try:
@@ -54,22 +55,22 @@ class DiskStore:
                 return None
             data = self._read(path, MAX_FILE_BYTES)
             key = self._key()
-        except FileNotFoundError:  # another process made room
+        except FileNotFoundError:  # Another process evicted the file.
             return None
         except OSError as error:
             raise DiskStoreError(f"the cache cannot be read: {error.strerror}") from error
         head, mac, text = data[: len(_HEADER)], data[len(_HEADER) : len(_HEADER) + 64], data[len(_HEADER) + 64 :]
         if head != _HEADER or not hmac.compare_digest(mac, _mac(key, name, text)):
             raise DiskStoreError("a file in the cache was damaged, or written by somebody else")
-        with contextlib.suppress(OSError):  # the folder may be read only, or another process may have made room
+        with contextlib.suppress(OSError):  # The folder may be read-only, or another process may have evicted the file.
             os.utime(path)
         return text.decode()
 
     def put(self, name: str, text: str) -> None:
-        """Keep a text under a name. Another process sees all of it or nothing.
+        """Store a text under a name. Other processes see all of it or nothing.
 
         Raises:
-            NotStored: the folder cannot be written, or is not the user's own.
+            DiskStoreError: the text is too large, the folder cannot be written, or is not the user's.
         """
         data = text.encode()
         if len(data) + len(_HEADER) + 64 > MAX_FILE_BYTES:
@@ -88,7 +89,7 @@ class DiskStore:
         if not path.exists():
             made = self._temporary(secrets.token_bytes(32))
             try:
-                os.link(made, path)  # whoever comes first
+                os.link(made, path)  # The first process wins.
             except FileExistsError:
                 pass
             finally:
@@ -118,7 +119,7 @@ class DiskStore:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-        except OSError:  # a full disk is not filled further
+        except OSError:  # Delete the partial file: the disk may be full.
             path.unlink(missing_ok=True)
             raise
         return path
@@ -126,7 +127,7 @@ class DiskStore:
     def _evict_oldest(self) -> None:
         files = []
         for path in self.folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another process makes room as well
+            with contextlib.suppress(FileNotFoundError):  # Another process may evict files too.
                 found = path.stat()
                 is_being_written = path.name.startswith(".") and time.time() - found.st_mtime < _STALE_TEMP_FILE_SECONDS
                 if path.name != "key" and not is_being_written:
@@ -140,7 +141,7 @@ class DiskStore:
 
     @staticmethod
     def _is_own(path: pathlib.Path) -> bool:
-        """Whether a file or folder is there, and the user's alone."""
+        """Return True if a file or folder exists and only the user may write to it."""
         try:
             return _is_owned_by_user(path.lstat())
         except FileNotFoundError:
@@ -148,7 +149,7 @@ class DiskStore:
 
 
 def _is_owned_by_user(found: os.stat_result) -> bool:
-    """Whether what was looked at is no link, belongs to the user, and nobody else may write to it."""
+    """Return True if the user owns this, nobody else may write to it, and it is no symlink."""
     if stat.S_ISLNK(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
         return False
     return os.name == "nt" or not found.st_mode & 0o022

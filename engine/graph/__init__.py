@@ -1,1 +1,1 @@
-"""fx graphs: their legality, their text, passes over them, and the operators that are kept whole for every target."""
+"""FX graphs: verifier, node text, passes, and composite ops that every target supports."""

@@ -1,4 +1,4 @@
-"""A graph as one Python function, operator by operator, that lets go of values after their last use."""
+"""Generates a straight-line Python function from a graph; values are freed after use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import torch.fx
 
 Run = Callable[..., Any]
 EarlyExit = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[Callable[[], bool], Run] | None]
-"""Of a node and the nodes whose values are still needed after it: whether to leave the function there, asked each time, and who then goes on."""
+"""Function of a node and of the nodes whose values are alive after it.
+
+It returns None, or a condition that is tested at each run and the function that continues if it is true.
+"""
 
 
 def generate_function(
@@ -21,10 +24,11 @@ def generate_function(
     is_boxed: bool = False,
     early_exit: EarlyExit | None = None,
 ) -> Run:
-    """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``, which empties the list), where ``callable_of`` says what computes a node.
+    """Generate ``run(*inputs) -> tuple``; boxed: ``run([inputs])``, which empties the list.
 
-    ``name`` is shown in tracebacks. ``leave`` names the nodes after which something else may have to go on: called with the values that are
-    still needed, it returns in place of the function.
+    ``node_callable`` returns the callable that computes a node. ``name`` appears in tracebacks. ``early_exit`` selects
+    nodes after which another function may continue: it is called with the values that are alive, and its result is
+    returned.
     """
     writer = _FunctionWriter(module, node_callable, is_boxed, early_exit)
     exec(compile(writer.text(), f"<engine {name}>", "exec"), writer.scope)
@@ -33,7 +37,7 @@ def generate_function(
 
 
 class _FunctionWriter:
-    """Writes the function's text; callables and constants go into ``scope``."""
+    """Generates the source of the function; callables and constants go into ``scope``."""
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class _FunctionWriter:
         self._keep_alive: list[Any] = []
 
     def text(self) -> str:
-        """The function ``run``."""
+        """Return the source of the function ``run``."""
         last = {n: node for node in self._nodes for n in node.all_input_nodes}
         parameters = [n.name for n in self._nodes if n.op == "placeholder"]
         lines = self._unpacking(parameters) if self._is_boxed else [f"def run({', '.join(parameters)}):"]

@@ -1,9 +1,9 @@
-"""Operators of ours that keep device-dependent composites whole, so that one graph serves every target.
+"""Custom ops that preserve device-dependent composites: one graph fits every target.
 
-Traced on a CPU, attention would become a CPU-only operator and an LSTM one of a CPU library. They are exchanged for ``engine::...`` before
-ATen, which run what torch would run on the device at hand; where gradients are needed, for operators with a backward of ours
-(``engine.graph.composite_ops_autograd``). Random operators need no exchange: they reach ATen as ``bernoulli`` and the like, and draw the same
-numbers.
+Traced on a CPU, attention would become a CPU-only op and an LSTM an op of a CPU library. Before tracing to ATen, both
+are replaced by ``engine::...`` ops, which run what torch would run on the current device. If gradients are needed,
+the replacements have a backward (``engine.graph.composite_ops_autograd``). Random ops need no replacement: they reach
+ATen as ``bernoulli`` and similar ops, and sample the same numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ATTENTION = (
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     found = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
-    # An operator may not return a view of an argument.
+    # A custom op must not return a view of an argument.
     return found.clone() if any(found is t or found._base is t for t in (query, key, value)) else found
 
 
@@ -56,7 +56,7 @@ INFERENCE_OPS: dict[str, tuple[str, Function]] = {
 
 
 def composite_ops() -> dict[str, tuple[str, Function]]:
-    """Schema and implementation of every operator of ours, by name."""
+    """Return schema and implementation of every composite op, by name."""
     from engine.graph.composite_ops_autograd import TRAINING_OPS as WITH_BACKWARD
 
     return {**INFERENCE_OPS, **WITH_BACKWARD}
@@ -76,7 +76,7 @@ def _library() -> torch.library.Library:
 
 
 def composite_op(name: str) -> Any:
-    """The operator of ours with this name."""
+    """Return the composite op with this name."""
     _library()
     return getattr(torch.ops.engine, name).default
 
@@ -90,7 +90,10 @@ def _replaced(name: str, original: Function, admits: Callable[..., bool]) -> Fun
 
 
 def is_padded_rnn_call(*args: Any, **kwargs: Any) -> bool:
-    """The form of an RNN whose input is one tensor; packed sequences have batch sizes in second place, and no flag in last."""
+    """Return True if the input of an RNN call is one tensor.
+
+    Calls with packed sequences have batch sizes as the second argument and no flag as the last one.
+    """
     return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
 
 
@@ -109,11 +112,14 @@ INFERENCE_REPLACEMENTS: dict[Any, Function] = {
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     },
 }
-"""What is exchanged, and for what."""
+"""Replacements for inference, by the torch function that they replace."""
 
 
 def eager_implementation(target: Any) -> Function | None:
-    """What an operator of ours runs, to be called without the dispatcher in between; None for all others. Gradients must be off."""
+    """Return the implementation of a composite op, to call it without the dispatcher.
+
+    None for other targets. Gradients must be disabled.
+    """
     if target is with_effects:
         return run_with_token
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
@@ -124,11 +130,11 @@ def eager_implementation(target: Any) -> Function | None:
 
 @functools.cache
 def _with_replaced_globals(function: types.FunctionType, trains: bool) -> types.FunctionType:
-    """A copy of one of torch's Python functions that finds composites of ours where it names torch's."""
+    """Copy a Python function of torch, with composites in its globals replaced."""
     known = _replacements(trains)
     found = dict(function.__globals__)
     found.update({name: known[value] for name, value in found.items() if _is_replaceable(value, known)})
-    # Else the function would hand itself, not this copy, to whatever mode traces it.
+    # Otherwise the function would pass itself, not this copy, to a mode that traces it.
     found.update(dict.fromkeys([n for n in found if n.startswith("has_torch_function")], _never))
     copy = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -148,9 +154,9 @@ def _is_replaceable(value: Any, known: dict[Any, Function]) -> bool:
 
 
 def replace_composite(target: Any, *, needs_grad: bool = False) -> Any:
-    """What to call for ``target`` so that composites stay whole: an operator of ours, a copy that calls one, or the target itself.
+    """Return the callable to use for ``target`` so that composites are preserved.
 
-    With ``trains`` it can be differentiated.
+    It is a composite op, a copy of ``target`` that calls one, or ``target``. With ``needs_grad`` it is differentiable.
     """
     if not callable(target) or isinstance(target, torch._ops.OpOverload):
         return target

@@ -1,6 +1,7 @@
-"""Composites kept whole where gradients are needed: operators of ours for forward and for backward, joined by an autograd function.
+"""Composite ops with a backward: a forward op and a backward op in an autograd.Function.
 
-Attention keeps what torch's own kernel keeps. Recurrent layers keep only their inputs: their backward runs the forward once more.
+Attention saves what torch's own kernel saves. Recurrent layers save only their inputs: their backward recomputes
+the forward.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def _attention_backward(
 def _recurrent(
     kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
 ) -> list[torch.Tensor]:
-    """The forward as it runs where gradients are needed: with gradients off torch may take another library."""
+    """Run the forward with gradients enabled.
+
+    With gradients disabled, torch may use another library.
+    """
     with torch.enable_grad():
         return [t.detach() for t in _outputs(kind, *_leaves(x, hidden, params), *flags)]
 
@@ -131,7 +135,10 @@ def _autocast_result_dtypes(
     device: str,
     autocast: torch.dtype,
 ) -> list[torch.dtype]:
-    """Types of a recurrent layer's results under autocast, asked of the smallest layer there is: over fake tensors autocast is out of reach."""
+    """Return the result dtypes of a recurrent layer under autocast, using a minimal layer.
+
+    Autocast does not work on fake tensors.
+    """
     gates = {"lstm": 4, "gru": 3}.get(kind, 1)
     weights = [torch.zeros(gates, 1, dtype=weight, device=device)] * 2
     biases = [torch.zeros(gates, dtype=weight, device=device)] * (2 if has_biases else 0)
@@ -151,7 +158,10 @@ FAKE_IMPLEMENTATIONS: dict[str, Function] = {
     "recurrent": _fake_recurrent,
     "recurrent_backward": _fake_recurrent_backward,
 }
-"""What tells the results' sizes, where that is not the implementation: over fake tensors autograd is out of reach."""
+"""Fake implementations, for ops whose implementation needs autograd.
+
+Autograd does not work on fake tensors.
+"""
 
 
 class _Attention(torch.autograd.Function):
@@ -204,14 +214,15 @@ def _sdpa(
 
 
 def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
-    """Whether eager would take the CPU's fused kernel, whose other form in a graph would be of no use to other devices.
+    """Return True if eager would use the CPU's fused attention kernel.
 
-    torch is asked with real tensors of the same layout: over others it gives another answer.
+    The ATen op of that kernel in a graph would be useless to other devices.
+    torch chooses for real tensors of the same layout, because it chooses differently for others.
     """
     given = [t for t in (query, *rest) if isinstance(t, torch.Tensor)]
     if any(t.device.type != "cpu" or t._has_symbolic_sizes_strides for t in given):
         return False
-    if torch.is_autocast_enabled("cpu"):  # its casts come with torch's own function
+    if torch.is_autocast_enabled("cpu"):  # torch's own function includes the casts
         return False
     layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in given]
     with _disable_current_modes():
@@ -222,7 +233,10 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
 
 
 def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence[Any], flags: Sequence[Any]) -> Any:
-    """A stack of recurrent layers with dropout in between, drawn as torch's own stack draws it: with time in front."""
+    """Run stacked recurrent layers with dropout between them, time-major.
+
+    Dropout samples the same random numbers as torch's own stack.
+    """
     biases, layers, dropout, train, bidirectional, batch_first = flags
     each, ways = len(params) // layers, 2 if bidirectional else 1
     states = list(hx) if kind == "lstm" else [hx]
@@ -261,4 +275,4 @@ TRAINING_REPLACEMENTS: dict[Any, Function] = {
     F.scaled_dot_product_attention: _sdpa,
     **{getattr(torch, kind): _rnn(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
-"""What is exchanged where gradients are needed, and for what."""
+"""Replacements for training, by the torch function that they replace."""

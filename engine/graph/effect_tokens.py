@@ -1,7 +1,7 @@
-"""Effect tokens: operators with effects hand each other a value, so that the graph itself says in which order they run.
+"""Effect tokens: effectful ops pass on a token, so that the graph fixes their order.
 
-The idea, and the operator ``with_effects(token, operator, *args) -> (token, *results)``, are torch's (AOTAutograd's effect tokens). Each half of a
-training call has a chain of its own: forwards run before backwards whatever a graph says.
+The idea and the op ``with_effects(token, operator, *args) -> (token, *results)`` are torch's (AOTAutograd's effect
+tokens). Forward and backward of a training call have separate chains: the forward always runs first.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _library() -> torch.library.Library:
 
 
 def effect_token_op() -> Any:
-    """The operator that begins a chain."""
+    """Return the op that creates the first token of a chain."""
     _library()
     return torch.ops.engine.effect_token.default
 
 
 def set_mode_tokens(mode: FunctionalTensorMode) -> None:
-    """Let operators that torch knows to have effects take the mode's token, of which there is one for each kind."""
+    """Create a token per effect type in the mode, for ops that torch knows to be effectful."""
     for kind in EffectType:
         with torch.no_grad():
             token = effect_token_op()()
@@ -45,12 +45,15 @@ def set_mode_tokens(mode: FunctionalTensorMode) -> None:
 
 
 def is_with_effects(node: Node) -> bool:
-    """Whether a node is an operator with effects that hands on a token."""
+    """Return True if a node is an effectful op that takes and returns a token."""
     return node.target is with_effects
 
 
 def thread_tokens(module: torch.fx.GraphModule) -> None:
-    """Let every operator with effects and no results take a token too, and all of them the token of the one before, in each half."""
+    """Connect all effectful ops by tokens, in one chain each for the forward and the backward.
+
+    Effectful ops without results take a token too.
+    """
     graph = module.graph
     chains: dict[bool, Node] = {}
     for node in list(graph.nodes):
@@ -66,8 +69,9 @@ def thread_tokens(module: torch.fx.GraphModule) -> None:
 
 
 def _has_only_effect(node: Node) -> bool:
-    """Whether an operator gives no result: it is there for what it does. Of ATen's it is the one that looks for errors of linear algebra, which
-    newer torch hands a token itself.
+    """Return True if an op has no results, so that it runs only for its effect.
+
+    The only one of ATen is ``_linalg_check_errors``, to which newer torch itself passes a token.
     """
     target = node.target
     if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
@@ -98,7 +102,7 @@ def _value(node: Node) -> torch.Tensor:
 
 
 def _next_token(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
-    """The token after ``node``, which takes ``token``."""
+    """Make ``node`` take ``token``; return the token after it."""
     if is_with_effects(node):
         node.args = (token, *node.args[1:])
         node._rename(_operator_name(node))
@@ -126,13 +130,13 @@ def _operator_name(node: Node) -> str:
 
 
 def _is_token(node: Node) -> bool:
-    """Whether a node is the token that an operator hands on."""
+    """Return True if a node is the token that an effectful op returns."""
     if node.target is not operator.getitem or not isinstance(node.args[0], Node):
         return False
     return is_with_effects(node.args[0]) and bool(node.args[1] == 0)
 
 
 def run_with_token(token: torch.Tensor, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """What ``with_effects`` computes: the token is handed on."""
+    """Run an op as ``with_effects`` does; return the token and the results."""
     made = target(*args, **kwargs)
     return (token, *made) if isinstance(made, tuple) else (token, made)

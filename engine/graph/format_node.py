@@ -1,4 +1,4 @@
-"""One node of an fx graph as one readable line of Python."""
+"""Formats one FX node as a line of Python."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ _MODULE_ALIASES: dict[str, str] = {
 
 
 def format_node(node: torch.fx.Node) -> str:
-    """The node as a statement: ``mul = x * 0.125``, ``softmax = torch.softmax(s, dim=-1)``, ``return (mul, softmax)``."""
+    """Return a node as a Python statement.
+
+    Examples: ``mul = x * 0.125``, ``softmax = torch.softmax(s, dim=-1)``, ``return (mul, softmax)``.
+    """
     if node.op == "placeholder":
         return node.name
     if node.op == "output":
@@ -74,7 +77,10 @@ def format_node(node: torch.fx.Node) -> str:
 
 
 def format_target(node: torch.fx.Node) -> str:
-    """What the node calls, as a person writes it: ``aten.add.Tensor``, ``torch.softmax``, ``Tensor.view``, ``operator.add``."""
+    """Return the call target of a node as Python text.
+
+    Examples: ``aten.add.Tensor``, ``torch.softmax``, ``Tensor.view``, ``operator.add``.
+    """
     if node.op == "call_method":
         return f"Tensor.{node.target}"
     if node.op == "call_function":
@@ -83,7 +89,7 @@ def format_target(node: torch.fx.Node) -> str:
 
 
 def format_argument(value: Any) -> str:
-    """An argument: nodes by name, containers item by item, everything else as Python writes it."""
+    """Return an argument as text: nodes by name, containers by item, other values as Python."""
     if isinstance(value, torch.fx.Node):
         return value.name
     if isinstance(value, tuple):

@@ -1,9 +1,10 @@
-"""Random operators as functions of the generator's state: a backward that computes something again draws what the forward drew.
+"""Random ops as functions of an explicit RNG state.
 
-That is done in activation checkpoints, where the user asked for it, and elsewhere with ``options={"draw_again": True}``. Otherwise masks are saved,
-a byte for each element: drawing one again takes many times as long as reading that.
+A backward that recomputes them then samples the same numbers as the forward. This happens in activation checkpoints,
+and elsewhere with ``options={"recompute_random": True}``. Otherwise masks are saved, one byte per element: sampling a
+mask again takes many times as long as reading it.
 
-The idea of handing the state of the generator to a graph is torch's (AOTAutograd's functionalised random operators, with seed and offset).
+The idea is from torch: AOTAutograd's functionalized RNG ops, with seed and offset.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from engine.ir.node_metadata import checkpoint_of
 Node = torch.fx.Node
 
 _ORIGINAL_OPS: dict[Any, tuple[torch._ops.OpOverload, bool]] = {}
-"""Random operators by their forms that draw from a state, and whether they fill memory that was made for them."""
+"""Random ops by their variant that takes an RNG state; True if they fill new memory."""
 
 
 _VARIANTS: dict[Any, tuple[torch._ops.OpOverload, bool, int]] = {}
-"""Both forms, with what they are forms of, and which of the two they are."""
+"""Both variants of random ops: (op, True if it fills new memory, variant number)."""
 
 
 def is_random(node: Node) -> bool:
-    """Whether a node draws random numbers from a generator that outlives the call."""
+    """Return True if a node samples from a random generator that outlives the call."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """The states of the devices' random number generators: the whole state of a CPU's, seed and offset of a GPU's."""
+    """Return the RNG states of devices: the full state of a CPU, seed and offset of a GPU."""
     return tuple(torch.get_rng_state() if d == "cpu" else torch.cuda.get_rng_state(d) for d in devices)
 
 
 def set_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
-    """Put the generators into these states."""
+    """Set the RNG states of devices."""
     for device, state in zip(devices, states, strict=True):
         if device == "cpu":
             torch.set_rng_state(state)
@@ -50,7 +51,7 @@ def set_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> No
 
 @contextlib.contextmanager
 def with_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Draw from these states; afterwards the generators are where they were."""
+    """Set RNG states inside the context, and restore the previous states after it."""
     now = get_rng_states(devices)
     set_rng_states(devices, states)
     try:
@@ -75,7 +76,7 @@ def _fake_rng_state(size: int, device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def _rng_state_variants(target: torch._ops.OpOverload, is_filled: bool) -> tuple[Any, Any]:
-    """Two forms of a random operator: one draws from a state that it is given, the other returns the state that it drew from as well."""
+    """Return two variants of a random op: one takes an RNG state, one also returns its state."""
     library = _library()
     name, _, text = str(target._schema).partition("(")
     name = name.replace("::", "_").replace(".", "_") + ("_in_place" if is_filled else "")
@@ -113,7 +114,10 @@ def _rng_state_variants(target: torch._ops.OpOverload, is_filled: bool) -> tuple
 
 
 def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """``tensor.bernoulli_(p)``: numbers are drawn in the order of memory, which ATen's functional form does not keep."""
+    """Return ``tensor.bernoulli_(p)`` in new memory, sampled in memory order.
+
+    ATen's functional form samples in another order.
+    """
     return torch.empty_like(tensor).bernoulli_(p, generator=generator)
 
 
@@ -123,7 +127,7 @@ def _fills_new_memory(node: Node) -> bool:
 
 
 def _devices(args: Any, kwargs: Any) -> tuple[str, ...]:
-    """The device that an operator draws on."""
+    """Return the device whose generator an op uses, as a tuple."""
     found: list[torch.device] = []
     torch.fx.node.map_aggregate((args, kwargs), lambda v: found.append(_device(v)) if _has_device(v) else None)
     return (str(found[0]) if found else "cpu",)
@@ -138,7 +142,7 @@ def _device(value: Any) -> torch.device:
 
 
 def _supports_explicit_state(node: Node) -> bool:
-    """Whether it draws from a default generator, and makes nothing but tensors."""
+    """Return True if a random op uses a default generator and returns only tensors."""
     schema = node.target._schema  # type: ignore[union-attr]
     if node.target.namespace == "engine" or schema.is_mutable:  # type: ignore[union-attr]
         return False
@@ -148,7 +152,10 @@ def _supports_explicit_state(node: Node) -> bool:
 
 
 def make_rng_state_explicit(graph: torch.fx.Graph, *, outside_checkpoints_too: bool = False) -> int:
-    """Make random operators functions of a state that is read right before them, in checkpoints only or ``everywhere``; returns how many."""
+    """Make random ops take an RNG state that is read right before them; return their number.
+
+    This applies to activation checkpoints, or to all ops with ``outside_checkpoints_too``.
+    """
     count = 0
     for node in list(graph.nodes):
         if (
@@ -186,23 +193,23 @@ def _rng_state_value(node: Node, device: torch.device) -> torch.Tensor:
 
 
 def reads_rng_state(node: Node) -> bool:
-    """Whether a node reads a generator's state for the operator that follows."""
+    """Return True if a node reads an RNG state for the op that follows."""
     return node.target is _rng_state_op()
 
 
 def takes_rng_state(node: Node) -> bool:
-    """Whether a node draws from a state that it is given."""
+    """Return True if a node is a random op that takes an RNG state."""
     return node.target in _ORIGINAL_OPS
 
 
 def save_rng_states(module: torch.fx.GraphModule) -> None:
-    """In a forward, join each reading of a state with the operator that draws from it, so that the generator moves on."""
+    """Merge each RNG state read of a forward with its random op: the generator then advances."""
     graph = module.graph
     for state in [n for n in graph.nodes if reads_rng_state(n)]:
         drawn = next(u for u in state.users if u.op == "call_function")
         original = _ORIGINAL_OPS[drawn.target]
         drawn.args = drawn.args[1:]
-        if not state.users:  # nothing is to be drawn again
+        if not state.users:  # nothing recomputes this op
             drawn.target = original[0]
         else:
             _return_rng_state(graph, state, drawn, _rng_state_variants(*original)[1])
@@ -233,7 +240,7 @@ def _return_rng_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: 
 
 
 def variant_name(target: Any) -> str:
-    """The name of a form of a random operator that is given a state or returns it; empty for what is none."""
+    """Return the name of a variant that takes or returns an RNG state; empty for other ops."""
     known = _VARIANTS.get(target)
     if known is None:
         return "state" if str(target) == "engine.random_state.default" else ""
@@ -242,7 +249,10 @@ def variant_name(target: Any) -> str:
 
 
 def variant_by_name(name: str, find: Callable[[str], Any]) -> Any:
-    """The form of this name, None for what names none; ``find`` gives a random operator by name."""
+    """Return the variant with this name; None for other names.
+
+    ``find`` returns a random op by name.
+    """
     if name == "state":
         return _rng_state_op()
     if not name.startswith("form "):

@@ -1,4 +1,4 @@
-"""Tells an fx graph as records: one readable line a node, its tensor's layout, and where it came from."""
+"""Records of FX graphs: a line of text, tensor metadata and provenance per node."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from engine.records.graph import GraphRecord, NodeRecord
 
 
 def graph_record(module: torch.fx.GraphModule, stage: str, compilation: str, title: str) -> GraphRecord:
-    """The record of a traced graph ("fx") or of an ATen graph ("aten", "decomposed", ...); nothing is computed."""
+    """Return the record of a traced graph ("fx") or an ATen graph ("aten", "decomposed", ...).
+
+    Nothing is computed.
+    """
     nodes = tuple(_node_record(node, node_id_prefix(stage), compilation) for node in module.graph.nodes)
     return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=module.meta.get(PASS_RECORDS_KEY, ()))
 
 
 def fake_value_of(node: torch.fx.Node) -> Any:
-    """The fake value that a node stands for; None where none is known."""
+    """Return the fake value of a node; None if it has none."""
     value = node.meta.get("val")
     return node.meta.get("example_value") if value is None else value
 

@@ -1,4 +1,4 @@
-"""What makes an fx graph legal: checked after tracing, after functionalising and between passes."""
+"""FX graph verifier: runs after tracing, after functionalization and between passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Rule = Callable[[torch.fx.GraphModule], Iterator[str]]
 
 
 class GraphVerificationError(ValueError):
-    """A stage of ours made a graph that breaks a rule; says which node and which rule."""
+    """An internal stage produced an invalid graph; the text names the nodes and rules."""
 
     def __init__(self, title: str, faults: tuple[str, ...]) -> None:
         self.violations = faults
@@ -19,7 +19,7 @@ class GraphVerificationError(ValueError):
 
 
 def inputs_come_first(module: torch.fx.GraphModule) -> Iterator[str]:
-    """Placeholders stand before all other nodes."""
+    """Check that placeholders precede all other nodes."""
     begun = False
     for node in module.graph.nodes:
         if node.op == "placeholder" and begun:
@@ -28,7 +28,7 @@ def inputs_come_first(module: torch.fx.GraphModule) -> Iterator[str]:
 
 
 def one_output_at_the_end(module: torch.fx.GraphModule) -> Iterator[str]:
-    """There is exactly one output node, it is last, and it returns a flat tuple or list."""
+    """Check that the only output node is last and returns a flat tuple or list."""
     nodes = list(module.graph.nodes)
     outputs = [n for n in nodes if n.op == "output"]
     if len(outputs) != 1 or nodes[-1] is not outputs[0]:
@@ -38,7 +38,7 @@ def one_output_at_the_end(module: torch.fx.GraphModule) -> Iterator[str]:
 
 
 def defined_before_use(module: torch.fx.GraphModule) -> Iterator[str]:
-    """Every node reads only nodes that stand before it."""
+    """Check that every node reads only earlier nodes."""
     known: set[torch.fx.Node] = set()
     for node in module.graph.nodes:
         for read in node.all_input_nodes:
@@ -48,7 +48,10 @@ def defined_before_use(module: torch.fx.GraphModule) -> Iterator[str]:
 
 
 def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:
-    """Every node that can have a value carries its fake one in ``meta["example_value"]`` or ``meta["val"]``."""
+    """Check that nodes have a fake value in ``meta["example_value"]`` or ``meta["val"]``.
+
+    Outputs and operators without results need none.
+    """
     for node in module.graph.nodes:
         if node.op == "output" or _returns_nothing(node):
             continue
@@ -61,14 +64,14 @@ def _returns_nothing(node: torch.fx.Node) -> bool:
 
 
 def calls_only_functions(module: torch.fx.GraphModule) -> Iterator[str]:
-    """No modules and no methods are called: operators and functions only."""
+    """Check that only operators and functions are called, no modules and no methods."""
     for node in module.graph.nodes:
         if node.op in ("call_module", "call_method"):
             yield f"{node.name} is a {node.op}"
 
 
 def is_functional(module: torch.fx.GraphModule) -> Iterator[str]:
-    """No operator writes to one of its arguments."""
+    """Check that no operator mutates an argument."""
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             yield f"{node.name} ({node.target}) writes to one of its arguments"
@@ -79,10 +82,10 @@ FUNCTIONAL_RULES: tuple[Rule, ...] = (*WELL_FORMED_RULES, values_have_fakes, cal
 
 
 def verify_graph(module: torch.fx.GraphModule, rules: tuple[Rule, ...], title: str) -> None:
-    """Hold a graph against rules.
+    """Check a graph against rules.
 
     Raises:
-        IllegalGraph: at least one rule is broken.
+        GraphVerificationError: At least one rule is violated.
     """
     faults = tuple(fault for rule in rules for fault in rule(module))
     if faults:

@@ -1,1 +1,1 @@
-"""What must hold for compiled code to be reused: order, generated check, explanation, reasons."""
+"""Guard checks of cache entries: order, generated check, explanation, failure messages."""

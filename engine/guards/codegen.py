@@ -1,4 +1,4 @@
-"""One generated Python function per cache entry: true when all guards hold."""
+"""Generate the guard check of a cache entry: one Python function, true if all guards hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class CompiledCheck:
-    """``check(__cells__, *arguments)``, its text, and the guards in executed order."""
+    """``check(__cells__, *arguments)``, its source, and the guards in executed order."""
 
     check: Check
     text: str
@@ -53,10 +53,11 @@ def compile_check(
     helpers: bool = HAS_C_HELPERS,
     handed: PrefetchedParams | None = None,
 ) -> CompiledCheck:
-    """The check of one entry. ``parameters`` are the frame's, in ``co_varnames`` order.
+    """Compile the check of one entry.
 
-    With ``helpers`` all tensors of a tier are checked in one call of torch's C helper first, and one by one only when that says no. Tensors
-    that ``handed`` wants are left with it where one such call reads them all.
+    ``parameters`` are the frame's, in ``co_varnames`` order. With ``helpers``, one call of torch's C helper
+    checks all tensors of a tier; the guards are checked one by one only if it fails. If one such call reads all
+    tensors that ``prefetched_params`` needs, it stores them there.
     """
     in_order = order_guards(guards)
     if not helpers or not batchable_tensors(in_order):
@@ -73,7 +74,7 @@ def compile_check(
 
 @dataclass(frozen=True)
 class CheckBody:
-    """The statements of a check, and the names they use."""
+    """The statements of a check and their names."""
 
     lines: tuple[str, ...]
     names: CheckNames
@@ -89,14 +90,14 @@ def _compile_body(body: CheckBody) -> tuple[Check, str, dict[str, Any]]:
     file = f"<check {next(_numbers)}>"
     space = names.namespace
     exec(compile(text, file, "exec"), space)
-    # So that a traceback or a profiler shows the lines; a length of None keeps linecache from looking for a file.
+    # For tracebacks and profilers; with a time stamp of None, linecache does not look for a file.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     check: Check = space[name]
     return check, text, space
 
 
 def one_by_one_body(in_order: Sequence[Guard], names: CheckNames) -> CheckBody:
-    """One statement a guard, in executed order."""
+    """Return a check body with one statement per guard, in executed order."""
     writer = CheckWriter(in_order, names)
     lines: list[str] = []
     for guard in in_order:
@@ -105,7 +106,7 @@ def one_by_one_body(in_order: Sequence[Guard], names: CheckNames) -> CheckBody:
 
 
 class CheckWriter:
-    """Writes guards as statements, and remembers what those written before have settled."""
+    """Writes guards as statements and tracks the types that earlier statements have checked."""
 
     def __init__(self, guards: Sequence[Guard], names: CheckNames, *, no_modes: bool = False) -> None:
         self.names = names
@@ -117,13 +118,13 @@ class CheckWriter:
         self._no_modes = no_modes
 
     def write(self, guard: Guard, lines: list[str]) -> None:
-        """Append the guard's statements to ``lines``."""
+        """Append the guard's statement to ``lines``."""
         condition = self.condition(guard, lines)
         if condition != "True":
             lines.append(f"if not ({condition}): return False")
 
     def condition(self, guard: Guard, lines: list[str]) -> str:
-        """The guard's condition; reads that it needs are appended to ``lines``."""
+        """Return the guard's condition; append the reads that it needs to ``lines``."""
         if isinstance(guard, GlobalStateMatch):
             self._no_modes = self._no_modes or (guard.state_name == "torch_function_modes" and guard.expected == ())
             return guard.condition("", self.names.const)
@@ -139,12 +140,12 @@ class CheckWriter:
         return None if isinstance(guard, TensorPropertyGuard) and not self._no_modes else known
 
     def assume_type(self, origin: Source, kind: type) -> None:
-        """Note that an origin's exact type has been checked by other means."""
+        """Record that a source's exact type has been checked by other means."""
         self._known[origin] = kind
 
 
 def _sources_read_twice(guard: Guard) -> tuple[Source, ...]:
-    """The origin, where the guard's condition mentions it twice."""
+    """Return the source if the guard's condition reads it twice."""
     return (
         (guard.source,) if isinstance(guard, EqualsMatch) and type(guard.expected) in (int, float, str, bytes) else ()
     )
@@ -153,10 +154,11 @@ def _sources_read_twice(guard: Guard) -> tuple[Source, ...]:
 def _fast_path_body(
     in_order: Sequence[Guard], names: CheckNames, admission: SlowPath, handed: PrefetchedParams | None
 ) -> CheckBody:
-    """The check with what many guards ask asked in one call.
+    """Return the fast check body, which checks many guards in one call.
 
-    A tier's tensors go to one helper, all that lies below a module to one structure: arguments first, then those reached through something, then
-    what reads through those; last, being dearest, the structures of modules.
+    The tensors of a tier go to one C helper; all guards below a module go to one subtree guard. Order:
+    arguments, then values read through something, then values read through tensors. Subtree guards of modules
+    are the most expensive and run last.
     """
     structured = _group_by_subtree(in_order, batchable_tensors(in_order)) if HAS_DICT_VERSIONS else {}
     below = {g for found in structured.values() for g in found}
@@ -194,9 +196,10 @@ def _fast_path_body(
 
 
 def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object]) -> dict[Source | None, list[Guard]]:
-    """The guards below each outermost module, and (None) on globals and classes, where they are many.
+    """Group guards below each outermost module, and (None) on globals and classes.
 
-    Those on what is read through a tensor stay out.
+    Groups with fewer than ``MIN_GUARDS`` guards are dropped. Guards on values read through a tensor are left
+    out.
     """
     modules = {g.source for g in in_order if isinstance(g, TypeMatch) and issubclass(g.type, torch.nn.Module)}
     found: dict[Source | None, list[Guard]] = {}
@@ -232,7 +235,10 @@ def _subtree_line(
     lines: list[str],
     handed: PrefetchedParams | None = None,
 ) -> str:
-    """The statement that asks all guards below one module, or on globals and classes, at once; what it reads is appended to ``lines``."""
+    """Return the statement that checks one subtree guard; append its reads to ``lines``.
+
+    It covers the guards below one module, or on globals and classes.
+    """
     structure = SubtreeVersionGuard(
         root.source if root else None, guards, lambda rest: _compile_subtree_check(root, rest), handed
     )
@@ -246,7 +252,7 @@ def _subtree_line(
 
 
 def _compile_subtree_check(root: TypeMatch | None, guards: Sequence[Guard]) -> Callable[[Any], bool]:
-    """A check of guards below a module that takes the module."""
+    """Return a check of the guards below a module; the check takes the module."""
     names = CheckNames(("module",))
     writer = CheckWriter(guards, names)
     if root is not None:
@@ -264,7 +270,7 @@ def _source_tier(origin: Source) -> int:
 
 
 def _global_state_line(early: list[Guard], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> list[Guard]:
-    """Replace the guards on plain global state by one call of the C helper; returns those that remain."""
+    """Replace guards on plain global state by one C helper call; return the remaining guards."""
     states = {g.state_name for g in early if isinstance(g, GlobalStateMatch)}
     if not states >= MIN_HELPER_STATES:
         return early
@@ -288,7 +294,7 @@ def _slow_path_call(names: CheckNames, admission: SlowPath) -> str:
 
 
 def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
-    """Each guard's condition as one expression, read from the frame's own names."""
+    """Return each guard's condition as one expression over the frame's own names."""
     roots = {o.chain()[0] for g in in_order for o in g.sources}
     variables = tuple(
         dict.fromkeys(

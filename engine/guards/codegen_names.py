@@ -1,4 +1,4 @@
-"""Names of generated check functions: parameters, locals for shared prefixes, and the objects that the text refers to."""
+"""Names in generated checks: parameters, locals for shared prefixes, constants."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import LocalSource
 
 CELLS_PARAM = "__cells__"
-"""The check's first parameter: the closure cells of the function being called."""
+"""Name of the check's first parameter: the closure cells of the called function."""
 
 
 class CheckNames:
-    """Hands out names that do not clash, and keeps the namespace of the generated text."""
+    """Allocates unique names and owns the namespace of the generated code."""
 
     def __init__(self, parameters: tuple[str, ...]) -> None:
         self.namespace: dict[str, Any] = {}
@@ -28,7 +28,7 @@ class CheckNames:
             self.parameters[parameter] = self.fresh(parameter if parameter.isidentifier() else "argument")
 
     def fresh(self, wanted: str) -> str:
-        """``wanted``, or with a number behind it when that is taken."""
+        """Return ``wanted``, with a numeric suffix if the name is taken."""
         name = wanted
         while name in self._taken:
             self._next[wanted] += 1
@@ -37,7 +37,7 @@ class CheckNames:
         return name
 
     def const(self, held: object, wanted: str) -> str:
-        """The name of an object in the namespace (``ir.origin.ConstName``); one name for one object."""
+        """Return the name of an object in the namespace (a ``ConstName``); one name per object."""
         name = self._by_id.get(id(held))
         if name is None:
             name = self._by_id[id(held)] = self.fresh(wanted)
@@ -46,7 +46,7 @@ class CheckNames:
 
 
 class SourceReads:
-    """Texts that read origins; one that is read more than once goes into a local first."""
+    """Code that reads sources; a source that is read more than once is stored in a local."""
 
     def __init__(self, names: CheckNames, origins: Iterable[Source]) -> None:
         self._names = names
@@ -60,7 +60,7 @@ class SourceReads:
             _count_parents(origin, seen, self._uses)
 
     def text(self, origin: Source, lines: list[str]) -> str:
-        """Text that reads the origin; assignments that must come before it are appended to ``lines``."""
+        """Return code that reads the source; append the assignments that it needs to ``lines``."""
         found = self._texts.get(origin)
         if found is not None:
             return found
@@ -69,7 +69,7 @@ class SourceReads:
         return self._texts[origin]
 
     def _links_without_text(self, origin: Source) -> list[Source]:
-        """The links of the chain below the last one that has a text, outermost first."""
+        """Return the links of the chain that have no code yet, outermost first."""
         links: list[Source] = []
         link: Source | None = origin
         while link is not None and link not in self._texts:
@@ -78,7 +78,7 @@ class SourceReads:
         return links[::-1]
 
     def set_text(self, origin: Source, text: str) -> None:
-        """Declare that ``text`` reads the origin."""
+        """Declare that ``text`` reads the source."""
         self._texts[origin] = text
 
     def _read(self, origin: Source, lines: list[str]) -> str:
@@ -95,7 +95,10 @@ class SourceReads:
         return local
 
     def _read_module_dict(self, origin: Source, lines: list[str]) -> str:
-        """Reads of a module's tables go through its ``__dict__``, read once: attribute access is slow on a class that has ``__getattr__``."""
+        """Return code that reads module tables through the module's ``__dict__``, or "".
+
+        The ``__dict__`` is read once. Attribute access is slow on a class with ``__getattr__``.
+        """
         if not isinstance(origin, (ModuleMemberSource, ModuleHooksSource, InstanceDictGetSource)):
             return ""
         space = self._dicts.get(origin.base)

@@ -1,4 +1,4 @@
-"""The explaining walk: every guard of an entry evaluated in executed order against one call, moving no state."""
+"""Evaluate every guard of an entry for one call, in executed order, without side effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.records.guards import GuardResult, Verdict
 
 @dataclass(frozen=True)
 class GuardEvaluation:
-    """One guard evaluated: ``holds`` is None where that could not be known without running the user's code."""
+    """Result of one guard; ``holds`` is None if only user code could decide it."""
 
     guard: Guard
     holds: bool | None
@@ -22,7 +22,7 @@ class GuardEvaluation:
     others: tuple[Any, ...] = ()
 
     def actual_text(self) -> str:
-        """What the value is, in the guard's terms."""
+        """Describe the actual value in the guard's terms."""
         if not self.read.ok:
             return self.read.error_text
         try:
@@ -32,18 +32,24 @@ class GuardEvaluation:
 
 
 def guard_id(index: int) -> str:
-    """A guard's id from its place in executed order."""
+    """Return the id of a guard from its position in executed order."""
     return f"g{index}"
 
 
 def all_hold(ordered: Sequence[Guard], scope: FrameScope) -> bool:
-    """Whether all guards hold: what the generated check says, found by walking; stops at the first that does not."""
+    """Return True if all guards hold; stop at the first failure.
+
+    Agrees with the generated check.
+    """
     reader = SourceReader(scope)
     return all(_evaluate(guard, reader, set()).holds for guard in ordered)
 
 
 def evaluate_guards(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardEvaluation, ...]:
-    """All guards evaluated. Past a failed guard values are read without running code, as the check would not have come so far."""
+    """Evaluate all guards.
+
+    Values behind a failed guard are read without running user code, because the check would not have read them.
+    """
     reader = SourceReader(scope)
     failed: set[Source] = set()
     found = []
@@ -69,12 +75,15 @@ def _evaluate(guard: Guard, reader: SourceReader, failed: set[Source]) -> GuardE
 
 
 def explain(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardResult, ...]:
-    """Each guard's verdict in executed order: pass up to the first fail, then what would pass or fail had the check gone on."""
+    """Return each guard's verdict in executed order.
+
+    Guards pass up to the first failure; later verdicts are "would pass", "would fail" or "not reached".
+    """
     return guard_results(evaluate_guards(ordered, scope))
 
 
 def guard_results(found: Sequence[GuardEvaluation]) -> tuple[GuardResult, ...]:
-    """Findings as records; their ids are the guards' places in executed order."""
+    """Convert guard evaluations to records; ids are positions in executed order."""
     told = []
     has_failed = False
     for index, finding in enumerate(found):

@@ -1,4 +1,4 @@
-"""What there is to learn from a failed guard, for the failures that people meet most often."""
+"""Hints for the most common guard failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.ir.sources.roots import ClosureSource, GlobalSource
 
 
 def hint_for(finding: GuardEvaluation) -> str:
-    """A few sentences, empty where the failure is of no common kind."""
+    """Return the hint for a failed guard, or "" for an uncommon failure."""
     return next((text for applies, text in HINTS if applies(finding.guard)), "")
 
 
@@ -36,38 +36,38 @@ HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
     (
         _is_state,
         (
-            "Grad mode, autocast, the default dtype and device, and deterministic mode are settings of the whole process that change what an operation "
-            "means, so compiled code serves only the setting it was made under. Enter the setting around all calls alike; each one that you really use "
-            "costs one entry, once."
+            "Grad mode, autocast, default dtype, default device and deterministic mode are settings of the whole process. They change what an operation "
+            "does, so a cache entry is valid for one setting only. Use the same setting around all calls. Each setting that you need "
+            "costs one cache entry."
         ),
     ),
     (
         lambda g: isinstance(g, RequiresGradMatch),
         (
-            "A tensor that requires grad needs a backward graph, one that does not needs none: these are two programs. The difference often creeps in "
-            "unseen, because the result of one call, which requires grad, is passed to the next. Detach it there, or accept the two entries."
+            "A tensor that requires grad needs a backward graph; a tensor that does not needs none. These are two programs. A frequent cause: "
+            "the result of one call requires grad and is passed to the next call. Detach it there, or accept two cache entries."
         ),
     ),
     (
         lambda g: isinstance(g, (DisjointStorage, DistinctObjects, SameObject)),
         (
-            "Where two arguments are one tensor, or share storage, a write to one shows in the other; the compiled code was made for the other case. "
-            "Which arguments alias is part of what is compiled: keep it the same in all calls, or pass a clone."
+            "If two arguments are the same tensor, or share memory, a write to one changes the other. The cache entry was compiled for other aliasing. "
+            "Pass the same combination of aliases in all calls, or pass a clone."
         ),
     ),
     (
         lambda g: isinstance(g, DictKeysMatch),
         (
-            "A dictionary is taken apart while tracing: which keys it has, and in which order, decides which operations the graph has. Build it with the "
-            "same keys in the same order in every call, and give what is absent as None or as an empty tensor."
+            "The tracer reads a dictionary item by item. Its keys and their order decide which operations the graph has. Build it with the "
+            "same keys in the same order in every call. Pass None or an empty tensor for a missing item."
         ),
     ),
     (
         lambda g: _is_value(g) and _reads_through(ClosureSource, CellContentsSource)(g),
         (
-            "A variable of an enclosing function is read when the function is traced, and its value becomes part of the compiled code. When the "
-            "enclosing function changes it between calls, each new value is a new program. Pass it as an argument: a number seen to change then becomes a "
-            "symbol; or hold it in a tensor."
+            "The tracer reads a variable of an enclosing function, and its value becomes part of the compiled code. If the "
+            "enclosing function changes it between calls, each new value causes a recompile. Pass it as an argument: a number that changes becomes a "
+            "symbol. Or store it in a tensor."
         ),
     ),
     (
@@ -77,24 +77,24 @@ HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
             and not g.user_expr.endswith(".training")
         ),
         (
-            "An attribute of an object or module is part of the compiled code, like a constant written into it. One that is assigned in every step (a "
-            "counter, a schedule, a cached flag) makes each value a program of its own. Numbers become symbols once they are seen to change; keep "
-            "anything else that changes in a tensor or buffer, or outside of the compiled function."
+            "The value of an attribute is part of the compiled code, like a constant. If the attribute is assigned in every step (a "
+            "counter, a schedule, a cached flag), each value causes a recompile. A number that changes becomes a symbol. Store "
+            "other changing values in a tensor or buffer, or outside the compiled function."
         ),
     ),
     (
         lambda g: _is_value(g) and isinstance(g.source.chain()[0], GlobalSource),
         (
-            "A global variable is read when the function is traced, and its value becomes part of the compiled code. Pass what changes between calls as an "
+            "The tracer reads a global variable, and its value becomes part of the compiled code. Pass a value that changes between calls as an "
             "argument instead."
         ),
     ),
     (
         lambda g: isinstance(g, ShapeMatch),
         (
-            "Compiling starts with the sizes it sees. A size that is seen to change becomes a symbol in the next entry, which then serves all sizes but 0 "
-            "and 1. To have one entry from the start, mark the dimension dynamic before the first call."
+            "The first compilation is specialized for the sizes of the first call. A size that changes becomes a symbol in the next cache entry, which works for all sizes except 0 "
+            "and 1. For one cache entry from the start, call engine.mark_dynamic before the first call."
         ),
     ),
 )
-"""Which failures a lesson is for, and its text; the first that applies is told."""
+"""(condition on the guard, hint); the first match is used."""

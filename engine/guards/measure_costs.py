@@ -1,4 +1,4 @@
-"""What each guard costs, measured by itself: reading its value from the frame's arguments, and comparing it."""
+"""Time of each guard by itself: reading its value from the arguments, and comparing it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ ROUNDS = 3
 def measure_guard_costs(
     ordered: Sequence[Guard], parameters: tuple[str, ...], cells: Any, arguments: Sequence[Any]
 ) -> tuple[float | None, ...]:
-    """Nanoseconds that each guard takes for these arguments, the loop around it taken off; None where it cannot be evaluated for them.
+    """Return each guard's time in nanoseconds for these arguments.
 
-    Many guards share what they read, and the check asks many at once: the whole costs less than the sum.
+    None for a guard that cannot be evaluated. Loop overhead is subtracted. The whole check costs less than the
+    sum: guards share reads, and the check covers many guards in one call.
     """
     known: dict[Source, type] = {}
     empty = _time_condition("pass", (), CheckNames(parameters), cells, arguments) or 0.0

@@ -1,4 +1,7 @@
-"""The order in which guards are checked: cheap and selective first, a value before what is read through it, nothing twice, nothing implied."""
+"""Order of guards: cheap and selective first, a value before values read through it.
+
+Duplicate and implied guards are dropped.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.roots import LocalSource
 
 RELATIONAL_KINDS = (SameObject, DisjointStorage, DistinctObjects, SharedStorage, SymbolicShapeGuard, ComputedCondition)
-"""Kinds that read several values; they come after all guards on each of those."""
+"""Guard kinds that read several values; they run after all guards on each of these values."""
 
 FIXED_CLASS_TYPES = (type(None), bool, types.FunctionType, types.BuiltinFunctionType)
-"""Types whose instances cannot be given another ``__class__``."""
+"""Types whose instances cannot change their ``__class__``."""
 
 
 def order_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-    """Guards in executed order, tensor matches expanded into their facets."""
+    """Return guards in executed order; expand tensor matches and drop implied guards."""
     return sort_by_tier(drop_implied(tuple(dict.fromkeys(expand_tensor_matches(guards)))))
 
 
 def expand_tensor_matches(guards: Iterable[Guard]) -> Iterator[Guard]:
-    """Each tensor match as one guard a facet; other guards as they are."""
+    """Expand each tensor match to one guard per property; yield other guards unchanged."""
     for guard in guards:
         if isinstance(guard, TensorMatch):
             yield from expand_tensor_match(guard)
@@ -41,7 +44,7 @@ def expand_tensor_matches(guards: Iterable[Guard]) -> Iterator[Guard]:
 
 
 def drop_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """The guards that no other one of them implies."""
+    """Return the guards that no other guard implies."""
     lengths = {(g.source, len(g.keys)) for g in guards if isinstance(g, DictKeysMatch)}
     fixed_types = {
         g.source: implied_type(g)
@@ -70,7 +73,7 @@ def drop_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
 
 
 def implied_type(guard: Guard) -> type | None:
-    """The exact type that a value has where this guard holds."""
+    """Return the exact type of the value if this guard implies it, else None."""
     match guard:
         case TypeMatch():
             return guard.type
@@ -85,7 +88,7 @@ def implied_type(guard: Guard) -> type | None:
 
 
 def tier(guard: Guard) -> int:
-    """0: global state; 1: an argument itself; 2: what is reached through something; 3: relations."""
+    """Return a guard's tier: 0 global state, 1 argument, 2 other single value, 3 relation."""
     if isinstance(guard, GlobalStateMatch):
         return 0
     if isinstance(guard, RELATIONAL_KINDS):
@@ -94,7 +97,10 @@ def tier(guard: Guard) -> int:
 
 
 def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """By tier and rank, but never before the guards of the origins that a guard reads through; else as they came."""
+    """Sort by tier and rank, after the guards on the sources that a guard reads through.
+
+    Ties preserve the input order.
+    """
     pending: defaultdict[Source, int] = defaultdict(int)
     for guard in guards:
         if not isinstance(guard, RELATIONAL_KINDS):
@@ -127,7 +133,7 @@ def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
 
 
 def _prerequisites(guard: Guard, prefixes: dict[Source, tuple[Source, ...]]) -> set[Source]:
-    """Origins whose guards must come first."""
+    """Return the sources whose guards must run before this guard."""
     found: set[Source] = set()
     for origin in guard.sources:
         if origin not in prefixes:

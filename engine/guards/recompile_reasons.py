@@ -1,4 +1,4 @@
-"""Why an entry did not serve a call: the first guard that failed, in a plain sentence, with what to do about it."""
+"""Reason of a cache miss: an entry's first failed guard in a sentence, with fixes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.records.guards import Fix, GuardFailure
 
 
 def first_guard_failure(entry_id: str, ordered: Sequence[Guard], scope: FrameScope) -> GuardFailure | None:
-    """The rejection of one call by one entry; None when all its guards hold."""
+    """Return the first guard failure of an entry for a call; None if all guards hold."""
     found = evaluate_guards(ordered, scope)
     index = next((i for i, f in enumerate(found) if not f.holds), None)
     if index is None:
@@ -35,7 +35,7 @@ def first_guard_failure(entry_id: str, ordered: Sequence[Guard], scope: FrameSco
 
 
 def failure_message(finding: GuardEvaluation) -> str:
-    """Why this guard failed."""
+    """Return a sentence that explains why this guard failed."""
     guard = finding.guard
     if not finding.read.ok:
         return f"{guard.user_expr} is {finding.read.error_text}; the compiled code expects {guard.kind_label} {guard.expected_text()}."
@@ -43,9 +43,9 @@ def failure_message(finding: GuardEvaluation) -> str:
 
 
 def failure_fixes(finding: GuardEvaluation) -> tuple[Fix, ...]:
-    """What to do, best first."""
+    """Return possible fixes, best first."""
     if not finding.read.ok:
-        return (Fix(f"Set {finding.guard.user_expr} before every call, with the same kind of value."),)
+        return (Fix(f"Set {finding.guard.user_expr} before every call, with a value of the same type."),)
     try:
         return finding.guard.fixes(finding.read.value, finding.others)
     except (TypeError, RuntimeError, IndexError):

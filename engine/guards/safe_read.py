@@ -1,4 +1,7 @@
-"""Reading guarded values for the explaining walk: as the check reads them, or, past a failed guard, without running any code of the user's."""
+"""Read guarded values for explanations, as the check does.
+
+Behind a failed guard, values are read without running user code.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from engine.ir.sources.containers import GetItemSource, RawItemSource
 
 @dataclass(frozen=True)
 class ReadResult:
-    """What reading an origin gave: a value, or why there is none. ``is_safe`` is False when reading might have run the user's code and so was not done."""
+    """Result of reading a source: a value or an error text.
+
+    ``is_safe`` is False if the read was skipped because it might have run user code.
+    """
 
     value: Any = None
     error_text: str = ""
@@ -31,23 +37,26 @@ class ReadResult:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a value."""
+        """True if there is a value."""
         return not self.error_text
 
 
 class UnsafeRead(Exception):
-    """The value cannot be read without running code of the user's."""
+    """The value cannot be read without running user code."""
 
 
 class SourceReader:
-    """Reads origins against one scope, each once."""
+    """Reads sources from one scope, each once."""
 
     def __init__(self, scope: FrameScope) -> None:
         self._scope = scope
         self._seen: dict[tuple[Source, bool], ReadResult] = {}
 
     def read(self, origin: Source, doubtful: bool = False) -> ReadResult:
-        """The value of an origin; ``doubtful`` says that a guard on the way to it has failed, so that its type is not as expected."""
+        """Return the value of a source.
+
+        ``doubtful`` means that a guard on its chain has failed, so its type may differ from the expected one.
+        """
         key = (origin, doubtful)
         found = self._seen.get(key)
         if found is None:
@@ -71,7 +80,7 @@ class SourceReader:
 
 
 def read_error_text(error: Exception) -> str:
-    """Why a read failed, in a few words."""
+    """Describe a read error in a few words."""
     if isinstance(error, KeyError):
         return f"missing: no {describe_values.describe(error.args[0])}" if error.args else "missing"
     if isinstance(error, (AttributeError, IndexError)):
@@ -80,15 +89,15 @@ def read_error_text(error: Exception) -> str:
 
 
 def read_static(origin: Source, base: Any) -> Any:
-    """Read one step without running any code of the user's.
+    """Read one link of a source without running user code.
 
     Raises:
-        Unsafe: that cannot be known.
-        KeyError, IndexError, AttributeError, TypeError: the step leads nowhere.
+        UnsafeRead: the read might run user code.
+        KeyError, IndexError, AttributeError, TypeError: there is no such value.
     """
     reader = _SAFE_READERS.get(type(origin))
     if reader is None:
-        raise UnsafeRead(f"not read: {type(base).__name__} is of another type than expected")
+        raise UnsafeRead(f"not read: {type(base).__name__} has another type than expected")
     return reader(origin, base)
 
 

@@ -1,4 +1,8 @@
-"""What happens when the quick check says no: the guards one by one, and, when they hold after all, the quick check learns from it."""
+"""Slow path of the generated check: evaluate the guards one by one, then rebuild helpers.
+
+It runs after the fast check has failed. If all guards hold after all, the fast check's helpers are rebuilt
+from the current values.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,16 @@ from engine.ir.sources.base import FrameScope, Source
 from engine.ir.sources.roots import ClosureSource, OptionalClosureSource
 
 MAX_WALKS_BEFORE_CODEGEN = 2
-"""Checks done by walking before the one-by-one check is worth compiling."""
+"""Number of slow checks by ``all_hold`` before the one-by-one check is compiled."""
 MAX_RELEARNS = 4
-"""How often the quick check may learn anew; a caller that keeps upsetting it (another tensor twice in each call) is not worth more."""
+"""Maximum number of helper rebuilds.
+
+A caller that fails the fast check again and again (another tensor twice in each call) is not worth more.
+"""
 
 
 class SlowPath:
-    """The slow path of one quick check. Safe to share between threads: what it replaces is replaced whole."""
+    """The slow path of one fast check. Thread-safe: shared state is replaced atomically."""
 
     def __init__(
         self, guards: Sequence[Guard], parameters: tuple[str, ...], compile_exact: Callable[[], Callable[..., bool]]
@@ -42,24 +49,24 @@ class SlowPath:
         }
 
     def add_tensor_batch(self, name: str, members: tuple[Source, ...]) -> None:
-        """Declare a name of the quick check that stands for the tensor helper on these origins."""
+        """Register the name in the fast check of the tensor helper for these sources."""
         self._batches[name] = members
 
     def add_subtree(self, structure: SubtreeVersionGuard) -> None:
-        """Declare what stands for many guards."""
+        """Register a subtree guard that covers many guards."""
         self._structures.append(structure)
 
     def add_global_state(self, name: str) -> None:
-        """Declare the name of the quick check that stands for the state helper."""
+        """Register the name in the fast check of the global state helper."""
         self._state = name
 
     def install_helpers(self, space: dict[str, Any]) -> None:
-        """Put helpers that have learned nothing yet into the quick check's namespace."""
+        """Add placeholder helpers, which always fail, to the fast check's namespace."""
         space.update(dict.fromkeys((*self._batches, *((self._state,) if self._state else ())), always_false))
         self._namespace = space
 
     def __call__(self, cells: Any, *arguments: Any) -> bool:
-        """Whether all guards hold."""
+        """Return True if all guards hold."""
         scope = self._scope(cells, arguments)
         if not self._holds(cells, arguments, scope):
             return False

@@ -1,4 +1,4 @@
-"""Guards as records."""
+"""Convert guards to records."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from engine.records.bytecode import Span
 from engine.records.guards import GuardRecord, GuardsRecord
 
 MAX_CALLERS = 6
-"""Calls kept for one guard."""
+"""Maximum number of call sites recorded for one guard."""
 
 
 def guards_record(ordered: Sequence[Guard], text: str) -> GuardsRecord:
-    """All guards of an entry in executed order, with the text of its check."""
+    """Return the record of an entry's guards in executed order, with the source of its check."""
     texts = condition_texts(ordered)
     paths: dict[Source, tuple[str, ...]] = {}
     return GuardsRecord(tuple(_record(i, g, texts[i], paths) for i, g in enumerate(ordered)), text)
@@ -40,5 +40,5 @@ def _record(index: int, guard: Guard, code: str, paths: dict[Source, tuple[str, 
 
 
 def _user_callers(cause: Cause) -> tuple[Span, ...]:
-    """The innermost of the user's own calls that led to the guard's line."""
+    """Return the innermost user call sites that led to the guard's line."""
     return tuple(s for s in cause.stack if s != cause.span and not is_library_file(s.file))[-MAX_CALLERS:]

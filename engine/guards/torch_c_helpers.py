@@ -1,7 +1,8 @@
-"""The seam to torch's C helpers: many tensors, and plain global state, compared in one call. Optional, and never the last word.
+"""Torch's C helpers: compare many tensors, or plain global state, in one call.
 
-A helper's "yes" means that every guard it stands for holds; its "no" means nothing, because it also refuses what guards allow (one
-tensor twice, another thread count). After a "no" the guards are checked one by one.
+The helpers are optional. If a helper passes, every guard that it covers holds. If it fails, nothing is
+known, because helpers also fail for calls that the guards accept (one tensor passed twice, another thread
+count). The guards are then checked one by one.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ Sizes = tuple[int | None, ...]
 
 _helpers: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 HAS_C_HELPERS = hasattr(_helpers, "TensorGuards") and hasattr(_helpers, "GlobalStateGuard")
-"""Whether this torch has both helpers."""
+"""True if this torch has both helpers."""
 
 dict_version: Any = getattr(_helpers, "dict_version", None)
-"""A number that differs once a dictionary was written to, and is no other dictionary's."""
+"""Return the version of a dict: changed by every write, and unique to that dict."""
 HAS_DICT_VERSIONS = HAS_C_HELPERS and dict_version is not None
-"""Whether this torch tells versions of dictionaries."""
+"""True if this torch exposes dict versions."""
 
 _INLINE_VALUES = 1 << 2
-"""The flag of classes, from CPython 3.13 on, whose instances hold their attributes' values themselves while their dictionary only looks at them."""
+"""Type flag of CPython 3.13+: instances store attribute values inline, not in their dict.
+
+The dict is then only a view of these values.
+"""
 
 
 def _attribute_writes_change_version() -> bool:
@@ -56,10 +60,10 @@ _ATTRIBUTE_WRITES_CHANGE_VERSION = HAS_DICT_VERSIONS and _attribute_writes_chang
 
 
 def track_attribute_writes(value: Any, space: dict[str, Any]) -> None:
-    """Let the version of ``space``, the dictionary of ``value``, move with each attribute that is assigned or deleted.
+    """Make attribute writes on ``value`` change the version of ``space``, its dict.
 
-    CPython 3.13 writes attributes past the version as long as the values lie in the object itself. Given its own dictionary once more, the object
-    leaves the values to it; nothing else changes.
+    Deleting an attribute changes it too. CPython 3.13 does not change the version while attribute values are
+    stored inline. Assigning the object's dict to it again moves the values into the dict; nothing else changes.
     """
     if not _ATTRIBUTE_WRITES_CHANGE_VERSION and type(value).__flags__ & _INLINE_VALUES:
         set_instance_dict(value, space)
@@ -68,15 +72,21 @@ def track_attribute_writes(value: Any, space: dict[str, Any]) -> None:
 HELPER_STATES = frozenset(
     ("grad_mode", "autocast", "torch_function_enabled", "default_dtype", "deterministic", "deterministic_warn_only")
 )
-"""Pieces of global state that the state helper compares."""
+"""Items of global state that the C helper compares."""
 MIN_HELPER_STATES = frozenset(("grad_mode", "autocast", "default_dtype", "deterministic"))
-"""With guards on all of these the helper is quicker than reading them one by one."""
+"""With guards on all of these, the helper is faster than separate reads."""
 STATES_IMPLIED_BY_DISPATCH_KEYS = frozenset((("inference_mode", False), ("dispatch_modes", ()), ("functorch", None)))
-"""Global state that shows in the dispatch keys of any tensor that autograd may see, with which the tensor helper compares."""
+"""Global state that is visible in the dispatch keys of any tensor with autograd keys.
+
+The tensor helper compares these keys.
+"""
 
 
 def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPropertyGuard, ...]]:
-    """Origins whose tensors the helper can check, with their facets: plain strided tensors all of whose facets are guarded."""
+    """Return the tensors that the C helper can check, by source, with their property guards.
+
+    These are plain strided tensors with guards on all properties, and otherwise only type and hasattr guards.
+    """
     facets: dict[Source, list[TensorPropertyGuard]] = {}
     for guard in in_order:
         if isinstance(guard, TensorPropertyGuard):
@@ -104,26 +114,29 @@ def _has_all_properties(found: list[TensorPropertyGuard]) -> bool:
 
 
 def dispatch_keys_show_modes(tensors: dict[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
-    """Whether one of the batched tensors has autograd keys, so that modes change its effective keys."""
+    """Return True if a batched tensor has autograd keys.
+
+    Modes then change its effective dispatch keys.
+    """
     return any(isinstance(f, DispatchKeysMatch) and "Autograd" in f.keys for found in tensors.values() for f in found)
 
 
 def new_guard_tree() -> Any:
-    """An empty tree of guards on one value.
+    """Return an empty guard tree for one value.
 
     Raises:
-        AttributeError: this torch has none.
+        AttributeError: this torch has no guard trees.
     """
     return _helpers.RootGuardManager()
 
 
 def always_false(*values: Any) -> bool:
-    """Stands for a helper that has learned nothing yet."""
+    """Return False; placeholder of a helper that is not built yet."""
     return False
 
 
 def make_global_state_check() -> Callable[[], bool]:
-    """Compares plain global state with what it is now."""
+    """Return a check that compares plain global state with its current value."""
     check: Callable[[], bool] = _helpers.GlobalStateGuard().check
     return check
 
@@ -131,9 +144,12 @@ def make_global_state_check() -> Callable[[], bool]:
 def make_tensor_check(
     values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
 ) -> Callable[..., bool] | None:
-    """Compares tensors with these, which have just passed their guards; None where effective dispatch keys would not tell them apart."""
+    """Return a check that compares tensors with these, which have just passed their guards.
+
+    Return None if effective dispatch keys would not distinguish them.
+    """
     if torch.is_inference_mode_enabled():
-        # torch.is_inference would run a torch-function mode's code.
+        # torch.is_inference would run the code of a torch-function mode.
         return None if torch._C._len_torch_function_stack() else _make_inference_check(values, facets)
     excluded: Any = torch._C._dispatch_tls_local_exclude_set()
     if any(excluded.has(key) for key in _AUTOGRAD_KEYS):
@@ -147,7 +163,10 @@ _AUTOGRAD_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("Autogra
 def _make_inference_check(
     values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
 ) -> Callable[..., bool]:
-    """In inference mode effective keys hide which tensors were made in it, so that is asked too."""
+    """Return a check that also compares ``is_inference`` of each tensor.
+
+    In inference mode, effective dispatch keys do not show which tensors were created in it.
+    """
     check = _make_duplicate_safe_check(values, facets)
     expected = [torch.is_inference(v) for v in values]
 
@@ -160,7 +179,10 @@ def _make_inference_check(
 def _make_duplicate_safe_check(
     values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
 ) -> Callable[..., bool]:
-    """One helper; several when a tensor appears more than once, which a single helper refuses."""
+    """Return one helper, or several if a tensor occurs more than once.
+
+    A single helper rejects duplicates.
+    """
     layers: list[list[int]] = []
     count: dict[int, int] = {}
     for index, value in enumerate(values):

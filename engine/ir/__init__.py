@@ -1,1 +1,4 @@
-"""What one stage hands to the next. May hold torch objects; what is told about them lives in ``engine.records``."""
+"""Data that one stage passes to the next.
+
+May hold torch objects. Descriptions of them for display are in ``engine.records``.
+"""

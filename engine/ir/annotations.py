@@ -1,4 +1,4 @@
-"""Marks that user code puts on functions and tensors, and that tracer, dispatcher and people must agree on."""
+"""Marks that user code sets on functions and tensors, read by tracer and dispatcher."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 DISABLE_ATTR = "__engine_disable__"
-"""Attribute of a function that is never traced nor compiled."""
+"""Attribute of a function that is never traced or compiled."""
 
 
 ALLOW_IN_GRAPH_ATTR = "__engine_in_graph__"
-"""Attribute of a function that becomes one graph node without being looked into."""
+"""Attribute of a function that becomes one graph node and is not traced."""
 
 
 DYNAMIC_DIMS_ATTR = "_engine_dynamic"
@@ -27,24 +27,33 @@ STATIC_DIMS_ATTR = "_engine_static"
 
 
 def disable(fn: F) -> F:
-    """Mark a function as never to be traced: calls to it break the graph and run as plain Python."""
+    """Mark a function as never traced: calls break the graph and run as plain Python."""
     setattr(fn, DISABLE_ATTR, True)
     return fn
 
 
 def allow_in_graph(fn: F) -> F:
-    """Mark a function as one operator: it becomes a graph node and is not looked into. It must be pure and take and return tensors."""
+    """Mark a function as one operator: it becomes a graph node and is not traced.
+
+    The function must be pure, and must take and return tensors.
+    """
     setattr(fn, ALLOW_IN_GRAPH_ATTR, True)
     return fn
 
 
 def graph_break(msg: str = "") -> None:
-    """End the current graph here; ``msg`` becomes the recorded reason. Does nothing in plain Python."""
+    """Force a graph break here; ``msg`` becomes its recorded reason.
+
+    No effect in plain Python.
+    """
 
 
 @dataclass(frozen=True)
 class TracerSnapshot:
-    """What the tracer knows where ``while_tracing`` is called. ``stack`` is the user's, outermost first; the rest is text for people."""
+    """Snapshot of the tracer's state for ``while_tracing``.
+
+    ``stack`` is the user's, outermost first. The other fields are text for display.
+    """
 
     stack: tuple[str, ...]
     locals: Mapping[str, str]
@@ -60,30 +69,33 @@ class TracerSnapshot:
 
 
 def while_tracing(look: Callable[[TracerSnapshot], Any] | None = None) -> None:
-    """Look at the tracer's state: ``look`` is called with a ``TracerSnapshot`` when this line is traced, and the view is printed without one.
+    """Call ``look`` with a ``TracerSnapshot`` when this line is traced; without it, print it.
 
-    Plain Python does nothing here, nor does compiled code. ``look`` is a function of a module, or a builtin such as ``print``; it is called
-    again when tracing starts over.
+    No effect in plain Python or in compiled code. ``look`` is a module-level function or a builtin such as
+    ``print``. It is called again when tracing restarts.
     """
 
 
 def is_disabled(fn: object) -> bool:
-    """Whether ``disable`` (ours, or torch.compiler's) marked this function."""
+    """Return True if the engine's or torch.compiler's ``disable`` marked this function."""
     found = getattr(fn, "__dict__", {})
     return DISABLE_ATTR in found or bool(found.get("_torchdynamo_disable", False))
 
 
 def is_allowed_in_graph(fn: object) -> bool:
-    """Whether ``allow_in_graph`` (ours, or torch.compiler's) marked this function."""
+    """Return True if the engine's or torch.compiler's ``allow_in_graph`` marked this function."""
     return ALLOW_IN_GRAPH_ATTR in getattr(fn, "__dict__", {}) or _is_in_dynamo_table("_allowed_callable_ids", fn)
 
 
 def is_nonstrict_traced(fn: object) -> bool:
-    """Whether ``torch._dynamo.nonstrict_trace`` made this function: a node that calls it on whatever it is given."""
+    """Return True if ``torch._dynamo.nonstrict_trace`` wrapped this function.
+
+    A call of it becomes one node, whatever its arguments are.
+    """
     return _is_in_dynamo_table("_nonstrict_trace_callable_ids", fn)
 
 
 def _is_in_dynamo_table(table: str, fn: object) -> bool:
-    """Whether ``torch._dynamo``, if it was loaded, notes a function in one of its tables."""
+    """Return True if a table of ``torch._dynamo`` (if it is loaded) lists this function."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     return rules is not None and id(fn) in getattr(rules, table, ())

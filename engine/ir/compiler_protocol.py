@@ -1,4 +1,4 @@
-"""Interface by which dispatch calls back into the pipeline: request, cache entry, compiler."""
+"""How dispatch calls back into the pipeline: request, cache entry, compiler."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from engine.records.session import Session
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """One miss: compile this function for these arguments.
+    """Request after a cache miss: compile this function for these arguments.
 
-    ``arguments`` maps parameter names (``*args`` and ``**kwargs`` under their own names) to values, in ``co_varnames`` order.
+    ``arguments`` maps parameter names to values in ``co_varnames`` order. ``*args`` and ``**kwargs`` are stored
+    under their own names.
     """
 
     function: FunctionType
@@ -26,17 +27,21 @@ class CompileRequest:
     frame_id: str
     """Id of the FrameRecord."""
     entry_index: int
-    """Which cache entry this will be."""
+    """Index of the new cache entry."""
     miss_reason: str
     dynamic_dims: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Origins' ``expr`` -> dimensions seen to change (automatic dynamic); dimension -1 stands for the value of an int itself."""
+    """Source ``expr`` -> dimensions seen to change (automatic dynamic shapes).
+
+    Dimension -1 means the value of an int itself.
+    """
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """What the cache keeps: linked code that takes the frame's arguments, and the check that admits a call.
+    """A cache entry: linked code that takes the frame's arguments, and its guard check.
 
-    ``check`` takes ``(__cells__, *arguments in co_varnames order)`` and returns a bool; ``check_text`` is its source.
+    ``check`` takes ``(__cells__, *arguments in co_varnames order)`` and returns a bool. ``check_text`` is its
+    source.
     """
 
     id: str
@@ -48,50 +53,54 @@ class CacheEntry:
 
 
 class Compiler(Protocol):
-    """How lower stages re-enter the pipeline: misses, resume functions, nested callees, and what dispatch tells about guards.
+    """Interface by which lower stages call back into the pipeline.
 
-    Guards and runtime never import each other, so dispatch asks its compiler to walk an entry's guards. A compiler is compared by identity,
-    and its caches die with it.
+    It handles cache misses, resume functions, nested callees and guard reports. Guards and runtime never import
+    each other, so dispatch evaluates an entry's guards through its compiler. A compiler is compared by
+    identity; its caches are freed with it.
     """
 
     @property
     def options(self) -> Options:
-        """What the user asked for; dispatch looks at ``fullgraph``."""
+        """The user's options; dispatch reads ``fullgraph``."""
         ...
 
     @property
     def root_wrapper(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
-        """What stands around each function that a person compiles (frames of role "root"); None: nothing."""
+        """Wrapper of each function that the user compiles (frames of role "root"), or None."""
         ...
 
     @property
     def dispatch_callee(self) -> Callable[[Any], Any]:
-        """``runtime.call.make_callee(self)``: where calls of frames left to Python go."""
+        """Dispatcher of calls in skipped frames: ``make_callee(self)`` of the runtime."""
         ...
 
     def compile_frame(self, request: CompileRequest) -> CacheEntry:
-        """Trace, compile and link one frame. Never raises for what the user wrote, save under ``fullgraph``."""
+        """Trace, compile and link one frame.
+
+        User code that cannot be traced raises only under ``fullgraph``.
+        """
         ...
 
     def session(self) -> Session | None:
-        """The session being recorded in this thread, if any: ``ir.context.current_session()``.
+        """Return the session that records in this thread, or None: ``current_session()``.
 
-        A session that was not entered through ``ir.context.recording`` is not noticed by calls that hit.
+        Cache hits notice a session only if it was entered through ``set_current_session``.
         """
         ...
 
     def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
-        """All guards of an entry evaluated against one call: ``guards.explain.explain(entry.guards, scope)``."""
+        """Evaluate all guards of an entry for one call; see ``guards.explain.explain``."""
         ...
 
     def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
-        """Why an entry does not serve a call: ``guards.reasons.rejection(entry.id, entry.guards, scope)``."""
+        """Return the first guard failure of an entry for a call, or None if all guards hold."""
         ...
 
     def guards_record(self, entry: CacheEntry) -> GuardsRecord:
-        """An entry's guards as records: ``guards.tell.guards_record(entry.guards, entry.check_text)``."""
+        """Return the guards of an entry as records."""
         ...
 
     def guard_costs(self, entry: CacheEntry, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
-        """Nanoseconds of each of an entry's guards: ``guards.cost.costs_of``."""
+        """Return the nanoseconds of each guard of an entry: ``measure_guard_costs``."""
         ...

@@ -1,4 +1,4 @@
-"""What is current in this thread: the session being recorded."""
+"""The session that records in this context."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from contextvars import ContextVar
 from engine.records.session import Session
 
 _session: ContextVar[weakref.ref[Session] | None] = ContextVar("engine_session", default=None)
-"""Held weakly: contexts are copied for backwards that are compiled later, and outlive the session."""
+"""Weak reference: contexts are copied for later backward compiles and outlive the session."""
 
 
 slow_dispatch_tokens: list[object] = []
-"""Not empty while a session records, or a frame is compiled, anywhere in the process: dispatch then takes its careful path."""
+"""Non-empty while a session records or a frame is compiled, anywhere in the process.
+
+Dispatch then takes its slow path.
+"""
 
 
 @contextlib.contextmanager
 def force_slow_dispatch() -> Iterator[None]:
-    """Make dispatch take its careful path, in every thread, for as long as this lasts."""
+    """Force dispatch to take its slow path, in every thread, inside the block."""
     token = object()
     slow_dispatch_tokens.append(token)
     try:
@@ -29,14 +32,14 @@ def force_slow_dispatch() -> Iterator[None]:
 
 
 def current_session() -> Session | None:
-    """The innermost session that records in this thread, or None."""
+    """Return the innermost session that records in this thread, or None."""
     found = _session.get()
     return None if found is None else found()
 
 
 @contextlib.contextmanager
 def set_current_session(session: Session | None) -> Iterator[Session | None]:
-    """Make ``session`` the one that stages' drivers add to (None: record nothing)."""
+    """Make ``session`` the current session inside the block; None records nothing."""
     token = _session.set(None if session is None else weakref.ref(session))
     try:
         with contextlib.nullcontext() if session is None else force_slow_dispatch():

@@ -1,4 +1,4 @@
-"""Python callables that are targets of graph nodes under a name of their own."""
+"""Named Python callables that are targets of graph nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 
 class GraphCallable:
-    """A callable with the name that a graph shows: ``fx`` prints nodes by name, and not every callable has one that leads back to it."""
+    """A callable with the name that the graph shows.
+
+    ``fx`` prints targets by name, and not every callable has a name that leads back to it.
+    """
 
     def __init__(
         self,
@@ -23,13 +26,16 @@ class GraphCallable:
         self.__qualname__ = name
         self.fn = run
         self.changes_state = changes_state
-        """Whether it changes, or reads, more than its arguments: torch's own state. Only the graph as traced may run it."""
+        """True if it reads or changes torch's own state beyond its arguments.
+
+        Such a callable runs only in the graph as traced.
+        """
         self.effect_description = effect
-        """What it does beside computing, in words, where only the graph as traced may run it."""
+        """Description of its side effect, for display."""
         self.runs_user_python = is_python
-        """It runs Python of the user's own, which may read what the user's code changes."""
+        """True if it runs user Python code, which may read state that the user's code changes."""
         self.context_args = dict(arguments or {})
-        """What a context is made with that it enters."""
+        """Constructor arguments of the context manager that it enters."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)

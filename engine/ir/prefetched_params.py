@@ -1,4 +1,4 @@
-"""Parameters that the check of an entry has read anyway, handed to the code that runs next."""
+"""Parameters that the guard check has read, passed to the compiled code that runs next."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from engine.ir.sources.attributes import ModuleMemberSource
 from engine.ir.sources.base import Source
 
 MIN_PARAMETERS = 16
-"""Fewer graph inputs than this are read as quickly as they are handed over."""
+"""With fewer graph inputs, reading them again is as fast as passing them."""
 
 InputRuns = tuple[tuple[Source, ...], ...]
 
 
 class PrefetchedParams:
-    """Tensors by the thread that checked them. The code reads them itself where there are none.
+    """Tensors read by the guard check, stored by thread.
 
-    ``runs`` are stretches of the graph's inputs. What is handed over for each is a tuple in the opposite order, as taking it apart pushes it on
-    the stack.
+    If there are none, the compiled code reads them itself. ``runs`` are consecutive stretches of the graph's
+    inputs. The tensors of a run are stored as a tuple in reverse order, because unpacking pushes them on the
+    stack.
     """
 
     def __init__(self, runs: InputRuns) -> None:
@@ -28,13 +29,16 @@ class PrefetchedParams:
         self._by_thread: dict[int, tuple[tuple[Any, ...], ...]] = {}
 
     def __call__(self) -> tuple[tuple[Any, ...], ...] | None:
-        """What the last check in this thread found; once."""
+        """Return the tensors of the last check in this thread, once; None if there are none."""
         return self._by_thread.pop(get_ident(), None)
 
     discard = __call__
 
     def writer(self, order: Sequence[Source]) -> Callable[[Sequence[Any]], None] | None:
-        """Takes tensors of these origins in this order, as a check reads them; None where one that is wanted is not among them."""
+        """Return a function that stores tensors of these sources, in this order.
+
+        Return None if a wanted source is missing.
+        """
         places = {origin: index for index, origin in enumerate(order)}
         if not all(origin in places for run in self.runs for origin in run):
             return None
@@ -55,7 +59,12 @@ class PrefetchedParams:
 
 
 def parameter_runs(inputs: Sequence[Source]) -> InputRuns:
-    """Stretches of two and more neighbours among a graph's inputs that are parameters or buffers of one module tree; none where they are few."""
+    """Return runs of consecutive graph inputs that are members of one module tree.
+
+    Members are parameters and buffers.
+
+    A run has at least two inputs. Return no runs if the tree has fewer than ``MIN_PARAMETERS`` inputs.
+    """
     roots: dict[Source, int] = {}
     for origin in inputs:
         if isinstance(origin, ModuleMemberSource):

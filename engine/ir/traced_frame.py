@@ -1,4 +1,4 @@
-"""What the tracer hands on: new bytecode with named slots, the graph, its inputs, the guards, the break."""
+"""Output of the tracer: bytecode with slots, graph, inputs, guards, resume functions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from engine.records.trace import TraceRecord
 
 @dataclass(frozen=True, eq=False)
 class ConstSlot:
-    """A placeholder among ``co_consts`` of traced code, compared by identity; the pipeline puts the real object in its place."""
+    """A placeholder in ``co_consts`` of traced code, compared by identity.
+
+    The pipeline replaces it by the real object.
+    """
 
     name: str
 
 
 @dataclass(frozen=True)
 class GraphInput:
-    """One placeholder of the traced graph: what it is called, how generated code loads it, its fake value, and the real one of this call.
+    """One placeholder of the traced graph: name, source, fake value, example value.
 
-    ``fake`` is a FakeTensor, a SymInt/SymFloat, or a plain value; ``version`` what a fake tensor's version counter was when it was made.
+    ``fake`` is a FakeTensor, a SymInt or SymFloat, or a plain value. ``example_value`` is the real value of
+    this call. ``initial_version`` is the version counter of the fake tensor at its creation.
     """
 
     name: str
@@ -36,35 +40,42 @@ class GraphInput:
     example_value: Any
     initial_version: int = 0
     original_layout: tuple[Sequence[Any], Sequence[Any], Any] | None = None
-    """Sizes, strides and place in its memory that a tensor came with, symbols among them, whatever the traced code did to it."""
+    """Sizes, strides and storage offset of a tensor on frame entry, possibly symbolic.
+
+    Later changes in the traced code do not affect them.
+    """
 
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """The compiled graph goes here: a callable that takes the graph inputs in order and returns a tuple of the graph's outputs."""
+    """Slot of the compiled graph: a callable that maps the graph inputs to a tuple of outputs."""
 
     slot: ConstSlot
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]
     has_object_side_effects: bool = False
-    """The frame also changes Python objects, once the graph has run."""
+    """True if the frame also mutates Python objects after the graph has run."""
     autograd_uses_after_break: str = ""
-    """What the rest of the frame, after a break, asks autograd about single tensors with (``register_hook``), if it does."""
+    """Autograd query on single tensors after a graph break (``register_hook``), or ""."""
     late_shape_guards: Callable[[], tuple[Guard, ...]] = tuple
-    """Guards for what has been assumed of symbolic sizes since the frame was traced: a backend may assume more."""
+    """Return guards for size assumptions made after the trace; a backend may add assumptions."""
 
     def has_computation(self) -> bool:
-        """Whether it does more than switch grad mode, as before a break inside ``with torch.no_grad()``."""
+        """Return True if the graph does more than switch grad mode.
+
+        A graph before a break inside ``with torch.no_grad()`` may only switch grad mode.
+        """
         *nodes, output = self.graph.graph.nodes
         return bool(output.args[0]) or any(n.target is not torch._C._set_grad_enabled for n in nodes)
 
 
 @dataclass(frozen=True)
 class ResumeFunctionSlot:
-    """A dispatcher for a resume function goes here. ``code`` has no free variables unless ``makes_closure``:
+    """Slot of the dispatcher of a resume function.
 
-    then the traced bytecode builds the function itself (cells of the broken frame) and calls ``runtime.callee`` on it, and the slot only
-    registers ``code`` as a resume function with its name and parent.
+    ``code`` has no free variables unless ``makes_closure``. In that case traced bytecode builds the function
+    with cells of the broken frame and calls ``CALLEE_SLOT`` on it. The slot then only registers ``code`` as a
+    resume function with name and parent.
     """
 
     slot: ConstSlot
@@ -76,10 +87,11 @@ class ResumeFunctionSlot:
 
 @dataclass(frozen=True)
 class TracedFrame:
-    """The outcome of tracing one frame. ``code`` takes the same arguments as the user's code and has the same free variables.
+    """The result of tracing one frame.
 
-    When ``code`` is None the frame is left to Python (``record.breaks[-1].skipped``): the pipeline then runs the rewritten copy
-    whose calls go through ``runtime.callee``, and ``guards`` are still what the decision depended on (usually none).
+    ``code`` takes the arguments of the user's code and has its free variables. It is None if the frame is
+    skipped (``record.breaks[-1].skipped``): the pipeline then runs the rewritten copy whose calls go through
+    ``CALLEE_SLOT``. ``guards`` still hold what that decision depended on (usually nothing).
     """
 
     code: CodeType | None
@@ -88,10 +100,13 @@ class TracedFrame:
     graph: TracedGraph | None = None
     resume_functions: tuple[ResumeFunctionSlot, ...] = ()
     slot_values: Mapping[ConstSlot, Any] = field(default_factory=dict)
-    """Objects for the remaining slots (helpers, modules' objects)."""
+    """Objects for the remaining slots: helpers and objects of modules."""
     prefetched_params: PrefetchedParams | None = None
-    """Wants the module's tensors from the check, so that ``code`` need not read them again."""
+    """Receives module tensors from the guard check, so ``code`` need not read them again."""
 
 
 CALLEE_SLOT = ConstSlot("callee")
-"""Well-known slot: ``runtime.call.callee``, bound to the compiler. The broken instruction's callable goes through it."""
+"""Well-known slot of the callee dispatcher, bound to the compiler.
+
+The call that broke the graph goes through it.
+"""

@@ -8,28 +8,37 @@ from collections.abc import MutableMapping
 from typing import Any
 
 DISPATCHER_ORIGINALS: MutableMapping[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
-"""Dispatcher -> the function it dispatches, for every dispatcher alive."""
+"""Dispatcher -> the function that it dispatches, for every live dispatcher."""
 
 
 ORIGINAL_MODULE_ATTR = "_engine_original"
-"""Attribute of a compiled module: the module it was made from, with which it shares its ``__dict__``."""
+"""Attribute of a compiled module: the original module, which shares its ``__dict__``."""
 
 
 _TORCH_COMPILE_ATTR = "_torchdynamo_orig_callable"
 
 
 _CONTEXT_WRAPPER_QUALNAME = "wrap_dunder_call_ctx_manager.<locals>.inner"
-"""What torch makes of a function that one of its settings decorates, such as ``torch._dynamo.dont_skip_tracing``."""
+"""Qualified name of torch's wrapper of a function that a Dynamo setting decorates.
+
+Example: ``torch._dynamo.dont_skip_tracing``.
+"""
 
 
 def is_error_on_graph_break_context(obj: Any) -> bool:
-    """Whether it is what ``torch._dynamo.error_on_graph_break`` makes: it means something to us too."""
+    """Return True for the context manager of ``torch._dynamo.error_on_graph_break``.
+
+    This engine supports the setting too.
+    """
     cls = type(obj)
     return (cls.__module__, cls.__name__) == ("torch._dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager")
 
 
 def unwrap_torch_compile(obj: Any) -> Any:
-    """What ``torch.compile`` made a function or a module from; None for all else, also for what ``torch.compiler.disable`` wrapped."""
+    """Return the function or module that ``torch.compile`` wrapped, or None.
+
+    Also None for a function that ``torch.compiler.disable`` wrapped.
+    """
     if type(obj) is types.FunctionType:
         found = obj.__dict__
         if obj.__qualname__ == _CONTEXT_WRAPPER_QUALNAME and obj.__closure__ is not None:
@@ -45,7 +54,10 @@ def unwrap_torch_compile(obj: Any) -> Any:
 
 
 def unwrap_compiled(obj: Any) -> Any:
-    """What a dispatcher or a compiled module, torch.compile's too, was made from, also behind a bound method; anything else as it is."""
+    """Return the original of a dispatcher or of a compiled module; other objects unchanged.
+
+    Also unwraps ``torch.compile``, and the function and owner of a bound method.
+    """
     behind = unwrap_torch_compile(obj)
     if behind is not None:
         return unwrap_compiled(behind)

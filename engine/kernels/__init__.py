@@ -1,1 +1,1 @@
-"""Kernels: text out of loops, and what each target's compiler makes of it."""
+"""Kernels: print loops as Triton, compile them, link the listings to the source."""

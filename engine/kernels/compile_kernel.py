@@ -32,38 +32,44 @@ if TYPE_CHECKING:  # worker processes compile without torch, whose import takes 
 
 
 LISTING_STAGES = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
-"""Listings in the order of the way through; SASS is disassembled from the binary afterwards."""
+"""Listings in the order of compilation; SASS is disassembled from the binary afterward."""
 
 
 def compile_kernel(source: GeneratedKernel, target: str) -> TargetRecord:
-    """Compile one kernel for one target, with every listing linked to its text. Failures are told in the record's ``error``.
+    """Compile one kernel for one target, with all listings linked to its source.
+
+    A failure is recorded in the record's ``error``.
 
     Raises:
-        UnknownTarget: there is no such target.
+        UnknownTarget: no target has this name.
     """
     return add_sass([compile_unit(compile_unit_of(source), target)])[0]
 
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A kernel with every listing but SASS, and the binary (empty unless it is a cubin) that SASS is read from."""
+    """A compiled kernel: all listings but SASS, and the cubin from which SASS is read.
+
+    ``cubin`` is empty if the binary is of another kind.
+    """
 
     record: TargetRecord
     cubin: bytes = b""
 
 
 def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
-    """Compile one unit for one target. Failures are told in the record's ``error``.
+    """Compile one unit for one target. A failure is recorded in the record's ``error``.
 
     Raises:
-        UnknownTarget: there is no such target.
+        UnknownTarget: no target has this name.
     """
     wanted = parse_target(target)
     if missing := why_triton_is_missing():
         return CompileResult(TargetRecord(target, error=missing))
     started = time.perf_counter()
     try:
-        # Triton prints the whole PTX when ptxas rejects it. Standard output is the process's: one thread at a time turns it away.
+        # Triton prints the whole PTX if ptxas rejects it. Standard output belongs to the process: one thread
+        # at a time redirects it.
         with COMPILE_LOCK, contextlib.redirect_stdout(io.StringIO()):
             found = compile_with_fallback_configs(
                 unit, functools.partial(_build_and_check_fit, wanted), lambda made: made[1].spills
@@ -85,13 +91,13 @@ def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
 
 
 def _build_and_check_fit(target: Target, unit: CompileUnit) -> tuple[Any, KernelResources]:
-    """Triton's kernel, and what it takes of the target, which has that much."""
+    """Build a kernel for a target and check that it fits; return it with its resources."""
     kernel = _build_with_listings(unit, target)
     return kernel, check_fit(target.name, kernel)
 
 
 def _build_with_listings(unit: CompileUnit, target: Target) -> Any:
-    """Triton's kernel with all its listings: a disk cache that was filled with binaries only is passed over."""
+    """Build a kernel with all its listings; ignore a disk cache that holds binaries only."""
     from triton import knobs
 
     where = (target.backend, target.architecture, target.warp_size)
@@ -105,7 +111,7 @@ def _build_with_listings(unit: CompileUnit, target: Target) -> Any:
 
 
 def add_sass(compiled: Sequence[CompileResult]) -> tuple[TargetRecord, ...]:
-    """The records with SASS added where there is a cubin. One disassembler run per target serves all."""
+    """Add SASS to the records that have a cubin, by one disassembler run per target."""
     records = {i: c.record for i, c in enumerate(compiled)}
     order = sorted((i for i, c in enumerate(compiled) if c.cubin), key=lambda i: compiled[i].record.target)
     for target, group in itertools.groupby(order, key=lambda i: compiled[i].record.target):
@@ -127,14 +133,14 @@ def _disassemble_target(target: str, group: dict[int, CompileResult]) -> dict[in
 
 
 def preload_triton() -> None:
-    """Load what compiling needs (Triton, and its digest of itself), so that the next kernel does not wait for it."""
+    """Import Triton and compute its cache key, so that the next kernel compiles faster."""
     if not why_triton_is_missing():
         importlib.import_module("triton.compiler")
         importlib.import_module("triton.runtime.cache").triton_key()
 
 
 def why_triton_is_missing() -> str:
-    """Why nothing can be compiled here, in one sentence with the remedy; empty where Triton is installed."""
+    """Return one sentence why Triton is missing and how to get it; empty if it is installed."""
     if importlib.util.find_spec("triton") is not None:
         return ""
     if platform.system() == "Linux":
@@ -152,7 +158,10 @@ _SECTION = re.compile(r"\s*\.(section|text|amdgpu_metadata)\b")
 
 
 def clean_listing(text: str) -> str:
-    """A listing without what is of this machine only (folders) or unreadable (debug tables as bytes). Lines keep their numbers up to there."""
+    """Remove folders of this machine and debug sections from a listing.
+
+    Lines before the first debug section have the same numbers as before.
+    """
     lines: list[str] = []
     in_debug = False
     for line in text.splitlines():
@@ -164,13 +173,13 @@ def clean_listing(text: str) -> str:
 
 
 def _strip_folder(path: str) -> str:
-    """Triton's own files from its package on, others by their name: ``triton/language/standard.py``."""
+    """Shorten a path to Triton's package or its base name: ``triton/language/standard.py``."""
     _, package, inside = f"{path}/".rpartition("/triton/")
     return f"triton/{inside}".rstrip("/") if package else path.rstrip("/").rpartition("/")[2]
 
 
 def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> str:
-    """One sentence on why Triton could not compile a kernel, with the line of its text where Triton says."""
+    """Return one sentence why Triton could not compile a kernel, with the source line."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -1,6 +1,6 @@
-"""Read the location of every instruction out of a listing: TTIR and TTGIR, LLVM IR, PTX, AMDGCN.
+"""Parses debug locations of instructions: TTIR and TTGIR, LLVM IR, PTX, AMDGCN.
 
-Each reader yields one ``Place`` an instruction, with the whole chain of inlined calls behind it.
+Each reader yields one ``InstructionLocation`` per instruction, with the whole chain of inlined calls.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 
 class InlineFrame(NamedTuple):
-    """One level of inlining: the file's base name and a line of it (0: the compiler gave none)."""
+    """One level of inlining: the file's base name and the line (0: none given)."""
 
     file: str
     line: int
 
 
 InlineChain = tuple[InlineFrame, ...]
-"""Innermost call first."""
+"""Frames of an instruction, the innermost call first."""
 
 
 class InstructionLocation(NamedTuple):
-    """One instruction of a listing: its line (from 1), its text without comments, and where it came from."""
+    """One instruction of a listing: line (from 1), text without comments, inline chain."""
 
     line: int
     text: str
@@ -37,7 +37,7 @@ def _basename(path: str) -> str:
 
 
 def _parse_frames(text: str) -> InlineChain:
-    """``standard.py:170:27 @[ softmax.py:11:18 ]`` as frames."""
+    """Parse ``standard.py:170:27 @[ softmax.py:11:18 ]`` into frames."""
     return tuple(InlineFrame(_basename(file), int(line)) for file, line in _FRAME.findall(text))
 
 
@@ -50,7 +50,10 @@ _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+")
 def _assembly_locations(
     text: str, comment: str, is_instruction: Callable[[str], bool]
 ) -> Iterator[InstructionLocation]:
-    """Instructions of an assembly listing under the ``.loc`` directives before them, whose comments hold the chain."""
+    """Yield the instructions of an assembly listing, with the location of the last ``.loc``.
+
+    The comment of a ``.loc`` directive contains the inline chain.
+    """
     lines = text.splitlines()
     files = {m[1]: _basename(m[3] or m[2]) for line in lines if (m := _FILE.match(line))}
     chain: InlineChain = ()
@@ -63,7 +66,10 @@ def _assembly_locations(
 
 
 def ptx_locations(text: str) -> Iterator[InstructionLocation]:
-    """Instructions of a PTX listing. A call written over several lines counts once, on its first."""
+    """Yield the instructions of a PTX listing; a call over several lines counts once.
+
+    Its location is that of its first line.
+    """
     state = {"in_body": False, "in_statement": False}
 
     def is_instruction(code: str) -> bool:
@@ -77,14 +83,14 @@ def ptx_locations(text: str) -> Iterator[InstructionLocation]:
         return starts and code not in {"}", "};"}
 
     body = text.partition("\n\t.section")[0]
-    # The table of files stands behind the code.
+    # The file table follows the code.
     tables = "\n".join(line for line in text.splitlines() if line.lstrip().startswith(".file"))
     end = body.count("\n") + 1
     return (p for p in _assembly_locations(f"{body}\n{tables}", "//", is_instruction) if p.line <= end)
 
 
 def amdgcn_locations(text: str) -> Iterator[InstructionLocation]:
-    """Instructions of an AMDGCN listing."""
+    """Yield the instructions of an AMDGCN listing."""
 
     def is_instruction(code: str) -> bool:
         return bool(re.match(r"[a-z]\w*(\s|$)", code))
@@ -100,7 +106,7 @@ _FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|!(\d+)|([^,]+))')
 
 
 def llvm_locations(text: str) -> Iterator[InstructionLocation]:
-    """Instructions of an LLVM IR listing, through ``!dbg`` and ``inlinedAt``."""
+    """Yield the instructions of an LLVM IR listing, by ``!dbg`` and ``inlinedAt``."""
     nodes = {m[1]: {f[1]: f[2] or f[3] or f[4] for f in _FIELD.finditer(m[3])} for m in _METADATA.finditer(text)}
 
     def file_of(scope: str | None) -> str:
@@ -143,22 +149,22 @@ _LAST_LOC = re.compile(r" loc\((?=[^()]*(?:\([^()]*(?:\([^()]*(?:\([^()]*\)[^()]
 
 
 class _MlirLocations:
-    """MLIR's location expressions, with their aliases (``#loc12``)."""
+    """MLIR location expressions and their aliases (``#loc12``)."""
 
     def __init__(self, text: str) -> None:
         self._aliases = {m[1]: m[2] for m in _ALIAS.finditer(text)}
         self._known: dict[str, InlineChain] = {}
 
     def chain(self, expression: str) -> InlineChain:
-        """The chain behind what stands between the parentheses of ``loc(...)``."""
+        """Return the chain of the expression between the parentheses of ``loc(...)``."""
         known = self._known.get(expression)
         if known is None:
-            self._known[expression] = ()  # an alias that leads to itself ends here
+            self._known[expression] = ()  # Ends the recursion of an alias that refers to itself.
             known = self._known[expression] = self._parse(expression, 0)[0]
         return known
 
     def _parse(self, text: str, at: int) -> tuple[InlineChain, int]:
-        """Read one location at ``at``; returns its chain and where it ended."""
+        """Parse the location at ``at``; return its chain and its end."""
         if alias := re.compile(r"#loc\d*").match(text, at):
             return self.chain(self._aliases.get(alias[0], "unknown")), alias.end()
         if name := _STRING.match(text, at):
@@ -181,7 +187,7 @@ class _MlirLocations:
         return (), name.end()
 
     def _parse_fused(self, text: str, at: int) -> tuple[InlineChain, int]:
-        """Several locations in one: the first that leads anywhere."""
+        """Parse a fused location; return the first chain that is not empty."""
         at = text.find("[", at) + 1
         found: InlineChain = ()
         while 0 < at < len(text) and text[at - 1] != "]":
@@ -192,7 +198,10 @@ class _MlirLocations:
 
 
 def mlir_locations(text: str) -> Iterator[InstructionLocation]:
-    """Operations of a TTIR or TTGIR listing. An operation with a region has its location behind the region."""
+    """Return the operations of a TTIR or TTGIR listing, in order.
+
+    The location of an operation with a region follows the region.
+    """
     locations = _MlirLocations(text)
     open_regions: list[tuple[int, str]] = []
     places: list[InstructionLocation] = []
@@ -204,7 +213,7 @@ def mlir_locations(text: str) -> Iterator[InstructionLocation]:
         chain = locations.chain(line[found.end() :].rstrip(" {").removesuffix(")")) if found else ()
         what = line[: found.start()].strip() if found else code
         if code.startswith("}"):
-            if code.endswith("{"):  # `} else {`: the same operation goes on
+            if code.endswith("{"):  # `} else {`: the operation continues.
                 continue
             opened = open_regions.pop() if open_regions else None
             if opened is not None and not opened[1].startswith(("module", "tt.func", '"builtin')):

@@ -1,4 +1,4 @@
-"""What a kernel's operations need of each other: what is alive, who uses what, and in which run over a row each can be computed."""
+"""Dependences between the ops of a kernel: live ops, users, loop levels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp
 
 
 def live_ops(ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
-    """Operations that a store depends on, in order, and the checks of indices among them."""
+    """Return the ops that a store depends on, in order, with the checks of their indices."""
     needed = transitive_inputs([op for op in ops if op.name in WRITE_OPS], ops)
     checks = [op for op in ops if op.name == "check" and op.args[0].number in needed]
     needed |= transitive_inputs(checks, ops)
@@ -14,7 +14,10 @@ def live_ops(ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
 
 
 def transitive_inputs(roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_one_loop: bool = False) -> set[int]:
-    """What the roots need; ``in_one_loop`` without what reductions and products that are over needed."""
+    """Return the numbers of all ops that the roots depend on.
+
+    ``in_one_loop``: stop at reductions and dot products, which earlier loops compute.
+    """
     seen: set[int] = set()
     stack = list(roots)
     while stack:
@@ -28,7 +31,7 @@ def transitive_inputs(roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_on
 
 
 def op_inputs(op: LoopIROp, ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
-    """Operands, the mask, and what its place in memory is computed from."""
+    """Return the operands of an op, its mask, and the ops that compute its address."""
     found = list(op.args)
     if op.mask is not None:
         found.append(op.mask)
@@ -38,7 +41,7 @@ def op_inputs(op: LoopIROp, ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
 
 
 def users_of(ops: list[LoopIROp]) -> dict[int, list[LoopIROp]]:
-    """The operations that have each, by number, as an operand."""
+    """Map the number of each op to the ops that have it as an operand."""
     found: dict[int, list[LoopIROp]] = {}
     for op in ops:
         for arg in op.args:
@@ -47,7 +50,7 @@ def users_of(ops: list[LoopIROp]) -> dict[int, list[LoopIROp]]:
 
 
 def loop_levels(ops: tuple[LoopIROp, ...], online: set[int]) -> dict[int, int]:
-    """How many runs over the inner loop must be over before an operation can be computed."""
+    """Return, for each op, the number of inner loops that must end before it."""
     found: dict[int, int] = {}
     for op in ops:
         below = max((found[n.number] for n in op_inputs(op, ops)), default=0)

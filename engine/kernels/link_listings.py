@@ -1,4 +1,4 @@
-"""Link every line of a listing to the line of the Triton text that it came from, or say why there is none."""
+"""Links each line of a listing to its Triton source line, or labels why it has none."""
 
 from __future__ import annotations
 
@@ -32,18 +32,21 @@ GENERATED_LABELS: tuple[tuple[str, str], ...] = (
     (r"(s_\w+ exec,|s_\w+saveexec)", "generated: control flow"),
     (r"(%\S+ = )?arith\.constant", "generated: constant"),
 )
-"""Why an instruction has no Triton line, by what its text starts with (predicates aside)."""
+"""Label of an instruction without a Triton line, by the start of its text.
+
+Predicates are removed before the match.
+"""
 MOVED_LABEL = "generated: moved or merged by the optimiser, which gave it line 0"
 NO_LOCATION_LABEL = "generated: no line in the debug information"
 
 
 def link_listing(stage: str, text: str, unit: CompileUnit) -> Listing:
-    """The record of one listing, every instruction linked to ``unit``'s text or labelled."""
+    """Return the record of a listing; each instruction is linked to the source or labeled."""
     return listing_of_links(stage, text, (link_instruction(place, unit) for place in LOCATION_READERS[stage](text)))
 
 
 def listing_of_links(stage: str, text: str, links: Iterable[LineLink]) -> Listing:
-    """A listing with one link an instruction, and how many have a line or a label."""
+    """Return a listing with one link per instruction, and the counts of linked and labeled."""
     links = tuple(links)
     linked = sum(1 for link in links if link.triton_line)
     labelled = sum(1 for link in links if not link.triton_line and link.label)
@@ -51,7 +54,10 @@ def listing_of_links(stage: str, text: str, links: Iterable[LineLink]) -> Listin
 
 
 def link_instruction(place: InstructionLocation, unit: CompileUnit) -> LineLink:
-    """Where one instruction came from: the outermost frame inside the kernel's text is its line, the inner ones its library chain."""
+    """Link an instruction to the Triton line of its outermost frame in the kernel's text.
+
+    The inner frames become its library chain.
+    """
     own = max((i for i, frame in enumerate(place.chain) if frame.file == unit.file_name and frame.line), default=None)
     if own is None:
         label = generated_label(place.text)
@@ -66,13 +72,13 @@ def link_instruction(place: InstructionLocation, unit: CompileUnit) -> LineLink:
 
 
 def generated_label(code: str) -> str:
-    """Why an instruction of this text has no Triton line."""
+    """Return the label of an instruction that has no Triton line."""
     code = re.sub(r"^@!?U?%?\w+\s+", "", code)
     return next((label for pattern, label in GENERATED_LABELS if re.match(pattern, code)), NO_LOCATION_LABEL)
 
 
 def _library_frames(chain: InlineChain, unit: CompileUnit) -> tuple[str, ...]:
-    """Frames as people read them, outermost first: ``standard.py:191 max``."""
+    """Format frames for display, outermost first: ``standard.py:191 max``."""
     return tuple(_describe_frame(frame, unit) for frame in reversed(chain) if frame.file and frame.line)
 
 
@@ -84,7 +90,7 @@ def _describe_frame(frame: InlineFrame, unit: CompileUnit) -> str:
 
 @functools.cache
 def _library_source(file: str) -> str:
-    """The text of one of Triton's library files by base name; empty when there is none."""
+    """Return the source of a Triton library file by its base name; empty if there is none."""
     found = importlib.util.find_spec("triton")
     for folder in (found.submodule_search_locations or ()) if found else ():
         for path in sorted((pathlib.Path(folder) / "language").rglob(file)):
@@ -94,7 +100,7 @@ def _library_source(file: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _function_spans(text: str) -> tuple[tuple[int, int, str], ...]:
-    """(first line, last line, name) of the functions of a module, innermost first."""
+    """Return (first line, last line, name) of a module's functions, the innermost first."""
     try:
         tree = ast.parse(text)
     except SyntaxError:

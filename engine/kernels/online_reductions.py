@@ -1,6 +1,7 @@
-"""Finds reductions that need another one's result, yet can be kept up beside it in one run over a row.
+"""Matches reductions that depend on another one, but can accumulate in the same loop.
 
-Sums of exponentials below a running largest value (Milakov and Gimelshein, 2018), and squares around a running mean (Welford, 1962).
+Sums of exponentials relative to a running maximum (Milakov and Gimelshein, 2018), and squares around a running mean
+(Welford, 1962).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from engine.ir.loop_ir.ops import LoopIROp, R
 
 
 def match_online_softmax(ops: Iterable[LoopIROp]) -> dict[int, LoopIROp]:
-    """For each reduction ``sum(exp(v - max(v)))`` by number, the reduction ``max(v)``."""
+    """Map the number of each ``sum(exp(v - max(v)))`` to the reduction ``max(v)``."""
     return _match_pairs(ops, _online_softmax_max)
 
 
 def match_welford(ops: Iterable[LoopIROp]) -> dict[int, LoopIROp]:
-    """For each reduction ``sum((v - mean(v)) ** 2)`` by number, the reduction ``sum(v)``."""
+    """Map the number of each ``sum((v - mean(v)) ** 2)`` to the reduction ``sum(v)``."""
     return _match_pairs(ops, _welford_sum)
 
 

@@ -1,7 +1,8 @@
-"""What a compiled kernel takes of its target's registers, shared memory and warps, and how many warps that leaves room for.
+"""Registers, shared memory, warps and occupancy of a compiled kernel.
 
-The device facts are from the CUDA C++ Programming Guide ("Compute Capabilities", technical specifications per capability), NVIDIA's
-occupancy calculator (allocation units), and AMD's CDNA3 ISA guide with the MI300 tuning guide (VGPR and LDS sizes, waves a SIMD).
+The device limits are from the CUDA C++ Programming Guide ("Compute Capabilities", technical specifications per
+capability), NVIDIA's occupancy calculator (allocation units), and AMD's CDNA3 ISA guide with the MI300 tuning guide
+(VGPR and LDS sizes, waves per SIMD).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from engine.records.kernels import KernelResources
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """One multiprocessor (AMD: compute unit). Registers are 32-bit; memory in bytes.
+    """Limits of one multiprocessor (AMD: compute unit); 32-bit registers, memory in bytes.
 
-    ``register_allocation_unit`` is the allocation step in registers a warp; ``shared_reserved`` is what the system takes of each block's share.
+    ``register_allocation_unit`` is the allocation step in registers per warp. ``shared_reserved`` is the shared memory
+    that the system takes from each block.
     """
 
     warps: int
@@ -32,10 +34,10 @@ class DeviceLimits:
     shared_allocation_unit: int
     shared_reserved: int
     max_shared_per_block: int
-    """The most that one block may have (AMD: a workgroup)."""
+    """Most shared memory of one block (AMD: workgroup)."""
     warp_size: int = 32
     schedulers: int = 4
-    """Warps live in this many schedulers, each with its share of the registers."""
+    """Warps are divided among this many schedulers, each with its share of the registers."""
 
 
 DEVICE_LIMITS = {
@@ -48,10 +50,10 @@ DEVICE_LIMITS = {
 
 
 def check_fit(target: str, kernel: Any) -> KernelResources:
-    """What ``kernel`` (a Triton ``CompiledKernel``) uses on ``target``.
+    """Return the resources of a Triton ``CompiledKernel`` on a target that it fits.
 
     Raises:
-        DoesNotFit: a block needs more shared memory than the target gives one.
+        DoesNotFit: a block needs more shared memory than the target has for one block.
     """
     used, facts = kernel_resources(target, kernel), DEVICE_LIMITS[target]
     if used.shared_bytes is not None and used.shared_bytes > facts.max_shared_per_block:
@@ -60,7 +62,7 @@ def check_fit(target: str, kernel: Any) -> KernelResources:
 
 
 def kernel_resources(target: str, kernel: Any) -> KernelResources:
-    """What ``kernel`` (a Triton ``CompiledKernel``) uses on ``target``."""
+    """Return the resources of a Triton ``CompiledKernel`` on a target."""
     metadata = kernel.metadata
     registers, spills = (
         _amd_registers_and_spills(kernel.asm["amdgcn"])
@@ -72,9 +74,10 @@ def kernel_resources(target: str, kernel: Any) -> KernelResources:
 
 
 def occupancy(target: str, registers: int | None, shared: int, warps: int) -> tuple[float | None, str]:
-    """Warps that fit on one multiprocessor as a fraction of the most it holds, and what stands in the way of more ("" where it is full).
+    """Return the occupancy, and the resources that limit it (empty at full occupancy).
 
-    None where the target or the registers are unknown.
+    The occupancy is the number of warps that fit on one multiprocessor as a fraction of its maximum. It is None for an
+    unknown target or an unknown number of registers.
     """
     facts = DEVICE_LIMITS.get(target)
     if facts is None or registers is None:
@@ -99,7 +102,10 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def _cuda_registers_and_spills(cubin: bytes) -> tuple[int | None, int | None]:
-    """Registers a thread, and spilled 32-bit words a thread (its local memory: Triton's code has no other use for it)."""
+    """Return registers, and spilled 32-bit words, per thread.
+
+    Spills are the local memory, which Triton's code uses for nothing else.
+    """
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +120,10 @@ def _cuda_registers_and_spills(cubin: bytes) -> tuple[int | None, int | None]:
 
 
 def _amd_registers_and_spills(text: str) -> tuple[int | None, int | None]:
-    """Vector registers a lane (accumulation registers are part of the same file), and spilled registers."""
+    """Return vector registers per lane, and spilled registers.
+
+    Accumulation registers are part of the same register file.
+    """
 
     def told(key: str) -> int | None:
         found = re.search(rf"\.{key}:\s+(\d+)", text)

@@ -1,8 +1,9 @@
-"""Disassemble cubins, and join each SASS instruction to the PTX line that ptxas made it from.
+"""Disassembles cubins and links each SASS instruction to its PTX line.
 
-nvdisasm takes a fifth of a second to start, whatever it is given: the code of many kernels goes through it in one run, as raw
-instructions, and the line table is read here. ptxas writes two: ``.debug_line`` (source files, no chain of inlined calls) and
-``.nv_debug_line_sass``, which names lines of the PTX text. Through the second, SASS inherits the whole chain that PTX carries.
+nvdisasm takes 0.2 seconds to start, whatever its input. One run therefore disassembles the code of many kernels, as
+raw instructions, and the line table is parsed here. ptxas writes two tables: ``.debug_line`` (source files, without
+the chain of inlined calls) and ``.nv_debug_line_sass``, which refers to lines of the PTX text. By the second table,
+SASS inherits the whole chain that PTX has.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ _BRANCH = re.compile(r"^((?:@!?U?P\w+ )?(?:BRA|BSSY|CALL|RET|WARPSYNC|JMP)\b.*?)
 
 @dataclass(frozen=True)
 class CubinCode:
-    """What a cubin says of its kernel: the instructions, and the PTX line of each address where it changes."""
+    """Instructions of a cubin's kernel, and the PTX line of each address where it changes."""
 
     text: bytes
     ptx_lines: tuple[tuple[int, int], ...]
 
 
 def disassemble(cubins: Sequence[bytes], architecture: int, ptx: Sequence[Listing]) -> tuple[Listing, ...]:
-    """SASS of each cubin with its links; ``ptx`` are the listings they were assembled from.
+    """Disassemble cubins to SASS with links; ``ptx`` are the listings they come from.
 
     Raises:
         subprocess.SubprocessError: nvdisasm failed.
-        ValueError: a cubin is not what was expected.
+        ValueError: a cubin has an unexpected form.
     """
     codes = [read_cubin(cubin) for cubin in cubins]
     raw = b"".join(code.text for code in codes)
@@ -70,7 +71,7 @@ def _nvdisasm_path() -> str:
 
 
 def _sass_listing(instructions: list[tuple[int, str]], base: int, code: CubinCode, ptx: Listing) -> Listing:
-    """Text and links of one kernel; branch targets become labels."""
+    """Build the listing of one kernel; branch targets become labels."""
     branches = {address: m for address, text in instructions if (m := _BRANCH.match(text))}
     starts = {address for address, _ in instructions}
     targets = sorted({t for m in branches.values() if (t := int(m[2], 16) - base) in starts})
@@ -91,13 +92,16 @@ def _sass_listing(instructions: list[tuple[int, str]], base: int, code: CubinCod
 
 
 def _link_to_ptx(line: int, text: str, by_line: dict[int, LineLink], ptx_line: int) -> LineLink:
-    """The PTX line's own link, on this line. NOPs behind the code carry the line of whatever stood before them: they are padding."""
+    """Copy the link of the PTX line to a SASS line.
+
+    NOPs after the code carry the line of the instruction before them, but are padding.
+    """
     if text.startswith("NOP"):
         return LineLink(line, label=generated_label(text))
     source = by_line.get(ptx_line)
     if source is not None:
         return replace(source, line=line, ptx_line=ptx_line)
-    # The opening brace and declarations of a PTX function: ptxas's own set-up.
+    # The opening brace and declarations of a PTX function: setup code of ptxas.
     label = "generated: prologue" if ptx_line else generated_label(text)
     return LineLink(line, label=label or NO_LOCATION_LABEL, ptx_line=ptx_line)
 
@@ -118,17 +122,17 @@ def _ptx_line_by_address(code: CubinCode, instructions: list[tuple[int, str]]) -
 
 
 def read_cubin(cubin: bytes) -> CubinCode:
-    """The code and the PTX line table of a cubin that holds one kernel.
+    """Read the code and the PTX line table of a cubin that contains one kernel.
 
     Raises:
-        ValueError: it is not an ELF file, or holds no code.
+        ValueError: the cubin is not an ELF file, or contains no code.
     """
     sections = _elf_sections(cubin)
     texts = [data for name, data in sections if name.startswith(".text.")]
     if not texts:
         raise ValueError("The cubin holds no code.")
     tables = [data for name, data in sections if name == ".nv_debug_line_sass"]
-    # With several functions the table's addresses are relative to one or another of them: then it is of no use here.
+    # With several functions it is unknown to which of them the table's addresses are relative.
     rows = _parse_line_table(tables[0]) if tables and len(texts) == 1 else ()
     return CubinCode(b"".join(texts), rows)
 
@@ -149,19 +153,19 @@ def _elf_sections(elf: bytes) -> list[tuple[str, bytes]]:
 
 
 class _ByteReader:
-    """Bytes read in order."""
+    """Reader of consecutive bytes."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
 
     def read_number(self, form: str) -> int:
-        """One little-endian number in ``struct``'s notation."""
+        """Read one little-endian number in ``struct`` notation."""
         (value,) = struct.unpack_from(f"<{form}", self.data, self.at)
         self.at += struct.calcsize(form)
         return int(value)
 
     def read_leb128(self, *, signed: bool = False) -> int:
-        """One LEB128 number."""
+        """Read one LEB128 number."""
         value = shift = 0
         while True:
             byte = self.read_number("B")
@@ -173,7 +177,7 @@ class _ByteReader:
 
 
 def _parse_line_table(table: bytes) -> tuple[tuple[int, int], ...]:
-    """Run a DWARF 2 line program: (address, line) where the line changes."""
+    """Run a DWARF 2 line program; return ``(address, line)`` where the line changes."""
     rows: list[tuple[int, int]] = []
     unit = 0
     while unit + 10 < len(table):
@@ -223,7 +227,7 @@ def _run_line_program(
 
 
 def _run_extended_opcode(read: _ByteReader, address: int, line: int) -> tuple[int, int]:
-    """An extended opcode: end of sequence and set address matter, NVIDIA's own are stepped over."""
+    """Run an extended opcode: end of sequence or set address. NVIDIA's own are skipped."""
     length = read.read_leb128()
     end = read.at + length
     kind = read.read_number("B") if length else 0

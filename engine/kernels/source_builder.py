@@ -1,4 +1,4 @@
-"""Pieces of a kernel's text: lines and expressions with the operations behind them, and what values are called."""
+"""Parts of a kernel's source: lines and expressions with their ops, and value names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SourceLine:
-    """A line of text and the numbers of the operations behind it."""
+    """A source line and the numbers of the ops behind it."""
 
     text: str
     ops: list[int] = field(default_factory=list)
@@ -17,7 +17,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Expression:
-    """An operation as an expression; ``is_atomic`` if it can stand inside a larger one without parentheses."""
+    """Expression of an op; ``is_atomic``: it needs no parentheses inside a larger expression."""
 
     text: str
     is_atomic: bool
@@ -30,7 +30,7 @@ class Expression:
 
 
 def name_from_label(label: str) -> str:
-    """What a value is for, from the name of the node or parameter that it comes from: without its running number or its layer's."""
+    """Return a value name from a node or parameter name, without running and layer numbers."""
     parts = [p for p in re.sub(r"\W", "_", label).split("_") if p]
     while len(parts) > 1 and parts[-1].isdigit():
         parts.pop()
@@ -43,15 +43,15 @@ def name_from_label(label: str) -> str:
 
 
 def to_identifier(name: str) -> str:
-    """The name with everything that Python would not have in one replaced."""
+    """Replace the characters of a name that a Python identifier cannot contain."""
     cleaned = re.sub(r"\W", "_", name).strip("_") or "t"
     return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
 
 
 def match_lines(ours: Sequence[Sequence[str]], others: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """For each line of one text the line of another that has most of the operations behind it.
+    """Match each line of one text to the line of another that shares the most ops.
 
-    A line of loop variables stands with the next line that computes something, for which it is there; 0 where there is none.
+    A line without common ops, such as a loop variable, gets the match of the next line; 0 if there is none.
     """
     found: list[int] = []
     for ops in reversed(ours):

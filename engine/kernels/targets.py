@@ -1,4 +1,4 @@
-"""Compile a kernel for a named target, on any machine: no GPU is needed to see its PTX, SASS or AMDGCN."""
+"""Named GPU targets. Kernels compile for them on any machine; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 from engine.errors import UnknownTarget
 
-if TYPE_CHECKING:  # worker processes compile without torch, whose import takes longer than all their work
+if TYPE_CHECKING:  # Worker processes compile without torch: its import takes longer than all their work.
     pass
 
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of GPU. ``architecture`` is Triton's: a compute capability without its dot, or AMD's name; ``gpus`` are well-known ones."""
+    """A kind of GPU.
+
+    ``architecture`` is Triton's name: a compute capability without its dot, or AMD's name. ``gpus`` lists well-known
+    models.
+    """
 
     name: str
     backend: str
@@ -42,10 +46,10 @@ DEFAULT_TARGET = "cuda:90"
 
 
 def parse_target(text: str) -> Target:
-    """The target of this name.
+    """Return the target of this name.
 
     Raises:
-        UnknownTarget: there is none.
+        UnknownTarget: no target has this name.
     """
     target = TARGETS.get(text) if isinstance(text, str) else None
     if target is None:
@@ -54,7 +58,7 @@ def parse_target(text: str) -> Target:
 
 
 def default_target() -> str:
-    """The newest known target that the GPU at hand is compatible with; ``cuda:90`` without a GPU."""
+    """Return the newest target that the local GPU can run; ``cuda:90`` without a GPU."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""A kernel as it is shown."""
+"""Conversion of kernels to records."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def kernel_record(
     verify: VerifyRecord | None = None,
     launches: Sequence[GeneratedKernel] = (),
 ) -> KernelRecord:
-    """The record of one kernel. Symbolic sizes are told as their expressions.
+    """Return the record of one kernel; symbolic sizes become their expressions.
 
-    ``launches`` are all launches of it, which differ in their buffers and in the nodes behind their operations; none given, there is
-    one: ``source`` itself.
+    ``launches`` are all launches of the kernel, which differ in their buffers and in the nodes of their ops. Without
+    them, ``source`` is the only launch.
     """
     launches = launches or (source,)
     launch = {a.name: a.buffer if a.kind == "pointer" else str(a.value) for a in source.args}
@@ -43,7 +43,7 @@ def kernel_record(
 
 
 def kernel_records(launched: Iterable[GeneratedKernel]) -> tuple[KernelRecord, ...]:
-    """A record for each distinct kernel among launches, in the order of first launches."""
+    """Return a record of each distinct kernel, in the order of their first launches."""
     by_id: dict[str, list[GeneratedKernel]] = {}
     for source in launched:
         by_id.setdefault(source.id, []).append(source)
@@ -51,7 +51,7 @@ def kernel_records(launched: Iterable[GeneratedKernel]) -> tuple[KernelRecord, .
 
 
 def _merge_op_origins(launches: Sequence[GeneratedKernel]) -> tuple[LoopOp, ...]:
-    """The operations, each with the nodes behind it in any launch."""
+    """Merge the ops of all launches; each op lists its nodes in any launch."""
     if len(launches) == 1:
         return launches[0].ops
     return tuple(

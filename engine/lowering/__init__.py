@@ -1,1 +1,1 @@
-"""From functional ATen graphs to loops: decompose, lower, fuse, and lay the program out."""
+"""Lowering of functional ATen graphs: decompose, lower to loop IR, fuse, build a program."""

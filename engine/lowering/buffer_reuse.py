@@ -1,7 +1,7 @@
-"""Decides which tensors take over the memory of one that nothing reads any more: in place, or right after its last reader.
+"""Buffer reuse planning: a buffer takes another's memory, in place or after its last use.
 
-Only equal tensors (dtype, sizes, strides) that kernels and libraries alone touch are exchanged, and only where no other memory is asked for
-in between, so that the most memory in use at a time never grows.
+Both must have the same dtype, sizes and strides, and only kernels and library calls may touch them. No memory may
+be allocated in between, so peak memory never grows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.ir.loop_ir.ops import LoopIROp
 from engine.records.lowering import BufferReuse
 
 MIN_REUSE_BYTES = 1 << 16
-"""Bytes below which memory costs nothing worth saving."""
+"""Buffers of fewer bytes are not reused."""
 IN_PLACE_REASON = "In place: each element is read before it is overwritten, and nothing reads it later."
 LAST_USE_REASON = "Its memory is free: it was read for the last time just before."
 
@@ -27,7 +27,10 @@ LAST_USE_REASON = "Its memory is free: it was read for the last time just before
 def plan_buffer_reuse(
     steps: Sequence[ProgramStep], loops: Mapping[int, LoopKernel], buffers: Mapping[str, Buffer], outputs: Sequence[Any]
 ) -> tuple[dict[str, Buffer], tuple[BufferReuse, ...]]:
-    """The buffers with what each takes over, and why. ``loops`` are the kernels of the steps that launch one made of loops."""
+    """Plan which buffer reuses the memory of another; return the buffers and the reasons.
+
+    ``loops`` maps the number of a step to its loop kernel, for steps that launch one.
+    """
     last = {name: number for number, step in enumerate(steps) for name in _touched_buffers(step)}
     pinned = {
         name
@@ -63,7 +66,7 @@ def plan_buffer_reuse(
 
 
 def _returns_fresh_memory(step: AtenCall) -> bool:
-    """Whether a call gives memory of its own, one tensor of it, that has nothing to do with its arguments."""
+    """Return True if a call returns one new tensor that shares no memory with its arguments."""
     if not isinstance(step.target, torch._ops.OpOverload) or not step.is_library_call or len(step.result_buffers) != 1:
         return False
     schema = step.target._schema
@@ -71,7 +74,7 @@ def _returns_fresh_memory(step: AtenCall) -> bool:
 
 
 def _touched_buffers(step: ProgramStep) -> Iterator[str]:
-    """Buffers that a step reads or writes."""
+    """Yield the buffers that a step reads or writes."""
     if isinstance(step, Launch):
         yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
         yield from (a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str))
@@ -82,7 +85,7 @@ def _touched_buffers(step: ProgramStep) -> Iterator[str]:
 
 
 def _allocated_buffers(step: Launch, made: set[str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """Buffers that a launch needs memory for."""
+    """Yield the buffers that a launch needs memory for."""
     for argument in step.kernel.args:
         name = argument.buffer
         if argument.kind == "pointer" and argument.is_written and name not in made and buffers[name].kind != "input":
@@ -98,7 +101,7 @@ def _find_reusable_buffer(
     free: set[str],
     dying: set[str],
 ) -> str | None:
-    """The buffer whose memory a new one takes over, None if there is none."""
+    """Return the buffer whose memory a new buffer reuses, None without one."""
     size = _bytes(buffers[name])
     if (
         size is None
@@ -130,7 +133,10 @@ def _bytes(buffer: Buffer) -> int | None:
 
 
 def can_run_in_place(kernel: LoopKernel, written: str, read: str) -> bool:
-    """Whether an elementwise kernel reads each element of one buffer only to compute the same element of the other."""
+    """Return True if an elementwise kernel can write one buffer over another.
+
+    It must read each element of ``read`` only to compute the same element of ``written``.
+    """
     if kernel.r is not None or read in kernel.initial_values.values():
         return False
     stores = [op for op in kernel.ops if op.name != "load" and op.buffer == written]
@@ -143,7 +149,7 @@ def can_run_in_place(kernel: LoopKernel, written: str, read: str) -> bool:
 
 
 def _transitive_inputs(store: LoopIROp) -> set[int]:
-    """Numbers of the operations that must have run before a store."""
+    """Return the numbers of the ops that a store depends on."""
     seen: set[int] = set()
     stack = list(store.args)
     while stack:

@@ -26,7 +26,7 @@ UNNAMED_OPS = frozenset(("clone", "copy", "to", "convert", "element", "type", "f
 
 
 def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers: Mapping[str, Buffer]) -> LoopKernel:
-    """The operations of a group over one flat outer and one flat inner loop."""
+    """Build a kernel of one flat outer and one flat inner loop from a fusion group."""
     outer, inner = choose_transpose_tile(group) or (group.outer_vars, group.reduction_vars)
     x = LoopVar("x", product(v.size for v in outer))
     r = LoopVar("r", product(v.size for v in inner)) if inner is not None else None
@@ -45,7 +45,7 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
             builder.store(made, place, value)
     ops = tuple(builder.ops)
     if not _depends_on_inner_loop(ops):
-        r = None  # a sum of which one element is known not to be zero
+        r = None  # A one-hot sum was folded to its single non-zero element.
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}
     nodes = tuple(
@@ -73,7 +73,7 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
 
 
 def _depends_on_inner_loop(ops: tuple[LoopIROp, ...]) -> bool:
-    """Whether anything that is written depends on an inner loop."""
+    """Return True if a write depends on the inner loop."""
     seen: set[int] = set()
     stack = [op for op in ops if op.name in WRITE_OPS]
     while stack:
@@ -104,7 +104,7 @@ def _needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel:
 
 
 def _op_words(nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """What a kernel does, from the names of the nodes in it."""
+    """Return words for the kernel's name, from the names of its nodes."""
     words: list[str] = []
     for node in nodes:
         word = node.rsplit(":", 1)[-1].strip("_")

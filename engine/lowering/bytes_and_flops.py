@@ -1,4 +1,4 @@
-"""Counts what a kernel moves and computes, from its loops."""
+"""Bytes moved and FLOPs of a loop kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from engine.ir.loop_ir.ops import VARIES_WITH_X, VARIES_WITH_XR, WRITE_OPS, Loop
 
 
 def bytes_moved(ops: tuple[LoopIROp, ...], buffers: dict[str, Buffer], x: Size, r: Size) -> int | None:
-    """Bytes read and written at least once each, None for symbolic sizes. A buffer read in several ways counts once, at most its whole size."""
+    """Count the bytes that a kernel reads and writes; None for symbolic sizes.
+
+    Several reads of one buffer count together, at most its whole size.
+    """
     touched: dict[tuple[str, bool], int] = {}
     for op in ops:
         if op.index is None or (op.name != "load" and op.name not in WRITE_OPS):
@@ -24,7 +27,7 @@ def bytes_moved(ops: tuple[LoopIROp, ...], buffers: dict[str, Buffer], x: Size, 
 
 
 def flops(ops: tuple[LoopIROp, ...], x: Size, r: Size) -> int | None:
-    """Arithmetic operations, each weighted with its rough cost, None for symbolic sizes."""
+    """Count arithmetic ops, each weighted by its rough cost; None for symbolic sizes."""
     if not isinstance(x, int) or not isinstance(r, int):
         return None
     runs = {frozenset(): 1, VARIES_WITH_X: x, frozenset((R,)): r, VARIES_WITH_XR: x * r}
@@ -45,7 +48,7 @@ def _static_numel(sizes: tuple[Size, ...]) -> int | None:
 
 
 def _distinct_positions(index: IndexExpr, x: Size, r: Size, space: frozenset[str]) -> int | None:
-    """How many different positions an index takes."""
+    """Return the number of distinct positions that an index takes, None if symbolic."""
     limit = _static_numel(((x if X in space else 1), (r if R in space else 1)))
     product = 1
     for atom in index.terms:

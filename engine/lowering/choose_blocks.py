@@ -1,4 +1,4 @@
-"""Asks how kernels' loops are cut, where somebody measures: the usual blocks stay unless others are faster."""
+"""Block size autotuning of loop kernels: the default is used unless another is faster."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from engine.lowering.dedup_kernels import PrintKernel, structural_key
 from engine.records.lowering import AutotuneChoice
 
 MIN_TUNED_BYTES = 1 << 21
-"""Bytes below which a kernel is over before blocks could matter."""
+"""Kernels that move fewer bytes are too short for block sizes to matter."""
 
 CandidateBlockings = Callable[[LoopKernel], tuple[BlockConfig, ...]]
-"""Ways to cut a kernel, the usual one first; given by the caller, since blocks are the next stage's work."""
+"""Returns the candidate block sizes of a kernel, the default first.
+
+The caller passes it, since block sizes belong to the next stage.
+"""
 
 
 class BlockTuner:
-    """Cuts each distinct kernel of a program once, and keeps what was chosen and why."""
+    """Tunes each distinct kernel of a program once, and records each choice with its reason."""
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class BlockTuner:
         self.choices: list[AutotuneChoice] = []
 
     def with_chosen_blocking(self, kernel: LoopKernel) -> LoopKernel:
-        """The kernel with the blocks that were chosen; as it is where nobody measures, or nothing could be gained."""
+        """Return the kernel with its tuned block sizes, or unchanged if it is not tuned."""
         if self._candidates is None or not is_tunable(kernel):
             return kernel
         key = structural_key(kernel)
@@ -78,7 +81,10 @@ class BlockTuner:
 
 
 def is_tunable(kernel: LoopKernel) -> bool:
-    """Whether made-up numbers tell how fast a kernel is: it moves enough, and does not read or write wherever they happen to point."""
+    """Return True if a benchmark with random inputs is meaningful.
+
+    The kernel must move enough bytes, and its addresses must not depend on data.
+    """
     if (
         kernel.matmul is not None
         or kernel.initial_values
@@ -90,7 +96,7 @@ def is_tunable(kernel: LoopKernel) -> bool:
 
 
 def symbols_from_inputs(given: Mapping[str, Buffer]) -> dict[str, tuple[int, int]]:
-    """Which input's dimension tells each symbol that one of them is."""
+    """Return the input and dimension that define each symbol."""
     found: dict[str, tuple[int, int]] = {}
     for position, buffer in enumerate(given.values()):
         for dim, size in enumerate(buffer.shape):

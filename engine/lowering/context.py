@@ -1,4 +1,4 @@
-"""What a lowering sees: tensors, index helpers and extern calls."""
+"""Context of a lowering: tensors, index helpers and extern calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, dense_stri
 
 @dataclass(frozen=True, eq=False)
 class LoweredTensor:
-    """A tensor while lowering: elements of a Def seen through an index map.
+    """A tensor during lowering: elements of a ``TensorDef`` read through an index map.
 
-    ``mapping`` turns an index of this tensor into one of ``base``. One that ``is_complex`` has a last dimension of two, the real and the
-    imaginary parts, and goes to lowerings of complex numbers only.
+    ``index_map`` maps an index of this tensor to an index of ``definition``. A tensor that ``is_complex`` has a
+    last dimension of size 2, the real and the imaginary part. Only lowerings of complex tensors accept it.
     """
 
     shape: tuple[Size, ...]
@@ -37,11 +37,11 @@ class LoweredTensor:
         return self.definition.dtype
 
     def load(self, b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        """One element, in its computing type."""
+        """Load one element, in the compute dtype."""
         return b.load(self.definition, self.index_map(index) if self.index_map else index)
 
     def view(self, shape: Sequence[Size], mapping: Callable[[Coordinates], Coordinates]) -> LoweredTensor:
-        """This tensor through another index map."""
+        """Return this tensor under another index map."""
         inner = self.index_map
         return LoweredTensor(
             tuple(shape), self.definition, mapping if inner is None else lambda index: inner(mapping(index))
@@ -49,29 +49,29 @@ class LoweredTensor:
 
 
 class LoweringContext:
-    """One graph on its way to loops: the Defs made so far, and the node at work."""
+    """State of lowering one graph: the definitions so far and the current node."""
 
     def __init__(self, compilation: str) -> None:
         self.compilation = compilation
         self.defs: list[TensorDef] = []
         self.externs: list[ExternNode] = []
         self.no_fuse: set[TensorDef] = set()
-        """Defs that had better not be computed by the kernels that read them."""
+        """Definitions that the scheduler does not fuse into their readers."""
         self.name_counts: dict[str, int] = {}
         self.current_node: torch.fx.Node | None = None
         self.origins: tuple[str, ...] = ()
         self.user_line = ""
-        """The line of the user's that the node at work comes from."""
+        """User line of the current node."""
 
     def unique_name(self, wanted: str) -> str:
-        """A name that no other Def has."""
+        """Return a name that no other definition has."""
         wanted = wanted.lstrip("_") or "t"
         count = self.name_counts.get(wanted, 0)
         self.name_counts[wanted] = count + 1
         return wanted if count == 0 else self.unique_name(f"{wanted}_{count}")
 
     def add(self, made: TensorDef) -> TensorDef:
-        """Put a Def into the program's order."""
+        """Append a definition to the program order."""
         made.program_order = len(self.defs)
         made.label = made.label or made.name
         self.defs.append(made)
@@ -86,7 +86,10 @@ class LoweringContext:
         name: str = "",
         stride: Sequence[Size] | None = None,
     ) -> LoweredTensor:
-        """A tensor whose element at an index is ``body(builder, index)``, in the computing type of ``dtype``."""
+        """Define a tensor whose element at an index is ``body(builder, index)``.
+
+        The body computes in the compute dtype of ``dtype``.
+        """
         return self._define("pointwise", shape, dtype, body, name, stride=stride)
 
     def reduction(
@@ -99,11 +102,11 @@ class LoweringContext:
         *,
         name: str = "",
     ) -> LoweredTensor:
-        """A tensor whose element is a reduction of ``body(builder, index, reduced index)`` over ``ranges``."""
+        """Define a reduction of ``body(builder, index, reduced_index)`` over ``ranges``."""
         return self._define("reduction", shape, dtype, body, name, ranges=tuple(ranges), reduction=kind)
 
     def scan(self, kind: str, shape: Sequence[Size], axis: int, dtype: torch.dtype, body: Body) -> LoweredTensor:
-        """A tensor whose element is the running sum or product of ``body`` along ``axis``."""
+        """Define a scan of ``body`` along ``axis``, such as a running sum or product."""
         return self._define("scan", shape, dtype, body, "", reduction=kind, axis=axis)
 
     def scatter(
@@ -117,9 +120,10 @@ class LoweringContext:
         is_added: bool,
         name: str = "",
     ) -> LoweredTensor:
-        """A tensor that starts as another, or as a number, and is written at places that ``write`` gives with values.
+        """Define a tensor that starts as a copy or as a constant, and is then scattered into.
 
-        ``write`` is run once for each position in ``ranges``; values are in the computing type of ``dtype``.
+        ``write`` runs once for each position in ``ranges``. It returns the target index and the value, in the compute
+        dtype of ``dtype``.
         """
 
         def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
@@ -166,7 +170,7 @@ class LoweringContext:
         return self.current_node.name if self.current_node is not None else "t"
 
     def _result_stride(self, shape: tuple[Size, ...], stride: Sequence[Size] | None) -> tuple[Size, ...]:
-        """The eager layout where the node's own value has this shape and fills its memory, else row-major."""
+        """Return eager's strides if the node's value has this shape and is dense, else contiguous."""
         if stride is not None:
             return tuple(stride)
         value = self.current_node.meta.get("val") if self.current_node is not None else None
@@ -187,7 +191,10 @@ class LoweringContext:
 
 @dataclass(frozen=True, eq=False)
 class ExternNode:
-    """A call left to ATen. ``args`` hold Tensors, ``results`` its tensor results as Defs (None: not a tensor)."""
+    """A call to ATen. ``args`` contain ``LoweredTensor`` objects.
+
+    ``results`` are the definitions of its tensor results; None for a result that is not a tensor.
+    """
 
     node: torch.fx.Node
     target: Any
@@ -200,7 +207,11 @@ class ExternNode:
 
 
 def fake_result(low: LoweringContext) -> Any:
-    """The fake value of the node at work."""
+    """Return the fake value of the current node.
+
+    Raises:
+        NotLowered: there is no current node.
+    """
     if low.current_node is None:
         raise NotLowered("outside a graph")
     return low.current_node.meta["val"]

@@ -1,4 +1,7 @@
-"""Gives kernels with equal loops one text: the first is printed, each further one launches it on buffers of its own."""
+"""Kernel deduplication: kernels with equal loops share one source text.
+
+The first one is printed. Others launch the same kernel on their own buffers.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.records.lowering import LoopOp
 
 PrintKernel = Callable[[LoopKernel | AttentionLaunch, str], GeneratedKernel]
-"""Prints one kernel for a target; given by the caller, since printing is the next stage's work."""
+"""Prints one kernel for a target. The caller passes it, since printing is the next stage."""
 
 
 class KernelDeduplicator:
-    """The distinct kernels of one program, printed once each."""
+    """Prints each distinct kernel of a program once."""
 
     def __init__(self, emit: PrintKernel, target: str, letter: str = "k") -> None:
         self._id_prefix = letter
@@ -26,11 +29,11 @@ class KernelDeduplicator:
 
     @property
     def next_id(self) -> str:
-        """The id of the next kernel that has no equal."""
+        """Id of the next kernel without an equal."""
         return f"{self._id_prefix}{len(self._printed)}"
 
     def kernel_source(self, kernel: LoopKernel) -> GeneratedKernel:
-        """The kernel as it is launched here: its text is that of the first kernel with equal loops."""
+        """Return a kernel as it is launched here; kernels with equal loops share one text."""
         roles = _buffers_in_order(kernel)
         key = structural_key(kernel)
         known = self._printed.get(key)
@@ -43,7 +46,7 @@ class KernelDeduplicator:
     def attention_source(
         self, kernel: AttentionKernel, buffers: Mapping[str, str], prefix: str, nodes: tuple[str, ...]
     ) -> GeneratedKernel:
-        """A kernel of attention as it is launched here: equal ones share a text."""
+        """Return an attention kernel as it is launched here; equal kernels share one text."""
         known = self._printed.get(kernel)
         if known is None:
             made = self._emit(
@@ -59,7 +62,7 @@ class KernelDeduplicator:
         return replace(source, args=args, ops=ops, nodes=nodes)
 
     def _unique_name(self, kernel: LoopKernel) -> str:
-        """What a kernel is called: what it does, and a number only where another kernel of the program does the same otherwise."""
+        """Return a unique name: the kernel's ops, and a number if the name is taken."""
         name = _kernel_name(kernel)
         count = self._name_counts[name] = self._name_counts.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
@@ -80,7 +83,10 @@ def _buffers_in_order(kernel: LoopKernel) -> tuple[str, ...]:
 
 
 def structural_key(kernel: LoopKernel) -> Hashable:
-    """All that a kernel's text follows from, buffers told by their place and values by how they are written (1 is not 1.0)."""
+    """Return a key of all that determines a kernel's text.
+
+    Buffers count by their position, and values by their ``repr`` (1 is not 1.0).
+    """
     roles = _buffers_in_order(kernel)
     place = {name: number for number, name in enumerate(roles)}
     ops = tuple(

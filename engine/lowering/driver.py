@@ -1,4 +1,4 @@
-"""Runs lowering: one functional ATen graph in, a program of kernels and ATen calls out."""
+"""Lower a functional ATen graph to a program of kernels and ATen calls."""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ def lower(
 ) -> LoweredProgram:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
-    Operators without a lowering become ATen calls, each with its reason. ``fused_random``: kernels draw random numbers themselves, which a
-    seed then makes other than in eager. ``refused``: nodes, by their ids, that ATen is to compute, and why; views are made all the same.
-    ``chooser``: says where a template takes a library's place, and which of the ``cuts`` of a kernel's loops (None: all are cut as usual).
+    Operators without a lowering become ATen calls, each with a reason. ``fused_random``: kernels generate random
+    numbers themselves; a seed then yields other numbers than in eager. ``forced_fallbacks``: node ids that ATen
+    must run, with the reason; views are lowered nevertheless. ``chooser``: decides where a template replaces a
+    library call, and picks one of the ``candidate_blockings`` of a kernel (None: the default blocking).
 
     Raises:
-        LoweringError: something in the graph cannot be expressed at all.
+        LoweringError: the graph contains something that a program cannot express.
     """
     try:
         watch, exchanged = run_passes(graph, fused_random=fused_random)
-        for placeholder in graph.saved_placeholders:  # which an earlier lowering may have told otherwise
+        for placeholder in graph.saved_placeholders:  # An earlier lowering may have set another row stride.
             reset_saved_row_stride(placeholder)
         saved = dict(enumerate(graph.saved_placeholders, graph.num_user_outputs or 0))
         walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks)
@@ -77,7 +78,10 @@ def lower(
 
 
 def run_passes(graph: AotGraph, *, fused_random: bool) -> tuple[PassRecorder, tuple[FusionDecision, ...]]:
-    """The graph as it becomes loops: in few operators, with the records of the passes that made it so, and where attention was found."""
+    """Run the graph passes that precede lowering; return pass records and fusion decisions.
+
+    ``watch.module`` is the rewritten graph.
+    """
     watch = PassRecorder(graph.module)
     with watch.record_pass("decompose"):
         watch.module = decompose(graph, fused_random=fused_random)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from engine.lowering.scheduler import FusionGroup
 
 SPARSE_READ_RATIO = 16
-"""A kernel that reads one element in so many computes it again."""
+"""A kernel that reads at most one in this many elements of a tensor recomputes them."""
 
 
 MAX_RECOMPUTE_COST = 10
-"""Arithmetic per element that may be done again rather than stored and read back."""
+"""Highest cost per element of arithmetic that is recomputed instead of stored and loaded."""
 
 
 MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
-"""The same where what it is computed from takes as many bytes, or fewer."""
+"""``MAX_RECOMPUTE_COST`` if the inputs take as many bytes as the result, or fewer."""
 
 
 def _row_major(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
@@ -36,7 +36,7 @@ def _row_major(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
 
 
 def build_unfused(made: TensorDef) -> LoopBuilder:
-    """The operations of one element of a Def, nothing fused."""
+    """Build the ops of one element of a definition, with nothing fused."""
     builder = LoopBuilder()
     index = tuple(variable(LoopVar(f"i{d}", n)) for d, n in enumerate(made.loop_ranges))
     if made.kind == "reduction":
@@ -47,7 +47,10 @@ def build_unfused(made: TensorDef) -> LoopBuilder:
 
 
 def reads_sparsely(made: TensorDef, group: FusionGroup) -> bool:
-    """Whether a kernel reads so few elements of an elementwise Def that computing them costs less than keeping all in memory."""
+    """Return True if recomputing the few elements that a kernel reads is cheaper than storing.
+
+    ``made`` must be pointwise.
+    """
     total, own = group.numel, product(made.shape)
     if made.kind != "pointwise" or not isinstance(total, int) or not isinstance(own, int):
         return False
@@ -55,7 +58,7 @@ def reads_sparsely(made: TensorDef, group: FusionGroup) -> bool:
 
 
 def has_no_reads(made: TensorDef) -> bool:
-    """Whether a Def is made from nothing but constants and positions."""
+    """Return True if a definition is computed from constants and indices only, at low cost."""
     if made.kind != "pointwise":
         return False
     probe = build_unfused(made)
@@ -63,7 +66,10 @@ def has_no_reads(made: TensorDef) -> bool:
 
 
 def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
-    """Whether computing a Def so many times more costs less than writing and reading it: from no more bytes, with little arithmetic."""
+    """Return True if recomputing ``made`` ``times`` times is cheaper than storing and loading.
+
+    That is so if it reads no more bytes than it writes, with little arithmetic.
+    """
     if made.kind != "pointwise":
         return False
     probe, own = build_unfused(made), product(made.shape)
@@ -77,17 +83,17 @@ def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
 
 
 def is_negligible_size(size: Size, whole: Size) -> bool:
-    """Whether reading so many elements hardly counts beside the whole."""
+    """Return True if ``size`` elements are negligible beside ``whole``."""
     return isinstance(size, int) and isinstance(whole, int) and size * SPARSE_READ_RATIO <= whole
 
 
 def stored_bytes(made: TensorDef) -> int | None:
-    """The memory that a Def takes when stored, None where symbolic."""
+    """Return the bytes of a stored definition, None if the size is symbolic."""
     count = product(made.shape)
     return count * made.dtype.itemsize if isinstance(count, int) else None
 
 
 def bytes_saved(made: TensorDef, times: int = 2) -> int | None:
-    """Traffic saved by not writing and reading a Def."""
+    """Return the traffic in bytes saved by not storing and loading; None if symbolic."""
     size = stored_bytes(made)
     return None if size is None else size * times

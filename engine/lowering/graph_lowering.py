@@ -32,7 +32,7 @@ aten = torch.ops.aten
 
 
 class LoweringError(EngineError):
-    """The graph as a whole could not be lowered; results then come from ATen."""
+    """The graph as a whole cannot be lowered. ATen runs it instead."""
 
 
 _TAKES_SIZES = frozenset(
@@ -53,15 +53,15 @@ _TAKES_SIZES = frozenset(
         torch.ops.prims.iota.default,
     )
 )
-"""What takes sizes in a list, or before all else."""
+"""Operators whose sizes are a list or the first argument."""
 
 
 _TAKES_SCALARS_FROM_TENSORS = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
-"""What takes numbers that are known only when the graph runs."""
+"""Elementwise operators that accept float scalars whose value is known only at run time."""
 
 
 class GraphLowering:
-    """Goes through a decomposed graph node by node and gives each a meaning in ``values``."""
+    """Lowers a decomposed graph node by node; ``values`` maps each node to its lowered value."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class GraphLowering:
         self.inputs: list[tuple[str, Any]] = []
         self.symbols: dict[str, tuple[int, int]] = {}
         self.size_hints: dict[str, int] = {}
-        """By symbol, the size at hand."""
+        """Size hint of each symbol."""
         self.unbacked_definitions: dict[str, tuple[TensorDef, int]] = {}
-        """Symbols that are known once an ATen call was made: its result, and the dimension, -1 for a number."""
+        """Definition of each unbacked symbol: an ATen result and a dimension (-1: its value)."""
         self.assumed_values: dict[str, Size] = {}
-        """By node that reads a number: what it is taken to be."""
+        """Assumed value of each number that a node reads from a tensor, by node name."""
         self.outputs: tuple[Any, ...] = ()
         self.inputs_with_unknown_strides: list[tuple[torch.fx.Node, LoweredTensor]] = []
         self.compute_node_count = 0
         self.lowered_node_count = 0
 
     def run(self) -> None:
-        """Walk the graph."""
+        """Lower every node in graph order."""
         for node in self.module.graph.nodes:
             if self.inputs_with_unknown_strides and node.op != "placeholder":
                 self._copy_inputs_with_unknown_strides()
@@ -104,7 +104,7 @@ class GraphLowering:
         self.context.current_node = None
 
     def defs_in_memory(self) -> set[TensorDef]:
-        """Defs that must be in memory."""
+        """Return the definitions that must be in memory: outputs and operands of ATen calls."""
         kept = {v.definition for v in self.outputs if isinstance(v, LoweredTensor)}
         for extern in self.context.externs:
             kept.update(extern_read_defs(extern))
@@ -127,7 +127,10 @@ class GraphLowering:
             self.inputs_with_unknown_strides.append((node, read))
 
     def _tensor_in_memory(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> LoweredTensor:
-        """A tensor that is there: an input, or an ATen call's result. A complex one is read as its real view."""
+        """Define a tensor that is already in memory: a graph input or the result of an ATen call.
+
+        A complex tensor is read as its real view.
+        """
         seen = as_real_meta(value)
         is_complex = seen is not value
         stride = tuple(as_size(s) for s in seen.stride()) if value.layout == torch.strided else ()
@@ -136,7 +139,10 @@ class GraphLowering:
         return LoweredTensor(made.shape, self.context.add(made), is_complex=is_complex)
 
     def _known_strides(self, shape: tuple[Size, ...], stride: tuple[Size, ...], kind: str) -> tuple[Size, ...]:
-        """Strides without symbols that nothing tells: over one element they do not matter, and an ATen call's result can be copied."""
+        """Replace strides whose symbols have no definition.
+
+        The stride of a dimension of size 1 does not matter. A copy can make the result of an ATen call contiguous.
+        """
         told = symbols_of(shape) | self.symbols.keys() | self.unbacked_definitions.keys()
         if symbols_of(stride) <= told:
             return stride
@@ -148,7 +154,7 @@ class GraphLowering:
         )
 
     def _copy_inputs_with_unknown_strides(self) -> None:
-        """Inputs whose strides are symbols that no size gives are copied first."""
+        """Copy inputs whose strides contain symbols that no input size defines."""
         for node, read in self.inputs_with_unknown_strides:
             if all(
                 isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys()
@@ -239,7 +245,7 @@ class GraphLowering:
         return self.values[node]
 
     def _try_lowering(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
-        """Try the table; why it did not work, None if it did."""
+        """Lower a node by the registry; return None on success, else the fallback reason."""
         is_complex = _is_complex(node, args, kwargs)
         lowering = (find_complex_lowering if is_complex else find_lowering)(node.target)
         refused = next((self.forced_fallbacks[o] for o in self.context.origins if o in self.forced_fallbacks), None)
@@ -272,14 +278,14 @@ class GraphLowering:
         return None
 
     def _has_unknown_size(self, value: Any) -> bool:
-        """Whether a result has a size that nothing before tells."""
+        """Return True if the result has a size symbol that nothing before it defines."""
         if not isinstance(value, torch.Tensor) or not value._has_symbolic_sizes_strides:
             return False
         unknown = symbols_of(symbolic_shape(value)) - self.symbols.keys() - self.unbacked_definitions.keys()
         return any(s.is_Symbol and str(s) in unknown for s in symbolic_shape(value) if not isinstance(s, int))
 
     def _name_after_node(self, node: torch.fx.Node, value: Any) -> Any:
-        """Name what holds exactly this node's value after the node."""
+        """Name the definition after the node if it holds exactly the node's value."""
         if (
             isinstance(value, LoweredTensor)
             and value.index_map is None
@@ -317,7 +323,7 @@ class GraphLowering:
             raise LoweringError(f"{node.target} gives a {type(value).__name__}, which programs do not hold.")
 
     def _add_extern_scalar(self, node: torch.fx.Node, value: Any, target: Any, args: Any, kwargs: Any) -> None:
-        """A number that is known once ATen has read it from a tensor."""
+        """Add an ATen call that reads a number from a tensor (``item``)."""
         number = TensorDef(node.name, torch.int64, (), (), "number", self.context.origins)
         reason = "A number is read from a tensor: whoever launches kernels waits for it."
         self.context.externs.append(
@@ -327,7 +333,7 @@ class GraphLowering:
         self.values[node] = self._as_expr(value)
         expression = value.node.expr
         symbol = next(iter(expression.free_symbols), None)
-        # A truth is a symbol too: whether it is one.
+        # A SymBool defines a symbol too: its expression has the form Eq(symbol, 1).
         is_new = str(symbol) not in self.symbols and str(symbol) not in self.unbacked_definitions
         if is_new and (expression == symbol or isinstance(value, torch.SymBool)):
             self.unbacked_definitions[str(symbol)] = (number, -1)
@@ -335,7 +341,7 @@ class GraphLowering:
             self.assumed_values[node.name] = as_size(expression)
 
     def _bind_result_sizes(self, made: TensorDef) -> None:
-        """Note the sizes that only an ATen call's result tells."""
+        """Record the size symbols that only the result of an ATen call defines."""
         for dim, size in enumerate(made.shape):
             if not isinstance(size, int) and size.is_Symbol and str(size) not in self.symbols:
                 self.unbacked_definitions.setdefault(str(size), (made, dim))
@@ -346,7 +352,7 @@ class GraphLowering:
         return self._tensor_in_memory(name, value, "extern", self.context.origins)
 
     def realize(self, value: LoweredTensor) -> LoweredTensor:
-        """The tensor itself where it is a strided view of something in memory, else a copy."""
+        """Return the tensor if it is a strided view of memory, else a copy."""
         if strided_view_of(value) is not None:
             return value
         node, self.context.current_node = self.context.current_node, None
@@ -365,7 +371,10 @@ class GraphLowering:
         self.outputs = tuple(result)
 
     def _saves_padded_rows(self, position: int, value: LoweredTensor) -> bool:
-        """Whether a matrix is saved as it lies, its rows apart: the backward is told, and reads it there."""
+        """Return True if a matrix is saved with its padded rows, without a copy.
+
+        The placeholder of the backward then gets this row stride.
+        """
         placeholder, placed = self.saved_placeholders.get(position), strided_view_of(value)
         if placeholder is None or placed is None or placed[1] != 0 or len(value.shape) != 2 or value.is_complex:
             return False
@@ -376,7 +385,7 @@ class GraphLowering:
         return True
 
     def _output_tensor(self, source: Any, value: LoweredTensor) -> LoweredTensor:
-        """Something in memory with the strides that eager gives."""
+        """Return a tensor in memory with eager's strides; copy if the layout differs."""
         self.context.origins = provenance_of(source).nodes
         placed = strided_view_of(value)
         wanted = as_real_meta(source.meta["val"])
@@ -395,7 +404,10 @@ class GraphLowering:
 
 
 def _scalar_inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The symbols that a node is given other than as sizes, which torch has found not to be negative."""
+    """Return the symbolic scalar inputs of a node, without those passed as sizes.
+
+    torch knows that sizes are not negative.
+    """
     given = list(node.all_input_nodes)
     if node.target in _TAKES_SIZES:
         given = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, torch.fx.Node)]
@@ -403,7 +415,10 @@ def _scalar_inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
-    """Whether an elementwise operation takes fractions that are read from tensors, which whoever launches a kernel hands over."""
+    """Return True if an elementwise operator takes only float scalars read from tensors.
+
+    The host passes such a scalar to the kernel as an argument.
+    """
     made, given = node.meta.get("val"), [n.meta["val"] for n in _scalar_inputs(node)]
     is_float = isinstance(made, torch.Tensor) and made.dtype.is_floating_point
     return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(isinstance(v, torch.SymFloat) for v in given)
@@ -418,7 +433,7 @@ def _node_names(module: torch.fx.GraphModule) -> set[str]:
 
 
 def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
-    """Whether a call takes or gives complex tensors that loops compute with."""
+    """Return True if a call takes or returns complex tensors of a dtype that loops support."""
     given = torch.utils._pytree.tree_leaves((args, kwargs))
     made = torch.utils._pytree.tree_leaves(node.meta.get("val"))
     return any(isinstance(v, LoweredTensor) and v.is_complex for v in given) or any(
@@ -427,7 +442,7 @@ def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
 
 
 def _is_view(target: Any) -> bool:
-    """Whether an operator's result shares memory with what it is given."""
+    """Return True if an operator's result aliases its input."""
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
@@ -453,13 +468,16 @@ def _check_devices(node: torch.fx.Node) -> None:
 
 
 def _is_cpu_scalar(value: Any) -> bool:
-    """A 0-dim tensor on the CPU, which eager mixes with any device: the runtime moves it."""
+    """Return True for a 0-dim CPU tensor.
+
+    Eager mixes it with tensors on any device; the runtime moves it.
+    """
     return isinstance(value, torch.Tensor) and not value.shape and value.device.type == "cpu"
 
 
 def _check_not_empty(node: torch.fx.Node) -> None:
     value = node.meta.get("val")
-    if isinstance(value, (tuple, list)):  # results that nobody looks at are not made
+    if isinstance(value, (tuple, list)):  # Unused results are not computed.
         seen = {user.args[1] for user in node.users if user.target is operator.getitem}
         is_seen = len(seen) == len(node.users)
         value = [v for k, v in enumerate(value) if k in seen or not is_seen]
@@ -468,7 +486,7 @@ def _check_not_empty(node: torch.fx.Node) -> None:
 
 
 def _has_only_empty_results(node: torch.fx.Node) -> bool:
-    """Whether no result has an element: nothing is left undone where ATen makes them."""
+    """Return True if no result has elements, so that ATen has nothing to compute."""
     leaves = torch.utils._pytree.tree_leaves(node.meta.get("val"))
     return bool(leaves) and all(map(_has_no_elements, leaves))
 
@@ -478,7 +496,11 @@ def _has_no_elements(value: object) -> bool:
 
 
 def _check_result(node: torch.fx.Node, result: Any) -> None:
-    """A lowering must give the dtypes and shapes that eager gives."""
+    """Check that a lowering returns the dtypes and shapes of eager.
+
+    Raises:
+        AssertionError: a dtype or shape differs.
+    """
     value = node.meta.get("val")
     results = result if isinstance(result, tuple) else (result,)
     wanted = value if isinstance(value, (tuple, list)) else (value,)
@@ -502,14 +524,14 @@ def _same_layout(placed: tuple[tuple[Size, ...], Size], value: LoweredTensor, wa
 
 
 def reset_saved_row_stride(placeholder: torch.fx.Node) -> None:
-    """Take back what ``set_saved_row_stride`` told of a value that is saved for a backward."""
+    """Undo ``set_saved_row_stride`` on the placeholder of a saved tensor."""
     if PADDED_ROWS_KEY in placeholder.meta:
         placeholder.meta = {**placeholder.meta, "val": placeholder.meta[PADDED_ROWS_KEY]}
         del placeholder.meta[PADDED_ROWS_KEY]
 
 
 def set_saved_row_stride(placeholder: torch.fx.Node, row: int) -> None:
-    """Tell a backward that a matrix is saved with its rows ``row`` elements apart."""
+    """Set the row stride of a saved matrix's fake value to ``row`` elements, for the backward."""
     told = placeholder.meta["val"]
     with told.fake_mode:
         apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
@@ -517,7 +539,10 @@ def set_saved_row_stride(placeholder: torch.fx.Node, row: int) -> None:
 
 
 def format_user_line(span: Span | None) -> str:
-    """A line of the user's as messages of kernels name it: "model.py:12", without the folders of this machine, or "cell 3, line 2"."""
+    """Format a user line for kernel messages: "model.py:12" or "cell 3, line 2".
+
+    Folders of this machine are left out.
+    """
     if span is None:
         return ""
     name = display_name(span.file)

@@ -50,18 +50,18 @@ LIBRARY_OPS = frozenset(
         "lstsq",
     )
 )
-"""Operators that stay whole: a vendor library does them best."""
+"""Operators that are not decomposed because a vendor library runs them best."""
 
 
 LINALG_PREFIXES = ("linalg_", "_linalg_")
-"""How the names of matrix factorisations and solvers begin, which LAPACK and its likes do."""
+"""Name prefixes of matrix factorizations and solvers, which libraries such as LAPACK run."""
 
 
 ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
 
 
 def is_library_op(target: Any) -> bool:
-    """Whether an operator is left to ATen on purpose: a library does it, or there is nothing to compute."""
+    """Return True if ATen runs an operator by design: a library has it, or it only allocates."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if target.namespace != "aten":
@@ -70,7 +70,7 @@ def is_library_op(target: Any) -> bool:
 
 
 def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
-    """Why an operator without a lowering (for complex tensors) is called in ATen."""
+    """Return the reason why ATen runs an operator without a (complex) lowering."""
     if not isinstance(target, torch._ops.OpOverload):
         return "It has no lowering."
     if _packet_name(target) in ALLOCATION_OPS:

@@ -1,4 +1,4 @@
-"""Formulas over the elements of a kernel, written as one writes formulas."""
+"""Operator overloading for loop-IR ops, to write formulas over elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Operand: TypeAlias = "OpExpr | float"
 
 @dataclass(frozen=True, eq=False)
 class OpExpr:
-    """An element that arithmetic operators write operations for; numbers beside it take on its type."""
+    """An element with arithmetic operators that emit loop-IR ops; numbers take on its dtype."""
 
     builder: LoopBuilder
     op: LoopIROp
@@ -30,23 +30,23 @@ class OpExpr:
         return self._wrap(self.builder.call(name, self.op, self._as_op(other), dtype=torch.bool))
 
     def call(self, name: str, *others: Operand) -> OpExpr:
-        """Another operation of the loop IR."""
+        """Emit another loop-IR op on this element."""
         return self._wrap(self.builder.call(name, self.op, *map(self._as_op, others)))
 
     def cast(self, dtype: torch.dtype) -> OpExpr:
-        """The same in another type."""
+        """Cast this element to another dtype."""
         return self._wrap(self.builder.cast(self.op, dtype))
 
     def constant(self, value: float) -> OpExpr:
-        """A number of this type."""
+        """Return a constant of this dtype."""
         return self._wrap(self._as_op(value))
 
     def where(self, then: OpExpr, otherwise: Operand) -> OpExpr:
-        """One of two values, as this truth value says."""
+        """Select one of two values by this bool."""
         return then._wrap(self.builder.where(self.op, then.op, then._as_op(otherwise)))
 
     def clamp(self, low: float, high: Operand) -> OpExpr:
-        """The nearest value in a range; what is no number is its lower end."""
+        """Clamp this element to a range; NaN becomes the lower bound."""
         raised = (self > low).where(self, low)
         return (raised < high).where(raised, high)
 
@@ -81,7 +81,7 @@ class OpExpr:
         return self._compare("ge", other)
 
     def equals(self, other: Operand) -> OpExpr:
-        """Whether both are the same number."""
+        """Compare for equality."""
         return self._compare("eq", other)
 
     def __and__(self, other: OpExpr) -> OpExpr:

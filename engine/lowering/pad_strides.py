@@ -1,4 +1,7 @@
-"""Rows of matrices that a library multiplies begin at whole lines of memory: tensor cores are fed by 16 bytes at a time."""
+"""Row stride padding for buffers that feed a library matmul.
+
+Rows then start at multiples of 16 bytes, the unit in which tensor cores load.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from engine.ir.loop_ir.index_expr import Size
 aten = torch.ops.aten
 
 ALIGNMENT_BYTES = 16
-"""Bytes at whose multiples a row must begin for the fast kernels of a vendor's library."""
+"""Rows must start at a multiple of this many bytes for the fast library kernels."""
 MIN_ELEMENTS = 1 << 16
-"""Elements below which a slower multiplication does not matter."""
+"""Smaller tensors are not padded: the speed of their matmul does not matter."""
 MATMUL_OPS = frozenset(
     (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.linear.default)
 )
@@ -33,9 +36,9 @@ VIEW_OPS = frozenset(
 
 
 def pad_row_stride(node: torch.fx.Node, stride: tuple[Size, ...]) -> tuple[Size, ...]:
-    """The strides of a tensor that a kernel makes: with room at the end of each row where only that lets a library multiply it fast.
+    """Pad the row stride of a kernel's result if only that enables a fast library matmul.
 
-    Rows stay as they are where someone else sees them: in the graph's outputs.
+    Rows that a graph output shows are not padded.
     """
     value = node.meta["val"]
     per_line = ALIGNMENT_BYTES // value.dtype.itemsize
@@ -47,12 +50,12 @@ def pad_row_stride(node: torch.fx.Node, stride: tuple[Size, ...]) -> tuple[Size,
     if stride[-2] != width or width < per_line or not _feeds_only_matmul(node):
         return stride
     row = -(-width // per_line) * per_line
-    # Every stride of a dense row-major tensor but the last is a multiple of the row's length.
+    # All strides of a dense row-major tensor but the last are multiples of the row length.
     return (*(s // width * row for s in stride[:-1]), 1)
 
 
 def _feeds_only_matmul(node: torch.fx.Node) -> bool:
-    """Whether a library multiplies a node's value, or a view of it, and no output shows it."""
+    """Return True if a library matmul reads a node or its view, and no graph output does."""
     found, seen, stack = False, {node}, [node]
     while stack:
         for user in stack.pop().users:

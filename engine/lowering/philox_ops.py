@@ -1,7 +1,8 @@
-"""Random numbers by counting: each number follows from a seed and its place alone, so that a kernel makes it where it is used.
+"""Counter-based random numbers: each one depends only on a seed and its position.
 
-Philox with four 32-bit words and ten rounds (Salmon, Moraes, Dror and Shaw, 2011), as Triton's ``tl.rand`` and ``tl.randint`` draw them; the
-operators here give the same numbers on any device.
+A kernel can therefore compute a random number where it is used. The generator is Philox 4x32-10 (Salmon,
+Moraes, Dror and Shaw, 2011), as in Triton's ``tl.rand`` and ``tl.randint``. The operators of this module
+return the same numbers on every device.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 UNIFORM_SCALE = 4.6566127342e-10
-"""Just under 2 ** -31, so that no number is rounded up to one."""
+"""Slightly below 2 ** -31, so that no result rounds up to one."""
 
 
 def _seeds(count: int, *, device: torch.device) -> torch.Tensor:
-    """Seeds from the generator of a device, which moves on as by any other draw."""
+    """Return seeds from the device's generator, and advance it."""
     return torch.randint(-(1 << 63), (1 << 63) - 1, (count,), dtype=torch.int64, device=device)
 
 
 def _multiply_words(factor: int, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The high and the low word of a product of two words, in int64 that does not overflow."""
+    """Return the high and low 32-bit words of a product of two words.
+
+    The int64 intermediates do not overflow.
+    """
     low, high = (word & 0xFFFF) * factor, (word >> 16) * factor
     middle = high + (low >> 16)
     return middle >> 16, ((middle & 0xFFFF) << 16) | (low & 0xFFFF)
 
 
 def _bits(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
-    """32 random bits for each element, as whole numbers from 0 on."""
+    """Return 32 random bits for each element, as nonnegative integers."""
     count = 1
     for n in size:
         count *= n
@@ -49,7 +53,7 @@ def _bits(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
 
 
 def _uniform(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
-    """Numbers from 0 to below 1 in float32."""
+    """Return uniform float32 numbers in [0, 1)."""
     bits = _bits(seeds, which, size)
     folded = torch.where(bits > WORD_MASK >> 1, WORD_MASK - bits, bits)
     return folded.to(torch.float32) * UNIFORM_SCALE

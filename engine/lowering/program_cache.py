@@ -1,4 +1,7 @@
-"""Lowered programs on disk: a later process that lowers an equal graph reads its kernels instead of printing them again."""
+"""Disk cache of lowered programs.
+
+A later process that lowers an equal graph reads its kernels instead of printing them again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from engine.lowering.graph_lowering import format_user_line, reset_saved_row_str
 from engine.lowering.registry import COMPLEX_LOWERINGS, LOWERINGS
 
 _COMPILATION_ID = "\ue000"
-"""Stands on disk for the id of the compilation, which is part of the ids of nodes and operations."""
+"""Placeholder on disk for the compilation id, which is part of node and op ids."""
 
 
 def load_or_lower(
@@ -35,10 +38,11 @@ def load_or_lower(
     fused_random: bool,
     with_reference: bool,
 ) -> LoweredProgram:
-    """The program that ``make`` lowers ``graph`` to, read from ``store`` where it was kept there; its record says which, or why not.
+    """Return the cached program of a graph, or lower the graph and cache the program.
 
-    ``how``: what else decides the outcome, as plain values. ``tells``: the reference and the passes are wanted, too. What ``make`` raises is
-    raised.
+    The record notes where the program comes from, or why it is not cached. ``key_parts``: plain values that affect
+    the program, too. ``with_reference``: also restore the reference graph and the pass records. Exceptions of
+    ``lower`` are raised.
     """
     try:
         key = _cache_key(graph, [*key_parts, fused_random])
@@ -53,7 +57,7 @@ def load_or_lower(
         note = "kept on disk"
     except DiskStoreError as error:
         note = f"made anew: {error}"
-    except Exception as error:  # written by us, and yet not understood: it is made anew and written over
+    except Exception as error:  # This engine wrote the file but cannot read it: lower again and overwrite it.
         note = f"made anew: the form on disk was not understood ({type(error).__name__})"
     made = lower()
     try:
@@ -68,10 +72,10 @@ def _with_cache_note(program: LoweredProgram, note: str) -> LoweredProgram:
 
 
 def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
-    """The digest that a program is found by.
+    """Return the digest that identifies a program on disk.
 
     Raises:
-        NotPlain: something in the graph has no form on disk.
+        CannotSerialize: something in the graph cannot be serialized.
     """
     if theirs := _foreign_lowering():
         raise CannotSerialize(f"{theirs} is lowered by somebody else's code")
@@ -92,7 +96,7 @@ def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
 
 
 def _foreign_lowering() -> str:
-    """An operator whose lowering or decomposition is neither ours nor torch's; empty when there is none."""
+    """Return an operator with a third-party lowering or decomposition; empty without one."""
     tables = ((LOWERINGS, "engine."), (COMPLEX_LOWERINGS, "engine."), (decomposition_table, "torch."))
     return next(
         (str(op) for table, ours in tables for op, fn in table.items() if not _module_of(fn).startswith(ours)), ""
@@ -104,14 +108,17 @@ def _module_of(function: Any) -> str:
 
 
 def _size_hints(values: Sequence[Any]) -> list[tuple[str, str]]:
-    """What symbols are in the call at hand: choices are made with it."""
+    """Return the size hints of the symbols: decisions depend on them."""
     return sorted(
         {(str(n.node.expr), str(n.node.hint)) for v in values for n in symbolic_numbers_in(v) if n.node.expr.is_Symbol}
     )
 
 
 def _serialize(program: LoweredProgram, graph: AotGraph) -> str:
-    """A program as text: what is found again by decomposing the graph, its reference and the passes that made it, is left out."""
+    """Serialize a program, without its reference graph and pass records.
+
+    Decomposing the graph restores those.
+    """
     plain = replace(program, reference_graph=None, record=replace(program.record, passes=()))
     rows = [[n, p.meta["val"].stride(0)] for n, p in enumerate(graph.saved_placeholders) if PADDED_ROWS_KEY in p.meta]
     text = json.dumps({"program": serialize_value(plain), "rows": rows}, separators=(",", ":"), ensure_ascii=False)
@@ -137,7 +144,7 @@ def _deserialize(data: Any, graph: AotGraph, *, fused_random: bool, tells: bool)
 
 
 def _restore_compilation_id(data: Any, compilation: str) -> Any:
-    """The same with the id of this compilation in every text."""
+    """Replace the placeholder by the id of this compilation in all strings."""
     if isinstance(data, str):
         return data.replace(_COMPILATION_ID, compilation)
     if isinstance(data, list):

@@ -30,7 +30,7 @@ SUPPORTED_DTYPES = frozenset(
         torch.bool,
     )
 )
-"""Element types that loops compute with."""
+"""Dtypes that loops support."""
 
 
 DEFAULT = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
@@ -53,7 +53,7 @@ def _promote_dtypes_cached(
 def promote_dtypes(
     args: Sequence[Any], promotion: ELEMENTWISE_TYPE_PROMOTION_KIND = DEFAULT
 ) -> tuple[torch.dtype, torch.dtype]:
-    """``(computing dtype, result dtype)`` of an elementwise operator, as eager promotes tensors and Python numbers."""
+    """Return ``(compute dtype, result dtype)`` of an elementwise operator, as eager promotes."""
     kinds: list[tuple[torch.dtype, int] | type] = []
     for a in args:
         if isinstance(a, LoweredTensor):
@@ -66,12 +66,16 @@ def promote_dtypes(
 
 
 def is_float_expr(number: Any) -> bool:
-    """Whether a number that follows from sizes or other numbers need not be whole."""
+    """Return True if a symbolic number is not known to be an integer."""
     return isinstance(number, sympy.Expr) and number.is_integer is not True
 
 
 def broadcast_loader(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
-    """The elements of a tensor or number broadcast to ``shape``, held as ``dtype``."""
+    """Return a loader of a tensor or number, broadcast to ``shape`` and cast to ``dtype``.
+
+    Raises:
+        NotLowered: the number does not fit ``dtype``, or is of a kind that loops do not support.
+    """
     if not isinstance(a, LoweredTensor):
         if isinstance(a, (bool, int, float)):
             if isinstance(a, int) and not _fits_dtype(a, dtype):
@@ -99,7 +103,7 @@ def _fits_dtype(value: int, dtype: torch.dtype) -> bool:
 
 
 def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
-    """The shape of an elementwise result."""
+    """Return the broadcast shape of an elementwise result."""
     shapes = [a.shape for a in args if isinstance(a, LoweredTensor)]
     rank = max((len(s) for s in shapes), default=0)
     result: list[Size] = [1] * rank
@@ -111,15 +115,15 @@ def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
 
 
 def _is_simpler(size: Size, than: Size) -> bool:
-    """Whether one of two names of the same size is the plainer."""
+    """Return True if ``size`` is the simpler of two expressions of the same size."""
     return not isinstance(than, int) and (isinstance(size, int) or size.count_ops() < than.count_ops())
 
 
 def check_supported_dtype(*values: Any) -> None:
-    """Refuse element types that loops do not compute with.
+    """Reject dtypes that loops do not support.
 
     Raises:
-        NotLowered: for complex, quantised and 8-bit float types.
+        NotLowered: for complex, quantized and 8-bit float dtypes.
     """
     for value in values:
         if isinstance(value, (LoweredTensor, torch.Tensor)) and value.dtype not in SUPPORTED_DTYPES:
@@ -127,5 +131,5 @@ def check_supported_dtype(*values: Any) -> None:
 
 
 def canonical_dim(dim: int, rank: int) -> int:
-    """A dimension counted from the front; a 0-dim tensor has one dimension for this purpose."""
+    """Return the dimension counted from the front; a 0-dim tensor counts as 1-dim."""
     return dim % max(rank, 1)

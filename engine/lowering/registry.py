@@ -1,4 +1,4 @@
-"""The table of lowerings: which function turns which ATen operator into loops, and what those functions work with."""
+"""Registry of lowerings: maps each ATen operator to the function that builds its loop IR."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 LoweringResult = Any
-"""A Tensor, a Python value or size, or a tuple of those."""
+"""A ``LoweredTensor``, a Python value, a size, or a tuple of those."""
 
 
 class NotLowered(Exception):
-    """This call has no lowering after all; the message is the recorded reason, and ATen runs it."""
+    """The call has no lowering. The message is the recorded fallback reason; ATen runs it."""
 
 
 LoweringFn = Callable[..., LoweringResult]
@@ -20,11 +20,15 @@ LOWERINGS: dict[Any, LoweringFn] = {}
 
 
 COMPLEX_LOWERINGS: dict[Any, LoweringFn] = {}
-"""Lowerings for calls that take or give complex tensors."""
+"""Lowerings of calls that take or return complex tensors."""
 
 
 def register_lowering(*operators: Any) -> Callable[[LoweringFn], LoweringFn]:
-    """Register a lowering ``fn(low, *args, **kwargs)`` for operators (overloads). Names registered twice are an error."""
+    """Register a lowering ``fn(low, *args, **kwargs)`` for operator overloads.
+
+    Raises:
+        ValueError: an overload already has a lowering.
+    """
 
     def register(fn: LoweringFn) -> LoweringFn:
         for operator in operators:
@@ -37,7 +41,11 @@ def register_lowering(*operators: Any) -> Callable[[LoweringFn], LoweringFn]:
 
 
 def register_complex_lowering(*operators: Any) -> Callable[[LoweringFn], LoweringFn]:
-    """Register a lowering of operators for complex tensors."""
+    """Register a lowering of operators on complex tensors.
+
+    Raises:
+        ValueError: an overload already has one.
+    """
 
     def register(fn: LoweringFn) -> LoweringFn:
         for operator in operators:

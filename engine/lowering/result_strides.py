@@ -11,11 +11,14 @@ import torch.fx
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
 
 REAL_DTYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-"""The type of the parts of complex types that loops compute with."""
+"""Dtype of the real and imaginary parts of each supported complex dtype."""
 
 
 def as_real_meta(value: Any) -> Any:
-    """A stand-in for a complex tensor's real view: no memory, the same strides in units of its parts. Other values stay."""
+    """Return a meta tensor with the layout of a complex tensor's real view.
+
+    Strides count real elements. Other values are returned unchanged.
+    """
     if not isinstance(value, torch.Tensor) or value.dtype not in REAL_DTYPES:
         return value
     with getattr(value, "fake_mode", None) or contextlib.nullcontext():
@@ -25,7 +28,7 @@ def as_real_meta(value: Any) -> Any:
 
 
 def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:
-    """The strides of a value if it fills its memory without gaps or overlap, else those of a row-major copy."""
+    """Return the strides of a dense value (no gaps, no overlap), else contiguous strides."""
     shape = tuple(as_size(s) for s in value.shape)
     stride = tuple(as_size(s) for s in value.stride())
     wanted: Size = 1
@@ -38,18 +41,24 @@ def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:
         wanted = as_size(wanted * shape[fitting])
         remaining.remove(fitting)
     told = symbols_of(shape)
-    # A stride over one element may be a symbol that nothing tells, and does not matter.
+    # The stride of a dimension of size 1 does not matter. It may contain a symbol without definition.
     return tuple(s if n != 1 or symbols_of((s,)) <= told else wanted for n, s in zip(shape, stride, strict=True))
 
 
 def non_overlapping_stride(value: torch.Tensor) -> tuple[Size, ...]:
-    """The strides of a value if no two of its elements share a place, gaps or not, else those of ``dense_stride``."""
+    """Return the strides of a value without overlapping elements, else its ``dense_stride``.
+
+    Gaps between elements are allowed.
+    """
     stride = tuple(as_size(s) for s in value.stride())
     return stride if is_non_overlapping(symbolic_shape(value), stride) else dense_stride(value)
 
 
 def is_non_overlapping(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> bool:
-    """Whether no two elements of a walk over memory are known to fall on one place."""
+    """Return True if no two elements provably share a memory address.
+
+    The result is False for symbolic sizes or strides.
+    """
     reach = 1
     for step, size in sorted(zip(stride, shape, strict=True), key=lambda pair: str(pair[0]).zfill(20)):
         if not isinstance(step, int) or not isinstance(size, int) or (size > 1 and step < reach):
@@ -59,5 +68,5 @@ def is_non_overlapping(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> boo
 
 
 def symbolic_shape(value: torch.Tensor) -> tuple[Size, ...]:
-    """The shape of a fake value."""
+    """Return the shape of a fake tensor as ``Size`` values."""
     return tuple(as_size(s) for s in value.shape)

@@ -1,4 +1,7 @@
-"""Lays a schedule out as a program: buffers, steps, outputs, the record, and the program as readable Python."""
+"""Turn a schedule into a program: buffers, kernel launches, ATen calls, outputs, record.
+
+The program also has a readable Python text.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 def schedule_to_program(
     walk: GraphLowering, schedule: Schedule, target: str, emit: PrintKernel, cutter: BlockTuner
 ) -> LoweredProgram:
-    """The program of one schedule; ``cutter`` says how its loops are cut."""
+    """Build the program of a schedule; ``cutter`` chooses the block sizes of its kernels."""
     buffers = _make_buffers(walk, schedule)
     steps: list[ProgramStep] = []
     loops: dict[int, LoopKernel] = {}
@@ -91,7 +94,10 @@ def subprogram(
     emit: PrintKernel,
     steps: tuple[FusionGroup | ExternNode | MatmulTemplate | AttentionTemplate, ...],
 ) -> LoweredProgram:
-    """A program of some of a schedule's steps, which is given what they read of the others, and returns what they write."""
+    """Build a program of some steps of a schedule, for benchmarks.
+
+    Its inputs are the tensors that these steps read from other steps. Its outputs are all tensors that they write.
+    """
     buffers = {made.name: _make_buffer(made, "intermediate") for step in steps for made in _step_outputs(step)}
     given = {
         made.name: _make_buffer(made, "input")
@@ -126,7 +132,7 @@ def _build_kernel(
 
 
 def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: KernelDeduplicator) -> list[ProgramStep]:
-    """The kernels of one call of attention; what nobody looks at is zero."""
+    """Build the kernels of one attention call; its unused results become zeros."""
     prefix, nodes = f"loop:{walk.context.compilation}", step.call.extern.origins
     made: list[ProgramStep] = [
         Launch(printed.attention_source(*attention_kernel(step, kind), prefix, nodes)) for kind in step.kernel_kinds
@@ -170,12 +176,12 @@ def _make_buffer(made: TensorDef, kind: Literal["input", "intermediate", "output
 
 
 def _check_symbols_known(program: LoweredProgram) -> None:
-    """Refuse a program that needs a symbol which nothing in it tells.
+    """Check that the program defines every symbol that it needs.
 
     Raises:
-        ValueError: there is one.
+        ValueError: a symbol has no definition.
     """
-    # Inputs are there already: where no kernel reads one, nothing asks for its strides.
+    # The strides of an input are needed only if a kernel reads it.
     made = [b for b in program.buffers.values() if b.kind != "input"]
     sizes: list[Any] = [s for b in made for s in (*b.shape, *b.stride)]
     for step in program.steps:
@@ -208,7 +214,7 @@ def _make_buffers(walk: GraphLowering, schedule: Schedule) -> dict[str, Buffer]:
 
 
 def _make_ref(value: LoweredTensor) -> BufferRef:
-    """How a step names a tensor in memory."""
+    """Return the reference of a step to a tensor in memory."""
     if value.index_map is None:
         return BufferRef(value.definition.name, is_complex=value.is_complex)
     placed = strided_view_of(value)

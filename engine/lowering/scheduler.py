@@ -1,7 +1,8 @@
-"""Decides which Defs share a kernel: from the last to the first, each joins a kernel that reads it, or starts one of its own.
+"""Scheduler: fuses definitions into kernels, from the last definition to the first.
 
-Working backwards, the kernel that reads a tensor already knows at which index it wants each element, so joining is evaluating the
-tensor's body there. Every decision and refusal is kept with its reason.
+Each definition joins a kernel that reads it, or starts a new kernel. Going backward, the reading kernel already
+knows the index of each element, so fusing means evaluating the body at that index. Every decision is recorded
+with its reason.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ LARGE_KERNEL_ELEMENTS = 1 << 14
 
 @dataclass(eq=False)
 class FusionGroup:
-    """One kernel in the making. ``inner`` are the variables reduced over, None while nothing is reduced.
+    """One kernel during scheduling. ``reduction_vars`` is None while nothing is reduced.
 
-    ``stored`` are the Defs it writes, and at which index; ``members`` all that it computes.
+    ``stores`` maps each stored definition to its index. ``members`` are all definitions that the kernel computes.
     """
 
     number: int
@@ -74,7 +75,7 @@ class FusionGroup:
 
     @property
     def outer_vars(self) -> tuple[LoopVar, ...]:
-        """The variables that are not reduced over."""
+        """Loop variables that are not reduced over."""
         return (
             self.loop_vars
             if self.reduction_vars is None
@@ -83,11 +84,11 @@ class FusionGroup:
 
     @property
     def numel(self) -> Size:
-        """How many times the innermost body runs."""
+        """Number of runs of the innermost body."""
         return product(v.size for v in (*self.outer_vars, *(self.reduction_vars or ())))
 
     def analyze(self) -> None:
-        """Run the bodies of what is stored, to see what is read and where."""
+        """Evaluate the bodies of the stores to find what the kernel reads, and at which index."""
         inner = self.reduction_vars or ()
         reduced = flatten([variable(v) for v in inner], _row_major(inner))
         self.builder = LoopBuilder(self.members, frozenset(inner), reduced)
@@ -98,25 +99,25 @@ class FusionGroup:
             self.reads.setdefault(demand.source, []).append(demand)
 
     def reads_of(self, source: TensorDef) -> list[MemoryRead]:
-        """How this kernel reads a Def that it does not compute."""
+        """Return the reads of a definition that this kernel does not compute."""
         return self.reads.get(source, [])
 
     def input_defs(self) -> set[TensorDef]:
-        """Defs that it reads from memory, or that its own start from."""
+        """Return the definitions that the kernel loads or that its scatters start from."""
         return {*self.reads, *self.scatter_bases}
 
     @property
     def scatter_bases(self) -> set[TensorDef]:
-        """Defs whose elements its scatters start from."""
+        """Definitions that the scatters of the kernel start from."""
         return {m.initial_value for m in self.stores if isinstance(m.initial_value, TensorDef)}
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Kernels and ATen calls in an order that respects what reads what, and why each kernel is as it is."""
+    """Kernels and ATen calls in topological order, with the reason for each decision."""
 
     steps: tuple[Any, ...]
-    """Groups, ATen calls, and templates in the place of both."""
+    """Fusion groups, ATen calls, and templates that replace either."""
     decisions: tuple[FusionDecision, ...]
     choices: tuple[AutotuneChoice, ...] = ()
 
@@ -128,10 +129,11 @@ def fuse(
     no_fuse: Collection[TensorDef] = frozenset(),
     unbacked_definitions: Mapping[str, TensorDef] = MappingProxyType({}),
 ) -> Schedule:
-    """Assign every computed Def that is needed to a kernel.
+    """Assign every definition that is needed to a kernel.
 
-    ``kept`` are Defs that must be in memory: outputs and arguments of ATen calls. Those ``apart`` are no part of the kernels that read them.
-    ``told`` says by which ATen call's result a symbol becomes known.
+    ``realized``: definitions that must be in memory, the outputs and arguments of ATen calls. ``no_fuse``:
+    definitions that are not fused into their readers. ``unbacked_definitions``: for each unbacked symbol, the result
+    of the ATen call that defines it.
     """
     starts = {made.initial_value for made in defs if isinstance(made.initial_value, TensorDef)}
     scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions)
@@ -143,7 +145,7 @@ def fuse(
 
 
 class Scheduler:
-    """The state of one fusion run."""
+    """State of one scheduling run."""
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class Scheduler:
         self._group_count = 0
 
     def record_decision(self, made: TensorDef, group: FusionGroup, fused: bool, reason: str) -> None:
-        """Record a decision about a Def and the kernel that reads it; parts of one ATen node are not news."""
+        """Record a fusion decision, unless all definitions come from the same ATen nodes."""
         if made.node_ids and all(made.node_ids == m.node_ids for m in group.members if m is not made):
             return
         traffic = bytes_saved(made)
@@ -179,7 +181,7 @@ class Scheduler:
         self.decisions.append(FusionDecision(made.node_ids, _group_origins(group), fused, reason, saved, moved))
 
     def step_inputs(self, step: FusionGroup | ExternNode) -> set[TensorDef]:
-        """Defs that a step reads from memory, and those that tell a symbol that it needs."""
+        """Return the definitions that a step reads from memory or that define its symbols."""
         if not isinstance(step, FusionGroup):
             return self.extern_inputs[id(step)]
         return (
@@ -189,7 +191,7 @@ class Scheduler:
         )
 
     def _symbol_definitions(self, symbols: Iterable[str], apart_from: ExternNode | None = None) -> set[TensorDef]:
-        """The Defs that tell symbols, but for the results of one call."""
+        """Return the definitions of symbols, without the results of one call."""
         own = () if apart_from is None else apart_from.results
         return {
             self.unbacked_definitions[s]
@@ -198,7 +200,7 @@ class Scheduler:
         }
 
     def has_path(self, first: FusionGroup | ExternNode, last: FusionGroup | ExternNode) -> bool:
-        """Whether something that ``first`` writes is needed, directly or not, by ``last``."""
+        """Return True if ``last`` depends, directly or not, on a result of ``first``."""
         seen: set[int] = set()
         stack: list[FusionGroup | ExternNode] = [last]
         while stack:
@@ -214,7 +216,7 @@ class Scheduler:
         return False
 
     def schedule_def(self, made: TensorDef) -> None:
-        """Give one Def its kernel."""
+        """Assign one definition to a kernel."""
         readers = [g for g in self.groups if g.reads_of(made)]
         is_kept = made in self.realized
         if not readers and not is_kept:
@@ -268,7 +270,7 @@ class Scheduler:
         self._new_group(made)
 
     def _why_separate(self, group: FusionGroup, other: FusionGroup) -> str:
-        """Why a kernel reads what another one stores, and is no part of it."""
+        """Return the reason why a kernel loads a tensor that another kernel stores."""
         if self.has_path(group, other):
             return "Another kernel stores it, and a step that stands between needs that first: this one reads it."
         if loop_mapping(group, other) is None and loop_mapping(other, group) is None:
@@ -276,7 +278,7 @@ class Scheduler:
         return "Another kernel stores it: this one walks it in another order and reads it."
 
     def _inline_into_sparse_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
-        """The readers that need a whole Def; those that pick a few of its elements compute these themselves."""
+        """Inline a definition into its sparse readers; return the readers that need all of it."""
         rest = []
         for group in readers:
             if reads_sparsely(made, group) and not self._why_not_fusible(made, group, stored=False):
@@ -287,7 +289,11 @@ class Scheduler:
         return rest
 
     def _cheaper_stored_source(self, made: TensorDef, group: FusionGroup) -> TensorDef | None:
-        """What a Def is made of, if that is stored anyway for a call that the kernel waits for, and costs more to read again than the Def."""
+        """Return a stored source in whose kernel ``made`` is cheaper to compute than in ``group``.
+
+        The source is stored for an ATen call that ``group`` waits for, so ``group`` would have to load it again. That
+        costs more bytes than to load ``made``.
+        """
         own = stored_bytes(made)
         if made.kind not in ("pointwise", "reduction") or own is None or not self.extern_readers:
             return None
@@ -302,11 +308,11 @@ class Scheduler:
         return None
 
     def _must_be_stored_before(self, source: TensorDef, group: FusionGroup) -> bool:
-        """Whether a Def cannot be computed by a kernel, which needs the result of a call that is given it."""
+        """Return True if ``group`` depends on an ATen call that reads ``source``."""
         return any(self.has_path(call, group) for call in self.extern_readers.get(source, ()))
 
     def _memory_sources(self, made: TensorDef) -> set[TensorDef]:
-        """The Defs in memory that a Def is made of."""
+        """Return the definitions in memory that ``made`` is computed from."""
         found: set[TensorDef] = set()
         stack, seen = [made], {made}
         while stack:
@@ -320,7 +326,7 @@ class Scheduler:
         return found
 
     def _merge_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
-        """Unite kernels that read the same elements in the same order."""
+        """Merge kernels that read the same elements in the same order."""
         result: list[FusionGroup] = []
         for group in readers:
             for i, known in enumerate(result):
@@ -371,7 +377,7 @@ class Scheduler:
         return united
 
     def _new_group(self, made: TensorDef) -> FusionGroup:
-        """A kernel of its own, looping over the dimensions in the order in which they lie in memory."""
+        """Start a new kernel that loops over the dimensions in memory order."""
         self._group_count += 1
         dims = memory_order(made)
         variables = {d: LoopVar(f"i{d}", made.loop_ranges[d]) for d in dims}
@@ -411,7 +417,7 @@ class Scheduler:
         )
 
     def _why_not_fusible(self, made: TensorDef, group: FusionGroup, *, stored: bool) -> str | None:
-        """Why a Def cannot join a kernel that reads it, None if it can."""
+        """Return the reason why a definition cannot join its reader, None if it can."""
         demands = group.reads_of(made)
         if made in group.scatter_bases:
             return "The kernel changes a copy of it, which must be whole before."
@@ -475,7 +481,7 @@ class Scheduler:
         return None
 
     def fuse_horizontally(self) -> None:
-        """Unite kernels that are independent but read the same elements in the same order."""
+        """Merge independent kernels that read the same elements in the same order."""
         shared: dict[TensorDef, list[FusionGroup]] = {}
         for group in self.groups:
             for source in group.input_defs():
@@ -486,7 +492,7 @@ class Scheduler:
                 self._merge_readers(source, present)
 
     def topological_order(self, defs: list[TensorDef]) -> tuple[FusionGroup | ExternNode, ...]:
-        """Every step after those whose results it reads, otherwise in the program's order."""
+        """Sort the steps topologically; otherwise in program order."""
         done: set[int] = set()
         result: list[FusionGroup | ExternNode] = []
         steps: list[FusionGroup | ExternNode] = [*self.groups, *self.externs]
@@ -505,7 +511,7 @@ class Scheduler:
             if isinstance(step, FusionGroup):
                 return min(d.program_order for d in step.stores)
             made = [d.program_order for d in step.results if d is not None]
-            # A call for its effect alone may be a check of what later steps take for granted.
+            # A call without results may check an assumption of later steps.
             return min(made, default=max((d.program_order for d in self.step_inputs(step)), default=-1))
 
         for step in sorted(steps, key=first):
@@ -514,7 +520,7 @@ class Scheduler:
 
 
 def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
-    """Symbols that a kernel's sizes and indices hold."""
+    """Return the symbols in a kernel's sizes and indices."""
     sizes = [v.size for v in group.loop_vars]
     for made in (*group.members, *group.input_defs()):
         sizes += [*made.shape, *made.stride, *made.ranges]
@@ -524,7 +530,7 @@ def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
 
 
 def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
-    """Symbols that an ATen call is given, or by which its results are described."""
+    """Return the symbols in an ATen call's arguments and in the layouts of its results."""
     found: list[object] = []
     for value in pytree.tree_leaves((extern.args, extern.kwargs)):
         if isinstance(value, LoweredTensor):
@@ -539,7 +545,7 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
 
 
 def extern_read_defs(extern: ExternNode) -> Iterable[TensorDef]:
-    """The Defs that an ATen call reads."""
+    """Yield the definitions that an ATen call reads."""
 
     def walk(value: object) -> Iterable[TensorDef]:
         if isinstance(value, LoweredTensor):
@@ -585,7 +591,10 @@ def _axis_variable(made: TensorDef, index: Coordinates) -> LoopVar | None:
 def add_reduction_vars(
     made: TensorDef, group: FusionGroup, index: Coordinates
 ) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]]:
-    """``(all, inner)`` variables of a pointwise kernel once it computes a reduction that it reads at ``index``."""
+    """Return ``(all, reduction)`` variables of a pointwise kernel that fuses a reduction.
+
+    The kernel reads the reduction at ``index``.
+    """
     used = _used_vars(index)
     rest = tuple(v for v in group.loop_vars if v not in used)
     if rest:
@@ -595,7 +604,10 @@ def add_reduction_vars(
 
 
 def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
-    """Cut loop variables in two where the kernel reads a Def at their quotient or remainder, so that rows show as variables."""
+    """Split loop variables where the kernel reads ``made`` at their quotient or remainder.
+
+    Afterward the rows of ``made`` correspond to variables.
+    """
     for _ in range(4):
         found = next((c for d in group.reads_of(made) for c in map(_find_div_or_mod, d.index) if c is not None), None)
         if found is None or found[0] not in group.loop_vars:
@@ -619,7 +631,7 @@ def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
 
 
 def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
-    """``(v, k)`` where an index holds ``v // k`` or ``v % k``."""
+    """Return ``(v, k)`` if an index contains ``v // k`` or ``v % k``, else None."""
     for atom in index.terms:
         if isinstance(atom, (FloorDiv, Mod)) and len(atom.dividend.terms) == 1 and atom.dividend.const == 0:
             ((inner, coefficient),) = atom.dividend.terms.items()
@@ -629,7 +641,7 @@ def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
 
 
 def memory_order(made: TensorDef) -> list[int]:
-    """Dimensions of a Def, those with the largest stride first, without those of size 1."""
+    """Return the dimensions by descending stride, without those of size 1."""
     dims = [d for d, n in enumerate(made.loop_ranges) if n != 1]
     if made.kind != "scatter" and all(isinstance(s, int) for s in made.stride):
         return sorted(dims, key=lambda d: -made.stride[d])
@@ -637,7 +649,7 @@ def memory_order(made: TensorDef) -> list[int]:
 
 
 def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, IndexExpr] | None:
-    """How the second kernel's variables follow from the first's, if both can walk the same loops."""
+    """Express the second kernel's variables by the first's; None if their loops differ."""
     sizes = [v.size for v in first.loop_vars]
     if [v.size for v in second.loop_vars] == sizes and (
         first.reduction_vars is None
@@ -703,5 +715,5 @@ def _why_not_recomputed(made: TensorDef, group: FusionGroup, demands: list[Memor
 
 
 def _has_same_iterations(made: TensorDef, source: TensorDef) -> bool:
-    """Whether one kernel can compute both in one go over the elements of the source."""
+    """Return True if one kernel can compute both in one pass over the elements of ``source``."""
     return sizes_equal(product((*made.shape, *made.ranges)), product((*source.shape, *source.ranges)))

@@ -1,4 +1,4 @@
-"""Which views of memory are strided: what ATen calls take, and programs return, without a copy."""
+"""Strided views: ATen calls take them, and programs return them, without a copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine.lowering.context import LoweredTensor
 
 
 def strided_view_of(value: LoweredTensor) -> tuple[tuple[Size, ...], Size] | None:
-    """``(strides, offset)`` of a view of something in memory, None where it is no strided view."""
+    """Return ``(strides, offset)`` of a strided view of memory, None for other index maps."""
     if value.index_map is None:
         is_apart = value.is_complex and not _is_complex_layout(value.definition.stride, 0)
         return None if is_apart else (value.definition.stride, 0)
@@ -24,5 +24,5 @@ def strided_view_of(value: LoweredTensor) -> tuple[tuple[Size, ...], Size] | Non
 
 
 def _is_complex_layout(strides: tuple[Size, ...], offset: Size) -> bool:
-    """Whether real and imaginary parts lie side by side, as complex numbers do."""
+    """Return True if real and imaginary parts are adjacent, as in complex tensors."""
     return strides[-1] == 1 and all(exact_quotient(s, 2) is not None for s in (*strides[:-1], offset))

@@ -1,4 +1,4 @@
-"""Finds kernels that read across the order in which they write, and names the variable along which they had better read a tile at a time."""
+"""Choose a transpose tile for kernels that read in another memory order than they write."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from engine.lowering.fusion_cost import is_negligible_size
 from engine.lowering.scheduler import FusionGroup
 
 MIN_TILE_SIDE = 16
-"""Sizes below this leave nothing to gain: a few elements share each line of memory anyway."""
+"""Shorter dimensions gain nothing: few elements share a line of memory anyway."""
 MIN_TILED_ELEMENTS = 1 << 14
 MAX_INNER_SIZE = 4_000_000
-"""Beyond this a tile's shorter loop would need more programs side by side than a device's grid has in its second dimension (65,535 of 64)."""
+"""Longest inner size; more would exceed the grid's second dimension (65,535 blocks of 64)."""
 LONG_ROW = 1 << 10
-"""A row from which it pays to read what belongs to a whole row once, and to compute with it once."""
+"""Rows of at least this length gain if values that belong to a whole row are loaded once."""
 
 
 def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]] | None:
-    """``(outer, inner)`` variables of an elementwise kernel that a tile spans, None where one flat walk is as good.
+    """Return ``(outer, inner)`` variables of a tiled pointwise kernel, None for one flat loop.
 
-    The inner variable is the one along which the kernel writes; the last outer one that along which it reads.
+    The kernel writes along the inner variable and reads along the last outer one.
     """
     if group.reduction_vars is not None or group.has_scan or len(group.loop_vars) < 2:
         return None
@@ -35,7 +35,7 @@ def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tupl
     beside: list[IndexExpr] = []
     for source, demands in group.reads.items():
         if is_negligible_size(product(source.shape), group.numel):
-            # A number a row, say: it is read again and again, from nearby.
+            # A small tensor, such as one number per row, is read repeatedly from the cache.
             beside += [flatten(demand.index, source.stride) for demand in demands]
             continue
         for demand in demands:
@@ -58,12 +58,12 @@ def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tupl
 
 
 def _contiguous_var(position: IndexExpr, group: FusionGroup) -> LoopVar | None:
-    """The loop variable whose neighbours lie side by side in memory."""
+    """Return the loop variable whose consecutive values are adjacent in memory."""
     return next((v for v in group.loop_vars if position.terms.get(v) == 1), None)
 
 
 def _reads_per_row_values(inner: LoopVar, beside: list[IndexExpr]) -> bool:
-    """Whether several things that are read belong to whole rows along ``inner``."""
+    """Return True if the kernel loads several values that belong to whole ``inner`` rows."""
     numbers = [index for index in beside if index.terms and inner not in index.variables()]
     return isinstance(inner.size, int) and inner.size >= LONG_ROW and len(numbers) > 1
 

@@ -1,7 +1,7 @@
-"""Sums of a few elements that only other reductions read are written out, so that the long one walks over what the short ones are made of.
+"""Unroll short sums that only other reductions read, so that they fuse.
 
-Distances of points are the example: three coordinates are summed for each pair, of which a row then keeps the nearest. As a reduction of its
-own every pair's distance would have to be in memory.
+Distances of points are an example: three coordinates are summed for each pair, and a row of pairs is then reduced
+to its minimum. If the sum were a reduction too, the distances of all pairs would be stored.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.lowering.fusion_cost import build_unfused
 
 MAX_UNROLLED = 8
-"""Elements up to which a sum is written out."""
+"""Longest sum that is unrolled."""
 
 
 def unroll_reductions(defs: list[TensorDef], kept: Collection[TensorDef]) -> None:
-    """Make such sums elementwise; the Defs are changed."""
+    """Turn such sums into pointwise definitions, in place."""
     short = [
         made for made in defs if made.reduction == "sum" and made.kind == "reduction" and _is_short_reduction(made)
     ]
@@ -43,7 +43,7 @@ def _is_short_reduction(made: TensorDef) -> bool:
 def _feeds_only_reductions(
     made: TensorDef, short: TensorDef, readers: dict[TensorDef, list[TensorDef]], kept: Collection[TensorDef]
 ) -> bool:
-    """Whether nobody reads a Def but reductions that walk over each element of the short sum once."""
+    """Return True if all readers are reductions that visit each element of the short sum once."""
     own = product(short.shape)
     if made in kept or made not in readers:
         return False

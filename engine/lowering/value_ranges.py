@@ -1,4 +1,4 @@
-"""Between which numbers a node's value lies, as far as the graph itself tells."""
+"""Value range analysis: bounds of node values, as far as the graph shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 ValueRange = tuple[float, float]
 UNBOUNDED: ValueRange = (-math.inf, math.inf)
 EMBEDDING_RANGE: ValueRange = (-1e4, 1e4)
-"""Rows of a table are weights, which are small numbers where a model computes anything at all."""
+"""Assumed range of embedding rows: weights of a working model are small numbers."""
 RANGE_PRESERVING_OPS = (
     aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
     aten.permute.default, aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.clone.default, aten.alias.default, aten.t.default,
@@ -23,13 +23,13 @@ EMBEDDING_OPS = (aten.embedding.default,)
 
 
 class ValueRanges:
-    """Ranges of nodes, each found once."""
+    """Value ranges of nodes, each computed once."""
 
     def __init__(self) -> None:
         self._known: dict[torch.fx.Node, ValueRange] = {}
 
     def range_of(self, value: Any) -> ValueRange:
-        """``(lowest, highest)``; infinite where nothing tells."""
+        """Return ``(lowest, highest)`` of a value; infinite where unknown."""
         if isinstance(value, (bool, int, float)):
             return (float(value), float(value))
         if not isinstance(value, torch.fx.Node):
@@ -40,7 +40,7 @@ class ValueRanges:
         return self._known[value]
 
     def is_embedding_lookup(self, value: Any) -> bool:
-        """Whether it is rows of a table, lying in whatever order."""
+        """Return True if the value consists of embedding rows, in any order and dtype."""
         while isinstance(value, torch.fx.Node) and (
             value.target in RANGE_PRESERVING_OPS or value.target is aten._to_copy.default
         ):

@@ -21,7 +21,7 @@ def _op_name(target: Any) -> str:
 
 
 def wrapper_text(program: LoweredProgram) -> str:
-    """The whole program as Python that a person can read."""
+    """Return the whole program as readable Python."""
     lines = [f"def run({', '.join(program.inputs)}):"]
     for symbol, (position, dim) in program.symbol_sources.items():
         source = program.inputs[position]

@@ -1,1 +1,1 @@
-"""Stock torch.compile as the second subject: its structured trace becomes the same records as ours."""
+"""Observation of stock torch.compile: its structured trace becomes the engine's records."""

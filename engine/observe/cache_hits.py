@@ -1,4 +1,7 @@
-"""Calls that stock torch.compile served from its cache, which its trace leaves out: told by torch's own hook after guards were checked."""
+"""Recorder of torch.compile's cache hits, which its trace does not contain.
+
+It uses torch's hook after guard evaluation.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,18 @@ from engine.runtime.dispatch.recorded_arguments import record_stock_arguments
 
 _TORCH_DIR = str(pathlib.Path(torch.__file__).parent)
 _CALLEE_LOCALS = {"compile_wrapper": "fn", "_call_impl": "forward_call"}
-"""Functions of torch's through which a compiled frame is called, and the local that holds what they call."""
+"""torch's functions that call a compiled frame, and the local variable with the callee."""
 MAX_STACK_DEPTH = 40
-"""Frames that are looked through for the user's line."""
+"""Maximum number of stack frames searched for the user's line."""
 
 GuardCompleteHook = Callable[[bool], bool]
 
 
 class CacheHitRecorder:
-    """Adds a call for each hit to ``session``. Frames are known by the code that was compiled when the same place missed before."""
+    """Adds a call record to ``session`` for each cache hit.
+
+    A hit's frame is known by the code that was compiled at the last miss at the same call site.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -42,14 +48,14 @@ class CacheHitRecorder:
         self._code_of_call_site: dict[tuple[CodeType, int], CodeType] = {}
 
     def __call__(self, hit: bool) -> bool:
-        """torch's hook: answers what would have been answered without it."""
+        """Run as torch's guard-complete hook; return the result of the hook installed before."""
         with contextlib.suppress(Exception):
             self._record_hit(sys._getframe(1), hit=hit)
         return hit if self._previous_hook is None else self._previous_hook(hit)
 
     @contextlib.contextmanager
     def install(self) -> Iterator[None]:
-        """While the context is open, hits are told; a hook that was there before goes on being asked."""
+        """Install the hook while the context is open; a previously installed hook is still called."""
         swap: Any = getattr(eval_frame, "set_guard_complete_hook", None)
         if swap is None:  # before torch 2.8
             yield
@@ -59,11 +65,11 @@ class CacheHitRecorder:
             yield
         finally:
             present = swap(self._previous_hook)
-            if present is not self:  # someone set another in the meantime
+            if present is not self:  # another hook was installed meanwhile
                 swap(present)
 
     def on_compile_start(self, frame_id: str) -> None:
-        """A compilation begins: remember which code it is that the last miss led to, and what it was called with, to be asked "what if" later."""
+        """Record the code compiled for the last miss, and its arguments for what-if queries."""
         for frame in _convert_frames(sys._getframe(1)):
             code, found = frame.f_locals["code"], frame.f_locals.get("locals")
             if self._last_miss is not None:
@@ -89,12 +95,12 @@ class CacheHitRecorder:
         entries = eval_frame._debug_get_cache_entry_list(code) if code is not None else []
         if not entries:
             return
-        entry = str(entries[0].compile_id)  # torch puts the one that it found in front
+        entry = str(entries[0].compile_id)  # torch moves the entry it found to the front
         self._session.add_call(CallRecord(0, frame_id_of(entry), "hit", entry, _user_line(caller), None, (entry,)))
 
 
 def _convert_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """torch's own functions further up the stack that compile some code, the innermost first."""
+    """Yield torch's frames up the stack that compile a code object, innermost first."""
     while frame is not None:
         if frame.f_code.co_filename.endswith("convert_frame.py") and isinstance(frame.f_locals.get("code"), CodeType):
             yield frame
@@ -107,7 +113,7 @@ def _explain(code: Callable[[], CodeType | None], arguments: Mapping[str, Any]) 
 
 
 def _called_code(caller: FrameType) -> CodeType | None:
-    """The code behind what torch's own wrappers call."""
+    """Return the code of the function that torch's wrapper calls."""
     name = _CALLEE_LOCALS.get(caller.f_code.co_name)
     if name is None or not caller.f_code.co_filename.startswith(_TORCH_DIR):
         return None

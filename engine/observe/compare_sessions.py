@@ -1,4 +1,4 @@
-"""Compares two recordings of one kind: before and after a change, our compiler's or stock torch.compile's."""
+"""Comparison of two sessions of this engine or of torch.compile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 
 MAX_LINES = 200
-"""Lines of one change that are kept; the rest is counted."""
+"""Maximum number of lines per aspect; further lines are counted."""
 TIME_TOLERANCE = 1.25
-"""Times within this factor are called equal."""
+"""Maximum ratio of two times that count as equal."""
 _PROCESS_NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]{4,}|\d{6,})\b")
-"""Addresses and ids, which differ from process to process."""
+"""Addresses and ids, which differ between processes."""
 _GENERATED = re.compile(r"\b(__\w*?_)\d+\b")
-"""Names that torch.compile makes up, numbered through the process: ``__builtins_dict___3``."""
+"""Names that torch.compile generates with a process-wide number: ``__builtins_dict___3``."""
 _HASH = re.compile(r"\b[a-z2-7]{40,}\b")
 _NON_COMPUTE_OPS = ("placeholder", "output", "get_attr")
 
@@ -26,9 +26,9 @@ CompilationRecords = tuple[CompilationRecord, ...]
 
 
 def compare_sessions(first: Session, second: Session) -> SessionComparison:
-    """What the second recording has that the first has not, and the other way round.
+    """Compare two sessions as a whole and function by function.
 
-    Functions are matched by name and file, so that lines and numbers may have moved between the two.
+    Functions are matched by name and file, not by line or id.
     """
     before, after = _group_frames(first), _group_frames(second)
     frames = [
@@ -40,7 +40,10 @@ def compare_sessions(first: Session, second: Session) -> SessionComparison:
 
 
 def _group_frames(session: Session) -> dict[tuple[str, str, int], list[FrameRecord]]:
-    """Frames by name and file; several of one name (each call of a decorator makes one) are told apart by their order."""
+    """Group frames by name, file and occurrence number.
+
+    Several frames can have one name, as each call of a decorator creates one.
+    """
     found: dict[tuple[str, str, int], list[FrameRecord]] = {}
     seen: Counter[tuple[str, str]] = Counter()
     compiled = {c.frame for c in session.compilations}
@@ -88,7 +91,7 @@ def _compare_aspect(
     told: Callable[[CompilationRecords], Iterable[str]],
     short: Callable[[CompilationRecords], str] | None = None,
 ) -> AspectComparison:
-    """The facts that only one side has, each as often as it has it more."""
+    """Compare one aspect: facts that only one side has, with their excess counts."""
     old, new = Counter(map(_normalize_process_names, told(before))), Counter(map(_normalize_process_names, told(after)))
     counts = (short(before), short(after)) if short else (str(old.total()), str(new.total()))
     return AspectComparison(what, *counts, _limit_lines(old - new), _limit_lines(new - old))
@@ -117,7 +120,7 @@ def _graph_sizes(compilations: CompilationRecords) -> str:
 
 
 def _graphs(compilations: CompilationRecords) -> Iterable[GraphRecord]:
-    """The graphs that a person compares: as traced, as functional, forward and backward, and as lowered."""
+    """Yield the graphs worth comparing: traced, functional, forward, backward and lowered."""
     wanted = ("fx", "aten", "forward", "backward", "decomposed", "autograd")
     return (g for c in compilations for g in c.graphs if g.stage in wanted)
 
@@ -149,5 +152,8 @@ def _compare_times(before: CompilationRecords, after: CompilationRecords) -> Asp
 
 
 def _file_key(file: str) -> str:
-    """A file without its folder; cells of a notebook are numbered anew by each kernel, and count as one file."""
+    """Return the file name without its folder; all notebook cells count as one file.
+
+    Each notebook kernel numbers its cells differently.
+    """
     return "a cell" if "ipykernel_" in file or file.startswith("<ipython") else re.split(r"[/\\]", file)[-1]

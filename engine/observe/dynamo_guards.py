@@ -1,4 +1,7 @@
-"""The guards of code that stock torch.compile compiled in this process: walked, not called, so that no counter and no order of theirs moves."""
+"""Live guards of stock torch.compile in this process.
+
+Guard managers are walked, not called, so torch's counters and the order of guards do not change.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +25,27 @@ from engine.records.guards import CallExplanation, GuardFailure, GuardRecord, Gu
 
 _MISSING_VALUE = object()
 _RELATIONAL_GUARDS: tuple[type, ...] = (live.RelationalGuard,)
-"""Guards that remember values between calls: asking one alone would change its next answer."""
+"""Guards with state between calls: evaluating one alone would change its next result."""
 
 
 @dataclass(frozen=True)
 class _LeafGuard:
-    """One guard in printed order: how to ask it, and the expression of the value that it is on ("" for the root's)."""
+    """One leaf guard in printed order, and its source expression ("" for the root)."""
 
     guard: Any
     source: str
 
 
 def is_torch_compiled(value: Any) -> bool:
-    """Whether a function or module was given to ``torch.compile``."""
+    """Return True if a function or module was passed to ``torch.compile``."""
     return _compiled_function(value) is not None
 
 
 def torch_guards_of(value: Any) -> tuple[GuardsRecord, ...]:
-    """Guards of each cache entry of what ``torch.compile`` compiled, in look-up order.
+    """Return the guards of each cache entry of a torch-compiled function, in lookup order.
 
     Raises:
-        BadArgument: it was not given to ``torch.compile``.
+        BadArgument: it was not passed to ``torch.compile``.
     """
     function, _ = _function_and_self(value)
     return tuple(
@@ -51,11 +54,13 @@ def torch_guards_of(value: Any) -> tuple[GuardsRecord, ...]:
 
 
 def explain_torch_call(value: Any, *arguments: Any, **keywords: Any) -> CallExplanation:
-    """Which entry of stock ``torch.compile`` a call would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
+    """Return which entry a call would hit and, guard by guard, why the others fail.
+
+    Runs nothing and changes no order.
 
     Raises:
-        BadArgument: ``value`` was not given to ``torch.compile``.
-        TypeError: the arguments do not fit its signature.
+        BadArgument: ``value`` was not passed to ``torch.compile``.
+        TypeError: the arguments do not match its signature.
     """
     function, first = _function_and_self(value)
     arguments, keywords = pytree.tree_map(_materialize, (arguments, keywords))
@@ -65,10 +70,12 @@ def explain_torch_call(value: Any, *arguments: Any, **keywords: Any) -> CallExpl
 
 
 def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanation | None:
-    """The same for a frame that is known by its code, and for the values of its arguments and free variables; None where nothing is cached.
+    """Explain a call of a frame by its code object; None if it has no cache entries.
+
+    ``arguments``: values of arguments and free variables.
 
     Raises:
-        BadArgument: a specification describes a tensor that cannot be made here.
+        BadArgument: a ``TensorSpec`` describes a tensor that cannot be allocated here.
     """
     file, entries = code.co_filename, _cache_entries(code)
     scope = pytree.tree_map(_materialize, dict(arguments))
@@ -86,12 +93,12 @@ def _explain_entries(name: str, entries: list[Any], scope: Mapping[str, Any], re
 def explain_entry(
     entry: Any, scope: Mapping[str, Any], resolve: PathResolver
 ) -> tuple[GuardFailure | None, tuple[GuardResult, ...]]:
-    """Why an entry does not serve a call with these locals (None: it does), and every guard of it evaluated."""
+    """Return an entry's guard failure for these locals (None: a hit), and all guard results."""
     manager = entry.guard_manager
-    told = manager.check_verbose(dict(scope))  # what torch itself asks to tell a reason: it moves nothing
+    told = manager.check_verbose(dict(scope))  # torch's own query for a failure reason: it changes no state
     guards = _printed_guards(entry, resolve).guards
     leaves = list(_leaf_guards(manager))
-    if len(leaves) != len(guards):  # printed in a form that we do not know
+    if len(leaves) != len(guards):  # printed in an unknown format
         leaves = []
     answers = [_evaluate_guard(leaf, manager, scope, is_hit=bool(told.result)) for leaf in leaves]
     failed = next((i for i, (passed, _) in enumerate(answers) if passed is False), -1)
@@ -107,10 +114,11 @@ def explain_entry(
 def live_guard_failures(
     prefix: str, resolve: PathResolver, known: Callable[[str], GuardsRecord | None]
 ) -> dict[str, GuardFailure]:
-    """While torch tells why it recompiles: for each entry that it asked, our walk over all its guards with the call's own locals.
+    """Evaluate all guards of all entries while torch reports a recompile.
 
-    ``known`` gives the guards of an entry as they were told when it was made: torch has since put those first that failed often.
-    The call's locals are those of torch's own function further up the stack; none where it looks different.
+    Returns guard failures by entry id, for the call's locals. ``known`` returns the guards of an entry as
+    first recorded: torch has since reordered guards by failures. The locals are found in torch's frame
+    further up the stack; the result is empty if that frame has another form.
     """
     asking = _recompile_reasons_frame(sys._getframe())
     frame, entries = (asking.f_locals.get(k) for k in ("frame", "cache_entries")) if asking else (None, None)
@@ -118,7 +126,7 @@ def live_guard_failures(
         return {}
     if not isinstance(
         entries, (list, tuple)
-    ):  # before torch 2.12 it walks a linked list, and has lost its beginning by now
+    ):  # before torch 2.12 it is a linked list, whose head is no longer available
         entries = _cache_entries(frame.f_code)
     found: dict[str, GuardFailure] = {}
     for entry in entries:
@@ -131,7 +139,7 @@ def live_guard_failures(
 
 
 def _with_recorded_ids(rejection: GuardFailure, now: GuardsRecord, then: GuardsRecord | None) -> GuardFailure:
-    """The same verdicts under the ids, and in the order, in which the guards were told before."""
+    """Return the guard failure with the recorded guard ids, in recorded order."""
     ids: dict[tuple[str, str, str], list[str]] = {}
     for guard in then.guards if then is not None else ():
         ids.setdefault((guard.source, guard.kind, guard.code), []).append(guard.id)
@@ -153,11 +161,11 @@ def _recompile_reasons_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-# What was compiled.
+# Compiled functions.
 
 
 def _compiled_function(value: Any) -> FunctionType | None:
-    """The user's function behind a compiled value; None where ``torch.compile`` had no part in it."""
+    """Return the user's function behind a compiled value; None if torch did not compile it."""
     if isinstance(value, torch.nn.Module):
         inner = value.__dict__.get("_modules", {}).get("_orig_mod")
         if inner is None and value.__dict__.get("_compiled_call_impl") is None:
@@ -176,7 +184,7 @@ def _compiled_function(value: Any) -> FunctionType | None:
 
 
 def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
-    """The function, and the ``self`` that comes first in a call of it."""
+    """Return the function, and the ``self`` of a call of it."""
     function = _compiled_function(value)
     if function is None:
         raise BadArgument("This was not given to torch.compile.")
@@ -189,7 +197,7 @@ def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
 
 
 def _cache_entries(code: CodeType) -> list[Any]:
-    """Cache entries in look-up order."""
+    """Return the cache entries in lookup order."""
     return list(_debug_get_cache_entry_list(code))
 
 
@@ -203,7 +211,7 @@ def _path_resolver(file: str) -> PathResolver:
 
 
 def _materialize(value: Any) -> Any:
-    """A tensor like the one that a specification describes, its contents not set; all else as it is."""
+    """Materialize a ``TensorSpec`` as an uninitialized tensor; return other values unchanged."""
     if not isinstance(value, TensorSpec):
         return value
     try:
@@ -216,12 +224,12 @@ def _materialize(value: Any) -> Any:
 
 
 def _frame_locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """What the frame would find in its locals: arguments and closure."""
+    """Return the locals of the frame: arguments and closure variables."""
     bound = inspect.signature(function, follow_wrapped=False).bind(*arguments, **keywords)
     bound.apply_defaults()
     scope = dict(bound.arguments)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a cell that is empty
+        with contextlib.suppress(ValueError):  # an empty cell
             scope[name] = cell.cell_contents
     return scope
 
@@ -234,7 +242,7 @@ def _printed_guards(entry: Any, resolve: PathResolver) -> GuardsRecord:
 
 
 def _leaf_guards(manager: Any) -> Iterator[_LeafGuard]:
-    """Guards as often as they are printed, in that order: a value's own, then those of the values below it."""
+    """Yield leaf guards as printed: a value's own guards, then those of its children."""
     seen: list[Any] = []
     yield from _manager_guards(manager.root, "", seen)
     for guard in getattr(manager.root, "get_epilogue_lambda_guards", list)():
@@ -260,7 +268,7 @@ def _manager_guards(manager: Any, source: str, seen: list[Any]) -> Iterator[_Lea
 def _evaluate_guard(
     leaf: _LeafGuard, manager: Any, scope: Mapping[str, Any], *, is_hit: bool
 ) -> tuple[bool | None, str]:
-    """Whether a guard holds (None: it cannot be asked alone) and what it was asked about, in short."""
+    """Return whether a guard passes (None: it cannot be evaluated alone) and its actual value."""
     value = _read_source(leaf.source, manager, scope)
     if value is _MISSING_VALUE:
         return False, "there is no such value"
@@ -276,7 +284,7 @@ def _evaluate_guard(
 
 
 def _read_source(source: str, manager: Any, scope: Mapping[str, Any]) -> Any:
-    """The value that a guard's own expression names, read as the guard reads it."""
+    """Read the value of a guard's source expression, as the guard does."""
     if not source:
         return dict(scope)
     names = {"L": scope, **manager.closure_vars}
@@ -297,7 +305,7 @@ def _verdict(passed: bool | None, index: int, failed: int) -> Verdict:
 
 
 def describe_value(value: Any) -> str:
-    """A value in a few words, without running code of the user's."""
+    """Describe a value briefly, without running user code."""
     if isinstance(value, torch.Tensor):
         grad = ", requires grad" if value.requires_grad else ""
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}{grad}"
@@ -316,7 +324,7 @@ def _guard_failure(
     results: tuple[GuardResult, ...],
     resolve: PathResolver,
 ) -> GuardFailure:
-    """torch's own reason, with the guard that gave it where the walk found it."""
+    """Return torch's failure reason with the failing guard, if the walk found it."""
     parts = [str(p) for p in told.verbose_code_parts] or ["a guard failed"]
     (reason,) = parse_recompile_reasons(f"{entry}: {parts[0]}", resolve)
     guard = guards[failed] if failed >= 0 else None

@@ -1,6 +1,6 @@
-"""Which names torch 2.6 to 2.13 writes into its trace, and what each becomes; a name that is not here is told as not understood.
+"""Event names of the structured traces of torch 2.6 to 2.13, and their handling.
 
-Names were added over time and some were renamed: all spellings of one thing stand side by side.
+A name that is not listed is reported as unknown. Renamed events are listed under all their names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GraphKind:
-    """A kind of printed graph: its stage, what its node ids begin with, its title, and where it stands on the way through."""
+    """A kind of printed graph: stage, node id prefix, title, position among the stages."""
 
     stage: str
     id_prefix: str
@@ -44,7 +44,7 @@ BACKWARD_GRAPH_KINDS = {
     "post-grad before": GraphKind("backward post-grad before", "bpostb", "Backward before Inductor's post-grad passes", 6.1, is_backward=True),
     "decomposed": GraphKind("backward decomposed", "bpost", "Backward after Inductor's own passes", 6.2, is_backward=True),
 }  # fmt: skip
-"""Stages that a training graph passes twice: what the second time is called."""
+"""Stages that a training compilation runs twice -> the kind of the second, backward graph."""
 
 STAGE_BEFORE_PASSES = {
     "after_pre_grad_graph": "pre-grad before",
@@ -53,7 +53,7 @@ STAGE_BEFORE_PASSES = {
     "after_post_grad_graph": "post-grad before",
     "compiled_autograd_graph": "autograd before",
 }
-"""A graph after passes, and the stage before them: where nothing changed, one of the two is shown."""
+"""Graph after passes -> the stage before them; if they are equal, only one is shown."""
 
 CACHE_EVENTS = {
     "fx_graph_cache": "FX graph cache",
@@ -77,7 +77,7 @@ FAILURE_EVENTS = {
     "mismatched_fake_kernel": "aot",
     "inductor_spmd_graph_mismatch": "lowering",
 }
-"""Names of failures, and the stage that each is of."""
+"""Failure events -> the stage that failed."""
 
 METRICS_EVENTS = (
     "compilation_metrics",
@@ -90,7 +90,7 @@ IGNORED_EVENTS = frozenset({
     "chromium_event", "describe_storage", "str", "stack", "inductor_provenance_tracking_kernel_stack_traces", "expression_created",
     "guard_added", "propagate_real_tensors_provenance", "symbolic_shape_specialization_fast",
 })  # fmt: skip
-"""Known, and said better by other records."""
+"""Events that other records cover."""
 
 TEXT_EVENTS = frozenset({
     "fx_graph_runnable", "dynamo_side_effects", "runtime_wrapper_orchestration", "compiled_fn_wrapper", "backward_prologue",
@@ -114,15 +114,15 @@ TEXT_EVENTS = frozenset({
     "inductor_triton_kernel_to_post_grad_nodes", "dynamo_guards", "rank_print", "torch_version", "codegen_node_mapping",
     "memoizer_artifacts", "artifact_registration",
 })  # fmt: skip
-"""Shown by name, as they are."""
+"""Events shown by name as plain text."""
 
 TEXT_EVENT_PATTERN = re.compile(
     r"_(?:ORIGINAL|MODIFIED)_BYTECODE$|_wrapper$|_(?:pre|post)_grad$|^(?:pre|post)_grad_|_code_state$|^vllm_|^inductor_|^subclass_|^graph_|^min_cut_|"
     r"_cache_(?:hit|miss|bypass)_|^(?:before|after)_"
 )
-"""Families of such names: passes and functions lend theirs."""
+"""Pattern of names that contain a pass's or a function's name; shown as plain text."""
 
 
 def is_text_event(name: str) -> bool:
-    """Whether a name is known to be a text that is shown as it is."""
+    """Return True if an event is known to be shown as plain text."""
     return name in TEXT_EVENTS or TEXT_EVENT_PATTERN.search(name) is not None

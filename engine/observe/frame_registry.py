@@ -1,4 +1,7 @@
-"""Which function each compiled frame is: user functions, what runs after a break, wrappers by the function they wrap."""
+"""Frame registry: which function each compiled frame is.
+
+Frames are user functions, resume functions, and wrappers (named by the function they wrap).
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ _SELF = re.compile(r"source=L\['self'\], [^\n]{0,400}?type=<class '(?P<name>[^'\
 WRAPPER_NAMES = frozenset({"wrapper", "wrapped", "inner", "decorated", "decorate_context", "_fn", "wrapper_fn", "_wrapper", "wrapped_fn", "_wrapped"})  # fmt: skip
 
 CallStack = list[tuple[str, Span]]
-"""Function names and places, outermost first."""
+"""Function names and spans, outermost first."""
 
 
 class FrameRegistry:
-    """Frames of one process, as compilations of them are met."""
+    """The frames of one process, registered as compilations of them start."""
 
     def __init__(self, session: Session, sources: SourceFiles, suffix: str) -> None:
         self._session = session
@@ -27,35 +30,38 @@ class FrameRegistry:
         self._suffix = suffix
         self._records: dict[str, FrameRecord] = {}
         self._first_inlined: dict[str, str] = {}
-        """Frame -> the first function of the user's that was traced inside it."""
+        """Frame -> the first user function that was inlined into it."""
         self._function_names: dict[str, str] = {}
         """Frame -> the name of its function."""
         self._callers_after_break: dict[tuple[str, str], str] = {}
-        """File and name of a function in whose call a graph broke -> the frame that called it: Python will."""
+        """(file, function) of a call with a graph break -> the frame that calls it as Python."""
         self._self_types: dict[str, str] = {}
-        """Frame -> the class of the module that it is a method of."""
+        """Frame -> class of its ``self``, if it is a method."""
 
     def __contains__(self, id: str) -> bool:
         return id in self._records
 
     def display_name(self, id: str) -> str:
-        """What a frame is called."""
+        """Return the display name of a frame."""
         return self._records[id].name if id in self._records else f"frame {id}"
 
     def add(self, id: str, stack: CallStack) -> None:
-        """A frame that is compiled for the first time."""
+        """Register a frame when it is first compiled."""
         name, span = stack[-1]
         self._function_names[id] = _RESUME.sub(r"\g<name>", name)
         caller = self._callers_after_break.get((span.file, self._function_names[id]), "")
         self._store(self._make_record(id, name, span, caller))
 
     def add_named(self, id: str, name: str) -> None:
-        """A frame that is no function of the user's, or of which only the name is known."""
+        """Register a frame that is not a user function, or of which only the name is known."""
         if id not in self._records:
             self._store(FrameRecord(id, name + self._suffix, "", 0))
 
     def record_inlined(self, id: str, places: list[tuple[str, str]]) -> None:
-        """Functions (file, name) that were traced inside a frame, in order: the first that is no wrapper may lend it its name."""
+        """Record functions (file, name) inlined into a frame, in order.
+
+        The first one that is no wrapper may name the frame.
+        """
         if id in self._first_inlined or id not in self._records:
             return
         own = self._records[id].name.removesuffix(self._suffix)
@@ -65,13 +71,16 @@ class FrameRegistry:
                 return
 
     def record_self_type(self, id: str, text: str) -> None:
-        """The printed guards of a frame tell the class of its ``self``."""
+        """Record the class of a frame's ``self``, from its printed guards."""
         match = None if id in self._self_types else _SELF.search(text)
         if match is not None:
             self._self_types[id] = match["name"].rpartition(".")[2]
 
     def record_break(self, id: str, places: list[tuple[str, str]]) -> None:
-        """A break in a call: the functions (file, name) below the frame's own in the stack will be frames that Python calls."""
+        """Record a graph break in an inlined call.
+
+        Functions (file, name) below the frame's own in the stack will be frames that Python calls.
+        """
         own = [
             i for i, (_, name) in enumerate(places) if _RESUME.sub(r"\g<name>", name) == self._function_names.get(id)
         ]
@@ -79,7 +88,7 @@ class FrameRegistry:
             self._callers_after_break.setdefault(place, id)
 
     def finish(self) -> None:
-        """Name wrappers by what they wrap, and methods with their class, now that all is told."""
+        """Set the final names: wrappers by the wrapped function, methods with their class."""
         for frame in tuple(self._records.values()):
             name = self._final_name(frame)
             if name != frame.name:
@@ -104,7 +113,7 @@ class FrameRegistry:
         self._session.add_frame(frame)
 
     def _make_record(self, id: str, name: str, span: Span, caller: str) -> FrameRecord:
-        """A frame that Python called from inside another one, after a break, is that one's callee."""
+        """Return the record of a frame; role "callee" if a frame called it after a graph break."""
         resume = _RESUME.match(name)
         if resume is None:
             return FrameRecord(id, name + self._suffix, span.file, span.line, "callee" if caller else "root", caller)

@@ -1,6 +1,7 @@
-"""Records of large texts that are read when someone looks: a trace of a gigabyte makes a session of a few megabytes.
+"""Lazy records: large texts are read from the log on access.
 
-Each is its record's subclass: equal in fields and in JSON, but text, and what is read out of it, are fetched anew on each look.
+A trace of a gigabyte becomes a session of a few megabytes. Each class is a subclass of its record, equal
+in fields and JSON; the text and what is parsed from it are read on each access.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from engine.records.lowering import ExternCall, LoweringRecord
 from engine.records.runtime import ArtifactRecord
 
 CACHE_SIZE = 24
-"""Graphs, and sets of guards, that are kept as read."""
+"""Maximum number of parsed graphs, and of parsed guard trees, in the cache."""
 
 
 def _make_plain_record(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
@@ -38,7 +39,7 @@ def _guards(payload: Payload, resolve: PathResolver) -> tuple[GuardRecord, ...]:
 
 
 class LazyGraph(GraphRecord):
-    """A graph whose nodes are read out of its text on demand."""
+    """A graph whose nodes are parsed on access."""
 
     __slots__ = ("_compilation", "_payload", "_prefix")
     _compilation: str
@@ -57,7 +58,7 @@ class LazyGraph(GraphRecord):
 
     @property
     def nodes(self) -> tuple[NodeRecord, ...]:
-        """Its nodes, as far as the text can be read."""
+        """The graph's nodes, as far as the text can be parsed."""
         return _nodes(self._payload, self._prefix, self._compilation)
 
     def __reduce__(self) -> Any:
@@ -65,7 +66,7 @@ class LazyGraph(GraphRecord):
 
 
 class LazyGuards(GuardsRecord):
-    """Guards that are read out of the printed tree on demand."""
+    """Guards that are parsed from the printed tree on access."""
 
     __slots__ = ("_payload", "_resolve")
     _payload: Payload
@@ -89,7 +90,7 @@ class LazyGuards(GuardsRecord):
 
 
 class LazyKernel(KernelRecord):
-    """A kernel whose text is read on demand."""
+    """A kernel whose text is read on access."""
 
     __slots__ = ("_payload",)
     _payload: Payload
@@ -101,12 +102,12 @@ class LazyKernel(KernelRecord):
 
     @property
     def text(self) -> str:
-        """The kernel's own text."""
+        """The kernel's text."""
         return self._payload.text()
 
     @property
     def payload(self) -> Payload:
-        """Where the text is."""
+        """The payload with the text."""
         return self._payload
 
     def __reduce__(self) -> Any:
@@ -114,7 +115,7 @@ class LazyKernel(KernelRecord):
 
 
 class LazyLowering(LoweringRecord):
-    """A lowering whose wrapper program is read on demand."""
+    """A lowering whose wrapper programs are read on access."""
 
     __slots__ = ("_elide_kernels", "_payloads")
     _payloads: tuple[Payload, ...]
@@ -128,12 +129,12 @@ class LazyLowering(LoweringRecord):
 
     @property
     def wrapper_text(self) -> str:
-        """The programs around the kernels, forward before backward."""
+        """The wrapper programs, forward before backward, with elided kernels."""
         return "\n\n".join(self._elide_kernels(p.text()) for p in self._payloads)
 
     @property
     def payloads(self) -> tuple[Payload, ...]:
-        """Where the programs are."""
+        """The payloads with the wrapper programs."""
         return self._payloads
 
     def __reduce__(self) -> Any:
@@ -141,7 +142,7 @@ class LazyLowering(LoweringRecord):
 
 
 class LazyArtifact(ArtifactRecord):
-    """A text that is read on demand."""
+    """An artifact whose text is read on access."""
 
     __slots__ = ("_payload",)
     _payload: Payload
@@ -151,7 +152,7 @@ class LazyArtifact(ArtifactRecord):
 
     @property
     def text(self) -> str:
-        """The text."""
+        """The artifact's text."""
         return self._payload.text()
 
     def __reduce__(self) -> Any:
@@ -159,7 +160,7 @@ class LazyArtifact(ArtifactRecord):
 
 
 def _set_fields(record: Any, **values: Any) -> None:
-    """Set fields of a frozen record while it is made."""
+    """Set fields of a frozen record in its constructor."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 

@@ -1,4 +1,7 @@
-"""Loads what ``TORCH_TRACE`` wrote: one file or a folder of many ranks, read as a stream, its large texts left in the file."""
+"""Loader of ``TORCH_TRACE`` logs: one file, or a folder with one file per process or rank.
+
+Files are read as streams; large texts are not retained but read from the file on access.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +30,24 @@ from engine.records.runtime import StageFailure
 from engine.records.session import Session
 
 MAX_UNPACKED_BYTES = 16 << 30
-"""Bytes that a compressed trace may unpack to; what is beyond is left out, and said."""
+"""Maximum number of bytes that a compressed trace is decompressed to; the rest is dropped."""
 _RANK = re.compile(r"rank_(\d{1,6})_")
 _LIBRARY = re.compile(r"^(?P<library>.+[/\\]torch)[/\\]_(?:dynamo|logging|functorch|inductor)[/\\]\w+\.py$")
 _SUFFIXES = (".log", ".txt", ".gz", ".bz2", ".xz", ".zst", ".trace")
 
 ProgressCallback = Callable[[int, int], None]
-"""Told bytes read and bytes in all."""
+"""Called with the bytes read and the total bytes."""
 
 
 def load_torch_trace(path: str | Path, progress: ProgressCallback | None = None) -> Session:
-    """A Session with subject "torch" of a ``TORCH_TRACE`` log, or of a folder of them (one per process or rank).
+    """Load a ``TORCH_TRACE`` log, or a folder of them (one per process or rank).
 
-    Large texts stay in the file, which must not change while the session is looked at, and are read when they are. Nothing in a log is evaluated.
-    Damaged lines are passed over and counted in the session's notes, as are names that are not understood.
+    Returns a Session with compiler "torch". Large texts are read from the file on access, so it must not
+    change meanwhile. Nothing in a log is evaluated. Damaged lines are skipped. The session's notes have counts
+    of damaged lines and unknown event names.
 
     Raises:
-        NotATrace: there is no such file, or nothing in it is torch's trace.
+        NotATrace: the path does not exist, or contains no torch trace.
     """
     files = _files(Path(path))
     session = Session(subject="torch")
@@ -61,7 +65,10 @@ def load_torch_trace(path: str | Path, progress: ProgressCallback | None = None)
 
 
 def is_torch_trace(path: Path) -> bool:
-    """Whether a path looks like a trace rather than a saved session: a folder, or a file that does not begin with an object."""
+    """Return True if a path may be a trace rather than a saved session.
+
+    A trace is a folder, or a file that does not start with a JSON object.
+    """
     if path.is_dir():
         return True
     try:
@@ -85,13 +92,13 @@ def _files(path: Path) -> list[Path]:
 
 @dataclass
 class _InternTable:
-    """The numbers that stand for strings in one process's records. One that was never defined is told as unknown."""
+    """Interned strings of one process by number; undefined numbers are reported as missing."""
 
     known: dict[int, str] = field(default_factory=dict)
     missing: set[int] = field(default_factory=set)
 
     def add(self, told: Any) -> str:
-        """Note a ``str`` record: ``[text, number]``; returns the text."""
+        """Add a ``str`` record ``[text, number]``; return the text."""
         if isinstance(told, list) and len(told) == 2 and isinstance(told[0], str) and isinstance(told[1], int):
             self.known[told[1]] = told[0]
             return told[0]
@@ -112,7 +119,7 @@ class _TraceProcess:
 
 
 class _TraceLoader:
-    """A load under way."""
+    """State of a load."""
 
     def __init__(self, session: Session, total: int, progress: ProgressCallback | None) -> None:
         self.session = session
@@ -159,7 +166,7 @@ class _TraceLoader:
             with payload.with_bytes(line.payload) if payload else contextlib.nullcontext():
                 process.builder.add(event)
         except Exception as error:
-            # Hostile or newer than we know: one record must not cost the rest.
+            # The record may be malicious or from a newer torch; the other records must still load.
             self._record_failure(event.name, error)
 
     def _process(self, number: int, line: LogRecord, rank: str) -> _TraceProcess:
@@ -186,7 +193,7 @@ class _TraceLoader:
             self.session.add_failure(StageFailure("observe", sentence, "the record is left out"))
 
     def finish(self, name: str) -> None:
-        """All files are read: find the sources, and say what is missing."""
+        """Finish after the last file: find the source files, add notes on missing data."""
         for process in self._processes.values():
             sources = process.builder.sources
             for file in sources.files:
@@ -214,7 +221,7 @@ class _TraceLoader:
 
 
 def _empty_source(file: str) -> SourceFile:
-    """Nothing yet: which file of this machine is the one meant is known when all its lines were told."""
+    """Return an empty source: files are matched only once all their lines are known."""
     return SourceFile(file, display_name(file), "")
 
 
@@ -226,7 +233,7 @@ def _find_source(file: str, told: dict[int, str]) -> SourceFile | None:
 
 
 def _total_seconds(session: Session) -> float:
-    """Seconds from the first compilation's start to the last one's end."""
+    """Return the seconds from the first compilation's start to the last one's end."""
     return max((t.start + t.seconds for c in session.compilations for t in c.timings if not t.parent), default=0.0)
 
 
@@ -234,14 +241,17 @@ def _total_seconds(session: Session) -> float:
 
 
 def _open_decompressed(path: Path) -> tuple[BinaryIO, bool]:
-    """The file, unpacked into a temporary one where it is compressed, and whether all of it could be unpacked."""
+    """Open a file, decompressed into a temporary file if necessary.
+
+    Also returns False if it could not be decompressed completely.
+    """
     stream = path.open("rb")
     magic = stream.read(6)
     stream.seek(0)
     unpack = _unpacker(magic, path)
     if unpack is None:
         return stream, True
-    # Not closed here: it lives as long as the session.
+    # Not closed here: it is read as long as the session exists.
     unpacked = cast("BinaryIO", tempfile.TemporaryFile(prefix="torch-trace-"))  # noqa: SIM115
     is_whole = True
     with stream:
@@ -270,7 +280,7 @@ def _unpacker(magic: bytes, path: Path) -> Callable[[BinaryIO], Iterator[bytes]]
 
 
 def _zstd(path: Path) -> Callable[[BinaryIO], Iterator[bytes]]:
-    """Python reads Zstandard since 3.14."""
+    """Return the Zstandard reader, which Python has since 3.14."""
     try:
         zstd = importlib.import_module("compression.zstd")
     except ImportError:

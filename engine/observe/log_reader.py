@@ -1,4 +1,7 @@
-"""Takes a trace's bytes apart into records, a block at a time, whatever damage they have."""
+"""Log reader: splits the bytes of a torch trace into records, block by block.
+
+Damaged lines are skipped and counted.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,12 @@ from engine.observe.trace_payloads import strip_tabs
 
 BLOCK_SIZE = 1 << 22
 MAX_RECORD_BYTES = 1 << 26
-"""A record longer than this is cut."""
+"""Maximum size of a record; longer ones are truncated."""
 IGNORED_KINDS = frozenset({"chromium_event"})
-"""Kinds whose payloads, a quarter of a trace, tell nothing that is used: they are not even checked for damage."""
+"""Kinds whose payloads are unused; they are not checked for damage.
+
+They are a quarter of a trace.
+"""
 _RECORD_START = re.compile(rb"\n(?=[^\t])")
 _LOG_PREFIX = re.compile(
     rb"(?P<level>[VIWEC])(?P<date>\d{4}) (?P<time>\d\d:\d\d:\d\d\.\d{1,9}) (?P<process>\d{1,10}) [^\n]{1,400}?:\d{1,9}\] {0,4}(?:\[[^\]\n]{0,80}\] {0,4}){0,3}(?=\{)"
@@ -24,16 +30,19 @@ _LOG_PREFIX = re.compile(
 
 
 class ByteStream(Protocol):
-    """What is read a block at a time."""
+    """A byte stream that is read block by block."""
 
     def read(self, length: int, /) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next bytes; none at the end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """A line, and the lines below it that begin with a tab: ``start`` and ``length`` are theirs in the file, ``payload`` their bytes."""
+    """A line of the log and its payload: the following lines that start with a tab.
+
+    ``start`` is the payload's offset in the file.
+    """
 
     head: bytes
     payload: bytes
@@ -43,7 +52,10 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record of the trace: its envelope, the process that wrote it, where its payload is (length 0: it has none), and the payload."""
+    """A parsed trace record: envelope, process id, offset and length of the payload, payload.
+
+    ``length`` is 0 if there is no payload.
+    """
 
     metadata: dict[str, Any]
     process_id: int
@@ -54,22 +66,22 @@ class LogRecord:
 
 @dataclass
 class LogDamage:
-    """What was not read, counted."""
+    """Counts of skipped and damaged data."""
 
     records: int = 0
     foreign_lines: int = 0
-    """Lines that are no part of a trace."""
+    """Lines that are not part of a trace."""
     invalid_json: int = 0
-    """Lines of the trace that are no JSON."""
+    """Trace lines with invalid JSON."""
     interleaved: int = 0
-    """Of those, lines in which a whole record was found after another's beginning."""
+    """The part of ``invalid_json`` in which another, complete record starts within the line."""
     corrupt_payloads: int = 0
-    """Payloads that are not what was written: cut off, or mixed with others."""
+    """Payloads whose digest does not match: truncated, or mixed with others."""
     truncated: int = 0
-    """Records cut for their length."""
+    """Records truncated to the maximum size."""
 
     def messages(self) -> list[str]:
-        """What a person should know, in words."""
+        """Return messages for the user about the damage."""
         told = (
             (self.foreign_lines, "line{s} that are no part of torch's trace were passed over"),
             (self.invalid_json, "damaged line{s} could not be read"),
@@ -80,7 +92,10 @@ class LogDamage:
 
 
 def read_raw_records(stream: ByteStream, seen: Callable[[int], None] = lambda _: None) -> Iterator[RawRecord]:
-    """Lines with the tabbed lines below them, in order, holding no more than a block and a record. ``seen`` is told bytes as they are read."""
+    """Yield raw records in order; memory use is bounded by one block and one record.
+
+    ``seen`` is called with the number of bytes read.
+    """
     buffer, base, is_skipping = b"", 0, False
     while True:
         block = stream.read(BLOCK_SIZE)
@@ -117,7 +132,7 @@ def _make_raw_record(buffer: bytes, start: int, end: int, base: int, *, is_cut: 
 def read_log_records(
     stream: ByteStream, damage: LogDamage, seen: Callable[[int], None] = lambda _: None
 ) -> Iterator[LogRecord]:
-    """The records of a trace; everything else is counted in ``damage``."""
+    """Yield the parsed records of a trace; count everything else in ``damage``."""
     for raw in read_raw_records(stream, seen):
         if raw.is_truncated:
             damage.truncated += 1
@@ -142,7 +157,7 @@ def read_log_records(
 
 
 def _interleaved_record(head: bytes) -> tuple[re.Match[bytes] | None, dict[str, Any] | None]:
-    """The record that began in the midst of a line, where two processes wrote to one file."""
+    """Return a record that starts within a line (two processes wrote to one file)."""
     found = list(_LOG_PREFIX.finditer(head))
     return (found[-1], _parse_json(head[found[-1].end() :])) if len(found) > 1 else (None, None)
 

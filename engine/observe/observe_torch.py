@@ -1,4 +1,4 @@
-"""Watches stock torch.compile in this process: its structured trace, as it is written, becomes a Session."""
+"""Live observation of stock torch.compile: its structured trace becomes a Session."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ from engine.records.session import Session
 
 
 class _InternedNames:
-    """File names that torch's trace replaces by numbers; told once per process, so early ones are looked up in torch's own table."""
+    """File names that torch's trace interns as numbers.
+
+    Each is defined once per process, so names from before the observation are looked up in torch's table.
+    """
 
     def __init__(self) -> None:
         self._told: dict[int, str] = {}
 
     def add(self, told: Any) -> None:
-        """Note one ``str`` event: ``(text, number)``."""
+        """Add one ``str`` event: ``(text, number)``."""
         if isinstance(told, (tuple, list)) and len(told) == 2:
             self._told[int(told[1])] = str(told[0])
 
@@ -45,7 +48,10 @@ class _InternedNames:
 
 
 class _TraceHandler(logging.Handler):
-    """Gets every trace record before any other handler. A failure of ours is recorded and never reaches the user's compile."""
+    """Logging handler that receives every trace record before other handlers.
+
+    An internal error is recorded and never reaches the user's compile.
+    """
 
     def __init__(self, session: Session, hits: CacheHitRecorder) -> None:
         super().__init__(logging.DEBUG)
@@ -65,7 +71,7 @@ class _TraceHandler(logging.Handler):
         self._failed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Fold one trace record into the session."""
+        """Add one trace record to the session."""
         try:
             metadata = getattr(record, "metadata", None)
             if isinstance(metadata, dict):
@@ -74,7 +80,7 @@ class _TraceHandler(logging.Handler):
             self._record_failure(error)
 
     def finish(self) -> None:
-        """No more records will come."""
+        """Finish the session after the last record."""
         try:
             self._builder.finish()
         except Exception as error:
@@ -92,7 +98,7 @@ class _TraceHandler(logging.Handler):
         self._builder.add(event)
 
     def _record_failure(self, error: Exception) -> None:
-        """Record a failure of ours, once per kind; even that must not raise."""
+        """Record an internal error, once per kind, without raising."""
         with contextlib.suppress(Exception):
             sentence = f"one event of torch's trace could not be read: {type(error).__name__}: {error}"
             if sentence not in self._failed:
@@ -105,11 +111,13 @@ class _TraceHandler(logging.Handler):
 
 @contextlib.contextmanager
 def observe_torch() -> Iterator[Session]:
-    """Record what stock ``torch.compile`` does while the context is open; it is neither changed nor slowed beyond writing its trace.
+    """Record what stock ``torch.compile`` does while the context is open.
+
+    Compilation is unchanged, and slowed only by writing its trace.
 
     Yields:
-        A Session with subject "torch": frames and their compilations with cause, graphs, breaks, guards, kernels and times.
-        Calls that were served from torch's cache are told too; code that was compiled before shows by them only.
+        A Session with compiler "torch": frames and compilations with cause, graphs, breaks, guards, kernels
+        and times. Cache hits are recorded too; code that was compiled earlier appears only in them.
     """
     session = _new_session()
     log = torch_logging.trace_log
@@ -118,7 +126,7 @@ def observe_torch() -> Iterator[Session]:
     level = log.level
     if not log.isEnabledFor(logging.DEBUG):
         log.setLevel(logging.DEBUG)
-    # First in the list: torch's own handler removes itself while handling the first record, and the next one would miss that.
+    # First: torch's handler removes itself during the first record, so the logging loop skips the next handler.
     log.handlers.insert(0, listener)
     try:
         with hits.install(), _provenance_tracking():
@@ -133,7 +141,7 @@ def observe_torch() -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _provenance_tracking() -> Iterator[None]:
-    """Let Inductor note which nodes its kernels come from, where this torch can. What it makes and caches does not depend on it."""
+    """Turn on Inductor's provenance tracking, if available; it does not affect its caches."""
     from torch._inductor import config
 
     name = "trace.provenance_tracking_level"

@@ -1,4 +1,4 @@
-"""Reads AOTAutograd's printed view-and-mutation metadata, a nested constructor expression, without evaluating anything."""
+"""Parser of AOTAutograd's printed view-and-mutation metadata; evaluates nothing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ OUTPUT_FACTS = {
 
 @dataclass
 class _Call:
-    """``Name(key=value, ...)``; values are texts, calls or lists of them."""
+    """A constructor call ``Name(key=value, ...)``; values are texts, calls or lists of them."""
 
     name: str
     values: dict[str, object] = field(default_factory=dict)
 
 
 def parse_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
-    """What the analysis found out about inputs and outputs; None where the text has another form."""
+    """Return the input and output facts in the printed metadata; None if it cannot be parsed."""
     root = _parse(text)
     if root is None:
         return None
@@ -67,7 +67,10 @@ def _as_list(value: object) -> list[object]:
 
 
 def _parse(text: str) -> _Call | None:
-    """The outermost call. Enumeration members (``<OutputType.non_alias: 1>``) become their name; all else stays text."""
+    """Return the outermost constructor call; None if the text has none or is too long.
+
+    Enum members (``<OutputType.non_alias: 1>``) become their names, all other values texts.
+    """
     root: _Call | None = None
     stack: list[_Call | list[object]] = []
     keys: list[str] = [""]

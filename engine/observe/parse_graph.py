@@ -1,4 +1,4 @@
-"""Reads the Python text in which torch tells a graph back into nodes: names, types, inputs and the user's lines."""
+"""Parser of FX graphs that torch printed as Python: nodes, types, inputs, user lines."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ _TYPE = re.compile(r"(?P<dtype>[a-z]+\d\w*)\[(?P<shape>[^\]]*)\](?:\[(?P<stride>
 _FORWARD_DEF = re.compile(r"^    def forward\(self(?P<inputs>.*)\):\s*$")
 _INPUT = re.compile(r"(?P<name>\w+)\s*:\s*(?:\"(?P<type>[^\"]*)\"|torch\.\w+)")
 _BODY_INPUT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")?(?:  #.*)?$")
-"""An input of a joint graph, whose signature only says ``primals, tangents``."""
+"""Input of a joint graph, whose signature only has ``primals, tangents``."""
 _STATEMENT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<code>.*)$")
 _FILE_COMMENT = re.compile(r"^ {8,9}# File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
-"""Where the nodes that follow come from; torch before 2.7 indents it by one more."""
+"""User line of the nodes below; before torch 2.7 it is indented by one more."""
 _CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
 _NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
 _FREE_SUFFIX = re.compile(r";\s+\w+( = \w+)* = None\s*$")
 
 
 def parse_graph(text: str, stage: str, prefix: str, compilation: str, title: str) -> GraphRecord:
-    """A graph record with the text as told and, as far as the text can be read, its nodes.
+    """Return a graph record with the printed text and its nodes.
 
-    ``prefix`` opens the node ids and must tell the graphs of one compilation apart ("fx", "aten", "backward"). A text in a form that is not known gives a record without nodes.
+    ``prefix`` starts the node ids and must be unique among the graphs of one compilation ("fx", "aten",
+    "backward"). A text that cannot be parsed has no nodes.
     """
     return GraphRecord(f"{stage}:{compilation}", stage, title, parse_nodes(text, prefix, compilation), text)
 
 
 def parse_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:
-    """The nodes of a printed graph, inputs first; those of graphs inside it (bodies of higher-order operators) are left out."""
+    """Return the nodes of a printed graph, inputs first, without nested graphs.
+
+    Nested graphs are bodies of higher-order operators.
+    """
     nodes: dict[str, NodeRecord] = {}
     start = f"{prefix}:{compilation}:"
     for node in _nodes(text, lambda name: start + name, nodes):
@@ -72,7 +76,7 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
                     code
                 )  # dynamo names each input twice; the second name is the one used
                 continue
-            if "fx_pytree." in code:  # takes the arguments apart: no node
+            if "fx_pytree." in code:  # unpacks the arguments: no node
                 continue
             callee = _CALLEE.match(code)
             target = callee[1] if callee else code
@@ -87,7 +91,7 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
 
 
 def _body_start(lines: list[str]) -> int:
-    """Index of the first line after ``def forward(...):``, which may be spread over several lines."""
+    """Return the index of the first line after ``def forward(...):``, which may span lines."""
     for index, line in enumerate(lines):
         if _FORWARD_DEF.match(line):
             return index + 1
@@ -118,7 +122,10 @@ def _node(
 
 @functools.lru_cache(maxsize=4096)
 def parse_tensor_type(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, str, str, int | None]:
-    """Shape, stride, dtype, device and bytes out of ``f32[2, 4][4, 1]cpu``; None where the value is no tensor."""
+    """Parse ``f32[2, 4][4, 1]cpu`` into shape, stride, dtype, device and bytes.
+
+    Shape, stride and bytes are None if the value is no tensor.
+    """
     match = _TYPE.search(text)
     if match is None or match["dtype"] not in DTYPES:
         return None, None, "", "", None

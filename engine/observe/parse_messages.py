@@ -1,4 +1,4 @@
-"""Reads torch's messages: graph-break reports, recompile reasons and printed guard trees."""
+"""Parser of torch's messages: graph breaks, recompile reasons, printed guard trees."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
 _SOURCE = re.compile(r"source=(?P<source>.+?), accessed_by=(?P<by>.+)$")
 
 PathResolver = Callable[[str], str | None]
-"""Finds the whole path of a user's file of which torch printed only the end; None for other files."""
+"""Resolves a path suffix, as torch prints it, to a user file's path; None for other files."""
 
 
 def parse_break(text: str) -> BreakRecord:
-    """A graph-break report as a record: its title, what it was about, why, hints, and the user's lines outermost first."""
+    """Parse a graph-break report: title, context, explanation, hints, user stack.
+
+    The stack is outermost first.
+    """
     report, _, traceback = text.partition("User code traceback:")
     user, _, _ = traceback.partition("\nTraceback (most recent call last):")
     title, context = _break_title(report)
@@ -52,7 +55,10 @@ def parse_break(text: str) -> BreakRecord:
 
 
 def _break_title(report: str) -> tuple[str, str]:
-    """The reason in one line; torch puts the place before it, with a colon, when the break happened in a call."""
+    """Return the title and context of a break report.
+
+    If the break is in a call, torch prints the location first, followed by a colon.
+    """
     match = _TITLE.search(report)
     if match is None:
         first = report.strip().splitlines()
@@ -76,7 +82,7 @@ def _kind_from_title(title: str) -> str:
 
 
 def parse_recompile_reasons(text: str, resolve: PathResolver) -> tuple[GuardFailure, ...]:
-    """Why earlier entries did not serve a call. torch writes a JSON list for several reasons, and the bare text for one."""
+    """Parse the reasons why cache entries failed: a JSON list, or plain text for one reason."""
     try:
         reasons = json.loads(text)
     except ValueError:
@@ -100,42 +106,42 @@ def _guard_failure(text: str, resolve: PathResolver) -> GuardFailure:
 
 
 def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
-    """What to do about a value that changed, in stock torch's own terms."""
+    """Return the fixes for a changed value, in terms of stock torch."""
     name = user_expr(origin)
     size, _, dimension = expected.partition(" in dimension ")
     if kind == "tensor size" and size.isdigit() and dimension.isdigit():
         return (
             Fix(
-                f"Say before the first call that dimension {dimension} of {name} changes",
+                f"Mark dimension {dimension} of {name} as dynamic before the first call",
                 f"torch._dynamo.mark_dynamic({name}, {dimension})",
             ),
-            Fix("Make symbols of all sizes from the start", "torch.compile(..., dynamic=True)"),
+            Fix("Make all sizes symbols from the first call", "torch.compile(..., dynamic=True)"),
         )
     if kind == "tensor stride":
-        return (Fix(f"Give {name} the same layout in every call", f"{name} = {name}.contiguous()"),)
+        return (Fix(f"Always pass {name} with the same strides", f"{name} = {name}.contiguous()"),)
     if kind.startswith("tensor requires_grad"):
-        return (Fix(f"Detach {name} where no gradient is needed through it", f"{name} = {name}.detach()"),)
+        return (Fix(f"Detach {name} if no gradient must flow through it", f"{name} = {name}.detach()"),)
     if kind.startswith("tensor dtype"):
-        return (Fix(f"Convert {name} before the call, so that its dtype is always the same."),)
+        return (Fix(f"Convert {name} before the call, so that one cache entry is enough."),)
     if kind == "equal" and _NUMBER.fullmatch(expected):
         return (
             Fix(
-                f"Pass {name} as a tensor, so that its value is data and not part of the code",
+                f"Pass {name} as a tensor: its value is then data, not part of the code",
                 f"{name} = torch.tensor({name})",
             ),
         )
     if kind == "equal":
-        return (Fix(f"Keep {name} constant, or move what depends on it out of the compiled function."),)
+        return (Fix(f"Do not change {name}, or move the code that depends on it out of the compiled function."),)
     return ()
 
 
 def user_expr(origin: str) -> str:
-    """A value as the user's code names it: ``L['x'][0]`` is ``x[0]``."""
+    """Return the user's expression of a source: ``L['x'][0]`` is ``x[0]``."""
     return re.sub(r"^L\['(\w+)'\]", r"\1", origin)
 
 
 def _parse_reason(code: str) -> tuple[str, str, str, str]:
-    """Origin, kind, expected and actual out of a reason, as far as it says."""
+    """Return source, kind, expected and actual value of a reason, as far as it has them."""
     if match := _SIZE.search(code):
         return (
             _local_source(match["name"]),
@@ -152,16 +158,16 @@ def _parse_reason(code: str) -> tuple[str, str, str, str]:
 
 
 def _local_source(name: str) -> str:
-    """The value in the field's notation: torch leaves out that the first name is a local one."""
+    """Return the source expression; torch omits ``L[...]`` around the first name."""
     return name if name.startswith(("L[", "G[")) else re.sub(r"^\w+", lambda m: f"L[{m[0]!r}]", name)
 
 
 def _sentence(code: str, origin: str, expected: str, actual: str) -> str:
     if expected and actual:
-        return f"{user_expr(origin)} was expected to be {expected}, and is {actual}."
+        return f"{user_expr(origin)} is {actual}; the compiled code expects {expected}."
     if expected:
-        return f"{user_expr(origin)} was expected to be {expected}, and is something else."
-    return f"{code} does not hold any more."
+        return f"{user_expr(origin)} has changed; the compiled code expects {expected}."
+    return f"{code} is no longer true."
 
 
 def _user_span(text: str, resolve: PathResolver) -> Span | None:
@@ -174,14 +180,14 @@ def _user_span(text: str, resolve: PathResolver) -> Span | None:
 
 @dataclass(frozen=True, slots=True)
 class _GuardManager:
-    """A node of the printed guard tree: a value, and the steps from the root to it."""
+    """A guard manager in the printed tree: its source, and the accessors from the root."""
 
     source: str
     path: tuple[str, ...]
 
 
 def parse_guards(text: str, resolve: PathResolver) -> GuardsRecord:
-    """A printed guard tree as a flat list in the printed order, which is the order of checking."""
+    """Parse a printed guard tree into a flat list, in the order of evaluation."""
     return GuardsRecord(tuple(_guards(text, resolve)), text.strip())
 
 
@@ -205,7 +211,7 @@ def _guards(text: str, resolve: PathResolver) -> Iterator[GuardRecord]:
 
 
 def _child(parent: _GuardManager, source: str) -> _GuardManager:
-    if source.endswith(".__dict__"):  # a step of the check, not of the user's expression
+    if source.endswith(".__dict__"):  # an accessor of the guard, not part of the user's expression
         return parent
     step = source.removeprefix(parent.source) if parent.source and source.startswith(parent.source) else source
     return _GuardManager(source, (*parent.path, step))

@@ -1,4 +1,4 @@
-"""Reads Inductor's output code: one module of Python around kernels in Triton or C++."""
+"""Parser of Inductor's output code: Triton or C++ kernels, and extern calls."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KERNEL_LANGUAGES = {"triton": "triton", "multi_kernel": "triton", "triton_heuris
 def parse_kernels(
     text: str, *, first: int = 0, payload: Payload | None = None, prefix: str = ""
 ) -> tuple[KernelRecord, ...]:
-    """The kernels in an output-code module, numbered from ``first``.
+    """Return the kernels in an output-code module, with ids from ``first`` on.
 
-    A kernel's text is read again from ``payload`` when it is looked at. The nodes fused into it are those that the comment above it
-    names, under ids that begin with ``prefix``.
+    A kernel's text is read from ``payload`` on access. Its fused nodes are those in the comment above it,
+    with ids that start with ``prefix``.
     """
     whole = payload or InMemoryPayload(text)
     found: list[KernelRecord] = []
@@ -45,14 +45,14 @@ def parse_kernels(
 
 
 def _fused_node_names(text: str, start: int, end: int) -> Iterator[str]:
-    """Names of the graph nodes in the comment that ends where a kernel begins."""
+    """Yield the names of the graph nodes in the comment above a kernel."""
     comment = text[max(start, end - 100_000) : end]
     last = comment.rfind("\n\n")
     yield from (m["name"] for m in _GRAPH_FRAGMENT.finditer(comment, max(last, 0)))
 
 
 def with_fused_nodes(kernel: KernelRecord, nodes: tuple[str, ...]) -> KernelRecord:
-    """The kernel with the nodes fused into it, unless it knows them."""
+    """Return the kernel with its fused nodes, unless it already has some."""
     if not nodes or kernel.fused_nodes or not isinstance(kernel, LazyKernel):
         return kernel
     return LazyKernel(kernel.id, kernel.name, kernel.payload, kernel.language, nodes)
@@ -61,7 +61,10 @@ def with_fused_nodes(kernel: KernelRecord, nodes: tuple[str, ...]) -> KernelReco
 def parse_lowering(
     text: str, compilation: str, *, payload: Payload | None = None, before: LoweringRecord | None = None
 ) -> LoweringRecord:
-    """Library calls, and the program around the kernels (the kernels' own text cut to a line each); ``before`` is the forward's, for a backward's code."""
+    """Return extern calls and the wrapper program, in which each kernel is one line.
+
+    ``before`` is the forward's record, if this is a backward's code.
+    """
     calls = tuple(
         ExternCall(f"aten:{compilation}:{match['op']}", match["op"], "Inductor calls the library here", is_library=True)
         for match in _EXTERN.finditer(elide_kernel_text(text))
@@ -72,7 +75,7 @@ def parse_lowering(
 
 
 def elide_kernel_text(text: str) -> str:
-    """An output-code module with each kernel's text cut to a line."""
+    """Return an output-code module with each kernel's text replaced by one line."""
     return _KERNEL.sub(
         lambda m: f"{m['name']} = async_compile.{m['maker']}(...  # {len(m['text'].splitlines())} lines", text
     )

@@ -1,4 +1,7 @@
-"""Folds the events of torch's structured trace into a Session, one event at a time, assuming no fixed set or order of events."""
+"""Session builder: adds the events of torch's structured trace to a Session, one by one.
+
+It assumes no fixed set or order of events.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ from engine.records.trace import BreakRecord, TraceRecord
 
 _GRAPH_ORDER = {kind.stage: kind.order for kind in (*GRAPH_EVENTS.values(), *BACKWARD_GRAPH_KINDS.values())}
 _ARGUMENT_SOURCE = re.compile(r"^L\['\w+'\](?:\[[^\]]{1,100}\])*$")
-"""An argument, or an item of one; all else that a graph takes (parameters, globals) is the same at every call."""
+"""Source of an argument or of its item; parameters and globals do not change per call."""
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
 _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
 _ERROR_LINE = re.compile(
@@ -54,11 +57,12 @@ GuardFailureLookup = Callable[[str, PathResolver, Callable[[str], GuardsRecord |
 
 
 class SessionBuilder:
-    """Adds what each event of one process tells to ``session``.
+    """Adds the events of one process to ``session``.
 
-    ``library`` is the folder of torch itself, whose files are no user code; ``names`` looks interned strings up; ``epoch`` is the wall
-    clock at the session's start (0: that of the first compilation). ``prefix`` opens the ids of what is told, and ``suffix`` ends
-    frames' names, where a session holds several processes. ``live_guard_failures`` looks at the live guards while a recompile is told.
+    ``torch_dir``: torch's folder, whose files are not user code. ``names``: looks up interned file names.
+    ``epoch``: wall clock time of the session's start (0: start of the first compilation). ``prefix`` and
+    ``suffix``: added to ids and frame names if the session has several processes. ``live_guard_failures``:
+    evaluates the live guards while torch reports a recompile.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class SessionBuilder:
         self.session = session
         self.sources = SourceFiles(library, read_file, session.add_file)
         self.unknown_events: Counter[str] = Counter()
-        """Names that were not understood, and how often each came."""
+        """Counts of unknown event names."""
         self._intern_lookup = names
         self.prefix = prefix
         self._live_guard_failures = refused_now
@@ -85,11 +89,11 @@ class SessionBuilder:
         self._symbols = SymbolHistory(self._stack_of)
         self._guard_failures: dict[str, tuple[GuardFailure, ...]] = {}
         self._pending_callers: dict[str, Span | None] = {}
-        """Compilations under way, and who called them."""
+        """Call site of each compilation in progress."""
         self._tensors: dict[tuple[str, Any, Any], str] = {}
         self._inputs: dict[str, dict[str, str]] = {}
         self._graph_digests: dict[tuple[str, str], str] = {}
-        """(compilation, stage) -> digest and attempt of the graph there."""
+        """(compilation, stage) -> digest and attempt of its graph."""
         self._handlers: dict[str, Callable[[TraceEvent], None]] = {
             "dynamo_start": self._on_start,
             "describe_tensor": self._on_tensor,
@@ -112,7 +116,10 @@ class SessionBuilder:
         }
 
     def add(self, event: TraceEvent) -> None:
-        """Add one event; what has no record of its own is kept as text, and what is not known is counted too."""
+        """Add one event; events without a record of their own become artifacts.
+
+        Unknown names are also counted.
+        """
         name = event.name
         if self.prefix and event.compilation:
             event = replace(event, compilation=self.prefix + event.compilation)
@@ -129,7 +136,7 @@ class SessionBuilder:
             self._add_artifact(event)
 
     def finish(self) -> None:
-        """No more events come: note the calls whose compilation never told its end, and the names that only the whole tells."""
+        """Finish after the last event: record pending calls and inputs, and final frame names."""
         for compilation in tuple(self._inputs):
             self._flush_inputs(compilation)
         for compilation in tuple(self._pending_callers):
@@ -176,7 +183,7 @@ class SessionBuilder:
         )
 
     def _add_call(self, compilation: str, outcome: str) -> None:
-        """Note the call that led to a compilation, once all of it is known."""
+        """Record the call that triggered a compilation, once its outcome is known."""
         caller = self._pending_callers.pop(compilation, None)
         rejections = self._guard_failures.get(compilation, ())
         entry = compilation if outcome == "compiled" else ""
@@ -186,7 +193,7 @@ class SessionBuilder:
         self.session.add_call(call)
 
     def _stack_of(self, frames: Any) -> CallStack:
-        """Names and places of a told stack, outermost first; the files of users are noted."""
+        """Return the names and spans of a recorded stack, outermost first; add its user files."""
         found: CallStack = []
         for frame in frames if isinstance(frames, list) else ():
             if not isinstance(frame, Mapping):
@@ -198,7 +205,7 @@ class SessionBuilder:
             self.sources.add_line(path, number, str(frame.get("loc") or ""))
         return found
 
-    # What one compilation takes.
+    # Inputs of a compilation.
 
     def _on_tensor(self, event: TraceEvent) -> None:
         facts = event.metadata
@@ -217,7 +224,7 @@ class SessionBuilder:
             self._inputs.setdefault(event.compilation, {})[user_expr(source)] = tensor
 
     def _flush_inputs(self, compilation: str) -> None:
-        """Give a compilation the inputs that were told since the last time."""
+        """Store the inputs of a compilation that were received since the last flush."""
         if told := self._inputs.pop(compilation, None):
             known = self._get(compilation)
             self.session.put_compilation(replace(known, inputs={**(known.inputs or {}), **told}))
@@ -252,7 +259,10 @@ class SessionBuilder:
         self._update(event, graphs=tuple(sorted([*graphs, graph], key=_graph_order)))
 
     def _graph_kind(self, event: TraceEvent) -> GraphKind:
-        """The kind of a graph; of one that training passes twice, the second time within one attempt is the backward's."""
+        """Return the kind of a graph.
+
+        Training runs some stages twice: in one attempt, the second graph is the backward's.
+        """
         kind = GRAPH_EVENTS[event.name]
         if kind.stage not in BACKWARD_GRAPH_KINDS:
             return kind
@@ -278,7 +288,7 @@ class SessionBuilder:
         self._update(event, kernels=(*known.kernels, *kernels), lowering=lowering)
 
     def _on_provenance(self, event: TraceEvent) -> None:
-        """Inductor's own map from C++ kernels to graph nodes, where it was asked to make one."""
+        """Read Inductor's map from C++ kernels to graph nodes, if provenance tracking is on."""
         self._add_artifact(event)
         with contextlib.suppress(ValueError, AttributeError, TypeError):
             told = json.loads(event.text).get("cppCodeToPost") or {}
@@ -294,7 +304,7 @@ class SessionBuilder:
         if (told := parse_aot_metadata(event.text, mode=mode)) is not None:
             self._update(event, aot=told)
 
-    # Breaks, recompiles, symbols, failures.
+    # Graph breaks, recompiles, symbols, failures.
 
     def _on_break(self, event: TraceEvent) -> None:
         text = event.text
@@ -334,7 +344,7 @@ class SessionBuilder:
                 self._set_cause(event, "; ".join(map(str, reasons)))
 
     def _set_cause(self, event: TraceEvent, cause: str) -> None:
-        """A reason that came after the compilation's first event."""
+        """Set the miss reason, which arrives after the compilation's first event."""
         if cause and self._has(event.compilation):
             self._update(event, cause=cause)
 
@@ -373,7 +383,7 @@ class SessionBuilder:
             self.session.versions.setdefault("torch", str(json.loads(event.text)["pytorch_version"]))
 
     def _add_artifact(self, event: TraceEvent) -> None:
-        """Keep a text under its name; facts without a text are texts too."""
+        """Add the event as an artifact; metadata without text becomes its text."""
         facts = event.metadata
         payload = event.payload or InMemoryPayload(json.dumps(facts, indent=1, default=str))
         own = str(facts.get("name", "")) if event.kind != "artifact" and isinstance(facts, Mapping) else ""
@@ -384,7 +394,7 @@ class SessionBuilder:
             known = self._get(event.compilation)
             self._update(event, artifacts=(*known.artifacts, told))
 
-    # The end of a compilation.
+    # End of a compilation.
 
     def _on_metrics(self, event: TraceEvent) -> None:
         facts = event.metadata
@@ -412,7 +422,7 @@ class SessionBuilder:
             del self._tensors[key]
 
     def _add_frame_from_metrics(self, event: TraceEvent, facts: Mapping[str, Any]) -> None:
-        """A frame whose start was lost is known by its metrics."""
+        """Register a frame from its metrics if its start event was lost."""
         name, file, line = (facts.get(k) for k in ("co_name", "co_filename", "co_firstlineno"))
         if event.frame in self._frames or not isinstance(name, str):
             return
@@ -426,7 +436,10 @@ class SessionBuilder:
             self._add_call(event.compilation, "compiled" if facts.get("has_guarded_code", True) else "python")
 
     def _record_skipped_frame(self, event: TraceEvent, kind: str, reason: str) -> None:
-        """The frame was left to Python: at a break that could not be resumed, at the recompile limit, or by a failure of torch's."""
+        """Record that a frame runs as Python.
+
+        The reason is a graph break without a resume function, the recompile limit, or a failure of torch.
+        """
         first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
         known = self._get(event.compilation)
         if event.kind != "compilation_metrics" or not (known.trace is not None and known.trace.breaks):
@@ -442,7 +455,7 @@ class SessionBuilder:
 
 
 def _merge_break(known: tuple[BreakRecord, ...], told: BreakRecord) -> tuple[BreakRecord, ...]:
-    """Each report once; the same one met again (a restart of tracing) is counted."""
+    """Add a break record; count a break that was already recorded (a restart of tracing)."""
     same = [i for i, b in enumerate(known) if replace(b, count=1) == told]
     if not same:
         return (*known, told)

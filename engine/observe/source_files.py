@@ -1,4 +1,4 @@
-"""The user's source files that a trace speaks of: read from disk where they are what the trace says, else pieced together from it."""
+"""User source files that a trace names, read from disk if they match, or reconstructed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE_COMMENT = re.compile(
     re.MULTILINE,
 )
 MAX_LINE_NUMBER = 200_000
-"""A line number above this is taken for damage."""
+"""Line numbers above this are treated as damage."""
 MAX_FILE_BYTES = 4_000_000
 
 
@@ -21,13 +21,16 @@ _NOTEBOOK_FRAME = re.compile(r"[\\/](?:ipykernel|IPython|notebook_ext)[\\/]|[\\/
 
 
 def strip_notebook_frames(stack: tuple[Span, ...]) -> tuple[Span, ...]:
-    """A stack without what a notebook's kernel did to come to the user's code."""
+    """Return a stack without the frames of a notebook kernel above the user's code."""
     last = max((n for n, span in enumerate(stack) if _NOTEBOOK_FRAME.search(span.file)), default=-1)
     return stack[last + 1 :]
 
 
 class SourceFiles:
-    """Files by name, and the lines of them that were told. ``read`` gives a file's text, "" where it is not to be had."""
+    """User files by name, with the lines that the trace contains.
+
+    ``read`` returns a file, with an empty text if it cannot be read.
+    """
 
     def __init__(self, library: str, read: Callable[[str], SourceFile], add: Callable[[SourceFile], None]) -> None:
         self.torch_dir = library
@@ -37,11 +40,11 @@ class SourceFiles:
         self._texts: dict[str, list[str]] = {}
 
     def is_user_file(self, file: str) -> bool:
-        """Whether a file is neither torch's own nor generated."""
+        """Return True if a file is neither torch's nor generated."""
         return not file.startswith("<") and file != "?" and not (self.torch_dir and file.startswith(self.torch_dir))
 
     def add_line(self, file: str, line: int = 0, code: str = "") -> None:
-        """Note a user's file once, and what one of its lines says."""
+        """Register a user file once, and the text of one of its lines."""
         if not self.is_user_file(file):
             return
         if file not in self._known_lines:
@@ -54,40 +57,44 @@ class SourceFiles:
             self._known_lines[file].setdefault(line, code.strip())
 
     def add_lines_of_graph(self, text: str) -> tuple[tuple[str, int, str], ...]:
-        """Note the places that a printed graph names; returns file, line and function of each, in order, once."""
+        """Register the lines that a printed graph names; return distinct (file, line, function)."""
         found = dict.fromkeys(_FILE_COMMENT.findall(text))
         for file, line, _, code in found:
             self.add_line(file, int(line), code)
         return tuple((file, int(line), function) for file, line, function, _ in found)
 
     def resolve_suffix(self, end: str) -> str | None:
-        """The user's file whose path ends like this (torch prints only the last characters of long paths); None for torch's own."""
+        """Return the user file whose path has this suffix; None for torch's own files.
+
+        torch prints only the last characters of long paths.
+        """
         return next((file for file in self._known_lines if file.endswith(end.removeprefix("..."))), None)
 
     def line(self, file: str, number: int) -> str:
-        """One line of a file as far as it is known; empty elsewhere."""
+        """Return one line of a file as far as it is known; else an empty string."""
         lines = self._texts.get(file, [])
         return lines[number - 1] if 0 < number <= len(lines) else self._known_lines.get(file, {}).get(number, "")
 
     def known_lines(self, file: str) -> dict[int, str]:
-        """The lines of a file that the trace told."""
+        """Return the lines of a file that the trace contains."""
         return self._known_lines.get(file, {})
 
     @property
     def files(self) -> Iterable[str]:
-        """Every user's file that was spoken of."""
+        """Names of all user files."""
         return tuple(self._known_lines)
 
     def set_text(self, file: SourceFile) -> None:
-        """Give a file its text once all told lines are known."""
+        """Set a file's text, once all its lines in the trace are known."""
         self._texts[file.id] = [""] * (file.first_line - 1) + file.text.splitlines()
         self._add(file)
 
 
 def read_matching_file(file: str, told: dict[int, str], name: str) -> SourceFile | None:
-    """A Python file of this machine, if every line that a trace told of it stands there; None where it differs or cannot be read.
+    """Read a Python file of this machine if it has all lines that a trace has of it.
 
-    A log may name any file: one whose lines it does not know is never read into a session.
+    None if a line differs or the file cannot be read. A log may name any file, so a file is never added to a
+    session without this match.
     """
     path = Path(file)
     try:
@@ -106,7 +113,7 @@ def _same_code(line: str, told: str) -> bool:
 
 
 def reconstruct_file(file: str, told: dict[int, str], name: str) -> SourceFile | None:
-    """A file of which only the told lines are known; the rest is empty. None where nothing was told."""
+    """Reconstruct a file from the known lines, others empty; None if no line is known."""
     if not told:
         return None
     first, last = min(told), max(told)

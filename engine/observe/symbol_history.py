@@ -1,4 +1,4 @@
-"""The story of each symbol: where it came from, what was concluded about it, and which line of the user's asked."""
+"""History of shape symbols: source, guards, specializations, and the user lines of each."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from engine.records.guards import ObservedSymbolEvent, ObservedSymbolRecord
 
 _SYMBOL_NAME = re.compile(r"\b[su]\d+\b")
 MAX_EVENTS = 200
-"""Conclusions kept for one symbol."""
+"""Maximum number of events per symbol."""
 
 
 class SymbolHistory:
-    """Symbols by compilation, from the events that tell of them. ``traceback_metadata`` reads a told stack."""
+    """Symbols by compilation, from trace events; ``stack_of`` parses a recorded stack."""
 
     def __init__(self, stack_of: Callable[[Any], CallStack]) -> None:
         self._stack_of = stack_of
         self._known: dict[str, dict[str, ObservedSymbolRecord]] = {}
 
     def records_of(self, compilation: str) -> tuple[ObservedSymbolRecord, ...]:
-        """The symbols of a compilation, in the order in which they were made."""
+        """Return the symbols of a compilation in order of creation."""
         return tuple(self._known.get(compilation, {}).values())
 
     def add(self, compilation: str, kind: str, facts: Mapping[str, Any]) -> None:
-        """Add one event; conclusions about a symbol whose making was not told make it known by name."""
+        """Add one event; a symbol whose creation event is missing is added by name."""
         symbols = self._known.setdefault(compilation, {})
         span = self._span(facts)
         if kind in ("create_symbol", "create_unbacked_symbol"):

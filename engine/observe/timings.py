@@ -1,4 +1,4 @@
-"""Where torch says that the time of a compilation went."""
+"""Stage timings of a compilation, from torch's compilation metrics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ TIMED_STAGES = (
     ("code generation", "code_gen_time_s", "inductor"),
     ("kernel compilation", "triton_compile_time_us", "code generation"),
 )
-"""Stage, the metric that times it, and the stage around it."""
+"""(stage, its metric, its parent stage)."""
 RESTART_STAGE = ("before the last restart", "dynamo_time_before_restart_s", "compile")
 
 
 def parse_timings(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -> tuple[Timing, ...]:
-    """The stages of one compilation; those of a backward that was compiled later have names of their own."""
+    """Return the stage timings of one compilation.
+
+    Stages of a backward that was compiled later are named "backward ...".
+    """
     start = facts.get("start_time")
     begun = max(float(start) - epoch, 0.0) if isinstance(start, (int, float)) and not isinstance(start, bool) else 0.0
     opening = "" if is_forward else "backward "

@@ -1,4 +1,4 @@
-"""One event of torch's structured trace, whichever way it came: its kind, its compilation, its facts and its text."""
+"""One event of torch's structured trace: its kind, compile id, metadata and text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _ENVELOPE = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """``kind`` is the one key beside the envelope ("dynamo_start", "artifact", ...), ``facts`` its value, ``payload`` its text if it has one.
+    """An event of the trace, read live or from a log.
 
-    ``compilation`` is torch's own "frame/entry" ("0/1"), after "!N/" inside compiled autograd's graph N; empty where the event belongs to none.
+    ``kind`` is the one key besides the envelope ("dynamo_start", "artifact", ...), ``metadata`` its value.
+    ``compilation`` is torch's compile id "frame/entry" ("0/1"), prefixed by "!N/" inside graph N of compiled
+    autograd; empty if the event belongs to no compilation.
     """
 
     kind: str
@@ -27,38 +29,38 @@ class TraceEvent:
     payload: Payload | None = None
     attempt: int = 0
     digest: str = ""
-    """torch's MD5 of the text: equal texts have equal ones."""
+    """MD5 of the text, by torch; equal texts have equal digests."""
 
     @property
     def text(self) -> str:
-        """The text; empty where there is none."""
+        """The event's text; empty if it has none."""
         return self.payload.text() if self.payload is not None else ""
 
     @property
     def frame(self) -> str:
-        """The frame's part of the compilation's id."""
+        """The frame part of the compile id."""
         return frame_id_of(self.compilation)
 
     @property
     def artifact_name(self) -> str:
-        """The name of an artifact, else an empty string."""
+        """The name of an artifact event; empty for other events."""
         return (
             str(self.metadata.get("name", "")) if self.kind == "artifact" and isinstance(self.metadata, Mapping) else ""
         )
 
     @property
     def name(self) -> str:
-        """What tells events apart: an artifact's name, else the kind."""
+        """The event's name: the artifact's name, else the kind."""
         return self.artifact_name or self.kind
 
 
 def frame_id_of(compilation: str) -> str:
-    """The frame's part of a compilation's id: all but the number of its entry."""
+    """Return the frame part of a compile id: all but the entry number."""
     return compilation.rpartition("/")[0] or compilation
 
 
 def parse_event(metadata: Mapping[str, Any], payload: Payload | None) -> TraceEvent | None:
-    """The event in one trace record; None where it has no kind key, or several."""
+    """Parse a trace record into an event; None if it does not have exactly one kind key."""
     kinds = [key for key in metadata if key not in _ENVELOPE]
     if len(kinds) != 1:
         return None
@@ -75,7 +77,7 @@ def parse_event(metadata: Mapping[str, Any], payload: Payload | None) -> TraceEv
 
 
 def parse_compile_id(metadata: Mapping[str, Any]) -> str:
-    """The compilation's id in an envelope; empty where it names none."""
+    """Return the compile id in an envelope; empty if there is none."""
     autograd, frame, entry = (
         value if isinstance(value := metadata.get(key), int) else None
         for key in ("compiled_autograd_id", "frame_id", "frame_compile_id")

@@ -1,4 +1,4 @@
-"""Texts of a trace, wherever they are: in memory while a compile is observed, in the file that a trace was loaded from."""
+"""Texts of trace events: in memory (live observation) or in a log file (loaded trace)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import BinaryIO, Protocol
 
 
 class Payload(Protocol):
-    """A text that can be asked for again and again."""
+    """A text that can be read repeatedly."""
 
     def text(self) -> str:
-        """The whole text."""
+        """Return the whole text."""
         ...
 
     def __hash__(self) -> int:
-        """Payloads are told apart by identity."""
+        """Hash by identity."""
         ...
 
 
@@ -31,12 +31,15 @@ class InMemoryPayload:
         self._text = text
 
     def text(self) -> str:
-        """The text."""
+        """Return the text."""
         return self._text
 
 
 class TraceFile:
-    """The file that payloads are read from, by a descriptor that is closed when the last payload is gone; one reader at a time."""
+    """File that payloads are read from, by several threads.
+
+    Its descriptor is closed when the last payload is freed.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._descriptor = os.dup(stream.fileno())
@@ -44,7 +47,7 @@ class TraceFile:
         self._finalizer = weakref.finalize(self, os.close, self._descriptor)
 
     def read(self, start: int, length: int) -> bytes:
-        """Bytes of the file; fewer where it has become shorter since."""
+        """Return bytes of the file; fewer if it was truncated meanwhile."""
         pieces: list[bytes] = []
         while length > 0 and (piece := self._read(start, length)):
             pieces.append(piece)
@@ -52,33 +55,33 @@ class TraceFile:
         return b"".join(pieces)
 
     def _read(self, start: int, length: int) -> bytes:
-        if hasattr(os, "pread"):  # moves no place that a forked process shares
+        if hasattr(os, "pread"):  # leaves the file position, which a forked process shares, unchanged
             return os.pread(self._descriptor, length, start)
         with self._lock:
             os.lseek(self._descriptor, start, os.SEEK_SET)
             return os.read(self._descriptor, length)
 
     def close(self) -> None:
-        """Give the file back; texts that were not read yet are empty from then on."""
+        """Close the file; texts not read yet are empty from then on."""
         self._finalizer()
 
 
 class BlockReader:
-    """The same file from its beginning, a block at a time, for a reader that must not be moved by others."""
+    """Reads a trace file sequentially from its start, with its own position."""
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
         self._offset = 0
 
     def read(self, length: int) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next bytes; none at the end."""
         block = self._file.read(self._offset, length)
         self._offset += len(block)
         return block
 
 
 class FilePayload:
-    """A payload in a trace file: lines that each begin with a tab."""
+    """A payload in a trace file, where each of its lines starts with a tab."""
 
     __slots__ = ("_current", "_file", "_length", "_start")
 
@@ -90,7 +93,7 @@ class FilePayload:
 
     @contextlib.contextmanager
     def with_bytes(self, payload: bytes) -> Iterator[None]:
-        """While the context is open, the text is that of these bytes, which were just read and are without tabs."""
+        """Use these bytes as the text while the context is open (just read, tabs removed)."""
         self._current = payload
         try:
             yield
@@ -98,7 +101,7 @@ class FilePayload:
             self._current = None
 
     def text(self) -> str:
-        """The payload without its tabs; empty when the file is gone."""
+        """Return the payload without its tabs; empty if the file can no longer be read."""
         now = self._current
         if isinstance(now, bytes):
             now = self._current = now.decode("utf-8", "replace")
@@ -111,7 +114,7 @@ class FilePayload:
 
 
 class PayloadSlice:
-    """A stretch of another payload's text, counted in characters."""
+    """A slice of another payload's text, in characters."""
 
     __slots__ = ("_end", "_start", "_whole")
 
@@ -121,17 +124,17 @@ class PayloadSlice:
         self._end = end
 
     def text(self) -> str:
-        """The stretch, without empty lines around it."""
+        """Return the slice without empty lines around it."""
         return self._whole.text()[self._start : self._end].strip("\n")
 
 
 def strip_tabs(payload: bytes) -> bytes:
-    """A payload as it was before each of its lines got a tab."""
+    """Remove the tab that starts each line of a payload."""
     if b"\r\n" in payload[:4096]:  # written on Windows
         payload = payload.replace(b"\r\n", b"\n").removesuffix(b"\r")
     return payload.replace(b"\n\t", b"\n")[1:]
 
 
 def decode_payload(payload: bytes) -> str:
-    """The same as text; bytes that are no UTF-8 become marks."""
+    """Decode a payload without its tabs; invalid UTF-8 becomes replacement characters."""
     return strip_tabs(payload).decode("utf-8", "replace")

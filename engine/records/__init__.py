@@ -1,1 +1,4 @@
-"""Plain, frozen, JSON-able facts that the stages tell. Nothing here imports torch: a saved session opens without it."""
+"""Records: frozen, JSON-serializable facts about each stage; nothing here imports torch.
+
+So a saved session can be loaded without torch.
+"""

@@ -1,4 +1,4 @@
-"""The layers between the user's call and the functional graph."""
+"""Records of the AOT runtime wrappers, the partition, and input and output metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.records.base import Record
 
 @dataclass(frozen=True, slots=True)
 class WrapperAction(Record):
-    """What one wrapper does to one argument or output, and why."""
+    """Effect of one wrapper on one argument or output, with the reason."""
 
     argument: str
     action: str
@@ -18,7 +18,7 @@ class WrapperAction(Record):
 
 @dataclass(frozen=True, slots=True)
 class WrapperRecord(Record):
-    """One ring of the onion; ``actions`` is empty when the wrapper had nothing to do."""
+    """One AOT runtime wrapper; ``actions`` is empty if it had nothing to do."""
 
     name: str
     actions: tuple[WrapperAction, ...] = ()
@@ -26,7 +26,7 @@ class WrapperRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class ValueFacts(Record):
-    """What the analysis found about one input or output of the graph, in words the field uses ("mutated", "alias of input 0")."""
+    """Facts about one input or output of the graph ("mutated", "alias of input 0")."""
 
     name: str
     role: str
@@ -37,7 +37,8 @@ class ValueFacts(Record):
 class SavedValue(Record):
     """One value between forward and backward: ``action`` is "saved" or "recomputed".
 
-    ``bytes`` is what saving it takes, or what not saving it spares; 0 for what takes no memory of its own (inputs, views).
+    ``bytes``: memory that saving it takes, or that recomputing it frees; 0 if it has no memory of its own
+    (inputs, views).
     """
 
     name: str
@@ -45,32 +46,34 @@ class SavedValue(Record):
     bytes: int
     reason: str
     origins: tuple[str, ...] = ()
-    """Ids of the nodes of the traced graph that it came from."""
+    """Ids of the nodes of the traced graph that it was computed by."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord(Record):
-    """How the joint graph was cut into forward and backward. Bytes are those of the call that was compiled."""
+    """The partition of the joint graph into forward and backward; bytes for the compiled call."""
 
     method: str
     values: tuple[SavedValue, ...] = ()
     saved_bytes: int = 0
-    """Activations kept between forward and backward, inputs not counted."""
+    """Activations saved for backward, in bytes; inputs are not counted."""
     saved_input_bytes: int = 0
-    """Inputs that are kept alive for the backward."""
+    """Inputs saved for backward, in bytes."""
     bytes_without_recompute: int = 0
-    """Activations that would be kept if nothing were computed again."""
+    """Bytes of activations that would be saved without recomputation."""
     forward_peak_bytes: int = 0
-    """What the forward needs at most at once, its inputs not counted: by the sizes, run operator by operator."""
+    """Estimated peak memory of the forward run op by op, without its inputs."""
     backward_peak_bytes: int = 0
-    """The same of the backward, with the activations that it was left and the tangents; inputs of the call not counted."""
+    """Estimated peak memory of the backward: activations and tangents, without call inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrapperValuesRecord(Record):
-    """What the values of a call held as it passed a layer: "in" on the way to the graph, "back" what came back to the layer, "out" what it hands on.
+    """Values of a call at one wrapper boundary.
 
-    ``layer`` is a wrapper's name, "call" outside of all, "graph" inside. ``cut`` counts values that were not kept.
+    ``direction``: "in" on the way to the graph, "back" for what the wrapper receives from inside, "out" for
+    what it returns. ``wrapper``: a wrapper's name, "call" for the outermost boundary, "graph" for the
+    innermost. ``dropped``: number of values that were not recorded.
     """
 
     wrapper: str
@@ -81,25 +84,28 @@ class WrapperValuesRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class CallValuesRecord(Record):
-    """One call's way through the layers, moment by moment: noted by sessions that record every step, or on request.
+    """Values of one call at all wrapper boundaries, in order.
 
-    What is noted of its backward stands last, as moments of the layer "backward".
+    Recorded at level "steps", or on request. Values of its backward are last, with the wrapper "backward".
     """
 
     wrapper_values: tuple[WrapperValuesRecord, ...]
     replayed_on: str = ""
-    """Of a call that was made again to be noted: on which numbers. Empty for a call of the user's own."""
+    """Description of a replay's inputs; empty for a user's call."""
 
 
 @dataclass(frozen=True, slots=True)
 class AotRecord(Record):
-    """Outermost wrapper first. ``mode`` says what ran: "inference", "training", "eager" with the reason in ``note``."""
+    """AOT stage of a compilation; wrappers are outermost first.
+
+    ``mode`` is "inference", "training", or "eager" with the reason in ``note``.
+    """
 
     mode: str
     values: tuple[ValueFacts, ...] = ()
     wrappers: tuple[WrapperRecord, ...] = ()
     note: str = ""
     partition: PartitionRecord | None = None
-    """How forward and backward were divided, where there is a backward."""
+    """The partition into forward and backward; None without a backward."""
     cache: str = ""
-    """What came of the cache on disk: "read from disk", "kept on disk", or why neither; empty where it is off."""
+    """Disk cache outcome (hit, stored, or why neither); empty if the cache is off."""

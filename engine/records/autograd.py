@@ -1,4 +1,4 @@
-"""Captured backwards: autograd's graph as eager has it, the graph that was captured, what a backend made of it, and every backward that ran."""
+"""Records of captured backwards (compiled autograd): autograd nodes, graphs, runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from engine.records.graph import GraphRecord
 
 @dataclass(frozen=True, slots=True)
 class AutogradNodeRecord(Record):
-    """One node of autograd's graph. ``id`` is unique in the session (``autograd:b0:5``), ``index`` its place in the walk of the capture.
+    """One node of autograd's graph.
 
-    ``position`` is when eager would run it, from 0; ``next`` holds ids of the nodes that its gradients go to. ``captured`` are ids of the
-    captured graph's nodes that it became.
+    ``id`` is unique in the session (``autograd:b0:5``), ``index`` is the node's position in the capture's
+    traversal,
+    ``position`` its position in eager's execution order, from 0. ``next``: ids of the nodes that receive
+    its gradients. ``captured``: ids of its nodes in the captured graph.
     """
 
     id: str
@@ -23,12 +25,15 @@ class AutogradNodeRecord(Record):
     next: tuple[str, ...] = ()
     captured: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
-    """Kinds of the hooks that run around it."""
+    """Kinds of the hooks that run before and after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheMissReason(Record):
-    """Why no earlier capture served: what is different from the nearest one, ``nearest`` (empty: there was none)."""
+    """Reason of a compiled-autograd cache miss: differences from the nearest earlier capture.
+
+    ``nearest`` is its id; empty if there was none.
+    """
 
     sentence: str
     nearest: str = ""
@@ -37,7 +42,11 @@ class CacheMissReason(Record):
 
 @dataclass(frozen=True, slots=True)
 class BackwardRecord(Record):
-    """One capture. ``id`` is unique in the process ("b0"). ``graphs``: "captured", then those that a backend compiled ("backward")."""
+    """One captured backward.
+
+    ``id`` is unique in the process ("b0"). ``graphs``: the "captured" graph, then the graphs that a backend
+    compiled ("backward").
+    """
 
     id: str
     cause: CacheMissReason
@@ -46,16 +55,16 @@ class BackwardRecord(Record):
     backend: str = ""
     inputs: int = 0
     symbolic_sizes: int = 0
-    """Sizes that are symbols."""
+    """Number of symbolic sizes."""
     notes: tuple[str, ...] = ()
-    """What was done beside capturing: moved, removed, left to ATen, with reasons."""
+    """Changes to the captured graph (moved, removed, left to ATen), with reasons."""
     seconds: float = 0.0
-    """What capturing took."""
+    """Seconds that the capture took."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardCall(Record):
-    """One backward that ran: ``outcome`` is "captured", "hit", or "eager" with the reason."""
+    """One run of a backward: ``outcome`` is "captured", "hit", or "eager" with the reason."""
 
     index: int
     outcome: str

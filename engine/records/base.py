@@ -1,4 +1,4 @@
-"""The one way records become JSON and come back: a walk over dataclass fields, no torch, nothing evaluated."""
+"""Record base class and JSON serialization, by dataclass fields; evaluates nothing."""
 
 from __future__ import annotations
 
@@ -10,43 +10,46 @@ import typing
 from typing import Any, ClassVar, Self
 
 SCHEMA_VERSION = 1
-"""Bumped when a saved session of an older version would no longer read right."""
+"""Incremented when a session saved by an older version can no longer be read correctly."""
 
 
 class RecordError(ValueError):
-    """A saved record that cannot be read: says which field was wrong and what was expected."""
+    """Raised if a saved record cannot be read; names the field and what was expected."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """Base of everything that a stage tells. Fields are str, int, float, bool, None, tuples, str-keyed dicts and records."""
+    """Base class of all records.
+
+    Fields are str, int, float, bool, None, tuples, dicts with str keys, and records.
+    """
 
     _types_by_name: ClassVar[dict[str, type[Record]]] = {}
 
     @classmethod
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        # Explicit base call: dataclass(slots=True) makes a second class object, which breaks zero-argument super().
+        # dataclass(slots=True) creates a second class object, which breaks zero-argument super().
         object.__init_subclass__(**kwargs)
         Record._types_by_name[cls.__name__] = cls
 
     def to_dict(self) -> dict[str, Any]:
-        """This record as plain JSON-able values."""
+        """Return the record as JSON-serializable values."""
         return {f.name: to_jsonable(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Rebuild a record.
+        """Create a record from JSON values.
 
-        Unknown fields are ignored (written by a newer minor version); missing ones take their default.
+        Unknown fields are ignored (written by a newer minor version); missing fields get their default.
 
         Raises:
-            RecordError: a field is missing, or holds something of another shape.
+            RecordError: a required field is missing, or a value has the wrong type.
         """
         return typing.cast("Self", from_jsonable(cls, data, cls.__name__))
 
 
 def to_jsonable(value: Any) -> Any:
-    """A record, or a container of records, as values that ``json.dumps`` takes."""
+    """Convert a record, or a container of records, to values for ``json.dumps``."""
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, (tuple, list)):
@@ -55,7 +58,7 @@ def to_jsonable(value: Any) -> Any:
         return {str(k): to_jsonable(v) for k, v in value.items()}
     if isinstance(value, float) and not math.isfinite(
         value
-    ):  # JSON has no form for these, and a browser refuses Python's
+    ):  # JSON has no infinity and no NaN, and browsers reject Python's notation
         return None
     return value
 
@@ -70,7 +73,7 @@ def _field_types(cls: type) -> dict[str, Any]:
 
 
 def from_jsonable(expected: Any, data: Any, where: str) -> Any:
-    """Read ``data`` as the annotated type ``expected``; ``where`` names the field in errors."""
+    """Convert JSON ``data`` to the annotated type ``expected``; ``where`` is used in errors."""
     if expected is Any:
         return data
     origin = typing.get_origin(expected)
@@ -138,5 +141,5 @@ def _from_record(cls: type[Record], data: Any, where: str) -> Record:
 
 
 def to_json(record: Record) -> str:
-    """One record as compact JSON text."""
+    """Serialize a record to compact JSON text."""
     return json.dumps(record.to_dict(), separators=(",", ":"), ensure_ascii=False)

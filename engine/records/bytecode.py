@@ -1,4 +1,4 @@
-"""What is known of the user's code before it runs: files, spans and instructions."""
+"""Records of source files, spans and bytecode instructions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.records.base import Record
 
 @dataclass(frozen=True, slots=True)
 class Span(Record):
-    """A piece of source text. Lines count from 1, columns from 0 in characters; -1 where Python does not know."""
+    """A span of source text; lines count from 1, columns in characters from 0; -1 is unknown."""
 
     file: str
     line: int
@@ -20,7 +20,10 @@ class Span(Record):
 
 @dataclass(frozen=True, slots=True)
 class SourceFile(Record):
-    """The text that spans point into. ``id`` is the code object's file name, ``name`` what a person calls it ("cell 3")."""
+    """A source file that spans refer to.
+
+    ``id`` is the code object's file name, ``name`` the display name ("cell 3").
+    """
 
     id: str
     name: str
@@ -30,7 +33,7 @@ class SourceFile(Record):
 
 @dataclass(frozen=True, slots=True)
 class Instruction(Record):
-    """One bytecode instruction: byte offset, opcode name, argument as ``dis`` shows it."""
+    """One bytecode instruction: byte offset, opcode name, argument as ``dis`` prints it."""
 
     offset: int
     opname: str

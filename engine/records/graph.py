@@ -1,4 +1,4 @@
-"""Graphs as they are shown: one record a node, with where it came from."""
+"""Records of graphs, their nodes and passes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from engine.records.bytecode import Span
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord(Record):
-    """One node of an fx graph.
+    """One node of an FX graph.
 
-    ``id`` is unique in the session (``fx:0/0:add_1``, ``aten:0/0:add_1``). ``origins`` are ids of nodes of the stage before;
-    ``span`` is the user's sub-expression and ``stack`` the user's call stack, outermost first, ending with ``span``.
-    ``shape`` and ``stride`` are in elements, as text because they may be symbols; ``bytes`` is None for non-tensors.
+    ``id`` is unique in the session (``fx:0/0:add_1``, ``aten:0/0:add_1``). ``origins``: ids of nodes of the
+    previous stage. ``span``: the user's subexpression. ``stack``: the user's call stack, outermost first,
+    ending with ``span``.
+    ``shape`` and ``stride``: in elements, as text because they may be symbolic. ``bytes``: None for
+    non-tensors.
     """
 
     id: str
@@ -24,7 +26,7 @@ class NodeRecord(Record):
     text: str
     """The node as one line of Python, without its type comment."""
     inputs: tuple[str, ...] = ()
-    """Ids of the nodes that it reads."""
+    """Ids of its input nodes."""
     shape: tuple[str, ...] | None = None
     stride: tuple[str, ...] | None = None
     dtype: str = ""
@@ -34,14 +36,18 @@ class NodeRecord(Record):
     span: Span | None = None
     stack: tuple[Span, ...] = ()
     module: str = ""
-    """Path of the nn.Module whose forward made it ("blocks.0.attention"), empty at the root."""
+    """Path of the nn.Module whose forward created it ("blocks.0.attention"), or empty."""
     note: str = ""
-    """Why a node has no origin, or what is special about it ("generated: ...")."""
+    """Reason why it has no provenance, or another remark ("generated: ...")."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditRecord(Record):
-    """One place that a pass rewrote: at line ``at``, ``gone`` lines made room for ``made``. Lines are counted with the edits before it done."""
+    """One edit of a pass.
+
+    ``added_lines`` replace ``removed_count`` lines from ``line`` on. Line numbers assume that the earlier
+    edits are applied.
+    """
 
     line: int
     removed_count: int
@@ -50,9 +56,10 @@ class EditRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class PassRecord(Record):
-    """One rewrite of a graph: how many nodes there were and are, and the lines that it took away and made (a changed line is both).
+    """One pass over a graph: node counts before and after, removed and added lines.
 
-    Long lists are cut: ``gone`` and ``made`` are their full lengths.
+    A changed line is both removed and added. Long lists are truncated; ``removed_count`` and ``added_count``
+    are the full lengths.
     """
 
     name: str
@@ -63,21 +70,21 @@ class PassRecord(Record):
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     has_exact_edits: bool = False
-    """Whether ``edits`` turn the graph before into the graph after, line by line; not so for graphs too large to keep."""
+    """True if ``edits`` reproduce the result of the pass exactly; False for huge graphs."""
     edits: tuple[EditRecord, ...] = ()
     lines_before: tuple[str, ...] = ()
-    """The graph before, a line a node; empty where it is the graph that the pass before left."""
+    """The graph before the pass, one line per node; empty if the previous pass's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRecord(Record):
-    """A graph at one stage: "fx", "aten", "joint", "forward", "backward", "decomposed"."""
+    """A graph at one stage: "fx", "aten", "joint", "forward", "backward", "decomposed", ..."""
 
     id: str
     stage: str
     title: str
     nodes: tuple[NodeRecord, ...] = ()
     text: str = ""
-    """Python text where the graph was only available as text (observed torch.compile)."""
+    """Python text of a graph that is available only as text (observed torch.compile)."""
     passes: tuple[PassRecord, ...] = ()
-    """Rewrites that made it what it is, in order."""
+    """Passes that produced the graph, in order."""

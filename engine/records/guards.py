@@ -1,4 +1,4 @@
-"""What must hold for compiled code to be reused, and what happened when it did not."""
+"""Records of guards, guard failures, fixes and call explanations."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from engine.records.base import Record
 from engine.records.bytecode import Span
 
 Verdict = Literal["pass", "fail", "not reached", "would pass", "would fail"]
-"""The last two are hypothetical: evaluated after a guard had already failed."""
+"""The last two are hypothetical: evaluated although an earlier guard had failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardRecord(Record):
-    """One guard. ``origin`` is the value it is on in the field's notation (``L['x']``), ``path`` the accessors from root to leaf."""
+    """One guard.
+
+    ``source`` is the source expression of its value (``L['x']``), ``path`` the accessors from the root.
+    """
 
     id: str
     source: str
@@ -22,19 +25,19 @@ class GuardRecord(Record):
     kind: str
     expected: str
     code: str = ""
-    """The generated Python expression that checks it."""
+    """The generated Python expression that checks the guard."""
     why: str = ""
-    """One sentence: what looked at the value, and when that makes a difference."""
+    """One sentence: which operation read the value, and why its result depends on it."""
     span: Span | None = None
     cost_ns: float | None = None
-    """Measured on demand, else None."""
+    """Cost in nanoseconds, if measured."""
     stack: tuple[Span, ...] = ()
-    """The user's calls that led to ``span``, outermost first, where there were any."""
+    """User stack that led to ``span``, outermost call first, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardsRecord(Record):
-    """All guards of one cache entry, in executed order, with the text of the generated check."""
+    """Guards of one cache entry in order of evaluation, and the text of the generated check."""
 
     guards: tuple[GuardRecord, ...] = ()
     check_text: str = ""
@@ -42,7 +45,7 @@ class GuardsRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class GuardResult(Record):
-    """One guard evaluated against one call."""
+    """Result of one guard for one call."""
 
     guard: str
     verdict: Verdict
@@ -51,10 +54,11 @@ class GuardResult(Record):
 
 @dataclass(frozen=True, slots=True)
 class Fix(Record):
-    """A suggested change.
+    """A suggested fix.
 
-    ``code`` is runnable where there is one; ``verified`` says what was re-run and that it helped, and is empty when it was not; ``tried`` says why a
-    fix that was tried is not verified ("not verifiable: ...", or that it did not help).
+    ``code``: the fix as runnable code, if possible. ``verified``: what was rerun and that it helped; empty if
+    not verified. ``unverified_reason``: why a fix that was tried is not verified ("not verifiable: ...", or
+    that it did not help).
     """
 
     text: str
@@ -65,7 +69,7 @@ class Fix(Record):
 
 @dataclass(frozen=True, slots=True)
 class GuardFailure(Record):
-    """Why one cache entry did not serve one call: its first failing guard in executed order, and all guards evaluated."""
+    """Guard failure of one entry for one call: its first failing guard, and all guard results."""
 
     entry: str
     guard: str
@@ -78,24 +82,27 @@ class GuardFailure(Record):
     fixes: tuple[Fix, ...] = ()
     results: tuple[GuardResult, ...] = ()
     hint: str = ""
-    """What there is to learn from it, where the failure is of a kind that people meet often."""
+    """Educational hint for a common kind of failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallExplanation(Record):
-    """Which entry a call would hit, and guard by guard why the others would not. ``entries`` are in look-up order."""
+    """Explanation of a call: the entry it would hit, and why others fail, in lookup order."""
 
     frame: str
     hit: str | None
     entries: tuple[str, ...]
     guard_failures: tuple[GuardFailure, ...]
     results: dict[str, tuple[GuardResult, ...]]
-    """Per entry id, all its guards evaluated, also those of the entry that hits."""
+    """Results of all guards by entry id, including the entry that is hit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedSymbolEvent(Record):
-    """Something that was concluded about a symbol, and the user's line that asked. ``kind`` is "guard" or "specialised"."""
+    """A guard or a specialization of a symbol, and the user's line that caused it.
+
+    ``kind`` is "guard" or "specialized".
+    """
 
     kind: str
     text: str
@@ -104,9 +111,9 @@ class ObservedSymbolEvent(Record):
 
 @dataclass(frozen=True, slots=True)
 class ObservedSymbolRecord(Record):
-    """The story of one symbol: the size or number it stands for (``source``), its value at compile time, its range, what was concluded.
+    """History of one symbol of torch.compile: source, hint, value range, events.
 
-    ``source`` is empty for an unbacked symbol, whose value only data decides.
+    ``source`` is empty for an unbacked symbol, whose value depends on data.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Generated kernels and what the target's compiler made of them."""
+"""Records of kernels: listings per target, resources, verification, timing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from engine.records.lowering import LoopOp
 
 @dataclass(frozen=True, slots=True)
 class LineLink(Record):
-    """Where one line of a listing came from. Lines count from 1.
+    """Provenance of one line of a listing; lines count from 1.
 
-    ``triton_line`` is the line of the kernel's Triton text (0: none); ``library`` the chain of library functions it was inlined
-    through, outermost first (``standard.py:282 softmax``); ``label`` says why there is no Triton line ("generated: prologue").
-    ``ptx_line`` is the line of the PTX listing that a SASS line was assembled from (0: none, or another listing).
+    ``triton_line``: line of the kernel's Triton text (0: none). ``library``: chain of library functions it
+    was inlined through, outermost first (``standard.py:282 softmax``). ``label``: why it has no Triton line
+    ("generated: prologue").
+    ``ptx_line``: line of the PTX listing that a SASS line was assembled from (0: none, or another listing).
     """
 
     line: int
@@ -26,24 +27,25 @@ class LineLink(Record):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Record):
-    """One stage's text for one target. ``stage`` is "ttir", "ttgir", "llir", "ptx", "sass" or "amdgcn"."""
+    """Listing of one stage for one target: "ttir", "ttgir", "llir", "ptx", "sass" or "amdgcn"."""
 
     stage: str
     text: str
     links: tuple[LineLink, ...] = ()
     instructions: int = 0
-    """How many lines are instructions (not labels, directives or comments)."""
+    """Number of lines that are instructions (no labels, directives or comments)."""
     linked: int = 0
-    """How many of those have a Triton line."""
+    """Number of instructions with a Triton line."""
     labelled: int = 0
-    """How many of the rest have a label."""
+    """Number of the other instructions that have a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelResources(Record):
-    """Per-kernel use of the target's resources. ``occupancy`` is a fraction of the target's warps; None where unknown.
+    """Resource use of a kernel on a target.
 
-    ``limit`` says what keeps it below one: "registers", "shared memory", "blocks" or "warps" (a multiprocessor holds only so many of them).
+    ``occupancy``: fraction of the target's maximum warps per multiprocessor; None if unknown. ``limit``: what
+    limits it: "registers", "shared memory", "blocks" or "warps" (per multiprocessor).
     """
 
     registers: int | None = None
@@ -56,7 +58,10 @@ class KernelResources(Record):
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord(Record):
-    """One kernel compiled for one target ("cuda:90"). ``error`` is a sentence when that failed; ``seconds`` is compile time."""
+    """One kernel compiled for one target ("cuda:90").
+
+    ``seconds`` is the compile time; ``error`` is the message of a failed compile.
+    """
 
     target: str
     listings: tuple[Listing, ...] = ()
@@ -64,14 +69,15 @@ class TargetRecord(Record):
     seconds: float = 0.0
     error: str = ""
     smaller_blocks_note: str = ""
-    """Why and how it was compiled in smaller blocks than its launch values say; empty where they fit."""
+    """Reason and values of smaller blocks than the launch arguments have; empty if not needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRecord(Record):
-    """The kernel was run (interpreter or GPU) on the call's inputs and compared with ATen.
+    """Verification of a kernel: its results on the call's inputs compared with ATen's.
 
-    ``outcome`` is "equal", "close", "different" or "not verifiable"; ``max_error`` the largest absolute difference.
+    ``outcome`` is "equal", "close", "different" or "not verifiable"; ``max_error`` the largest absolute
+    difference.
     """
 
     outcome: str
@@ -83,21 +89,21 @@ class VerifyRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class KernelTimingRecord(Record):
-    """One kernel was timed on ``device``: the median ``seconds`` of a launch that finds nothing in the card's cache.
+    """Timing of a kernel on ``device``: median ``seconds`` of a launch with a cold cache.
 
-    ``copy_bandwidth`` is what the same card copies, in bytes a second (read and written both counted).
+    ``copy_rate``: copy bandwidth of the same GPU in bytes per second, reads and writes together.
     """
 
     device: str
     seconds: float
     copy_rate: float | None = None
     launches: int = 1
-    """How many launches of one call the median is over; they may be of different sizes."""
+    """Number of launches in one call that the median is over; their sizes may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord(Record):
-    """One launch of a kernel: the program's buffers by parameter name, and the ids of the ATen nodes that it computes."""
+    """One launch of a kernel: buffers by parameter name, ids of the ATen nodes it computes."""
 
     buffers: dict[str, str] | None = None
     nodes: tuple[str, ...] = ()
@@ -105,9 +111,10 @@ class LaunchRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord(Record):
-    """One Triton kernel. ``line_ops[i]`` are ids of the loop ops behind line i + 1 of ``text``.
+    """One generated kernel.
 
-    ``bytes_moved`` and ``flops`` are counted from the loop IR (an estimate), None for symbolic sizes.
+    ``line_ops[i]``: ids of the loop ops of line i + 1 of ``text``. ``bytes_moved`` and ``flops``: estimates
+    from the loop IR; None for symbolic sizes.
     """
 
     id: str
@@ -117,15 +124,18 @@ class KernelRecord(Record):
     ops: tuple[LoopOp, ...] = ()
     grid: str = ""
     launch_args: dict[str, str] | None = None
-    """Launch values by parameter name: sizes, block sizes, num_warps."""
+    """Launch arguments by parameter name: sizes, block sizes, num_warps."""
     bytes_moved: int | None = None
     flops: int | None = None
     fused_nodes: tuple[str, ...] = ()
-    """Ids of the ATen nodes that went into it."""
+    """Ids of the ATen nodes fused into it."""
     targets: tuple[TargetRecord, ...] = ()
     verify: VerifyRecord | None = None
     language: str = "triton"
-    """What ``text`` is written in: "triton", or "cpp" where Inductor was observed on a CPU."""
+    """Language of ``text``: "triton", or "cpp" for observed Inductor on a CPU."""
     launches: tuple[LaunchRecord, ...] = ()
-    """Where it is launched, in order: kernels with equal loops are one. ``fused_nodes`` and the ops' origins are those of all launches."""
+    """Launches in order; kernels with equal loops are one kernel.
+
+    ``fused_nodes`` and the provenance of the ops cover all launches.
+    """
     measured: KernelTimingRecord | None = None

@@ -1,4 +1,4 @@
-"""From ATen to loops: what was fused, what was not and why, what was left to ATen."""
+"""Records of lowering: loop ops, fusion decisions, ATen calls, buffer reuse, autotuning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.records.graph import PassRecord
 
 @dataclass(frozen=True, slots=True)
 class LoopOp(Record):
-    """One operation of the loop IR. ``id`` is ``loop:0/0:k0:5``; ``origins`` are ids of ATen nodes."""
+    """One loop-IR op: ``id`` is ``loop:0/0:k0:5``, ``origins`` are ids of ATen nodes."""
 
     id: str
     text: str
@@ -19,10 +19,10 @@ class LoopOp(Record):
 
 @dataclass(frozen=True, slots=True)
 class FusionDecision(Record):
-    """The scheduler looked at two groups of nodes and fused them, or did not.
+    """Decision of the scheduler to fuse two groups of nodes, or not.
 
-    ``bytes_saved`` is memory traffic that fusing spares, ``bytes_moved`` what not fusing costs: a tensor written and read. None where sizes
-    are symbols, or for the other outcome.
+    ``bytes_saved``: memory traffic that the fusion saves. ``bytes_moved``: traffic without it (a tensor
+    written and read). None for symbolic sizes, or for the other outcome.
     """
 
     first: tuple[str, ...]
@@ -35,18 +35,24 @@ class FusionDecision(Record):
 
 @dataclass(frozen=True, slots=True)
 class ExternCall(Record):
-    """An ATen call kept as it is (library matmul, convolution, or an operator without a lowering). ``node`` is the ATen node's id."""
+    """An ATen call in the lowered program.
+
+    It is a library matmul, a convolution, or an op without lowering. ``node`` is the ATen node's id.
+    """
 
     node: str
     op: str
     reason: str
     is_library: bool = False
-    """True where a vendor library is the right choice, False where a lowering is missing."""
+    """True for a vendor library call that is preferred, False for a missing lowering."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferReuse(Record):
-    """A tensor of the program that takes over the memory of another, ``reused``, and why. ``bytes_saved`` is memory not asked for."""
+    """A buffer that reuses the memory of ``reused``, with the reason.
+
+    ``bytes_saved``: memory that is not allocated.
+    """
 
     buffer: str
     reused: str
@@ -56,7 +62,10 @@ class BufferReuse(Record):
 
 @dataclass(frozen=True, slots=True)
 class AutotuneChoice(Record):
-    """Of several ways to compute ``nodes`` one was ``taken``; ``ways`` are all with the seconds that each took (None: not measured)."""
+    """An autotuning choice for ``nodes``: the ``chosen`` candidate, and all candidates.
+
+    ``candidates`` have the time of each in seconds (None: not measured).
+    """
 
     nodes: tuple[str, ...]
     chosen: str
@@ -64,12 +73,15 @@ class AutotuneChoice(Record):
     candidates: tuple[tuple[str, float | None], ...] = ()
     device: str = ""
     from_disk_cache: bool = False
-    """It was measured by an earlier process, and read from disk."""
+    """True if an earlier process measured the times and stored them on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoweringRecord(Record):
-    """The whole of one graph's lowering. Counts are of ATen nodes that compute (placeholders, outputs and getitems left out)."""
+    """Lowering of one graph.
+
+    Counts are of ATen nodes that compute (no placeholders, outputs or getitems).
+    """
 
     target: str
     decisions: tuple[FusionDecision, ...] = ()
@@ -77,15 +89,15 @@ class LoweringRecord(Record):
     lowered: int = 0
     total: int = 0
     wrapper_text: str = ""
-    """The program that calls kernels and externs in order, as Python."""
+    """The Python program that launches kernels and calls ATen."""
     launch_mode: str = ""
-    """How its kernels are launched, where that was asked for: recorded and replayed as one, or one by one and why."""
+    """CUDA graph status of the kernels, if CUDA graphs are enabled: recorded, or why not."""
     error: str = ""
-    """Why this graph was not lowered at all (results come from ATen)."""
+    """Reason why the graph was not lowered at all (ATen computes the results)."""
     reuses: tuple[BufferReuse, ...] = ()
     passes: tuple[PassRecord, ...] = ()
-    """Rewrites of the ATen graph before it became loops, in order."""
+    """Passes over the ATen graph before lowering, in order."""
     autotune_choices: tuple[AutotuneChoice, ...] = ()
-    """Where a template could do what a library does: which was taken."""
+    """Autotuning choices between templates and library calls."""
     cache: str = ""
-    """Whether the program was read from disk or kept there, or why not; empty where nothing is kept."""
+    """Disk cache outcome of the program, or the reason; empty if the cache is off."""

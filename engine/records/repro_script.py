@@ -1,4 +1,7 @@
-"""A compilation as the Python text of a bug report: what happened, the user's definitions, and the call. Nothing in it is executed here."""
+"""Repro script for a bug report: outcome, user definitions and call of one compilation.
+
+Nothing in it is executed here.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ _DEFINITION_NODES = (
 
 
 def repro_script(session: Session, compilation: str) -> str:
-    """The text for one compilation of a session, live or loaded from a file: its outcome as comments, then code to begin a reproduction with.
+    """Return the repro script of one compilation of a live or loaded session.
 
-    Inputs are made anew from what was recorded of them; those that are no tensors and no constants are left to be filled in.
+    Inputs are created from their recorded descriptions. Other values than tensors and constants must be
+    filled in.
 
     Raises:
         KeyError: there is no such compilation.
@@ -48,7 +52,7 @@ def repro_script(session: Session, compilation: str) -> str:
 
 
 def _outcome(record: CompilationRecord) -> Iterator[str]:
-    """What a person who looks into it must know: breaks, and stages that failed with their tracebacks."""
+    """Yield the graph breaks, and the stage failures with their tracebacks."""
     for found in record.trace.breaks if record.trace is not None else ():
         place = f" at {found.span.file}:{found.span.line}" if found.span is not None else ""
         yield f"break: {found.title}: {found.context}{place}"
@@ -58,7 +62,10 @@ def _outcome(record: CompilationRecord) -> Iterator[str]:
 
 
 def _definition_source(text: str) -> str:
-    """Imports, definitions and assignments of a file, without what it does when it runs; as a comment where it is not plain Python."""
+    """Return a file's imports, definitions and assignments.
+
+    A file that is not plain Python becomes a comment.
+    """
     try:
         tree = ast.parse(text)
     except SyntaxError:
@@ -86,7 +93,7 @@ def _call_statements(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
 
 
 def _input_statement(name: str, told: str) -> str:
-    """The line that makes one input."""
+    """Return the statement that creates one input."""
     found = _TENSOR.fullmatch(told)
     if found is not None:
         dtype = _DTYPES.get(found[1]) or _KINDS[found[1][0]] + found[1][1:]

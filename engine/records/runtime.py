@@ -1,4 +1,4 @@
-"""Calls, times, and what did not get compiled."""
+"""Records of calls, timings, stage failures, skipped frames and disk caches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from engine.records.guards import GuardFailure
 
 @dataclass(frozen=True, slots=True)
 class Timing(Record):
-    """One stage of one compilation. ``start`` counts seconds from the session's start; nested stages name their ``parent`` stage."""
+    """One stage of one compilation.
+
+    ``start``: seconds since the session's start. ``parent``: the enclosing stage.
+    """
 
     stage: str
     start: float
@@ -23,8 +26,9 @@ class Timing(Record):
 class CallRecord(Record):
     """One call of a compiled frame.
 
-    ``outcome`` is "hit", "compiled" (a miss that compiled ``entry``), "python" (left to Python: limit, skip or failure).
-    ``rejections`` are filled on misses of a frame that already had entries. ``inputs`` maps argument names to short descriptions.
+    ``outcome`` is "hit", "compiled" (a cache miss that compiled ``entry``), or "python" (limit, skip or
+    failure).
+    ``guard_failures``: on a miss of a frame that had entries. ``inputs``: short descriptions by argument name.
     """
 
     index: int
@@ -34,17 +38,20 @@ class CallRecord(Record):
     caller: Span | None = None
     inputs: dict[str, str] | None = None
     checked_entries: tuple[str, ...] = ()
-    """Entries that were checked, in order."""
+    """Entries whose guards were evaluated, in order."""
     guard_failures: tuple[GuardFailure, ...] = ()
     guard_seconds: float = 0.0
-    """Time that the entries' checks took."""
+    """Seconds that guard evaluation took."""
     start: float = 0.0
-    """Seconds from the session's start to when the call was told: before a hit runs, after a miss was compiled. 0 where unknown."""
+    """Seconds since the session's start; 0 if unknown.
+
+    Taken before a hit runs, or after a miss has compiled.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRecord(Record):
-    """Something that a person may have expected to be compiled, and the reason that it was not."""
+    """Something that was not compiled although a user may expect it, and the reason."""
 
     name: str
     reason: str
@@ -53,7 +60,10 @@ class SkippedRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class StageFailure(Record):
-    """A stage of ours failed; the user's code still ran (``fallback`` says how). ``detail`` is for a bug report."""
+    """Internal error of a stage; the user's code still ran.
+
+    ``fallback``: how it ran. ``detail``: traceback for a bug report.
+    """
 
     stage: str
     sentence: str
@@ -63,7 +73,7 @@ class StageFailure(Record):
 
 @dataclass(frozen=True, slots=True)
 class DiskCacheRecord(Record):
-    """What a compiler's cache on disk answered. ``outcome`` is "hit", "miss" or "bypass"; ``note`` is the reason of a bypass."""
+    """Lookup in a compiler's disk cache: "hit", "miss", or "bypass" (reason in ``note``)."""
 
     cache: str
     outcome: str
@@ -73,7 +83,7 @@ class DiskCacheRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRecord(Record):
-    """A text that a compiler told and that has no record of its own kind: shown by name, as it is."""
+    """A compiler's artifact without a record class of its own; shown by name as plain text."""
 
     name: str
     text: str

@@ -1,4 +1,4 @@
-"""A Session: all records of one recording, as they arrive, and as a file."""
+"""Session: all records of one recording, live while it runs, and saved as a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from engine.records.trace import TraceRecord
 
 @dataclass(frozen=True, slots=True)
 class FrameRecord(Record):
-    """One code object with a cache of its own. ``role`` is "root", "callee", "resume" or "cell"; ``id`` is its number as text."""
+    """One code object with a code cache: ``role`` is "root", "callee", "resume" or "cell".
+
+    ``id`` is its number as text.
+    """
 
     id: str
     name: str
@@ -34,15 +37,15 @@ class FrameRecord(Record):
     first_line: int
     role: str = "root"
     parent: str = ""
-    """For "resume": the frame it resumes; for "callee": the frame that called it first."""
+    """For "resume": the frame that broke; for "callee": the frame that called it first."""
     resumes_after: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompilationRecord(Record):
-    """One compilation of one frame: one cache entry, or one decision to leave the frame to Python.
+    """One compilation of one frame: a new cache entry, or a fallback to Python.
 
-    ``id`` is "frame/entry" ("0/1"). ``cause`` is one sentence. ``graphs`` are in the order of the way through.
+    ``id`` is "frame/entry" ("0/1"). ``cause`` is the miss reason. ``graphs`` are in the order of the stages.
     """
 
     id: str
@@ -59,21 +62,27 @@ class CompilationRecord(Record):
     timings: tuple[Timing, ...] = ()
     backend: str = ""
     backward_lowering: LoweringRecord | None = None
-    """How the backward graph was lowered, once a backward has run; its kernels stand among ``kernels``, their ids begin with "b"."""
+    """Lowering of the backward graph, once a backward has run.
+
+    Its kernels are in ``kernels``, with ids that start with "b".
+    """
     compiler: str = "engine"
-    """"engine", or "torch" where stock torch.compile was observed."""
+    """"engine", or "torch" for an observed torch.compile."""
     restart_reasons: tuple[str, ...] = ()
-    """Why tracing was begun anew, in order."""
+    """Reasons of tracing restarts, in order."""
     observed_symbols: tuple[ObservedSymbolRecord, ...] = ()
     disk_caches: tuple[DiskCacheRecord, ...] = ()
     artifacts: tuple[ArtifactRecord, ...] = ()
     call_values: tuple[CallValuesRecord, ...] = ()
-    """What small tensors held in the layers around the graph: for its first calls where every step was recorded, or noted on request."""
+    """Values of small tensors at AOT wrapper boundaries.
+
+    Recorded for the first calls at level "steps", or on request.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SessionData(Record):
-    """Everything a saved session holds."""
+    """All data of a saved session."""
 
     version: int
     compiler: str
@@ -96,13 +105,17 @@ class SessionData(Record):
 
 
 MAX_CALLS = 2_000
-"""Calls kept per session; later hits are only counted, misses are always kept."""
+"""Maximum number of stored calls per session.
+
+Further hits are only counted; misses are always stored.
+"""
 
 
 class Session:
-    """Records of one recording. Stages' drivers add to it while they work; views read it. Safe to share between threads.
+    """Records of one recording, shared between threads: stages add to it, views read it.
 
-    ``on_change`` callbacks get the name of what changed ("compilations", "calls", ...) and run in the thread that added it.
+    ``on_change`` callbacks receive the name of what changed ("compilations", "calls", ...). They run in the
+    thread that changed it.
     """
 
     def __init__(
@@ -117,9 +130,9 @@ class Session:
         self.started = time.perf_counter()
         self.calls_dropped = 0
         self.is_cancelled = False
-        """Whether a person asked to stop compiling: what is not compiled yet then runs as plain Python."""
+        """True if the user cancelled compilation: frames not compiled yet run as Python."""
         self.stage = ""
-        """The stage at work right now ("lowering 0/0"), for progress; empty when idle."""
+        """Current stage ("lowering 0/0"), for progress; empty when idle."""
         self._lock = threading.RLock()
         self._files: dict[str, SourceFile] = {}
         self._frames: dict[str, FrameRecord] = {}
@@ -135,101 +148,101 @@ class Session:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """User source files that spans point into."""
+        """User source files that spans refer to."""
         return tuple(self._files.values())
 
     @property
     def frames(self) -> tuple[FrameRecord, ...]:
-        """Code objects met, in the order they were first called."""
+        """Frames in the order of their first calls."""
         return tuple(self._frames.values())
 
     @property
     def compilations(self) -> tuple[CompilationRecord, ...]:
-        """Every compilation, oldest first."""
+        """All compilations, oldest first."""
         return tuple(self._compilations.values())
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:
-        """Calls of compiled frames in order."""
+        """Calls of compiled frames, in order."""
         return tuple(self._calls)
 
     @property
     def skipped(self) -> tuple[SkippedRecord, ...]:
-        """What was not compiled, and why."""
+        """Frames that were not compiled, with reasons."""
         return tuple(self._skipped)
 
     @property
     def failures(self) -> tuple[StageFailure, ...]:
-        """Failures of ours outside any one compilation."""
+        """Internal errors outside a compilation."""
         return tuple(self._failures)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about the recording as a whole."""
+        """Messages about the recording as a whole."""
         return tuple(self._notes)
 
     @property
     def artifacts(self) -> tuple[ArtifactRecord, ...]:
-        """Texts that belong to no compilation."""
+        """Artifacts that belong to no compilation."""
         return tuple(self._artifacts)
 
     @property
     def backwards(self) -> tuple[BackwardRecord, ...]:
-        """Captured backwards, in the order in which they first ran."""
+        """Captured backwards, in the order of their first run."""
         return tuple(self._backwards.values())
 
     @property
     def backward_calls(self) -> tuple[BackwardCall, ...]:
-        """Backwards that ran while they were to be captured."""
+        """Runs of backwards while capturing was on."""
         return tuple(self._backward_calls)
 
     @property
     def bytecode(self) -> TextView:
-        """The instructions of each compiled function, as written and as they run. To print, or as ``to_dict()``."""
+        """Instructions of each function, original and modified; as text, or as ``to_dict()``."""
         return TextView(self, "bytecode")
 
     @property
     def trace(self) -> TextView:
-        """What the tracer did: what it inlined, where it broke and why, its steps where those were recorded. To print, or as ``to_dict()``."""
+        """Tracing: inlined calls, graph breaks, recorded steps; as text, or as ``to_dict()``."""
         return TextView(self, "trace")
 
     @property
     def guards(self) -> TextView:
-        """What each entry takes for granted, and the calls that it refused. To print, or as ``to_dict()``."""
+        """Guards of each entry, and their failures; as text, or as ``to_dict()``."""
         return TextView(self, "guards")
 
     @property
     def graph(self) -> TextView:
-        """Every graph as its program. To print, or as ``to_dict()``."""
+        """All graphs as Python; as text, or as ``to_dict()``."""
         return TextView(self, "graph")
 
     @property
     def aot(self) -> TextView:
-        """The layers around each functional graph, what is saved for the backward, and contents where they were noted. To print, or as ``to_dict()``."""
+        """AOT wrappers, saved values, recorded contents; as text, or as ``to_dict()``."""
         return TextView(self, "aot")
 
     @property
     def autograd(self) -> TextView:
-        """Captured backwards, and those that ran. To print, or as ``to_dict()``."""
+        """Captured backwards and their runs; as text, or as ``to_dict()``."""
         return TextView(self, "autograd")
 
     @property
     def lowering(self) -> TextView:
-        """What was fused, what was not and why, what stays a call of ATen. To print, or as ``to_dict()``."""
+        """Fusion decisions with reasons, and ATen calls; as text, or as ``to_dict()``."""
         return TextView(self, "lowering")
 
     @property
     def kernels(self) -> TextView:
-        """Triton text of each kernel, and what its targets' compilers made of it. To print, or as ``to_dict()``."""
+        """Triton text of each kernel, with listings per target; as text, or as ``to_dict()``."""
         return TextView(self, "kernels")
 
     @property
     def runtime(self) -> TextView:
-        """Calls, times, failures and what was not compiled. To print, or as ``to_dict()``."""
+        """Calls, timings, failures and skipped frames; as text, or as ``to_dict()``."""
         return TextView(self, "runtime")
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call ``callback`` after every addition; returns the function that ends the subscription."""
+        """Call ``callback`` after each change; return the function that unsubscribes it."""
         self._listeners.append(callback)
 
         def stop() -> None:
@@ -243,12 +256,12 @@ class Session:
             listener(what)
 
     def set_stage(self, stage: str) -> None:
-        """Say what is being worked on now."""
+        """Set the current stage."""
         self.stage = stage
         self._notify("stage")
 
     def add_file(self, file: SourceFile) -> None:
-        """Add a source file once; later additions under the same id are ignored."""
+        """Add a source file; a file with a known id is ignored."""
         with self._lock:
             if file.id in self._files:
                 return
@@ -268,13 +281,13 @@ class Session:
         self._notify("compilations")
 
     def update_compilation(self, compilation: str, change: Callable[[CompilationRecord], CompilationRecord]) -> None:
-        """Replace a compilation by what ``change`` makes of it, in one step, whatever other threads do."""
+        """Replace a compilation by ``change`` of it, atomically."""
         with self._lock:
             self._compilations[compilation] = change(self._compilations[compilation])
         self._notify("compilations")
 
     def compilation(self, id: str) -> CompilationRecord:
-        """The compilation with this id.
+        """Return the compilation with this id.
 
         Raises:
             KeyError: there is none.
@@ -282,7 +295,7 @@ class Session:
         return self._compilations[id]
 
     def repro_script(self, compilation: str) -> str:
-        """Python text of a bug report about one compilation: its breaks and failures, the user's definitions, the call. Nothing is executed.
+        """Return the repro script of one compilation: failures, definitions, call; runs nothing.
 
         Raises:
             KeyError: there is no such compilation.
@@ -290,7 +303,10 @@ class Session:
         return repro_script(self, compilation)
 
     def add_call(self, call: CallRecord) -> int:
-        """Keep a call, and return its index; hits beyond MAX_CALLS are counted in ``calls_dropped`` instead, and have none (-1)."""
+        """Add a call and return its index.
+
+        Hits beyond MAX_CALLS are only counted in ``calls_dropped``, and have index -1.
+        """
         with self._lock:
             if len(self._calls) >= MAX_CALLS and call.outcome == "hit":
                 self.calls_dropped += 1
@@ -301,13 +317,13 @@ class Session:
         return index
 
     def update_call(self, index: int, change: Callable[[CallRecord], CallRecord]) -> None:
-        """Replace the call with this index by what ``change`` makes of it, in one step."""
+        """Replace a call by ``change`` of it, atomically."""
         with self._lock:
             self._calls = [change(c) if c.index == index else c for c in self._calls]
         self._notify("calls")
 
     def add_skipped(self, skipped: SkippedRecord) -> None:
-        """Note something that was not compiled; the same name and reason count once."""
+        """Add a record of something that was not compiled, once per name and reason."""
         with self._lock:
             if skipped in self._skipped:
                 return
@@ -315,13 +331,13 @@ class Session:
         self._notify("skipped")
 
     def add_failure(self, failure: StageFailure) -> None:
-        """Note a failure of ours."""
+        """Add an internal error."""
         with self._lock:
             self._failures.append(failure)
         self._notify("failures")
 
     def add_note(self, note: str) -> None:
-        """Note a sentence about the whole recording, once."""
+        """Add a message about the whole recording, once."""
         with self._lock:
             if note in self._notes:
                 return
@@ -329,7 +345,7 @@ class Session:
         self._notify("notes")
 
     def add_artifact(self, text: ArtifactRecord) -> None:
-        """Keep a text that belongs to no compilation."""
+        """Add an artifact that belongs to no compilation."""
         with self._lock:
             self._artifacts.append(text)
         self._notify("texts")
@@ -341,7 +357,7 @@ class Session:
         self._notify("backwards")
 
     def add_backward_call(self, outcome: str, backward: str = "", reason: str = "") -> None:
-        """Note that a backward ran; MAX_CALLS are kept."""
+        """Add a run of a backward; at most MAX_CALLS are stored."""
         with self._lock:
             if len(self._backward_calls) >= MAX_CALLS:
                 return
@@ -349,7 +365,7 @@ class Session:
         self._notify("backward_calls")
 
     def to_data(self) -> SessionData:
-        """All records as one frozen value."""
+        """Return all records as one frozen value."""
         with self._lock:
             return SessionData(
                 version=SCHEMA_VERSION,
@@ -373,21 +389,21 @@ class Session:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values."""
+        """Return all records as JSON-serializable values."""
         return self.to_data().to_dict()
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Write the session as JSON; returns the path. The file holds the user's source code."""
+        """Write the session as JSON and return the path; the file contains the user's source code."""
         path = pathlib.Path(path)
         path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
         return path
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> Session:
-        """Read a saved session. Nothing in the file is evaluated.
+        """Load a saved session; nothing in the file is evaluated.
 
         Raises:
-            RecordError: the file is not a session, is damaged, or was written by another version.
+            RecordError: the file is not a session, is damaged, or has another schema version.
         """
         path = pathlib.Path(path)
         try:
@@ -408,7 +424,7 @@ class Session:
 
     @classmethod
     def from_data(cls, data: SessionData) -> Session:
-        """A session that holds these records."""
+        """Return a session with these records."""
         session = cls(subject=data.compiler, level=data.level, target=data.target, device=data.device)
         session.versions = dict(data.versions)
         session.seconds = data.seconds

@@ -1,4 +1,4 @@
-"""What changed between two recordings of the same program."""
+"""Records of the comparison of two sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from engine.records.base import Record
 
 @dataclass(frozen=True, slots=True)
 class AspectComparison(Record):
-    """One fact in both recordings, in short, and what only one of them has. ``what`` is a stage's word ("graphs", "breaks", ...)."""
+    """Comparison of one aspect of two sessions ("graphs", "breaks", ...).
+
+    ``first`` and ``second`` are summaries. ``only_first`` and ``only_second`` are facts that only one session
+    has.
+    """
 
     aspect: str
     first: str
@@ -19,13 +23,16 @@ class AspectComparison(Record):
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing differs; times always differ, and count only when they are far apart."""
+        """True if the sides are equal; times count as equal unless they differ a lot."""
         return self.first == self.second and not self.only_first and not self.only_second
 
 
 @dataclass(frozen=True, slots=True)
 class FrameComparison(Record):
-    """One function in both recordings: its compilations there and here. One that only one of them has lacks the other's."""
+    """Comparison of one function: its compilations in both sessions.
+
+    A function that only one session has has no compilations in the other.
+    """
 
     name: str
     file_name: str
@@ -36,14 +43,14 @@ class FrameComparison(Record):
 
 @dataclass(frozen=True, slots=True)
 class SessionComparison(Record):
-    """Two recordings side by side: as a whole, and function by function in the order of the first."""
+    """Comparison of two sessions: totals, and each function in the order of the first session."""
 
     totals: tuple[AspectComparison, ...]
     frames: tuple[FrameComparison, ...]
 
     @property
     def is_same(self) -> bool:
-        """Whether the same functions were compiled into the same, whatever the time it took."""
+        """True if the same functions have equal compilations, times aside."""
         return all(
             f.first and f.second and all(c.is_same for c in f.aspects if c.aspect != "time") for f in self.frames
         )  # fmt: skip

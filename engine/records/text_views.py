@@ -1,4 +1,4 @@
-"""A session by stage: what each of its views shows, as text to print and as plain values."""
+"""Text views: one stage of a session as text to print and as JSON values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 Lines = Iterator[str]
 MAX_LINE_WIDTH = 160
-"""Characters of one line of text; the rest is cut."""
+"""Maximum number of characters per line; longer lines are truncated."""
 
 
 class TextView:
-    """One stage of a session. ``print`` it, or take ``to_dict()``: by compilation id, and under "session" what belongs to none."""
+    """One stage of a session, to ``print`` or as ``to_dict()``.
+
+    The keys are compilation ids, and "session" for data of no compilation.
+    """
 
     def __init__(self, session: Session, stage: str) -> None:
         self._session = session
@@ -31,7 +34,7 @@ class TextView:
         return text or f"Nothing was recorded of this stage: {self._stage}."
 
     def to_dict(self) -> dict[str, Any]:
-        """The records of this stage as JSON-able values."""
+        """Return the records of this stage as JSON-serializable values."""
         of_one, of_all = _STAGE_FIELDS[self._stage]
         told: dict[str, Any] = {
             c.id: {name: to_jsonable(getattr(c, name)) for name in of_one} for c in self._session.compilations
@@ -53,23 +56,23 @@ _STAGE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kernels": (("kernels",), ("target",)),
     "runtime": (("timings", "failures"), ("calls", "skipped", "failures", "notes", "seconds")),
 }
-"""By stage: fields of a compilation, and of the session."""
+"""Field names by stage: of a compilation, and of the session."""
 BYTECODE_FIELDS = ("instructions", "modified_instructions")
 
 
 def _split_trace(trace: dict[str, Any] | None, *, is_bytecode: bool) -> dict[str, Any]:
-    """The instructions of a trace, or all else of it."""
+    """Return either the instructions of a trace or everything else."""
     return {name: value for name, value in (trace or {}).items() if (name in BYTECODE_FIELDS) is is_bytecode}
 
 
 def _sanitize_line(line: str) -> str:
-    """One line, without what a terminal would take as a command."""
+    """Return a line without control characters, truncated."""
     clean = "".join(c if c.isprintable() else " " if c == "\t" else "�" for c in line)
     return clean if len(clean) <= MAX_LINE_WIDTH else clean[: MAX_LINE_WIDTH - 1] + "…"
 
 
 def _format_span(session: Session, span: Span | None) -> str:
-    """``line 4 of model.py``; empty where nothing is known."""
+    """Format a span as ``line 4 of model.py``; empty if unknown."""
     if span is None:
         return ""
     name = next((f.name for f in session.files if f.id == span.file), span.file.replace("\\", "/").rpartition("/")[2])
@@ -82,7 +85,7 @@ def _compilation_title(session: Session, compilation: CompilationRecord) -> str:
 
 
 def _per_compilation(one: Callable[[Session, CompilationRecord], Lines]) -> Callable[[Session], Lines]:
-    """Lines of every compilation that has any, below its name."""
+    """Return a function that prints each compilation's lines below its title."""
 
     def told(session: Session) -> Lines:
         for compilation in session.compilations:
@@ -138,7 +141,7 @@ def _trace(session: Session, compilation: CompilationRecord) -> Lines:
 
 
 def _inlined(session: Session, calls: tuple[InlinedCall, ...]) -> Lines:
-    """Each inlined function once, with the line that called it first."""
+    """Yield each inlined function once, with its first call site and count."""
     counts = Counter(call.name for call in calls)
     firsts = {call.name: call.caller for call in reversed(calls)}
     for name, count in counts.items():
@@ -162,7 +165,7 @@ def _graph(session: Session, compilation: CompilationRecord) -> Lines:
 
 
 def format_graph(graph: GraphRecord) -> Lines:
-    """A graph as its program, with types."""
+    """Yield the lines of a graph as Python, with types."""
     yield f"{graph.title or graph.stage}:"
     if not graph.nodes:
         yield from (f"  {line}" for line in graph.text.splitlines())

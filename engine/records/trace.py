@@ -1,4 +1,4 @@
-"""What the tracer did with one frame."""
+"""Records of tracing one frame: graph breaks, steps, inlined calls, symbols, attempts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from engine.records.bytecode import Instruction, Span
 
 @dataclass(frozen=True, slots=True)
 class BreakRecord(Record):
-    """Why a graph ended before the function did, or why a frame was left to Python.
+    """A graph break, or the reason why a frame runs as Python.
 
-    ``kind`` is the catalogue's stable id, ``title`` one line, ``what`` names the user's values, ``why`` the reason, ``remedies`` what to do.
-    ``skipped`` says that the whole frame ran as Python rather than being resumed.
+    ``kind``: stable id in the catalogue of breaks. ``title``: one line. ``context``: the user's values.
+    ``explanation``: the reason. ``hints``: what to do. ``skips_frame``: the whole frame ran as Python,
+    without a resume function.
     """
 
     kind: str
@@ -25,19 +26,20 @@ class BreakRecord(Record):
     stack: tuple[Span, ...] = ()
     skips_frame: bool = False
     count: int = 1
-    """How many times this same break was met."""
+    """Number of times that this break occurred."""
     example_before: str = ""
-    """The shortest function with a break of this kind, and ``after`` the same without it; both empty where there is no example."""
+    """Shortest function with this break; ``example_after`` is its fix; both may be empty."""
     example_after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord(Record):
-    """One instruction as the tracer executed it (level "steps" only). Stack and locals are short descriptions, top of stack last.
+    """One instruction as the tracer executed it (level "steps" only).
 
-    ``stack`` is the executing frame's, once the instruction is done: for one that inlined a call, after the call returned. Nodes, guards and effects
-    are each told once, by the last instruction that had started when they appeared. A frame's first step has all its locals, later ones what changed;
-    a local that was deleted is empty.
+    Stack and locals are short descriptions, top of stack last. ``stack`` is the executing frame's after the
+    instruction; if it inlined a call, after the return. Nodes, guards and side effects are recorded once, by
+    the last instruction started before they were added. A frame's first step has all its locals, later steps
+    the changed ones; a deleted local is empty.
     """
 
     index: int
@@ -53,18 +55,18 @@ class StepRecord(Record):
     guards: tuple[str, ...] = ()
     side_effects: tuple[str, ...] = ()
     event: str = ""
-    """"inline", "return", "raise" (caught by the traced code), "break" or nothing."""
+    """"inline", "return", "raise" (caught by the traced code), "break", or empty."""
     frame: int = 0
-    """Number of the activation that executed it, in the order in which they were entered."""
+    """Number of the frame activation, in the order of entry."""
     stack_nodes: tuple[str, ...] = ()
-    """For each value of ``stack`` the graph node that computes it, empty where there is none; or nothing at all."""
+    """Graph node of each value in ``stack``, empty for values without one; or an empty tuple."""
     locals_nodes: dict[str, str] | None = None
-    """The same for those of ``locals_changed`` that are computed by a node."""
+    """Graph nodes of the values in ``locals_changed`` that have one."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlinedCall(Record):
-    """A Python function whose body was traced as part of its caller."""
+    """A Python function that was inlined into its caller."""
 
     name: str
     caller: Span | None
@@ -74,7 +76,7 @@ class InlinedCall(Record):
 
 @dataclass(frozen=True, slots=True)
 class SymbolAssumption(Record):
-    """Something taken for granted of a symbol, and the user's line that made it so."""
+    """A guard or a specialization of a symbol, and the user's line that caused it."""
 
     text: str
     why: str = ""
@@ -83,10 +85,11 @@ class SymbolAssumption(Record):
 
 @dataclass(frozen=True, slots=True)
 class TracedSymbolRecord(Record):
-    """The story of one size or number that was made a symbol.
+    """One symbol of the tracer.
 
-    ``places`` are where it is read (``x.shape[0]``), ``hint`` its value in the call that was traced, ``low`` and ``high`` the values that the compiled
-    code serves (None: no bound). ``became`` is what it was found to equal, empty while it is free: then ``settled`` says where.
+    ``sources``: where it is read (``x.shape[0]``). ``hint``: its value in the traced call. ``low``, ``high``:
+    its value range (None: unbounded). ``specialized_to``: the value it was specialized to, empty if none;
+    ``specialized_by``: the user's line of it.
     """
 
     name: str
@@ -101,7 +104,7 @@ class TracedSymbolRecord(Record):
 
     @property
     def constraint(self) -> str:
-        """Which values the compiled code serves, as one sentence, with the line that limits them: what an export would have to promise."""
+        """The symbol's supported values as one sentence, with the user's line that restricts them."""
         place = " = ".join(self.sources)
         limits = [a for a in (*self.assumptions, self.specialized_by) if a is not None and a.span is not None]
         at = f" ({limits[-1].span.file}:{limits[-1].span.line})" if limits and limits[-1].span else ""
@@ -120,10 +123,11 @@ class TracedSymbolRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class DiscardedAttempt(Record):
-    """A run of the tracer over the frame that was given up at something it could not follow, and undone: the next run breaks there.
+    """A discarded tracing attempt.
 
-    ``operations``, ``guards`` and ``effects`` (in words) are what it had come to by then; ``switched`` names the pieces of torch's global state
-    that stood otherwise than at its start and were put back.
+    Tracing stopped at an unsupported operation and was rolled back. The next attempt breaks the graph there.
+    ``operations``, ``guards`` and ``side_effects``: the state at that time.
+    ``restored_state``: pieces of torch's global state that the attempt had changed and that were restored.
     """
 
     kind: str
@@ -138,18 +142,18 @@ class DiscardedAttempt(Record):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord(Record):
-    """The outcome of tracing one frame once."""
+    """Result of tracing one frame."""
 
     instructions: tuple[Instruction, ...] = ()
-    """Of the user's code as CPython compiled it."""
+    """Bytecode of the user's code."""
     modified_instructions: tuple[Instruction, ...] = ()
-    """Of the code that runs instead."""
+    """Modified bytecode."""
     inlined: tuple[InlinedCall, ...] = ()
     breaks: tuple[BreakRecord, ...] = ()
     side_effects: tuple[str, ...] = ()
-    """Side effects replayed after the graph, in order, in words."""
+    """Side effects applied after the graph, in order, as text."""
     steps: tuple[StepRecord, ...] = ()
     symbols: tuple[TracedSymbolRecord, ...] = ()
-    """Sizes and numbers that were made symbols."""
+    """Sizes and numbers that became symbols."""
     discarded_attempts: tuple[DiscardedAttempt, ...] = ()
-    """Runs of the tracer that were given up before the one that is told here, in order."""
+    """Discarded attempts before this result, in order."""

@@ -1,1 +1,1 @@
-"""Running what was compiled: dispatch and its cache, programs of kernels, workers, verification."""
+"""Runtime: dispatch and code cache, program executor, worker processes, verification."""

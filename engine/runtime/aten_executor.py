@@ -1,4 +1,7 @@
-"""The ATen executor: runs a functional graph operator by operator, as straight-line Python that lets go of values after their last use."""
+"""ATen executor: run a functional graph op by op, as generated straight-line Python.
+
+Values are freed after their last use.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ Run = Callable[..., Any]
 
 
 def aten_executor(graph: AotGraph) -> Run:
-    """``run(*inputs) -> tuple`` (boxed: ``run([inputs])``): the graph's outputs, computed by torch's own kernels on the inputs' device.
+    """Return ``run(*inputs) -> tuple``, which runs the graph's operators on ATen.
 
-    Every operator runs the kernel that eager would run, so that results are eager's to the bit wherever the graph keeps eager's operators.
+    A boxed graph has ``run([inputs])``. Every operator calls the kernel that eager would call. Results are
+    bitwise equal to eager's wherever the graph has eager's operators.
     """
     run = generate_function(graph.module, _node_callable, name="ATen executor", is_boxed=graph.is_boxed)
     placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
@@ -28,7 +32,7 @@ def aten_executor(graph: AotGraph) -> Run:
         return run
 
     def together(values: list[Any]) -> tuple[Any, ...]:
-        for position in apart:  # ATen's views need what eager would have saved
+        for position in apart:  # ATen's view operators need the contiguous tensor that eager would have saved
             values[position] = values[position].contiguous()
         return run(values)  # type: ignore[no-any-return]
 
@@ -47,9 +51,9 @@ _METHODS = ("expand", "repeat", "view")
 
 
 def _bindings() -> dict[str, Any]:
-    """torch's own Python bindings of operators, which cost half of what calling the operator object does.
+    """Return torch's Python bindings of operators, by name.
 
-    Only those whose parameters are the schema's, in the schema's order.
+    Calling one costs half of calling the ``OpOverload``. Only bindings whose parameters match the schema, in order.
     """
     found = {name: getattr(torch, name) for name in _BINDINGS_BY_NAME.split()}
     found.update({name: getattr(torch.Tensor, name) for name in _METHODS})
@@ -76,12 +80,15 @@ _OVERLOADS_WITH_BINDING = (
 
 
 def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """``tensor.bernoulli_(p)`` of memory without contents: numbers are drawn in its order, which ATen's functional form does not keep."""
+    """Sample ``bernoulli_(p)`` into uninitialized memory with the tensor's strides.
+
+    Random numbers are sampled in memory order; the functional operator loses that order.
+    """
     return torch.empty_like(tensor).bernoulli_(p, generator=generator)
 
 
 def aten_callable(target: Any) -> Any:
-    """The cheapest callable that does what an operator does, with the same arguments."""
+    """Return the cheapest callable for an operator, with the same arguments."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return eager_implementation(target) or target
     name = target._schema.name.removeprefix("aten::")
@@ -91,7 +98,7 @@ def aten_callable(target: Any) -> Any:
 
 
 def _node_callable(node: torch.fx.Node) -> Any:
-    """What computes a node."""
+    """Return the callable that computes a node."""
     filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
     if isinstance(filled, torch.fx.Node) and filled.target is torch.ops.aten.empty_like.default:
         return _bernoulli_into_new

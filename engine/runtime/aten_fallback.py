@@ -1,4 +1,4 @@
-"""A call that a card has no room for, whose kernels it will not start, or whose sizes they do not fit, is computed by ATen; a sentence says why."""
+"""ATen fallback on out of memory, a failed kernel launch or unexpected sizes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import torch
 
 
 class UnexpectedSize(RuntimeError):
-    """Sizes that values decide are not what a graph assumes: its kernels would read what is not there."""
+    """Raised when a data-dependent size is not the one that the graph assumes.
+
+    Kernels would read out of bounds.
+    """
 
 
 Run = Callable[..., Any]
 OnFallback = Callable[[BaseException, str, str], None]
-"""Hears of a failure: the error, a sentence on it, and what was done instead."""
+"""Called on a failure with the error, a message, and the fallback taken."""
 
 _STICKY_ERRORS = (
     "illegal",
@@ -24,15 +27,16 @@ _STICKY_ERRORS = (
     "hardware",
     "ECC",
 )
-"""Words of errors after which a process cannot use the card any more."""
+"""Words of sticky CUDA errors, after which the process cannot use the GPU."""
 THIS_CALL_NOTE = "this call is computed by ATen, operator by operator"
 EVERY_CALL_NOTE = "this graph is computed by ATen from now on, operator by operator"
 
 
 def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: OnFallback, *, is_boxed: bool) -> Run:
-    """``run``, or what ``instead`` makes where it cannot run here. Errors that no other way avoids are raised as they are.
+    """Return ``run`` with a fallback to the run that ``make_fallback`` returns.
 
-    A boxed program empties the list that it is given, so that nobody can compute from it again: its errors are told, and raised.
+    Out of memory and unexpected sizes fall back for this call; a failed launch falls back for good. Other errors are
+    raised. A boxed program empties its input list, so it has no fallback: its errors are reported and raised.
     """
     others: list[Run] = []
     is_gone: list[bool] = []
@@ -51,7 +55,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
             on_fallback(error, describe_oom(error), "" if is_boxed else THIS_CALL_NOTE)
             if is_boxed:
                 raise
-            failed: BaseException = error.with_traceback(None)  # which holds what the program had made so far
+            failed: BaseException = error.with_traceback(None)  # the traceback retains the intermediates
         except UnexpectedSize as error:
             on_fallback(error, f"Kernels do not fit this call: {error}.", "" if is_boxed else THIS_CALL_NOTE)
             if is_boxed:
@@ -76,17 +80,20 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
 
 
 def is_launch_failure(error: BaseException) -> bool:
-    """Whether the driver refused to start a kernel, and everything else still works."""
+    """Return True if the driver failed to launch a kernel and the GPU is still usable."""
     text = str(error)
     return "Triton Error [" in text and not any(word in text for word in _STICKY_ERRORS)
 
 
 def describe_oom(error: BaseException, free: tuple[int, int] | None = None, held: int | None = None) -> str:
-    """What a card that is full holds, and whose it is. ``free``: bytes free and in all; ``held``: bytes that this process has."""
+    """Describe who holds the memory of a full GPU.
+
+    ``free``: (free, total) bytes of the GPU; ``held``: bytes that this process reserved.
+    """
     if free is None or held is None:
         try:
             free, held = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
-        except (RuntimeError, AssertionError):  # no CUDA at all
+        except (RuntimeError, AssertionError):  # no CUDA
             return f"The card has no room left: {_first_line(error)}."
     left, whole = free
     others = max(whole - left - held, 0)

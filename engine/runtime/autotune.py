@@ -1,4 +1,7 @@
-"""Answers by measuring on the GPU at hand: each way to compute something runs on made-up numbers, and what was found is kept on disk."""
+"""Autotuner: time the candidates of a choice on the GPU; cache the timings on disk.
+
+Inputs are random tensors. Results are compared with those of the first candidate.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,24 @@ from engine.runtime.program_executor import Run, program_executor
 from engine.runtime.time_kernels import DeviceTimer, cold_cache_timer
 
 QUICK_RUNS, THOROUGH_RUNS = 3, 11
-"""Runs of each way at first, and of the best of them afterwards."""
+"""Timed runs of each candidate in the first round, and of each finalist in the second."""
 FINALISTS = 3
 MAX_TIME_RATIO = 0.98
-"""What is usual stays unless something takes less than this part of its time."""
+"""Ratio of times below which a candidate replaces the default (candidate 0)."""
 BUILD_THREADS = 8
-"""Threads that compile ways."""
+"""Threads that compile candidates."""
 MAX_RELATIVE_ERROR = 0.05
-"""Difference from the usual way's results, in units of the largest of them, from which a way is not taken, however fast."""
+"""Maximum error of a candidate, relative to the largest result of the default."""
 MAX_SECONDS = 120.0
-"""Seconds of measuring for one graph, after which the usual way is taken."""
+"""Seconds of timing per graph; after that the default candidate is chosen."""
 
 
 @dataclass
 class Autotuner:
-    """Chooses by time. ``told`` hears what is being measured; ``stop`` set, everything else is done the usual way."""
+    """Chooses the fastest candidate by timing.
+
+    ``on_progress`` receives progress messages. Once ``stop`` is set, nothing is timed and the default is chosen.
+    """
 
     device: str
     timer: DeviceTimer
@@ -54,7 +60,7 @@ class Autotuner:
     _choice_count: int = 0
 
     def choose(self, question: ChoiceRequest) -> ChoiceResult:
-        """The fastest way: as found on disk, or measured now."""
+        """Return the fastest candidate, from the disk cache or from a new measurement."""
         if len(question.candidates) < 2:
             return ChoiceResult(0)
         self._choice_count += 1
@@ -97,7 +103,7 @@ class Autotuner:
 
     def _time_candidates(self, programs: Sequence[LoweredProgram], sizes: Mapping[str, int]) -> list[float | None]:
         given = {name: value for p in programs for name, value in _random_inputs(p, sizes).items()}
-        # A new thread's current device is the first.
+        # A new thread starts on device 0, so the current device is passed to it.
         here = torch.cuda.current_device() if torch.cuda.is_available() else None
         with ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="engine-tune") as pool:
             runs = list(pool.map(functools.partial(self._build, device=here), programs))
@@ -110,7 +116,7 @@ class Autotuner:
         best = sorted((s, n) for n, s in enumerate(found) if s is not None)[:FINALISTS]
         last = [(n, work) for n in sorted({0, *(n for _, n in best)}) if (work := works[n]) is not None]
         times: dict[int, list[float]] = {n: [] for n, _ in last}
-        for _ in range(THOROUGH_RUNS):  # in turns: a card that gets warm is slower for all of them
+        for _ in range(THOROUGH_RUNS):  # interleaved, because a GPU that gets warm slows down every candidate
             for n, work in last:
                 if not self.stop.is_set():
                     times[n].append(self.timer(work))
@@ -120,11 +126,11 @@ class Autotuner:
         try:
             with contextlib.nullcontext() if device is None else torch.cuda.device(device):
                 return program_executor(program, self.bind)
-        except Exception:  # it does not fit this card: not a way
+        except Exception:  # it does not fit this GPU, so it is no candidate
             return None
 
     def _is_correct(self, program: LoweredProgram, work: Callable[[], Any], wanted: dict[str, Any]) -> bool:
-        """Whether a way gives what the first one gave."""
+        """Return True if a candidate's results are close to those of the first candidate."""
         try:
             results = dict(zip((o.buffer for o in program.outputs if isinstance(o, BufferRef)), work(), strict=True))
         except torch.OutOfMemoryError:
@@ -140,7 +146,7 @@ class Autotuner:
         return statistics.median(self.timer(work) for _ in range(times))
 
     def _load_times(self, key: str, ways: int) -> list[float | None] | None:
-        """What an earlier process found; None where there is nothing that can be used."""
+        """Return the timings that an earlier process stored; None if there are no valid ones."""
         if self.store is None:
             return None
         try:
@@ -167,7 +173,7 @@ def make_autotuner(
     on_progress: Callable[[str], None] = lambda sentence: None,
     stop: threading.Event | None = None,
 ) -> Autotuner:
-    """One for the current GPU."""
+    """Return an autotuner for the current GPU."""
     name = torch.cuda.get_device_name()
     return Autotuner(name, cold_cache_timer(), store=store, on_progress=on_progress, stop=stop or threading.Event())
 
@@ -177,7 +183,7 @@ def _bind_inputs(run: Run, given: list[Any]) -> Callable[[], Any]:
 
 
 def _has_known_sizes(program: LoweredProgram, sizes: Mapping[str, int]) -> bool:
-    """Whether every size of a program is a number, or follows from what is given and at hand."""
+    """Return True if every symbol of the program's sizes has a source and a size hint."""
     used = symbols_of(s for b in program.buffers.values() for s in (*b.shape, *b.stride))
     return used <= program.symbol_sources.keys() & sizes.keys()
 
@@ -190,7 +196,7 @@ def _sizes_text(question: ChoiceRequest) -> str:
 
 
 def _random_inputs(program: LoweredProgram, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """Made-up numbers in every buffer that the program is given: whole numbers are zero, so that they are places in any table."""
+    """Return random inputs for the program; integer inputs are zero, a valid index everywhere."""
     generator = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     made: dict[str, torch.Tensor] = {}
     for name in program.inputs:
@@ -216,7 +222,7 @@ def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _tuning_key(programs: Sequence[LoweredProgram], device: str, sizes: Mapping[str, int]) -> str:
-    """A digest of all that the answer depends on: what each way runs, on what, by which versions."""
+    """Return a digest of all that timings depend on: kernels, device, versions, size hints."""
     import triton
 
     versions = [torch.__version__, str(torch.version.cuda), triton.__version__]

@@ -1,7 +1,7 @@
-"""Replay a program as one launch: recorded once for fixed addresses (a CUDA graph), its results in memory that waits until nobody holds them.
+"""CUDA graphs: record a program's launches once and replay them as one launch.
 
-The idea is that of torch's ``cudagraph_trees``; here each recording has memory of its own, results that are still held make the next call
-record again or run plainly, and what moves between calls is copied to where the recording reads it.
+The idea is that of torch's ``cudagraph_trees``. Differences: each recording has its own memory pool; while an earlier
+output is alive, a call records again or launches normally; inputs whose address changes are copied to static buffers.
 """
 
 from __future__ import annotations
@@ -18,39 +18,42 @@ Run = Callable[..., tuple[Any, ...]]
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 MAX_RECORDINGS_PER_SHAPE = 4
-"""Recordings of one program that are kept for inputs of one shape; what they do not serve runs plainly."""
+"""Maximum number of live recordings of one program per input shape."""
 MAX_ATTEMPTS_PER_SHAPE = 16
-"""Recordings that are ever made for inputs of one shape."""
+"""Maximum number of recordings ever made per input shape."""
 MAX_SHAPES = 16
-"""Shapes for which one program is recorded."""
+"""Maximum number of input shapes of one program that are recorded."""
 CHEAP_COPY_BYTES = 32 << 20
-"""Bytes that may be copied at each call without asking whether they will lie still later."""
+"""Bytes of inputs with changing addresses that are copied at each call without waiting."""
 STABLE_ADDRESS_WAIT = 4
-"""Plain calls that wait for heavier inputs to lie still."""
+"""Calls that wait for stable addresses of larger inputs before those are copied."""
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
-"""Bytes up to which a result is copied out of the recording's memory, so that a caller who keeps it hinders no later call."""
+"""Maximum size in bytes of an output that is copied out of the graph's memory.
+
+A caller who holds the copy does not block later replays.
+"""
 
 
 @dataclass(frozen=True)
 class GraphRecording:
-    """``replay()`` does the work again, reads the tensors that were given when it was recorded, and writes ``outputs``."""
+    """A recording: ``replay()`` reads the recorded input tensors and writes ``outputs``."""
 
     replay: Callable[[], None]
     outputs: tuple[Any, ...]
 
 
 class GraphRecorder(Protocol):
-    """What records on one kind of device."""
+    """Protocol of recorders, one per device type."""
 
     device_type: str
-    """Where recorded work finds its tensors."""
+    """Device type on which the recorded tensors are."""
 
     def current_stream(self) -> object | None:
-        """Where work goes now (the current stream), None where nothing can be recorded."""
+        """Return a key of the current stream; None if nothing can be recorded on it."""
         ...
 
     def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
-        """Record what ``run`` launches. The results are not computed yet.
+        """Record the launches of ``run``, without running them.
 
         Raises:
             Exception: ``run`` does something that cannot be replayed.
@@ -60,7 +63,11 @@ class GraphRecorder(Protocol):
 
 @dataclass(frozen=True)
 class RecordedOutput:
-    """How one result is handed out: ``tensor`` lies in the recording's memory; else it is input ``given``, seen as a view, or ``value``."""
+    """Plan to reconstruct one output after a replay.
+
+    ``tensor`` is memory of the recording. Without it the output is input ``input_index`` (through ``view``, a size,
+    stride and offset), or else the constant ``value``.
+    """
 
     tensor: torch.Tensor | None = None
     is_copied: bool = False
@@ -69,7 +76,7 @@ class RecordedOutput:
     value: Any = None
 
     def reconstruct(self, given: Sequence[Any]) -> Any:
-        """The result as a tensor that nobody else has."""
+        """Return the output as a new tensor object."""
         if self.tensor is not None:
             if self.is_copied:
                 return torch.empty_strided(
@@ -87,7 +94,10 @@ class RecordedOutput:
 
 @dataclass(eq=False)
 class ReplayInstance:
-    """One recording: for inputs at ``addresses`` (those at ``stays``), the others copied to ``buffers``."""
+    """One recording for inputs at ``static_addresses``; other tensor inputs are copied.
+
+    ``static_inputs`` and ``copied_inputs`` are input positions; ``input_buffers`` receive the copies.
+    """
 
     static_inputs: tuple[int, ...]
     static_addresses: tuple[int, ...]
@@ -96,16 +106,16 @@ class ReplayInstance:
     replay: Callable[[], None]
     recorded_outputs: tuple[RecordedOutput, ...]
     first_alias: tuple[int, ...]
-    """For each result, the first one that is the same tensor."""
+    """For each output, the position of the first output that is the same tensor."""
     output_storages: tuple[tuple[int, int], ...]
-    """Memory that results may be held in: its identity, and how often it is referred to while nobody holds any."""
+    """Storages of outputs: identity, and use count while the caller holds no output."""
 
     def matches_addresses(self, addresses: Sequence[int]) -> bool:
-        """Whether what stays lies where it lay."""
+        """Return True if the static inputs have their recorded addresses."""
         return tuple([addresses[n] for n in self.static_inputs]) == self.static_addresses
 
     def has_no_live_outputs(self) -> bool:
-        """Whether nobody holds a result of an earlier replay."""
+        """Return True if no output of an earlier replay is alive."""
         return all(use_count(storage) == count for storage, count in self.output_storages)
 
     def __call__(self, given: Sequence[Any]) -> tuple[Any, ...]:
@@ -121,18 +131,21 @@ class ReplayInstance:
 
 @dataclass(eq=False)
 class _ShapeState:
-    """What is known of calls with inputs of one shape."""
+    """State of calls with inputs of one shape."""
 
     instances: list[ReplayInstance] = field(default_factory=list)
     changing_inputs: set[int] = field(default_factory=set)
-    """Inputs that were seen to lie elsewhere each time."""
+    """Positions of inputs whose address changes between calls."""
     earlier_addresses: list[tuple[int, ...]] = field(default_factory=list)
-    """Addresses of earlier plain calls."""
+    """Input addresses of earlier calls without replay."""
     calls_to_wait: int = STABLE_ADDRESS_WAIT
     attempts_left: int = MAX_ATTEMPTS_PER_SHAPE
 
     def can_record(self, addresses: Sequence[int]) -> bool:
-        """Whether one more recording may be made; an old one for other addresses goes for it."""
+        """Return True if one more recording may be made; may evict an old one.
+
+        An evicted recording has other addresses and no live outputs.
+        """
         if not self.attempts_left:
             return False
         if len(self.instances) < MAX_RECORDINGS_PER_SHAPE:
@@ -144,9 +157,10 @@ class _ShapeState:
 
 
 class CudaGraphReplay:
-    """``run`` as a callable that records itself and then replays. ``results``: how many outputs the caller sees (None: all).
+    """``run`` as a callable that records itself and then replays the recording.
 
-    ``is_dynamic``: sizes may differ from call to call. Which inputs are tensors may not. ``told`` is called once with a sentence: what was recorded, or why nothing can be.
+    ``visible_outputs``: number of outputs that the user sees (None: all). ``is_dynamic``: sizes may differ between
+    calls; which inputs are tensors may not. ``on_status`` is called once, with a message: recorded, or why not.
     """
 
     def __init__(
@@ -172,7 +186,7 @@ class CudaGraphReplay:
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """The outputs for these inputs."""
+        """Return the outputs for these inputs."""
         if self.disabled_reason or (place := self._recorder.current_stream()) is None:
             return self.run(*inputs)
         given: Sequence[Any] = inputs[0] if self._is_boxed else inputs
@@ -192,7 +206,7 @@ class CudaGraphReplay:
         return made
 
     def _replay(self, key: Any, given: Sequence[Any], addresses: list[int]) -> tuple[Any, ...] | None:
-        """The outputs from a recording, None where this call had better run plainly."""
+        """Return the outputs of a replay; None if this call must launch normally."""
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) < MAX_SHAPES and not self._why_not_recordable(given):
@@ -228,9 +242,9 @@ class CudaGraphReplay:
             self._on_status(self.disabled_reason)
 
     def _should_record(self, shape: _ShapeState, given: Sequence[Any], addresses: list[int]) -> bool:
-        """Whether to record now; notes which inputs move."""
+        """Return True if this call should record; marks the inputs whose address changes."""
         if any(instance.matches_addresses(addresses) for instance in shape.instances):
-            return True  # its results are held
+            return True  # all recordings for these addresses have live outputs
         heavier = [(self._changed_addresses(shape, known, addresses), known) for known in shape.earlier_addresses]
         nearest = min((moved for moved, _ in heavier), key=lambda moved: _bytes(given, moved))
         if nearest and _bytes(given, nearest) > CHEAP_COPY_BYTES and shape.calls_to_wait:
@@ -274,7 +288,7 @@ class CudaGraphReplay:
     def _plan_outputs(
         self, outputs: Sequence[Any], read: Sequence[Any]
     ) -> tuple[tuple[RecordedOutput, ...], tuple[tuple[int, int], ...]]:
-        """How each output is handed out, and the memory to watch."""
+        """Return how to reconstruct each output, and the storages whose use count to check."""
         inputs = {
             x.untyped_storage()._cdata: n for n, x in reversed(list(enumerate(read))) if isinstance(x, torch.Tensor)
         }
@@ -304,7 +318,7 @@ class CudaGraphReplay:
 
 
 def _input_as_output(out: torch.Tensor, position: int, read: Sequence[Any]) -> RecordedOutput:
-    """A result that is an input, or a view of one."""
+    """Return the plan of an output that is an input or a view of one."""
     same = next((n for n, x in enumerate(read) if x is out), None)
     if same is not None:
         return RecordedOutput(input_index=same)
@@ -313,7 +327,7 @@ def _input_as_output(out: torch.Tensor, position: int, read: Sequence[Any]) -> R
 
 
 def _unresizable_storage(storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
-    """The same memory as a storage that cannot be moved by resizing a tensor in it."""
+    """Return the same memory as a storage that resizing a tensor cannot move."""
     if not storage.nbytes():
         return storage
     whole = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
@@ -326,7 +340,7 @@ def _bytes(given: Sequence[Any], positions: set[int]) -> int:
 
 
 def copy_inputs(buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Copy values to where a recording reads them. Elements that share memory are written once."""
+    """Copy inputs into a recording's static buffers; overlapping elements are written once."""
     for buffer, value in zip(buffers, values, strict=True):
         if 0 in buffer.stride():
             distinct = tuple([slice(0, 1) if s == 0 else slice(None) for s in buffer.stride()])
@@ -344,17 +358,17 @@ class CudaGraphRecorder:
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def current_stream(self) -> object | None:
-        """The current device and stream; None while somebody else records on it."""
+        """Return the current device and stream; None while a capture is active on it."""
         if torch._C._cuda_isCurrentStreamCapturing():
             return None
         device = torch._C._cuda_getDevice()
         return device, torch._C._cuda_getCurrentRawStream(device)
 
     def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
-        """A CUDA graph with a memory pool of its own.
+        """Capture a CUDA graph with its own memory pool.
 
         Raises:
-            Exception: what ``run`` raised, or CUDA, because the work cannot be captured.
+            Exception: what ``run`` or CUDA raised because the work cannot be captured.
         """
         device = torch.cuda.current_device()
         if device not in self._streams:
@@ -363,7 +377,7 @@ class CudaGraphRecorder:
         torch.cuda.synchronize(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream), _gc_disabled(), _private_cublas_workspace():
-            # Other threads may allocate meanwhile: only what this thread does must be allowed in a capture.
+            # thread_local: other threads may allocate during the capture.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 outputs = run()
@@ -378,7 +392,7 @@ class CudaGraphRecorder:
 
 @contextlib.contextmanager
 def _private_cublas_workspace() -> Any:
-    """The matrix library's scratch memory is taken from the recording's own memory, and is not kept a second time for calls outside of it."""
+    """Allocate cuBLAS workspaces in the graph's memory pool, for this capture only."""
     torch._C._cuda_clearCublasWorkspaces()
     try:
         yield
@@ -388,7 +402,7 @@ def _private_cublas_workspace() -> Any:
 
 @contextlib.contextmanager
 def _gc_disabled() -> Any:
-    """Old graphs must not be destroyed while one is captured."""
+    """Disable the garbage collector: no old graph may be destroyed during a capture."""
     import gc
 
     was_on = gc.isenabled()

@@ -1,4 +1,4 @@
-"""Bind a kernel to something that launches it: the GPU at hand, or Triton's interpreter on CPU tensors."""
+"""Kernel launchers: bind a kernel to the current GPU or to Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -21,19 +21,25 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 _log = logging.getLogger("engine")
 
 Launcher = Callable[..., None]
-"""``launch(grid x, grid y, grid z, stream, *arguments)``: one argument a parameter, constexprs included."""
+"""``launch(grid x, grid y, grid z, stream, *arguments)``.
+
+One argument per kernel parameter, constexprs included.
+"""
 
 
 class KernelBinder(Protocol):
-    """Makes a launcher. ``misaligned`` names pointer parameters that may not be multiples of 16 bytes."""
+    """Creates the launcher of a kernel.
+
+    ``misaligned`` names pointer parameters whose address may not be a multiple of 16 bytes.
+    """
 
     def __call__(self, source: GeneratedKernel, misaligned: frozenset[str]) -> Launcher:
-        """The launcher of one kernel."""
+        """Return the launcher of one kernel."""
         ...
 
 
 def gpu_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> Launcher:
-    """Compile for the current GPU and load there; equal kernels are loaded once.
+    """Compile a kernel for the current GPU and load it; equal kernels are loaded once.
 
     Raises:
         Exception: whatever Triton's compiler or the driver raises.
@@ -51,7 +57,7 @@ def _load_launcher(unit: CompileUnit, _device: int) -> Launcher:
         return _smaller_block_launcher(run, function, metadata, wider, higher)
 
     def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
-        # The three Nones: launch metadata and the two hooks, which profilers set and nobody else.
+        # The three Nones: launch metadata and the enter and exit hooks, which only profilers set.
         run(x, y, z, stream, function, metadata, None, None, None, *arguments)
 
     return launch
@@ -59,12 +65,15 @@ def _load_launcher(unit: CompileUnit, _device: int) -> Launcher:
 
 def _build_on_device(unit: CompileUnit) -> Any:
     kernel = run_triton_compiler(unit)
-    kernel.run  # noqa: B018 - loads the binary: only then is there a function, and known that the device has room for it
+    kernel.run  # noqa: B018 - loads the binary, which sets ``function`` and shows that the device has the resources
     return kernel
 
 
 def _smaller_block_launcher(run: Any, function: Any, metadata: Any, wider: int, higher: int) -> Launcher:
-    """A launcher of smaller blocks than planned, for which the grid is larger. What lies beyond the tensors is masked."""
+    """Return a launcher for smaller blocks than planned; the grid is larger in proportion.
+
+    Elements beyond the tensors are masked.
+    """
 
     def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
         run(x * wider, y * higher, z, stream, function, metadata, None, None, None, *arguments)
@@ -73,7 +82,7 @@ def _smaller_block_launcher(run: Any, function: Any, metadata: Any, wider: int, 
 
 
 def interpreter_kernel(name: str, text: str) -> Any:
-    """The kernel's function, to be called with a grid, for Triton's interpreter."""
+    """Return the kernel's JIT function for Triton's interpreter; it is indexed by the grid."""
     from engine.runtime.triton_interpreter import libdevice, patches
 
     libdevice.install_libdevice()
@@ -82,7 +91,10 @@ def interpreter_kernel(name: str, text: str) -> Any:
 
 
 def interpreter_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> Launcher:
-    """Interpret on CPU tensors: only in a process that had TRITON_INTERPRET=1 before Triton was imported."""
+    """Return a launcher that interprets the kernel on CPU tensors.
+
+    Works only in a process that had TRITON_INTERPRET=1 before Triton was imported.
+    """
     function = interpreter_kernel(source.name, source.text)
 
     def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:

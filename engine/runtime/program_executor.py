@@ -1,4 +1,7 @@
-"""Run a program of kernels: straight-line Python, written once per program, that allocates, launches, calls ATen and frees."""
+"""Program executor: generated straight-line Python that allocates, launches and frees.
+
+The Python is generated once per program; it also calls ATen where the program does.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,23 @@ from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 
 Run = Callable[..., tuple[Any, ...]]
 BUILD_THREADS = 4
-"""Threads that load kernels for one program."""
+"""Threads that load the kernels of one program."""
 
 
 def program_executor(program: LoweredProgram, bind: KernelBinder = gpu_launcher, *, is_boxed: bool = False) -> Run:
-    """``run(*inputs) -> tuple`` on the device of the inputs. Kernels are compiled here, for the current GPU, so that failures show now.
+    """Return ``run(*inputs) -> tuple``, which runs the program on the inputs' device.
 
-    ``is_boxed``: ``run([inputs])``, which empties the list, so that each input can go as soon as it was read for the last time.
+    Kernels are compiled here for the current GPU, so that errors occur now and not in the first call. With ``is_boxed``
+    it is ``run([inputs])``, which empties the list: each input can be freed after its last use.
 
     Raises:
-        UnbuiltKernel: a kernel does not compile for this GPU, or needs more than it has.
+        KernelBuildError: a kernel does not compile for this GPU, or needs more resources than it has.
     """
     return ProgramExecutor(program, bind, is_boxed=is_boxed)
 
 
 class ProgramExecutor:
-    """A program bound to a device. ``text`` is the Python that runs, once there was a first call."""
+    """A program bound to a device; ``text`` is the generated Python, after the first call."""
 
     def __init__(self, program: LoweredProgram, bind: KernelBinder, *, is_boxed: bool = False) -> None:
         self._program = program
@@ -49,14 +53,14 @@ class ProgramExecutor:
         self._launchers_for(frozenset())
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """The program's outputs for these inputs."""
+        """Run the program; return its outputs."""
         return (self._run or self._compile_for_devices(self._input_values(inputs)))(*inputs)
 
     def _input_values(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
         return inputs[0] if self._is_boxed else inputs
 
     def _launchers_for(self, misaligned: frozenset[str]) -> dict[str, Launcher]:
-        """Launchers by kernel key, for inputs of which ``misaligned`` are not at a multiple of 16 bytes."""
+        """Return launchers by name, for inputs of which ``misaligned`` are not 16-byte aligned."""
         known = self._launchers.get(misaligned)
         if known is None:
             kernels = {f"launch{n}": s.kernel for n, s in enumerate(self._program.steps) if isinstance(s, Launch)}
@@ -65,7 +69,7 @@ class ProgramExecutor:
         return known
 
     def _bind_kernels(self, kernels: tuple[GeneratedKernel, ...], misaligned: frozenset[str]) -> list[Launcher]:
-        """A launcher for each kernel; on a GPU several are made at once."""
+        """Return the launchers of all kernels; equal kernels are bound once, on a GPU in parallel."""
 
         def odd(kernel: GeneratedKernel) -> frozenset[str]:
             return frozenset(a.name for a in kernel.args if a.kind == "pointer" and a.buffer in misaligned)
@@ -89,14 +93,14 @@ class ProgramExecutor:
         device = torch.cuda.current_device()
 
         def bind_there(kernel: GeneratedKernel) -> Launcher:
-            with torch.cuda.device(device):  # a new thread's current device is the first
+            with torch.cuda.device(device):  # a new thread starts on device 0
                 return bind(kernel)
 
         with ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="engine-build") as pool:
             return list(pool.map(bind_there, kernels))
 
     def _compile_for_devices(self, inputs: Sequence[Any]) -> Run:
-        """Write the Python for the devices that these inputs are on (guards keep them so), and load it."""
+        """Generate and load the Python for the devices of these inputs (guards ensure they stay)."""
         gpu = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
         device = gpu or torch.device("cuda" if self._bind is gpu_launcher else "cpu")
         if device.type == "cuda":
@@ -118,7 +122,7 @@ class ProgramExecutor:
         return self._run
 
     def _with_device_guard(self, run: Run, writer: _ProgramWriter, device: torch.device) -> Run:
-        """``run`` on its own device, whichever is current."""
+        """Return ``run`` under a device guard, which does nothing if the device is current."""
         get_device, index = torch._C._cuda_getDevice, device.index
 
         def on_device(*inputs: Any) -> tuple[Any, ...]:
@@ -136,7 +140,7 @@ class ProgramExecutor:
         return run
 
     def _misaligned_run(self, writer: _ProgramWriter) -> Run:
-        """The same program for a call in which some inputs are not aligned; compiled when there is one."""
+        """Return a ``run`` for misaligned inputs; compiles one variant per set of those."""
         loaded: dict[frozenset[str], Run] = {}
 
         def run(*inputs: Any) -> tuple[Any, ...]:
@@ -156,7 +160,10 @@ class ProgramExecutor:
 
 @dataclass
 class _ProgramWriter:
-    """Writes the Python of one program for one device. ``scalars`` are inputs on the CPU that kernels on a GPU read."""
+    """Generates the Python of one program for one device.
+
+    ``cpu_scalars``: CPU inputs that GPU kernels read.
+    """
 
     program: LoweredProgram
     device: torch.device
@@ -203,7 +210,7 @@ class _ProgramWriter:
             self.constants["raw_stream"] = torch._C._cuda_getCurrentRawStream
 
     def text(self, *, checks: bool = True) -> str:
-        """The whole function. Without ``checks`` inputs may be misaligned."""
+        """Return the text of ``run``; without ``checks``, inputs may be misaligned."""
         self._known.clear()
         lines = [*self._symbol_lines(), *self._input_lines(checks)]
         deaths = self._last_uses()
@@ -240,7 +247,7 @@ class _ProgramWriter:
         given = [name for name in self.program.inputs if name in self.program.buffers]
         for name in given if self.is_boxed else ():
             if _has_padded_rows(self.program.buffers[name]):
-                yield from self._expected_layout_lines(name)  # saved tensors may have been packed and unpacked
+                yield from self._expected_layout_lines(name)  # saved tensor hooks may have packed and unpacked it
         near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.cpu_scalars]
         if checks and near and self.device.type == "cuda":
             yield f"if ({' | '.join(near)}) & {ALIGNMENT - 1}:"
@@ -271,7 +278,7 @@ class _ProgramWriter:
         sizes = [self._size(size) for size in grid]
         call = f"launch{number}({', '.join(sizes)}, stream, {arguments})"
         symbolic = [text for text, known in zip(sizes, static, strict=True) if known is None]
-        # A grid of no programs is an error to the driver, and nothing to do.
+        # The driver rejects an empty grid.
         yield f"if {' and '.join(symbolic)}: {call}" if symbolic else call
 
     def _argument(self, argument: KernelArg) -> str:
@@ -296,7 +303,7 @@ class _ProgramWriter:
             one = f"r[{position}]" if len(step.result_buffers) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
             is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
             if name not in self._names:
-                continue  # a number that says nothing new
+                continue  # a number that introduces no new symbol
             yield f"{self._names[name]} = " + (f"real_view({one})" if is_complex else one)
             for symbol, (telling, dimension) in self.program.unbacked_symbols.items():
                 if telling == name:
@@ -310,7 +317,7 @@ class _ProgramWriter:
         yield from self._runtime_assert_lines({name for name in step.result_buffers if name})
 
     def _runtime_assert_lines(self, made: set[str]) -> Iterator[str]:
-        """Check what the graph assumes as soon as it can be: kernels must not read by sizes that are wrong."""
+        """Yield runtime asserts as soon as their symbols are known, before kernels use the sizes."""
         for relation in runtime_asserts(self.program):
             needs = {
                 self.program.unbacked_symbols[s][0]
@@ -323,7 +330,7 @@ class _ProgramWriter:
         self._known |= made
 
     def _expected_layout_lines(self, name: str) -> Iterator[str]:
-        """Kernels index by the buffer's strides and count on its alignment: bring what ATen returned into that form."""
+        """Yield a fixup of an ATen result: kernels need the buffer's strides and its alignment."""
         buffer = self.program.buffers.get(name)
         if buffer is None:
             return
@@ -348,7 +355,7 @@ class _ProgramWriter:
         return f"({self._printer.doprint(size.xreplace(renamed))})"
 
     def _value(self, value: Any) -> str:
-        """An argument or output as Python text; what has no text is bound to a name."""
+        """Return the text of an argument or output; bind values without a literal to a constant."""
         if isinstance(value, BufferRef):
             return self._ref(value)
         if isinstance(value, (sympy.Expr, sympy.logic.boolalg.Boolean, torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -372,7 +379,7 @@ class _ProgramWriter:
             raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
         shape = self._sizes(buffer.shape if ref.shape is None else ref.shape)
         stride = self._sizes(buffer.stride if ref.stride is None else ref.stride)
-        # What is allocated here begins its own storage; inputs and what ATen returns may be views themselves.
+        # An allocation starts at offset 0 of its storage; inputs and ATen results may be views.
         base = "" if ref.buffer in self._allocated else f"{local}.storage_offset() + "
         return f"{local}.as_strided({shape}, {stride}, {base}{self._size(ref.offset)})"
 
@@ -385,9 +392,9 @@ class _ProgramWriter:
         return name
 
     def _last_uses(self) -> dict[int, list[str]]:
-        """Intermediates whose last reader each step is. Inputs belong to the caller unless they came in a box, outputs are returned.
+        """Return the buffers whose last use each step is; the key -1 has unused boxed inputs.
 
-        Step -1 stands for inputs that nothing reads.
+        Outputs are excluded, and inputs too unless they are boxed: their owner is the caller.
         """
         last: dict[str, int] = {}
         for number, step in enumerate(self.program.steps):
@@ -409,16 +416,19 @@ class _ProgramWriter:
 
 
 def _has_data_dependent_size(target: Any) -> bool:
-    """Whether values decide the size of an operator's result, of which the graph may have assumed something."""
+    """Return True if an operator's result size may depend on data.
+
+    The graph may have assumed that size.
+    """
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return target.namespace != "aten" or torch.Tag.dynamic_output_shape in target.tags
 
 
 def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
-    """Relations between sizes and numbers that the graph takes for granted, and that only the running graph can check.
+    """Yield relations that the graph assumes and only its values can check.
 
-    Relations that it returns are among them, as that is how a graph says what it assumed.
+    They are deferred runtime asserts: assumed numbers, and the unevaluated booleans that the graph returns.
     """
     for name, expected in program.assumed_numbers.items():
         yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
@@ -434,13 +444,16 @@ def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
 
 
 def _is_bool_result(relation: Any, program: LoweredProgram) -> bool:
-    """Whether it is a truth value that was read from a tensor, as a result and no assumption: a number, compared with one."""
+    """Return True if the relation is a bool read from a tensor (an integer compared with 1).
+
+    It is a result, not an assumption.
+    """
     number, one = relation.args if isinstance(relation, sympy.Eq) else (None, None)
     return one == 1 and program.unbacked_symbols.get(str(number), ("", 0))[1] == -1
 
 
 def _has_padded_rows(buffer: Buffer) -> bool:
-    """Whether a matrix has room between its rows."""
+    """Return True if the buffer is a matrix with padded rows."""
     if len(buffer.shape) != 2 or static_size(buffer.stride[1]) != 1:
         return False
     row, width = static_size(buffer.stride[0]), static_size(buffer.shape[1])
@@ -457,7 +470,7 @@ def _buffers_used(step: Launch | AtenCall) -> Iterator[str]:
 
 
 def _refs(value: Any) -> Iterator[BufferRef]:
-    """All references in a nest of tuples, lists and dicts."""
+    """Yield all buffer references in nested tuples, lists and dicts."""
     if isinstance(value, BufferRef):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -468,25 +481,25 @@ def _refs(value: Any) -> Iterator[BufferRef]:
 
 
 def real_view(tensor: torch.Tensor) -> torch.Tensor:
-    """A complex tensor's parts as they are in memory, a conjugation that was put off done first."""
+    """Return the real view of a complex tensor, lazy conjugation resolved."""
     return torch.view_as_real(tensor.resolve_conj())
 
 
 def check_size(tensor: torch.Tensor, size: tuple[int, ...], name: str) -> None:
-    """Check the size of a result that values decide.
+    """Check the data-dependent size of a result.
 
     Raises:
-        OtherSizes: it is not the one that the graph assumes.
+        UnexpectedSize: the size differs from what the graph assumes.
     """
     if tuple(tensor.shape) != size:
         raise UnexpectedSize(f"{name} has the shape {tuple(tensor.shape)} where the graph assumes {size}")
 
 
 def raise_unexpected_size(relation: str) -> None:
-    """Say that sizes are not related as the graph assumes.
+    """Raise because a runtime assert of the graph fails.
 
     Raises:
-        OtherSizes: always.
+        UnexpectedSize: always.
     """
     raise UnexpectedSize(f"the graph assumes {relation} of sizes that values decide, which does not hold in this call")
 
@@ -494,10 +507,12 @@ def raise_unexpected_size(relation: str) -> None:
 def with_expected_layout(
     tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, name: str
 ) -> torch.Tensor:
-    """``tensor`` with exactly these strides at an aligned address: itself where only strides of single elements differ, else a copy.
+    """Return ``tensor`` with these strides at an aligned address, copied if necessary.
+
+    Strides of dimensions of size 1 may differ without a copy.
 
     Raises:
-        RuntimeError: it has another shape or dtype than the kernels were made for.
+        RuntimeError: its shape or dtype is not what the kernels were compiled for.
     """
     if tuple(tensor.shape) != size or tensor.dtype is not dtype:
         found = f"{tensor.dtype} {tuple(tensor.shape)}"
@@ -505,7 +520,7 @@ def with_expected_layout(
     is_same = all(n == 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or not tensor.numel()
     if is_same and tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
-    # Strides with overlap (an expanded tensor): copying into them writes each element several times, always the same.
+    # A stride of 0 (an expanded tensor): write each element once.
     fresh = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
     distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)
     fresh[distinct].copy_(tensor[distinct])

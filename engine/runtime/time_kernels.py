@@ -1,6 +1,7 @@
-"""How long each kernel of a program takes on the GPU at hand, and how fast the same card copies.
+"""Kernel timing and copy bandwidth on the current GPU.
 
-Before each timed launch a buffer larger than the card's cache is written, so that a kernel reads what memory gives, as in ``triton.testing.do_bench``.
+A buffer larger than the L2 cache is written before each timed launch, so kernels read from memory, as in
+``triton.testing.do_bench``.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from engine.runtime.program_executor import program_executor
 
 REPEATS = 9
 FLUSH_BYTES = 256_000_000
-"""Written before each launch: more than any card's cache holds."""
+"""Bytes written before each launch: more than any GPU's L2 cache."""
 SPIN_CYCLES = 200_000
-"""Cycles that the card waits before it starts: until then the CPU has launched what is timed."""
+"""Cycles that the GPU spins first, until the CPU has enqueued the timed work."""
 COPY_BYTES = 1 << 30
-"""Read and written to learn what a card copies."""
+"""Bytes read and written to measure copy bandwidth."""
 
 DeviceTimer = Callable[[Callable[[], None]], float]
-"""Seconds that some work on the device takes."""
+"""Measures the seconds that some work takes on the device."""
 
 
 def time_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str, KernelTimingRecord]:
-    """What each kernel of ``program`` takes on these inputs, by id. The program runs once on copies of them, each kernel ``REPEATS`` times.
+    """Time each kernel of ``program`` on copies of these inputs; return records by kernel id.
+
+    The program runs once, each of its launches ``REPEATS`` times.
 
     Raises:
-        Exception: whatever Triton, the driver or the allocator raises; nothing of the caller's is changed.
+        Exception: whatever Triton, the driver or the allocator raises; the caller's tensors are not changed.
     """
     device = next(x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda)
     with torch.cuda.device(device), torch.no_grad():
@@ -51,7 +54,7 @@ def time_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str, Ke
 def time_launches(
     program: LoweredProgram, inputs: Sequence[Any], bind: KernelBinder, clock: DeviceTimer
 ) -> dict[str, list[float]]:
-    """Run a program and time each of its launches where it stands: median seconds of each, by kernel."""
+    """Run a program, time each launch in place, and return median seconds by kernel id."""
     found: dict[tuple[str, str], list[float]] = {}
 
     def timing(source: GeneratedKernel, misaligned: frozenset[str]) -> Launcher:
@@ -59,7 +62,7 @@ def time_launches(
 
         def timed(*arguments: Any) -> None:
             work = functools.partial(launch, *arguments)
-            work()  # loads what is loaded lazily
+            work()  # triggers lazy loading
             told.append(statistics.median(clock(work) for _ in range(REPEATS)))
 
         return timed
@@ -69,7 +72,7 @@ def time_launches(
 
 
 def cold_cache_timer() -> DeviceTimer:
-    """Times work on the current stream by events, its cache emptied first by writing memory that nobody keeps."""
+    """Return a timer of work on the current stream, by CUDA events, with a cold cache."""
 
     def clock(work: Callable[[], None]) -> float:
         flushed = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
@@ -87,7 +90,7 @@ def cold_cache_timer() -> DeviceTimer:
 
 @functools.cache
 def copy_bandwidth(device: int) -> float:
-    """Bytes a second that a card reads and writes when it copies."""
+    """Return the copy bandwidth of a GPU in bytes per second, reads and writes together."""
     with torch.cuda.device(device):
         source = torch.empty(COPY_BYTES // 8, dtype=torch.int32, device="cuda")
         target = torch.empty_like(source)

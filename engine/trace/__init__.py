@@ -1,1 +1,4 @@
-"""The symbolic interpreter: runs a function's bytecode over values that stand for tensors, constants, objects and functions."""
+"""Bytecode tracer: run a function's bytecode symbolically and record an fx graph.
+
+Variables represent tensors, constants, objects and functions (as in torch._dynamo).
+"""

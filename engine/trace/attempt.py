@@ -64,7 +64,10 @@ from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 
 class TraceAttempt:
-    """One run of the tracer over the frame, breaking where an earlier run found that it must."""
+    """One run of the tracer over the frame.
+
+    It breaks where an earlier attempt found that it must.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class TraceAttempt:
             self.tx.instruction_hook = self.step_recorder.record_instruction
 
     def run(self) -> TracedFrame:
-        """Trace to the end, or to the first break."""
+        """Trace to the end of the frame, or to the first graph break."""
         frame = self._make_root_frame()
         self.tx.frames.append(frame)
         self._skip_under_dispatch_modes()
@@ -125,8 +128,9 @@ class TraceAttempt:
                 self._pop_inlined_frames(frame)
                 self._retrace_with_known_rng(reason)
                 if reason.kind == "budget" and self.tx.instruction_count - begun < config.instruction_budget // 2:
-                    # Its own loops are long, not one call's: what follows a break here would meet the budget again.
-                    raise self._make_skip(reason, reason.stack, "its own loops are too long to unroll") from reason
+                    # The long loops are the frame's own, not one call's.
+                    # Code after a break here would exceed the budget again.
+                    raise self._make_skip(reason, reason.stack, "its loops are too long to unroll") from reason
                 if 0 < reason.created_at < self.root_instruction_number:
                     raise RestartTracing(reason.created_at, reason) from reason
                 if (
@@ -148,7 +152,8 @@ class TraceAttempt:
                 is_caught = frame.decoded.handlers[frame.op.index] is not None
                 if skip.kind != "raises" or not (is_caught or self._has_graph_before()):
                     raise
-                # Python raises it, where the user's own handler may catch it; or does not, as real tensors are not fakes.
+                # Python raises it, and a user handler may catch it.
+                # Or Python does not raise: real tensors may differ from fakes.
                 raised = Unsupported("raises", skip.what)
                 raised.stack = skip.stack
                 self._pop_inlined_frames(frame)
@@ -166,18 +171,22 @@ class TraceAttempt:
                 return self._finish_at_return(frame, frame.result)
 
     def _has_graph_before(self) -> bool:
-        """Whether there is a graph before an operation that raises, and it may end here."""
+        """Return True if the graph has nodes and may end before an operation that raises."""
         return bool(self.tx.graph.op_count) and not self.options.fullgraph
 
     def _retrace_as_uncompiled(self, what: str) -> None:
-        """Where code that has asked whether it is compiled raises, trace it again as plain Python would answer it: there it may not raise."""
+        """Retrace with ``is_compiling()`` False if code that read it raises.
+
+        Uncompiled code may not raise there.
+        """
         if self.tx.read_is_compiling and self.tx.is_compiling:
-            raise RestartTracing(0, Unsupported("asked", f"what compiled code does here raises: {what}"), as_eager=True)
+            raise RestartTracing(0, Unsupported("asked", f"compiled code raises here: {what}"), as_eager=True)
 
     def _retrace_with_known_rng(self, reason: Unsupported) -> None:
-        """Where Python needs to know what is drawn, know it, for the states in which the generators are: once, and in a frame without tensors.
+        """Retrace with concrete random numbers if Python needs to know one.
 
-        Code with tensors that draws is run many times, in many states: there what is drawn stays unknown.
+        The RNG states are guarded. This happens once, and only in a frame without tensors: code with tensors runs
+        many times in many states, so its random numbers stay unknown.
         """
         tx = self.tx
         if tx.rng_mode == "known":
@@ -195,14 +204,17 @@ class TraceAttempt:
             raise RestartTracing(0, reason, draws="inputs")
 
     def _skip_under_dispatch_modes(self) -> None:
-        """Leave frames that run under modes of torch's dispatcher to Python."""
+        """Skip frames that run under dispatch modes (``TorchDispatchMode``)."""
         modes = self.tx.entry_global_state["dispatch_modes"]
         if modes:
             guard_global_state(self.tx, "dispatch_modes", modes)
-            raise SkipFrame("global-state", "dispatch modes of torch are active")
+            raise SkipFrame("global-state", "torch dispatch modes are active")
 
     def _enter_function_modes(self) -> None:
-        """Torch-function modes in force are asked while tracing, as those that the traced code enters."""
+        """Register the active torch-function modes, so that traced operations call them.
+
+        They behave like modes that traced code enters.
+        """
         self.tx.entry_function_modes = [
             realize(self.tx, self.tx.wrap(mode, TorchFunctionModeSource(n)))
             for n, mode in enumerate(self.function_modes)
@@ -233,7 +245,10 @@ class TraceAttempt:
         return frame
 
     def release(self) -> None:
-        """Forget the values of the frame: some hold one another, and would keep the call's arguments until garbage is collected next."""
+        """Release the variables of the attempt.
+
+        Some are in reference cycles and would hold the call's arguments until the next garbage collection.
+        """
         for frame in self.tx.frames:
             for cell in frame.cells.values():
                 if isinstance(cell, CellVariable):
@@ -242,7 +257,10 @@ class TraceAttempt:
         self.tx.release()
 
     def attempt_record(self, again: RestartTracing) -> DiscardedAttempt:
-        """What is thrown away with this attempt. It has a tracer of its own: nothing of it is left but torch's state, which is put back."""
+        """Return the record of what is discarded with this attempt.
+
+        Each attempt has its own tracer. Only torch's global state outlives it, and that is restored.
+        """
         tx, reason = self.tx, again.reason
         return DiscardedAttempt(
             reason.kind,
@@ -302,24 +320,27 @@ class TraceAttempt:
     def _check_unsupported_mutations(self) -> None:
         for kept in self.tx.externally_cached.values():
             if kept.is_mutated():
-                raise RestartTracing(kept.created_at, kept.unsupported("is changed in place"))
+                raise RestartTracing(kept.created_at, kept.unsupported("is mutated"))
         check_traced_backwards(self.tx)
         if self.tx.torch_function_disabled_depth:
-            raise SkipFrame("side-effect", "__torch_function__ is switched off where the graph ends")
+            raise SkipFrame("side-effect", "__torch_function__ is disabled at the graph break")
         if self.tx.assumed_conditions and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
             executed = self.tx.assumed_conditions[0][2]
             raise RestartTracing(
-                executed, Unsupported("tensor-jump", "a check of a tensor's value before an argument is changed")
+                executed, Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
             )
         if self.tx.op_in_try_block and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
-            raise SkipFrame("side-effect", "an argument is changed in place where the code handles exceptions")
+            raise SkipFrame("side-effect", "an argument is mutated inside a try block")
         if resizes_leaf_input(self.tx):
-            raise SkipFrame("side-effect", "an argument that requires grad is given other sizes in place")
+            raise SkipFrame("side-effect", "an in-place operation changes the shape of an argument that requires grad")
         if alias_gains_requires_grad(self.tx):
-            raise SkipFrame("side-effect", "an argument that shares memory with another one comes to require gradients")
+            raise SkipFrame("side-effect", "an argument that shares memory with another one starts to require gradients")
 
     def _can_break_in_inlined_frame(self, frame: Frame, reason: Unsupported) -> bool:
-        """Whether to break in the midst of the calls of the root's instruction, not before it."""
+        """Return True if the graph may break inside the inlined calls of the root's instruction.
+
+        Otherwise it breaks before that instruction.
+        """
         if (
             self.options.fullgraph
             or reason.error_on_graph_break
@@ -330,11 +351,13 @@ class TraceAttempt:
         return not frame.exc_stack and not self._should_skip_frame(frame)
 
     def break_in_inlined_frame(self, innermost: Frame) -> None:
-        """End the graph here, inside calls; where that cannot be, break before the root's instruction after all.
+        """End the graph here, inside inlined calls.
+
+        If that is impossible, break before the root frame's instruction.
 
         Raises:
-            Finished: the graph ended here.
-            Restart: it cannot.
+            TracingFinished: the graph ended here.
+            RestartTracing: the graph cannot end here.
         """
         tx, restart, cut = self.tx, self.restart, self.inlined_breakpoint
         assert restart is not None
@@ -376,7 +399,7 @@ class TraceAttempt:
         self._check_unsupported_mutations()
         if may_read_own_frame(frame, stack):
             raise self._make_skip(
-                reason, spans, "it looks at its own frame, which the rest of a function cut in two does not have"
+                reason, spans, "it inspects its own frame, and a resume function has another frame"
             )
         if self._should_skip_frame(frame):
             raise self._make_skip(reason, spans, "before any tensor operation")
@@ -404,7 +427,7 @@ class TraceAttempt:
         return self._make_traced_frame(frame, cg, tuple(told), records, tuple(resumption.resume_slots))
 
     def _should_skip_frame(self, frame: Frame) -> bool:
-        """Whether a break is no use: there is no tensor in sight."""
+        """Return True if a graph break would be useless: no tensor is in reach, so skip the frame."""
         return (
             not self.tx.graph.op_count
             and not self.tx.saw_tensor
@@ -414,14 +437,14 @@ class TraceAttempt:
         )
 
     def _references_torch(self, frame: Frame) -> bool:
-        """Whether a function of the user's may make tensors later, or calls a module."""
+        """Return True if user code may create tensors later or calls a module."""
         if frame.is_trusted or is_library_file(frame.code.co_filename):
             return False
         named = (frame.globals.values.get(name) for name in frame.code.co_names)
         return any(v is torch or isinstance(v, (torch.Tensor, torch.nn.Module)) for v in named)
 
     def _make_skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str) -> SkipFrame:
-        skip = SkipFrame(reason.kind, f"{reason.what}; the whole function is left to Python ({where})")
+        skip = SkipFrame(reason.kind, f"{reason.what}; the whole function runs as plain Python ({where})")
         skip.stack = spans
         return skip
 
@@ -478,14 +501,14 @@ class TraceAttempt:
             self.tx.add_guard(GlobalStateMatch(origin, state, value, cause=self.tx.guard_cause(why)))
 
     def inlined_calls_and_steps(self) -> tuple[Any, Any]:
-        """Inlined calls and steps so far."""
+        """Return the inlined calls and the steps recorded so far."""
         return tuple(
             self.tx.inlined_calls.values()
         ), self.step_recorder.step_records() if self.step_recorder is not None else ()
 
 
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
-    """Contexts that outlive the graph are entered in Python, outermost first."""
+    """Emit code that enters the contexts which outlive the graph, outermost first."""
     emit_context_exits(tx)
     kept = sum(a is b for a, b in zip(tx.entry_function_modes, tx.function_modes, strict=False))
     if (left := len(tx.entry_function_modes) - kept) or tx.function_modes[kept:]:

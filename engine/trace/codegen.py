@@ -1,4 +1,8 @@
-"""From values back to bytecode: loads inputs, calls the graph, rebuilds values with their identities, replays side effects."""
+"""Generate the bytecode that replaces a frame's code.
+
+It loads the graph inputs, calls the graph, reconstructs variables with their object identities and
+applies side effects.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _MUTABLE_VARIABLES = (ListVariable, DictVariable, SetVariable, UserDefinedObjectVariable)
-"""Kinds of which a copy does not do where others hold the object too: whoever gets it may change it."""
+"""Types for which a copy is wrong if other code has the object: it may mutate it."""
 _INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 
 
@@ -82,7 +86,7 @@ def _is_owned_by_new_class(made: Any, owner: Any) -> bool:
 
 
 def _switches_torch_state(graph: torch.fx.Graph) -> bool:
-    """Whether a graph switches grad mode or autocast while it runs."""
+    """Return True if the graph switches grad mode or autocast while it runs."""
     switches = (torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast)
     return any(
         node.op == "call_function" and (node.target in switches or getattr(node.target, "changes_state", False))
@@ -91,18 +95,28 @@ def _switches_torch_state(graph: torch.fx.Graph) -> bool:
 
 
 def _has_side_effects(tx: Tracer) -> bool:
-    """Whether Python objects are changed after the graph, of which some are changed before an operation that may raise."""
+    """Return True if generated code mutates Python objects or applies other side effects.
+
+    Some of them come before an operation that may raise.
+    """
     return bool(tx.mutated_variables or tx.global_writes or tx.side_effect_calls)
 
 
 def _is_rerunnable(tx: Tracer) -> bool:
-    """Whether a graph that raises half-way has done nothing that the same code run by Python would do again."""
+    """Return True if the original code can run again after the graph raised.
+
+    Nothing that the graph did may happen a second time.
+    """
     is_python = any(getattr(node.target, "runs_user_python", False) for node in tx.graph.graph.nodes)
     return not is_python and not mutates_inputs(tx)
 
 
 class PyCodegen:
-    """Builds the code that runs instead of a frame's. ``out`` is what runs after the graph; inputs are loaded before it."""
+    """Generator of the code that runs instead of a frame's code.
+
+    ``prologue`` loads the inputs and calls the graph. ``body`` runs after the graph. ``fallback`` runs the
+    original code.
+    """
 
     def __init__(self, tx: Tracer, code: CodeType, location: InstrLocation | None) -> None:
         self.tx = tx
@@ -115,7 +129,7 @@ class PyCodegen:
         self.prefetched_params: PrefetchedParams | None = None
         self.writes_root_cells = False
         self.continues_after = False
-        """Whether the function goes on after this code."""
+        """True if the function continues after this code, at a graph break."""
         self._slots: dict[int, ConstSlot] = {}
         self._alive: list[Any] = []
         self._temps: dict[int, str] = {}
@@ -128,15 +142,18 @@ class PyCodegen:
         self._shared: set[int] = set()
         self._state_restorers: list[str] = []
         self._has_fallback = False
-        """Whether Python runs the function's own code where the graph raises."""
+        """True if Python runs the original code when the graph raises."""
         self._count = 0
         self._cells = frozenset(code.co_cellvars)
         self._free = frozenset(code.co_freevars)
 
-    # Loading values.
+    # Load variables.
 
     def find_cycles_and_shared(self, roots: Iterable[Variable]) -> None:
-        """Look for cycles among what will be loaded, which are made empty first and filled afterwards, and for what is loaded twice."""
+        """Find cycles among the variables to load, and variables that are loaded more than once.
+
+        Objects in a cycle are created empty first and filled later.
+        """
         done: set[int] = set()
         path: set[int] = set()
         for root in roots:
@@ -163,20 +180,20 @@ class PyCodegen:
         path.discard(key)
 
     def is_cyclic(self, value: Variable) -> bool:
-        """Whether a value holds itself, directly or not."""
+        """Return True if the variable contains itself, directly or not."""
         return id(value) in self._cyclic
 
     def load(self, value: Variable) -> None:
-        """Push a value; the same value is the same object each time."""
+        """Push a variable; one variable is the same object at every load."""
         if isinstance(value, LazyVariable):
             if value.realized is None or (
                 isinstance(value.realized, ConstantVariable) and type(value.realized.value) in DATETIME_TYPES
             ):
                 assert value.source is not None
                 if isinstance(value.source, (CellContentsSource, ClosureSource, GlobalSource)):
-                    # It may be gone at the next call, where Python raises only at the instruction that reads it.
-                    self.tx.guard_type(value.real_object, value.source, "it is handed on unread")
-                self.load_source(value.source)  # a date's own identity is kept, unlike a number's
+                    # The variable may be unbound at the next call. Python raises only at the instruction that reads it.
+                    self.tx.guard_type(value.real_object, value.source, "it is passed on without being read")
+                self.load_source(value.source)  # a date must retain its identity, unlike a number
                 return
             value = value.realized
         if isinstance(value, ConstantVariable):
@@ -191,13 +208,16 @@ class PyCodegen:
             return
         kept = self.tx.externally_cached.get(id(value))
         if kept is not None and isinstance(value, _MUTABLE_VARIABLES):
-            raise kept.unsupported("outlives the graph")
+            raise kept.unsupported("is used after the graph")
         value.reconstruct(self)
         if (value.is_mutable or id(value) in self._shared) and id(value) not in self._temps:
             self.cache_top(value)
 
     def store_root_cell(self, name: str, cell: CellVariable) -> None:
-        """Put into a cell that the root frame makes what it holds by now; only those of parameters are full before."""
+        """Store the current content of a cell that the root frame creates.
+
+        Before this, only the cells of parameters have a content.
+        """
         if cell.content is not None:
             self.load(cell.content)
             self.fill_deferred()
@@ -206,12 +226,12 @@ class PyCodegen:
             self.body.emit("DELETE_DEREF", CellVar(name))
 
     def load_all(self, values: Iterable[Variable]) -> None:
-        """Push values in order."""
+        """Push variables in order."""
         for value in values:
             self.load(value)
 
     def cache_top(self, value: Variable) -> None:
-        """What is on top of the stack is this value: keep it for later loads."""
+        """Store the top of the stack in a temporary, for later loads of this variable."""
         name = self.new_temp("v")
         self._temps[id(value)] = name
         self._alive.append(value)
@@ -219,27 +239,31 @@ class PyCodegen:
         self.body.store(name)
 
     def temps_of_type(self, kind: type[Variable]) -> list[str]:
-        """The variables that keep values of a kind for later loads."""
+        """Return the temporaries of cached variables of this type."""
         return [self._temps[id(v)] for v in self._alive if isinstance(v, kind) and id(v) in self._temps]
 
     def defer_fill(self, value: Variable) -> None:
-        """A value was made empty: ``flush`` gives it its contents."""
+        """Defer filling a variable that was created empty: ``fill_deferred`` fills it."""
         self._unfilled.append(value)
 
     def fill_deferred(self) -> None:
-        """Fill what was made empty."""
+        """Fill the objects that were created empty."""
         while self._unfilled:
             value = self._unfilled.pop(0)
             self.load(value)
             value.fill(self)
 
     def new_temp(self, prefix: str) -> str:
-        """A fresh local variable."""
+        """Return a new name for a local variable."""
         self._count += 1
         return f"__{prefix}{self._count}"
 
     def load_const(self, value: Any) -> None:
-        """Push a constant of any kind; what belongs to a class that the traced code makes comes from the one made now."""
+        """Push a constant of any type.
+
+        A class that the traced code creates, its enum members, methods and functions are loaded from the class
+        created by this call.
+        """
         made = self.tx.new_classes
         if made and isinstance(value, type) and value in made:
             self.load(made[value])
@@ -248,7 +272,7 @@ class PyCodegen:
             if cls.__members__.get(value.name) is value:
                 self.load(made[cls])
                 self.body.attribute(value.name)
-            else:  # several flags at once, which have no name of their own
+            else:  # a combination of flags has no name
                 self.body.callable(lambda: self.load(made[cls]))
                 self.load_const(value.value)
                 self.body.call(1)
@@ -262,23 +286,26 @@ class PyCodegen:
             self.body.const(self.as_co_const(value))
 
     def _new_function_of(self, real: Any) -> Any:
-        """The value made while tracing that a function inside a twin stands for."""
+        """Return the variable of the function in a placeholder class, if tracing created it."""
         known = self.tx.variables_by_id.get(id(real))
         return known[0] if known is not None and known[0].source is None else None
 
     @contextlib.contextmanager
     def alternative_path(self) -> Iterator[None]:
-        """Inside, code for one of several ways: what it builds is forgotten where the others begin."""
+        """Emit code for one of several alternative paths.
+
+        Objects reconstructed on this path are not reused on the others.
+        """
         before = dict(self._temps)
         yield
         self._temps = before
 
     def is_cached(self, value: Variable) -> bool:
-        """Whether a value has been made already."""
+        """Return True if the variable has been reconstructed already."""
         return id(value) in self._temps
 
     def as_co_const(self, value: Any) -> Any:
-        """What stands for an object among the constants: itself, or a slot."""
+        """Return the entry for ``co_consts``: the object itself, or a ``ConstSlot`` for it."""
         if self.tx.assigned_ids:
             check_no_assigned_address(self.tx, value)
         if (
@@ -298,7 +325,10 @@ class PyCodegen:
         return slot
 
     def load_helper(self, function: Callable[..., Any], loaded: int) -> None:
-        """Push a helper to be called; with ``loaded`` 1, below the value that is on top of the stack already."""
+        """Push a helper function to call.
+
+        With ``loaded`` 1, push it below its argument, which is on top of the stack already.
+        """
         if not loaded:
             self.body.callable(lambda: self.load_const(function))
             return
@@ -314,17 +344,23 @@ class PyCodegen:
         self.body.emit("SWAP", 2)
 
     def load_dispatched(self, load: Callable[[], None]) -> None:
-        """Push what is to be called, or consumed, in place of what ``load`` pushes, so that what it calls is compiled."""
+        """Push a replacement of the object that ``load`` pushes: its callees are compiled.
+
+        The object is about to be called or consumed.
+        """
         self.body.callable_const(CALLEE_SLOT)
         load()
         self.body.call(1)
 
     def load_callable_dispatched(self, load: Callable[[], None]) -> None:
-        """Push what ``load`` pushes to be called; where the function goes on in Python, so that what is called below is compiled."""
+        """Push the callable that ``load`` pushes.
+
+        If the function continues after this code, replace it so that the functions it calls are compiled.
+        """
         self.body.callable((lambda: self.load_dispatched(load)) if self.continues_after else load)
 
     def call_with_keywords(self, count: int, names: tuple[str, ...]) -> None:
-        """Call with ``count`` positional arguments and then these keyword arguments."""
+        """Emit a call with ``count`` positional arguments, followed by these keyword arguments."""
         if not names:
             self.body.call(count)
             return
@@ -340,21 +376,21 @@ class PyCodegen:
         self.load_const(namespace.values)
 
     def cell_arg(self, name: str) -> CellVar | FreeVar:
-        """How instructions name a cell or free variable of this frame."""
+        """Return the instruction argument of a cell or free variable of this frame."""
         self.writes_root_cells = True
         return CellVar(name) if name in self._cells else FreeVar(name)
 
-    # Graph outputs and origins.
+    # Graph outputs and sources.
 
     def load_graph_output(self, node: torch.fx.Node) -> None:
-        """Push an output of the graph."""
+        """Push a graph output."""
         name = self._outputs.get(node)
         if name is None:
             name = self._outputs[node] = self.new_temp("out")
         self.body.load(name)
 
     def load_source(self, origin: Source) -> None:
-        """Push what an origin reached before the graph ran."""
+        """Push the object that a source reached before the graph ran."""
         if isinstance(origin, LocalSource) and origin.variable_name not in self._cells:
             self.body.load(origin.variable_name)
             return
@@ -367,7 +403,7 @@ class PyCodegen:
         self.body.load(name)
 
     def finish(self) -> tuple[CodeType, TracedGraph | None]:
-        """Put the pieces together."""
+        """Assemble the generated code and finish the graph."""
         for node, _, _ in self.tx.assumed_conditions:
             if node not in self._outputs:
                 self._outputs[node] = self.new_temp("out")
@@ -397,7 +433,10 @@ class PyCodegen:
         return self._assemble(), graph
 
     def _call_graph(self, graph: TracedGraph) -> None:
-        """Push the graph's result. Parameters that the check has read already are taken from it, where it left them."""
+        """Push the result of the graph call.
+
+        Parameters that the guard check has read are taken from ``prefetched_params``.
+        """
         origins = [i.source for i in graph.inputs]
         outside = self.tx.outer_grad_mode()
         if outside is not None:
@@ -435,7 +474,7 @@ class PyCodegen:
         before = dict(self._prologue_temps), dict(self._table_temps)
         call(lambda: self._load_prefetched(name, origins, runs))
         self.prologue.jump(end)
-        self._prologue_temps, self._table_temps = before  # what only the other way has stored
+        self._prologue_temps, self._table_temps = before  # the other path does not store these temporaries
         self.prologue.label(otherwise)
         call(read)
         self.prologue.label(end)
@@ -458,9 +497,10 @@ class PyCodegen:
         self.prologue.store(name)
 
     def _save_states(self, inputs: list[Source]) -> None:
-        """Where Python may have to run the function's own code after all, it draws the numbers that the graph was given.
+        """Save the state that the original code needs if Python runs it as the fallback.
 
-        It finds tensors as they were, too.
+        RNG states: it samples the same random numbers as the graph inputs. Tensors: it finds them as they were
+        before the graph. Grad mode and autocast, if the graph switches them.
         """
         owners: list[tuple[Source, Any]] = [(o.base, save_rng_state) for o in inputs if isinstance(o, RandomDrawSource)]
         owners.extend((o, save_tensor) for o in restorable_mutated_inputs(self.tx) or ())
@@ -480,15 +520,16 @@ class PyCodegen:
         self.prologue.store(self._state_restorers[-1])
 
     def _release_restorers(self) -> None:
-        """The graph has run: what was kept for Python is not needed."""
+        """Release the saved states after the graph has run."""
         for rewind in self._state_restorers:
             self.prologue.const(None)
             self.prologue.store(rewind)
 
     def _emit_fallback(self) -> None:
-        """An exception in the graph that the user's code may handle, or before which it changed objects.
+        """Emit the fallback: after an exception in the graph, Python runs the original code.
 
-        Nothing has happened yet, so Python runs the function's own code.
+        User code may handle the exception, or objects may change before it. The graph left no effects, so the
+        code can run from its start.
         """
         out = self.fallback
         interrupted = Label()
@@ -526,7 +567,7 @@ class PyCodegen:
             for link in origin.chain():
                 uses[link] += 1
         self._uses = uses
-        # A module's attribute is slow to read, because its class answers for what is missing: a table is read once for all its members.
+        # Reading a module attribute is slow (``Module.__getattr__``). Read each member table once for all its members.
         self._table_uses = Counter((o.base, o.table) for o in uses if isinstance(o, ModuleMemberSource))
         if self._has_fallback:
             self._save_states(graph_inputs)
@@ -657,7 +698,10 @@ class PyCodegen:
         return self._append_fallback(result)
 
     def _append_fallback(self, result: Bytecode) -> CodeType:
-        """With the function's own code at the end. A resume function starts in its middle, where no search finds its depths: they are kept."""
+        """Assemble the code with the original code appended as the fallback.
+
+        Stack depths are given: a resume function starts in the middle of its code, where they cannot be computed.
+        """
         end = len(result)
         result.extend([self._fallback_label, Instr("RERAISE", 0, location=self.body.location)])
         depth = max(result.compute_stacksize(), self.original_code.co_stacksize, 4)
@@ -665,10 +709,10 @@ class PyCodegen:
         result.extend(self.fallback.code)
         return result.to_code(stacksize=depth, compute_exception_stack_depths=False)
 
-    # The state of torch.
+    # torch state.
 
     def restore_grad_mode(self) -> None:
-        """Leave grad mode as the traced code left it, whatever the graph's own switches came to."""
+        """Set grad mode as the traced code left it, whatever the graph switched."""
         if torch.is_grad_enabled() != self.tx.entry_global_state["grad_mode"]:
             self.body.callable(lambda: self.load_const(torch._C._set_grad_enabled))
             self.body.const(torch.is_grad_enabled())

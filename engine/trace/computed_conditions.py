@@ -1,4 +1,7 @@
-"""Decisions that follow from the numbers in small tensors of the program's state: worked out while tracing and guarded, where the graph would end."""
+"""Branch conditions on small state tensors: evaluated while tracing and guarded.
+
+Without this, the graph would break at the branch. The guard computes the condition again at each call.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _MAX_OPS = 40
-"""How many operations a guard does at most."""
+"""Maximum number of operations in a guard."""
 _INPLACE_OPS = frozenset((operator.iadd, operator.isub, operator.imul, "add_", "sub_", "mul_"))
 _FACTORY_OPS = frozenset((torch.ones, torch.zeros, torch.full))
 _CONSTANT_TYPES = (int, float, bool, str, type(None), torch.dtype, torch.device)
@@ -28,21 +31,25 @@ _TRUSTED_MODULES = ("torch", "None", "_operator", "builtins", "math")
 
 
 class _NotComputable(Exception):
-    """The decision follows from something else."""
+    """The condition depends on something that a guard cannot compute."""
 
 
 @dataclass
 class _BackwardSlice:
-    """What a decision follows from, gathered backwards."""
+    """Backward slice of a condition: the inputs and nodes that it depends on."""
 
     inputs: dict[torch.fx.Node, GraphInput] = field(default_factory=dict)
     nodes: set[torch.fx.Node] = field(default_factory=set)
     write_counts: dict[torch.fx.Node, int] = field(default_factory=dict)
-    """How often the program writes to each tensor that is there before it, or that it makes."""
+    """Number of in-place writes of the slice to each of its input and new tensors."""
 
 
 def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
-    """The truth of a node where it follows from what small tensors held when the call began; None where it does not."""
+    """Evaluate a condition that depends only on small state tensors, and guard its value.
+
+    The tensors have their values from the start of the call. Return None if the condition depends on anything
+    else.
+    """
     if tx.in_subgraph():
         return None
     program = _BackwardSlice()
@@ -57,7 +64,7 @@ def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
     if found is None or not given:
         return found
     first, *others = (g.source for g in given)
-    cause = tx.guard_cause("what it holds decided which way the code went")
+    cause = tx.guard_cause("its value decided a branch")
     tx.add_guard(ComputedCondition(first, tuple(others), steps, found, cause=cause))
     return found
 
@@ -101,7 +108,7 @@ def _writes_to(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _mutated_base(node: torch.fx.Node) -> torch.fx.Node:
-    """The node that the tensor comes from to which this one writes."""
+    """Return the input or new tensor that this in-place node mutates."""
     while node.target in _INPLACE_OPS:
         written = node.args[0]
         if not isinstance(written, torch.fx.Node):
@@ -113,7 +120,10 @@ def _mutated_base(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _is_state_input(given: GraphInput) -> bool:
-    """Whether it is a number, or a small tensor that no argument of the call is itself: those differ from call to call, as numbers that Python draws do."""
+    """Return True for a number, or a small tensor that is not itself an argument of the call.
+
+    Arguments differ between calls, and so do random numbers sampled in Python.
+    """
     real: Any = given.example_value
     origin: Source | None = given.source
     if origin is None or isinstance(origin, RandomDrawSource):
@@ -134,7 +144,7 @@ def _is_scalar_cpu_tensor(tensor: torch.Tensor) -> bool:
 
 
 def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
-    """Refuse where a tensor was written to otherwise, or may have been."""
+    """Raise if a tensor of the slice was, or may have been, mutated by other operations."""
     for root, times in program.write_counts.items():
         fake = root.meta["example_value"]
         given = program.inputs.get(root)
@@ -152,7 +162,10 @@ def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
 
 
 def _has_no_hidden_write(user: torch.fx.Node) -> bool:
-    """Whether an operation of torch's counts what it writes, as all do but those that keep statistics."""
+    """Return True if the operation counts all its writes in tensor versions.
+
+    torch operations do, except normalizations that update running statistics.
+    """
     if user.op == "call_method":
         return True
     home = str(getattr(user.target, "__module__", None)).partition(".")[0]
@@ -160,7 +173,7 @@ def _has_no_hidden_write(user: torch.fx.Node) -> bool:
 
 
 def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput) -> bool:
-    """Whether the graph writes to another input that lies over the same memory."""
+    """Return True if the graph mutates another input that shares this input's storage."""
     storage = given.example_value.untyped_storage()._cdata
     return any(
         other.fake is not fake
@@ -172,7 +185,7 @@ def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput)
 
 
 def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, ...]:
-    """The operations in the order of the graph."""
+    """Convert the slice to guard operations, in graph order."""
     places = {node: n for n, node in enumerate(program.inputs)}
     steps: list[ConditionOp] = []
 

@@ -1,4 +1,4 @@
-"""Tracing one frame: attempts, breaks, skips, and the record of what happened."""
+"""Driver of the tracer: attempts, restarts, graph breaks, skips and the trace record."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ _MAX_RESTARTS = 8
 
 
 _FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
-"""Logs the user's own errors, with a traceback of torch's, before Python shows them."""
+"""It logs user errors with torch's traceback before Python shows them."""
 
 
 def trace_frame(request: CompileRequest, options: Options, *, steps: bool = False) -> TracedFrame:
-    """Trace one call of a function into a graph, guards and new code; whatever cannot be traced is a break or a skip with its reason.
+    """Trace one call of a function into a graph, guards and new bytecode.
+
+    Code that cannot be traced becomes a graph break or a skip, with its reason.
 
     Raises:
         errors.GraphBreak: under ``options.fullgraph``, the frame does not trace into one graph.
@@ -80,23 +82,29 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
                 SkipFrame("internal", f"{type(signal).__name__}: {signal}"),
                 attempt.inlined_calls_and_steps(),
             )
-        except Exception as error:  # a defect of ours must never reach the user's program
+        except Exception as error:  # an internal error must never reach the user's program
             return _make_skipped_frame(
                 request, options, _skip_for_internal_error(error), attempt.inlined_calls_and_steps()
             )
         finally:
             attempt.release()
-    return _make_skipped_frame(request, options, SkipFrame("internal", "tracing did not settle"), ())
+    return _make_skipped_frame(request, options, SkipFrame("internal", "tracing did not reach a fixed point"), ())
 
 
 def _clear_tracebacks(*errors: TracerException) -> None:
-    """Let go of the frames that these passed: they would keep the call's arguments until garbage is collected next."""
+    """Clear the tracebacks.
+
+    Their frames would hold the call's arguments until the next garbage collection.
+    """
     for error in errors:
         error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _run_attempt(attempt: TraceAttempt, given_up: list[DiscardedAttempt]) -> TracedFrame:
-    """Run an attempt; where it is given up, tell what is thrown away with it, while torch still stands as it left it."""
+    """Run an attempt; on a restart, record what is discarded.
+
+    This comes before torch's state is restored.
+    """
     try:
         return attempt.run()
     except RestartTracing as again:
@@ -118,7 +126,7 @@ def _skip_for_code_flags(code: types.CodeType) -> SkipFrame | None:
 
 @contextlib.contextmanager
 def _tracing_environment(tx: Tracer) -> Iterator[None]:
-    """torch's state while tracing: what traced code switches is switched back, whatever happens."""
+    """Set up torch's state for tracing, and undo what traced code switched, also on errors."""
     CLASS_ATTR_WRITES.clear()
     was_disabled, _FAKE_TENSOR_LOGGER.disabled = _FAKE_TENSOR_LOGGER.disabled, True
     limit = sys.getrecursionlimit()
@@ -138,7 +146,7 @@ def _tracing_environment(tx: Tracer) -> Iterator[None]:
 def _make_skipped_frame(
     request: CompileRequest, options: Options, skip: SkipFrame, parts: Any, guards: tuple[Guard, ...] = ()
 ) -> TracedFrame:
-    """The frame is left to Python, as long as ``guards`` hold."""
+    """Make the result for a frame that runs as plain Python while ``guards`` hold."""
     code = request.function.__code__
     stack = skip.stack or (span_of(code, 0),)
     record = make_break_record(skip.kind, skip.what, stack, skipped=True)

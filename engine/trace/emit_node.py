@@ -41,11 +41,13 @@ def emit_node(
     kwargs: dict[str, Variable] | None = None,
     run: Callable[..., Any] | None = None,
 ) -> Variable:
-    """Add a node for ``target`` and return its result as a value; ``run`` evaluates it over fakes (default: the target itself).
+    """Add a node for ``target`` and return its result as a variable.
+
+    ``run`` evaluates the node on fake tensors (default: the target itself).
 
     Raises:
-        Unsupported: the result's value or size depends on data, or it is of a kind that a graph cannot hold.
-        Skip: the operation raises, as it would in Python.
+        Unsupported: the result's value or size is data-dependent, or a graph cannot contain its type.
+        SkipFrame: the operation raises, as it would in Python.
     """
     from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -64,7 +66,7 @@ def emit_node(
         if by_protocol is not None:
             return by_protocol
     if op == "call_method" and target == "new" and len(args) == 2 and realize(tx, args[1]).python_type() is torch.Size:
-        target = "new_empty"  # any other tuple, which it is in a graph, holds the elements
+        target = "new_empty"  # ``new`` reads a plain tuple, which the graph has, as elements
     args = _scalarize_sizes(tx, target, [_specialize_symbool(tx, target, a) for a in args])
     kwargs = {k: _specialize_symbool(tx, target, v) for k, v in (kwargs or {}).items()}
     pairs = [_graph_arg(tx, a) for a in args]
@@ -91,13 +93,13 @@ def emit_node(
                 return emit_node(tx, op, target, *again, run)
         raise
     bump_custom_op_versions(target, fakes, keyword_fakes)
-    for fake in [fake for fake, version in listed if fake._version == version]:  # views of one tensor count each
+    for fake in [fake for fake, version in listed if fake._version == version]:  # each view of one tensor counts
         torch.autograd.graph.increment_version(fake)
     bump_inference_mode_version(op, target, fakes, keyword_fakes, result, before)
     has_effect = isinstance(target, GraphCallable) and target.changes_state
     changed = has_effect or before is None or result is None or before != tensor_versions((fakes, keyword_fakes))
     for given in (*args, *kwargs.values()):
-        # In-place operators return one of their arguments: the same Python object, so the same value.
+        # An in-place operator returns one of its arguments: the same Python object, so the same variable.
         value = realize(tx, given)
         if isinstance(value, TensorVariable) and value.fake is result and result is not None:
             node.meta["example_value"] = result
@@ -111,7 +113,11 @@ def emit_node(
 
 
 def _owning_graph(tx: Tracer, target: Any, args: list[Variable]) -> GraphBuilder:
-    """The graph for a node: of arithmetic on numbers from outside a nested graph the outer one, since its result may outlive the nested one."""
+    """Return the graph that owns a new node.
+
+    Arithmetic on numbers from outside a subgraph goes to the outer graph: its result may be used after the
+    subgraph.
+    """
     from engine.trace.variables.base import ConstantVariable
     from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
@@ -131,20 +137,20 @@ def _owning_graph(tx: Tracer, target: Any, args: list[Variable]) -> GraphBuilder
 
 
 def _check_not_quantized(target: Any) -> None:
-    """Fakes do not tell quantised tensors from the floats that they were made of."""
+    """Raise Unsupported for quantizing operators: their fake results look like float tensors."""
     name = str(target if isinstance(target, str) else getattr(target, "__name__", ""))
     if name.startswith(("quantize_per_", "quantized_", "quantize_dynamic", "_make_per_")):
-        raise Unsupported("unsupported-operation", f"{name} makes a quantised tensor")
+        raise Unsupported("unsupported-operation", f"{name} returns a quantized tensor")
 
 
 _SIZE_TAKING_OPS = frozenset(
     "empty expand expand_copy full new_empty new_full new_ones new_zeros ones pad rand randn repeat reshape tile view zeros".split()
 )
-"""Operations to whose sizes Python gives the number that a tensor of none holds."""
+"""Operators that accept tensors with one integer as sizes; eager converts them to numbers."""
 
 
 def _scalarize_sizes(tx: Tracer, target: Any, args: list[Variable]) -> list[Variable]:
-    """Arguments with numbers for the tensors of one integer that stand where sizes do."""
+    """Replace tensors with one integer by numbers where the operator takes sizes."""
     name = getattr(target, "__name__", target)
     if name not in _SIZE_TAKING_OPS:
         return args
@@ -155,7 +161,10 @@ def _scalarize_sizes(tx: Tracer, target: Any, args: list[Variable]) -> list[Vari
 def _scalarize_list_items(
     tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
 ) -> tuple[list[Variable], dict[str, Variable]] | None:
-    """Arguments of an operation that raises, with numbers for tensors of one integer that stand in lists, as sizes may; None where none do."""
+    """Replace tensors with one integer inside list arguments by numbers.
+
+    Return None if there are none. This is for operators that raise: such a list may be a list of sizes.
+    """
     from engine.trace.variables.containers.sequences import SequenceVariable
 
     def in_list(value: Variable) -> Variable:
@@ -170,7 +179,7 @@ _SYMBOOL_OPS = frozenset((operator.and_, operator.or_, operator.iand, operator.i
 
 
 def _specialize_symbool(tx: Tracer, target: Any, given: Variable) -> Variable:
-    """A symbol that is true or false as a constant, where its value is known and the operation is none of logic."""
+    """Specialize a SymBool that has a hint, unless the target is a logical operator."""
     from engine.trace.variables.base import ConstantVariable
     from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint
 
@@ -205,7 +214,10 @@ def _graph_arg(tx: Tracer, value: Variable) -> tuple[Any, Any]:
 
 
 def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = False) -> Variable:
-    """A value for the result of a node; the node is taken back when the result is a plain constant, unless it must be kept."""
+    """Wrap the result of a node in a variable.
+
+    If the result is a Python constant, the node is erased unless ``keep`` is true.
+    """
     from engine.trace.variables.base import ConstantVariable
     from engine.trace.variables.tensors.sym_node import SymNodeVariable, collect_rounding_symbols
     from engine.trace.variables.tensors.tensor import TensorVariable
@@ -241,7 +253,7 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
 
 
 def _derives_from_unbacked_float(node: torch.fx.Node, result: Any) -> bool:
-    """Whether a symbol is, or was computed from, a float that only the running graph knows."""
+    """Return True if the symbol is, or was computed from, an unbacked float."""
     found = is_unbacked_float(result) or any(n.meta.get("is_opaque") for n in node.all_input_nodes)
     node.meta["is_opaque"] = found
     return found

@@ -1,4 +1,4 @@
-"""How tracing leaves its normal way: a break, a frame left to Python, an exception of the user's."""
+"""Exceptions of the tracer: graph break, skip, restart, and exceptions of user code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 
 class TracerException(Exception):
-    """Base of what is raised inside the tracer and never leaves it."""
+    """Base class of exceptions that never leave the tracer."""
 
 
 @dataclass(frozen=True)
 class InlinedBreakpoint:
-    """Where a graph can end inside calls that are traced inline: at the ``executed``-th instruction of all, ``depth`` calls below the root."""
+    """A point inside inlined calls at which the graph can end.
+
+    ``instruction_number`` counts all traced instructions; ``depth`` is the number of calls below the root
+    frame.
+    """
 
     instruction_number: int
     depth: int
@@ -29,7 +33,10 @@ class InlinedBreakpoint:
 
 
 class Unsupported(TracerException):
-    """Something that cannot be traced: ends the graph at the root frame's current instruction. ``kind`` is an id in ``breaks.CATALOGUE``."""
+    """Unsupported code: the graph ends at the root frame's current instruction.
+
+    ``kind`` is an id in ``reasons.BREAK_REASONS``.
+    """
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(f"{kind}: {what}")
@@ -37,15 +44,18 @@ class Unsupported(TracerException):
         self.what = what
         self.stack: tuple[Span, ...] = ()
         self.created_at = 0
-        """Which of the root frame's instructions made what is in the way of resuming: Python can run that one instead."""
+        """Number of the root instruction that created the object which prevents resuming; else 0.
+
+        Python can run that instruction instead.
+        """
         self.inlined_breakpoint: InlinedBreakpoint | None = None
-        """The innermost instruction where the graph can end, if that is not one of the root frame."""
+        """The innermost instruction where the graph can end; None if it is one of the root frame."""
         self.error_on_graph_break = kind != "raises" and error_on_graph_break()
-        """Whether the user asked, for the code that met it, that breaks be errors."""
+        """True if the user requested that graph breaks of this code be errors."""
 
 
 class SkipFrame(TracerException):
-    """The whole frame is left to Python. ``kind`` is an id in ``breaks.CATALOGUE``."""
+    """The whole frame runs as plain Python. ``kind`` is an id in ``reasons.BREAK_REASONS``."""
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(f"{kind}: {what}")
@@ -55,17 +65,20 @@ class SkipFrame(TracerException):
 
 
 class UserException(TracerException):
-    """The traced code raised; ``value`` is the exception as a value. Handlers in traced code may catch it."""
+    """The traced code raised ``exception``, a variable. Handlers in traced code may catch it."""
 
     def __init__(self, value: Variable) -> None:
         super().__init__(value.describe())
         self.exception = value
         self.is_unhandled_yet = True
-        """Whether no frame has seen it yet."""
+        """True if no frame has handled it yet."""
 
 
 class RestartTracing(TracerException):
-    """Trace the frame again from its start, and break before the root frame's ``executed``-th instruction, for ``reason``; 0: do not."""
+    """Trace the frame again from its start and break before an instruction, for ``reason``.
+
+    ``break_before`` is the number of the root frame's instruction; 0 means no break.
+    """
 
     def __init__(
         self,
@@ -80,15 +93,21 @@ class RestartTracing(TracerException):
         self.break_before = executed
         self.reason = reason
         self.hide_compiler = as_eager
-        """Whether the frame has nothing for a graph, so that it learns of no compiler."""
+        """True to hide the compiler: ``is_compiling()`` returns False in the next attempt.
+
+        The frame has nothing to compile, or its code for a compiler raises.
+        """
         self.inlined_breakpoint = cut
-        """Where inside the calls of that instruction to break instead."""
+        """Point inside the calls of that instruction where the graph ends instead."""
         self.rng_mode = draws
-        """What is drawn from Python's random generators: "known", with their states guarded, or "inputs" of the graph; empty: not decided."""
+        """Treatment of Python's random numbers: "specialized", "inputs", or "" if undecided.
+
+        "specialized" guards the RNG states; "inputs" makes the random numbers graph inputs.
+        """
 
 
 class TracingFinished(TracerException):
-    """The graph ended inside calls traced inline; ``traced`` is the outcome."""
+    """The graph ended inside inlined calls; ``traced`` is the result."""
 
     def __init__(self, traced: TracedFrame) -> None:
         super().__init__()

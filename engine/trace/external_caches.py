@@ -1,4 +1,7 @@
-"""What caches from outside keep of what the traced code makes, and caches that are Python's to use."""
+"""External caches, such as ``lru_cache`` functions created before the call.
+
+The module records variables that they retain, and caches that Python must call.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +16,55 @@ if TYPE_CHECKING:
     from engine.trace.variables.base import Variable
 
 _OPAQUE_CACHES: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Caches from outside that were asked how often they were used, or of which something was changed that they hold."""
+"""Opaque caches: their statistics were read, or an object that they hold was mutated."""
 
 
 def is_opaque_cache(cache: Any) -> bool:
-    """Whether Python calls a cache, so that it knows what it holds and how often it was used."""
+    """Return True if Python calls the cache, so that its entries and statistics are right."""
     return cache in _OPAQUE_CACHES
 
 
 def mark_cache_opaque(cache: Any) -> None:
-    """From now on Python calls a cache."""
+    """Mark a cache as opaque: from now on Python calls it."""
     _OPAQUE_CACHES.add(cache)
 
 
 def reset_opaque_caches() -> None:
-    """Use all caches from outside in graphs again."""
+    """Clear the set of opaque caches: the tracer inlines them again."""
     _OPAQUE_CACHES.clear()
 
 
 class ExternallyCached(NamedTuple):
-    """Something made while tracing that a cache from outside keeps: later calls of it give the very same object."""
+    """A variable created while tracing that an external cache holds.
+
+    Later calls of the cache return the same object.
+    """
 
     variable: Variable
     cache: Any
     version: int
-    """How often a tensor had been written to."""
+    """Version of the tensor when it was cached; 0 for other variables."""
     created_at: int
-    """Which of the root's instructions called the cache."""
+    """Number of the root frame's instruction that called the cache."""
 
     def unsupported(self, how: str) -> Unsupported:
-        """Python must call the cache: the code does with the object what later calls see."""
+        """Return the reason for a graph break at the cached call.
+
+        The code uses the object in a way that later calls can observe. Therefore the cache becomes opaque.
+        """
         mark_cache_opaque(self.cache)
         reason = Unsupported(
-            "side-effect", f"{self.variable.describe()}, which a cache gives to later calls too, {how}"
+            "side-effect", f"{self.variable.describe()}, which a cache also returns to later calls, {how}"
         )
         reason.created_at = self.created_at
         return reason
 
     def is_mutated(self) -> bool:
-        """Whether it is a tensor and was changed in place."""
+        """Return True if the variable is a tensor that was mutated in place."""
         return self.version != version_of(self.variable)
 
 
 def version_of(value: Variable) -> int:
-    """How often a tensor was written to, as far as it counts that; of anything else 0."""
+    """Return the version counter of a tensor; 0 for inference tensors and anything else."""
     fake = getattr(value, "fake", None)
     return fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0

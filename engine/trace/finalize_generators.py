@@ -1,4 +1,7 @@
-"""Generators that are left half-way: where nothing names one any more, Python closes it, so that its ``finally`` blocks run."""
+"""Close suspended generators that became unreachable, as Python would.
+
+Closing runs their ``finally`` blocks.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ if TYPE_CHECKING:
 def close_unreachable_generators(
     tx: Tracer, frame: Frame, kept: Iterable[Variable] = (), *, is_over: bool = False
 ) -> None:
-    """After an instruction of ``frame``, close the generators that it, and frames that are gone, used last and that nothing names now.
+    """Close generators that became unreachable, after an instruction of ``frame``.
 
-    ``is_over``: the frame itself is done, and only ``kept`` is left of it.
+    Only generators that this frame or a finished frame used last are checked. ``is_over``: the frame is
+    finished, and only ``kept`` remains of it.
     """
     for generator in reversed(tx.open_generators):
         if generator.frame.is_finished:
@@ -33,18 +37,20 @@ def close_unreachable_generators(
             else:
                 tx.open_generators.remove(generator)
                 if not any(found is generator for found in reachable_variables(generator.child_variables())):
-                    _close_silently(tx, generator)  # one that holds itself lives until Python looks for such cycles
+                    _close_silently(
+                        tx, generator
+                    )  # a generator in a reference cycle lives until the garbage collector runs
 
 
 def _may_be_unreachable(tx: Tracer, generator: GeneratorVariable, frame: Frame) -> bool:
     if generator.innermost_user_frame is frame:
         return True
-    # A frame that an exception has left lives as long as that is handled.
+    # A frame that was left by an exception lives while that exception is handled.
     return generator.innermost_user_frame not in tx.frames and not any(f.exc_stack for f in tx.frames)
 
 
 def is_suspended_generator(value: Variable) -> bool:
-    """Whether a local variable keeps a generator from being closed."""
+    """Return True if the variable is a suspended generator, which its local keeps open."""
     if isinstance(value, LazyVariable) and value.realized is not None:
         value = value.realized
     if isinstance(value, GeneratorVariable):
@@ -57,12 +63,12 @@ def _close_silently(tx: Tracer, generator: GeneratorVariable) -> None:
         close_generator(tx, generator)
     except UserException as error:
         raise Unsupported(
-            "unsupported-operation", "a generator raises an exception when it is closed unseen"
+            "unsupported-operation", "a suspended generator raises an exception when it is finalized"
         ) from error
 
 
 def _reachable_variables(tx: Tracer, current: Frame, kept: Iterable[Variable], *, is_over: bool) -> Iterator[Variable]:
-    """All values that running code, or the world outside, can still reach; those that the current frame holds come first."""
+    """Yield all variables that running or external code can reach, the current frame's first."""
     todo: list[Variable] = [*tx.mutated_variables.values(), *(v for v in tx.global_writes.values() if v is not None)]
     todo += [call for call, _ in tx.side_effect_calls]
     for frame in tx.frames:

@@ -1,4 +1,7 @@
-"""Numbers that follow from small integer buffers of modules alone: worked out while tracing, and guarded, where a graph would break or not know them."""
+"""Constant folding of numbers computed from small integer module buffers.
+
+The buffers are guarded. Without folding, the graph would break or the number would be unknown.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,20 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _MAX_OPS = 40
-"""How many operations are worked out at most."""
+"""Maximum number of operations to fold."""
 _PURE_OPS = frozenset(
     "abs add all and any bool ceil clamp clip div eq float floor floordiv floor_divide ge getitem gt int invert item le logical_and "
     "logical_not logical_or logical_xor long lt max maximum min minimum mod mul multiply ne neg not or pow remainder reshape round rsub sub "
     "subtract sum to true_divide truediv trunc unsqueeze squeeze view xor".split()
 )
-"""Operations that depend on nothing but their operands, as they are named with underscores taken off."""
+"""Pure operations, by their names without underscores."""
 
 
 def fold_from_buffers(tx: Tracer, node: torch.fx.Node) -> Any:
-    """The value of a node where it follows from small integer buffers, which are guarded then; None where it does not, or they were seen to change."""
+    """Return the value of a node that depends only on small integer buffers, and guard them.
+
+    Return None if it depends on anything else, or if a buffer is known to change between calls.
+    """
     if tx.in_subgraph():
         return None
     buffers: dict[torch.fx.Node, GraphInput] = {}
@@ -38,7 +44,7 @@ def fold_from_buffers(tx: Tracer, node: torch.fx.Node) -> Any:
     for given in buffers.values():
         read = TensorItemSource(given.source)
         tx.add_guard(
-            EqualsMatch(read, int(given.example_value), cause=tx.guard_cause("what it holds decided what was traced"))
+            EqualsMatch(read, int(given.example_value), cause=tx.guard_cause("its value decided what was traced"))
         )
     return found
 
@@ -51,7 +57,7 @@ def _fold_inputs(
     known: dict[torch.fx.Node, Any],
     depth: int,
 ) -> bool:
-    """Work out what a node depends on; whether all of it is known."""
+    """Evaluate the inputs of a node; return True if all of them are known."""
     if node in known:
         return True
     if depth > _MAX_OPS or len(known) > _MAX_OPS:
@@ -87,7 +93,7 @@ def _is_small_buffer(tx: Tracer, given: GraphInput) -> bool:
 
 
 def is_pure_node(node: torch.fx.Node) -> bool:
-    """Whether an operation depends on nothing but its operands, and nothing was written to what it gave."""
+    """Return True if the operation is pure and its result was not mutated."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     module = "torch" if isinstance(node.target, str) else str(getattr(node.target, "__module__", None))
     fake = node.meta.get("example_value")
@@ -99,7 +105,7 @@ def is_pure_node(node: torch.fx.Node) -> bool:
 
 
 def _has_one_element(fake: torch.Tensor) -> bool:
-    """Whether it holds one number, whatever its sizes that vary turn out to be: none is asked."""
+    """Return True if the tensor has one element, without guards on symbolic sizes."""
     return all(isinstance(size, int) and size == 1 for size in fake.shape)
 
 

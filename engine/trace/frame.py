@@ -16,7 +16,7 @@ from engine.trace.variables.base import (
 
 
 class Frame:
-    """One activation of a code object: the root's, or one traced inline."""
+    """One activation of a code object: of the root function or of an inlined call."""
 
     __slots__ = (
         "builtins",
@@ -52,7 +52,7 @@ class Frame:
         self.op: DecodedInstruction = self.decoded.ops[0]
         self.stack: list[Variable] = []
         self.stack_before: list[Variable] = []
-        """The stack as the current instruction found it: what it takes lives until it is done."""
+        """The stack before the current instruction: its operands stay alive until it is done."""
         self.locals: dict[str, Variable] = {}
         self.cells: dict[str, Any] = {}
         self.globals = namespace
@@ -66,28 +66,28 @@ class Frame:
         self.function: Variable | None = None
         self.is_finished = False
         self.instruction_number = 0
-        """Which of all instructions the current one is."""
+        """Number of the current instruction among all traced instructions."""
         self.returns_to_call = False
-        """Whether what it returns is what the calling instruction leaves on the caller's stack."""
+        """True if its return value is what the call instruction leaves on the caller's stack."""
         self.ops_at_entry = 0
-        """How many operations the graph held when the call began."""
+        """Number of graph operations when the call began."""
         self.is_trusted = is_trusted_module(namespace.name)
 
     def clear(self) -> None:
-        """Let go of all values."""
+        """Release all variables."""
         for held in (self.stack, self.stack_before, self.locals, self.cells, self.exc_stack):
             held.clear()
 
     def push(self, value: Variable) -> None:
-        """Push."""
+        """Push a variable."""
         self.stack.append(value)
 
     def pop(self) -> Variable:
-        """Pop, as it is (maybe lazy)."""
+        """Pop a variable without realizing it (it may be lazy)."""
         return self.stack.pop()
 
     def popn(self, count: int) -> list[Variable]:
-        """Pop ``count`` values, bottom first."""
+        """Pop ``count`` variables, bottom first."""
         if not count:
             return []
         taken = self.stack[-count:]
@@ -95,7 +95,7 @@ class Frame:
         return taken
 
     def user_stack(self) -> tuple[Span, ...]:
-        """The user's call stack at this frame's current instruction, outermost first."""
+        """Return the user's call stack at the frame's current instruction, outermost first."""
         return (*self.caller_stack, span_of(self.code, self.op.offset))
 
 
@@ -106,5 +106,5 @@ _TRUSTED_MODULES = frozenset(
 
 
 def is_trusted_module(module: str | None) -> bool:
-    """Whether a module's functions and classes are taken not to change while a program runs."""
+    """Return True if a module's functions and classes are assumed not to change at run time."""
     return module is not None and module.partition(".")[0] in _TRUSTED_MODULES

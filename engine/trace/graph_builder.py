@@ -1,4 +1,7 @@
-"""The graph under construction: nodes with fake results, inputs made when first needed, outputs when the code needs them."""
+"""The fx graph under construction: placeholders, nodes with fake results, and outputs.
+
+Placeholders are created at first use, outputs when the generated code needs them.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,14 @@ if TYPE_CHECKING:
 
 
 VMAP_META = "mapped"
-"""In the metadata of inputs: whether each row of a ``vmap`` has its own."""
+"""Key in the metadata of placeholders: True if the input is batched by an active ``vmap``."""
 
 
 class GraphBuilder:
-    """Owns the fx graph. Nodes carry the user's span and stack, and their fake value in ``meta["example_value"]``."""
+    """Builder of one fx graph.
+
+    Each node has the user's span and stack as provenance, and its fake value in ``meta["example_value"]``.
+    """
 
     def __init__(self) -> None:
         self.graph = torch.fx.Graph()
@@ -36,24 +42,24 @@ class GraphBuilder:
         self._placeholders: dict[Source, torch.fx.Node] = {}
         self._first_op: torch.fx.Node | None = None
         self.tensor_variables: WeakValueDictionary[torch.fx.Node, Variable] = WeakValueDictionary()
-        """The one value of each tensor that a node makes, as long as something has it."""
+        """The one variable of each tensor node, while anything references it."""
         self.op_count = 0
-        """How many nodes compute something."""
+        """Number of nodes that compute something."""
         self.submodules: dict[str, torch.fx.GraphModule] = {}
-        """Graphs of bodies, by the name under which nodes reach them."""
+        """Graphs of subgraph bodies, by the attribute name that nodes use."""
         self._checkpoint_region: int | None = None
         self._checkpoint_count = 0
         self._sac_policy: Any = None
 
     def placeholder(self, origin: Source, fake: Any, real: Any) -> torch.fx.Node:
-        """The input that reads ``origin``, made at the first call."""
+        """Return the placeholder of ``source``; create it at the first call."""
         known = self._placeholders.get(origin)
         if known is not None:
             return known
         name = self._placeholder_name(origin)
         with self.graph.inserting_before(self._first_op) if self._first_op is not None else contextlib.nullcontext():
             node = self.graph.placeholder(name)
-        node.target = node.name  # the parameter's name in the graph's code; of two origins it may be the same
+        node.target = node.name  # The parameter name in the graph's code. Two sources may suggest one name.
         node.meta["example_value"] = fake
         node.meta[VMAP_META] = _is_vmapped(real)
         self._placeholders[origin] = node
@@ -65,7 +71,7 @@ class GraphBuilder:
         text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], origin.expr)
         text = re.sub(r"\W+", "_", text).strip("_")
         text = text.removeprefix("self_") or "input"
-        # fx drops underscores at the ends, calls its module self, and reaches operators through the name torch.
+        # fx strips underscores at both ends, calls its module ``self``, and reads operators from the name ``torch``.
         text = f"self_{text}" if text[0].isdigit() or text.strip("_").lower() in ("torch", "self", "") else text
         return f"{text}_" if keyword.iskeyword(text) else text
 
@@ -86,9 +92,10 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def checkpoint_region(self, policy: Any = None) -> Iterator[None]:
-        """Nodes added meanwhile stand in an activation checkpoint; one inside of another is part of it.
+        """Put the nodes created inside into an activation checkpoint region.
 
-        ``policy`` says of each operator whether its result is saved after all (``create_selective_checkpoint_contexts``).
+        A nested region is part of the outer one. ``policy`` decides per operator whether its result is saved
+        (``create_selective_checkpoint_contexts``).
         """
         outer, last = self._checkpoint_region, self._sac_policy
         self._sac_policy = policy if outer is None else last
@@ -100,7 +107,7 @@ class GraphBuilder:
             self._checkpoint_region, self._sac_policy = outer, last
 
     def add_subgraph(self, name: str, module: torch.fx.GraphModule, origin: NodeProvenance) -> torch.fx.Node:
-        """Hold a body's graph; the node that reaches it."""
+        """Add a subgraph and return the ``get_attr`` node that reads it."""
         number = sum(known.startswith(f"{name}_") for known in self.submodules)
         self.submodules[f"{name}_{number}"] = module
         node = self.create_node("get_attr", f"{name}_{number}", (), {}, origin)
@@ -108,26 +115,26 @@ class GraphBuilder:
         return node
 
     def to_graph_module(self, class_name: str) -> torch.fx.GraphModule:
-        """The graph as a module that holds its bodies."""
+        """Return the graph as a module with its subgraphs."""
         return torch.fx.GraphModule(self.submodules, self.graph, class_name=class_name)
 
     def erase_last_node(self, node: torch.fx.Node) -> None:
-        """Take back the node appended last."""
+        """Erase the node that was appended last."""
         if node is self._first_op:
             self._first_op = None
         self.graph.erase_node(node)
         self.op_count -= 1
 
     def erase_last_input(self, origin: Source) -> None:
-        """Take back the input made last, which no node reads."""
+        """Erase the placeholder that was created last; no node may use it."""
         self.graph.erase_node(self._placeholders.pop(origin))
         self.inputs.pop()
 
     def finish(self, outputs: list[torch.fx.Node]) -> TracedGraph | None:
-        """The graph with these outputs as a module, None when it does nothing.
+        """Return the graph with these outputs as a module, or None if it does nothing.
 
         Raises:
-            Unsupported: a tensor made inside a nested graph is used outside it.
+            Unsupported: a tensor created inside a subgraph is used outside it.
         """
         self._check_no_foreign_nodes(outputs)
         self._erase_unused_getitems(set(outputs))
@@ -143,7 +150,7 @@ class GraphBuilder:
         used = (n for node in self.graph.nodes for n in node.all_input_nodes)
         if any(node.graph is not self.graph for node in (*outputs, *used)):
             raise Unsupported(
-                "side-effect", "a tensor leaves the body of a higher-order operation other than as its result"
+                "side-effect", "a tensor leaves the body of a higher-order operator in another way than as its result"
             )
 
     def _erase_unused_getitems(self, outputs: set[torch.fx.Node]) -> None:
@@ -153,7 +160,7 @@ class GraphBuilder:
 
 
 def _is_vmapped(real: Any) -> bool:
-    """Whether a tensor is a row of a ``vmap`` that runs now."""
+    """Return True if the tensor is batched by a ``vmap`` that is running now."""
     while isinstance(real, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(real):
         if torch._C._functorch.is_batchedtensor(real):
             return True
@@ -162,6 +169,9 @@ def _is_vmapped(real: Any) -> bool:
 
 
 def _printable_target(target: Any, args: tuple[Any, ...]) -> Any:
-    """What computes ``target`` in the text that fx writes: a power is written without brackets, and ``-1 ** n`` negates it."""
+    """Return a target whose call fx prints correctly.
+
+    fx prints a power as an operator without parentheses, so ``-1 ** n`` would negate the power.
+    """
     is_negated = target is operator.pow and isinstance(args[0], (int, float)) and repr(args[0]).startswith("-")
     return pow if is_negated else target

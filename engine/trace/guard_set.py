@@ -15,13 +15,13 @@ _IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
 
 
 class GuardSet:
-    """Guards in the order in which values were looked at, each once."""
+    """Guards in the order in which they were added, without duplicates."""
 
     def __init__(self) -> None:
         self._guards: dict[Any, Guard] = {}
 
     def add(self, guard: Guard) -> None:
-        """Keep ``guard`` unless the same one is there."""
+        """Add a guard unless an equivalent one exists, or it cannot fail."""
         if isinstance(guard.source, ConstantSource) and isinstance(guard, _IMPLIED_BY_IDENTITY):
             return
         key = _guard_key(guard)
@@ -32,11 +32,11 @@ class GuardSet:
         return len(self._guards)
 
     def all(self) -> tuple[Guard, ...]:
-        """In order."""
+        """Return all guards in order."""
         return tuple(self._guards.values())
 
     def since(self, count: int) -> list[Guard]:
-        """Those added after the first ``count``."""
+        """Return the guards added after the first ``count``."""
         return list(self._guards.values())[count:]
 
 

@@ -1,4 +1,4 @@
-"""Calls of Python functions traced as part of their caller: binding arguments, frames, generators."""
+"""Inlining of Python calls: argument binding, frames, class bodies and generators."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Trace the function's body now.
+    """Trace the body of a function as part of its caller.
 
     Raises:
-        Unsupported: calls are nested too deeply, or it is a coroutine.
+        Unsupported: calls are nested too deeply, or the function is a coroutine.
     """
     from engine.trace.frame import Frame
     from engine.trace.interpreter_loop import run_frame
@@ -34,7 +34,7 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     if len(tx.frames) > tx.remaining_depth():
         tx.raise_error(RecursionError, "maximum recursion depth exceeded")
     if len(tx.frames) > config.inline_depth:
-        raise Unsupported("depth", f"{function.describe()} would be call number {len(tx.frames)} on the stack")
+        raise Unsupported("depth", f"{function.describe()} would be inlined at depth {len(tx.frames)}")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Unsupported("unsupported-opcode", f"{function.describe()} is asynchronous")
     parent = tx.frames[-1]
@@ -63,7 +63,7 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
 
 
 def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
-    """Trace the body of a class statement; its names in order."""
+    """Trace the body of a class statement and return its namespace in order."""
     from engine.trace.frame import Frame
     from engine.trace.interpreter_loop import run_frame
 
@@ -92,7 +92,7 @@ def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:
 def bind_arguments(
     tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]
 ) -> dict[str, Variable]:
-    """Arguments to local variables as a call does it; raises the user's TypeError where Python would."""
+    """Bind arguments to local variables; raise TypeError in the traced code as Python would."""
     code = function.code
     count, only = code.co_argcount, code.co_kwonlyargcount
     names = code.co_varnames

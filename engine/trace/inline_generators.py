@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def resume_generator(tx: Tracer, generator: GeneratorVariable, sent: Variable) -> Variable | None:
-    """Run a generator's body to its next ``yield``; None when it returned."""
+    """Run a generator's body to its next ``yield``; return None if the body returned."""
     frame = generator.frame
     if frame.is_finished:
         return None
@@ -57,12 +57,15 @@ def _run_to_next_yield(tx: Tracer, generator: GeneratorVariable) -> Variable | N
 
 
 def _mark_finished(frame: Frame) -> None:
-    """The body was left by an exception: later ends have no value."""
+    """Mark a body as finished by an exception: it has no return value."""
     frame.is_finished, frame.result = True, None
 
 
 def _convert_stop_iteration(tx: Tracer, error: UserException) -> UserException:
-    """What a generator's caller gets when an exception leaves its body: a StopIteration becomes a RuntimeError (PEP 479)."""
+    """Return the exception that the generator's caller sees.
+
+    StopIteration becomes RuntimeError (PEP 479).
+    """
     if not issubclass(error.exception.python_type(), StopIteration):
         return error
     made = tx.make_user_exception(RuntimeError("generator raised StopIteration"))
@@ -73,7 +76,7 @@ def _convert_stop_iteration(tx: Tracer, error: UserException) -> UserException:
 
 
 def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Variable]) -> Variable:
-    """``generator.throw(...)``."""
+    """Trace ``generator.throw(...)``."""
     from engine.trace.handlers.exceptions import to_exception
     from engine.trace.interpreter_loop import jump_to_handler, set_exception_context
 
@@ -99,7 +102,7 @@ def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Va
         set_exception_context(tx, raised)
         tx.frames.pop()
     if raised is not None:
-        frame.push(NONE)  # CPython resumes the body with it, and handlers of ``yield from`` count on it
+        frame.push(NONE)  # CPython pushes it too; handlers of ``yield from`` expect it
         if not jump_to_handler(tx, frame, raised):
             _mark_finished(frame)
             raise _convert_stop_iteration(tx, UserException(raised))
@@ -108,7 +111,10 @@ def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Va
 
 
 def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
-    """Raise the user's TypeError where ``throw`` is given the wrong number of arguments, or no exception first."""
+    """Raise TypeError in the traced code for invalid arguments of ``throw``.
+
+    These are a wrong number of arguments, or a first argument that is no exception.
+    """
     from engine.trace.variables.exceptions.type_errors import error_stand_in
 
     first = realize(tx, args[0]) if args else None
@@ -121,7 +127,7 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
 
 
 def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
-    """What ``throw`` is given: an exception, its class, or a class and what an instance is made of."""
+    """Return the exception to throw: an instance or class, or an instance of class and value."""
     kind, given = realize(tx, args[0]), [] if len(args) < 2 or _is_none(tx, args[1]) else [realize(tx, args[1])]
     real = kind.as_python_object()
     if not given or not (isinstance(real, type) and issubclass(real, BaseException)):
@@ -132,9 +138,10 @@ def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
 
 
 def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Variable | None, Variable | None]:
-    """Where a body waits in ``yield from``, its iterator gets the exception first.
+    """Throw into the iterator of ``yield from`` first, if the body is suspended there.
 
-    What that yields; else what is raised in the body itself, None where the iterator returned and the body goes on.
+    Return the item that it yields, or None and the exception to raise in the body. The exception is None too
+    if the iterator returned and the body continues.
     """
     from engine.trace.variables.callables.generators import GeneratorVariable
 
@@ -165,7 +172,10 @@ def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Var
 
 
 def close_generator(tx: Tracer, generator: GeneratorVariable) -> None:
-    """``generator.close()``: GeneratorExit is raised where the body waits, so that its handlers run."""
+    """Trace ``generator.close()``: raise GeneratorExit where the body is suspended.
+
+    The handlers of the body run.
+    """
     hears = generator.yield_from_iterator() is not None or any(generator.frame.decoded.handlers)
     if not generator.is_started or generator.frame.is_finished or not hears:
         generator.frame.is_finished = True

@@ -1,4 +1,4 @@
-"""The instruction loop: looks up each opcode's handler, and sends the user's exceptions to the handler that covers them."""
+"""The interpreter loop: dispatches opcodes, and moves user exceptions to their handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def run_frame(tx: Tracer, frame: Frame) -> Any:
-    """Run a frame until it returns or yields; says which, with the value in ``frame.result``."""
+    """Run a frame until it returns or yields.
+
+    Return ``RETURN`` or ``YIELD``; the value is in ``frame.result``.
+    """
     while True:
         outcome = run_instruction(tx, frame)
         if outcome is not None:
@@ -45,7 +48,10 @@ def run_instruction(tx: Tracer, frame: Frame) -> Any:
 
 
 def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
-    """Run an instruction's handler; a caught exception of the user's moves the frame to its handler."""
+    """Dispatch an instruction to its handler.
+
+    A user exception that the frame catches moves the frame to its exception handler.
+    """
     handler = HANDLERS.get(op.opname)
     if handler is None:
         raise Unsupported("unsupported-opcode", unsupported_reason(op.opname))
@@ -56,13 +62,13 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
             close_unreachable_generators(tx, frame)
         return outcome
     except (Unsupported, SkipFrame) as refused:
-        if not refused.stack:  # here all frames of the call stand
+        if not refused.stack:  # all frames of the call stack are still active here
             refused.stack = tx.user_stack()
             if isinstance(refused, Unsupported):
                 refused.inlined_breakpoint = find_inlined_breakpoint(tx)
         raise
     except NotPythonConstant:
-        unknown = Unsupported("unsupported-operation", "a value is needed that is not known while tracing")
+        unknown = Unsupported("unsupported-operation", "a value that is not known while tracing is needed")
         unknown.stack = tx.user_stack()
         raise unknown from None
     except UserException as error:
@@ -76,20 +82,20 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
     except (TracerException, RecursionError, MemoryError):
         raise
     except Exception as error:
-        # A defect of ours ends the graph here; the instruction is Python's.
+        # An internal error ends the graph here. Python runs the instruction.
         defect = Unsupported("internal", describe_internal_error(error))
         defect.stack = tx.user_stack()
         raise defect from error
 
 
 def describe_internal_error(error: Exception) -> str:
-    """A defect of the tracer, and where it showed."""
+    """Describe an internal error with the file and line where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
 
 
 def set_exception_context(tx: Tracer, error: Variable) -> None:
-    """A new exception remembers the one that was being handled."""
+    """Set ``__context__`` of a new exception to the exception that is being handled."""
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable, current_exception
 
     before = current_exception(tx)
@@ -114,7 +120,7 @@ def set_exception_context(tx: Tracer, error: Variable) -> None:
 
 
 def jump_to_handler(tx: Tracer, frame: Frame, error: Variable) -> bool:
-    """Go to the exception handler that covers the current instruction; False where there is none."""
+    """Jump to the exception handler of the current instruction; return False if there is none."""
     handler = frame.decoded.handlers[frame.op.index]
     if handler is None:
         return False

@@ -1,4 +1,7 @@
-"""The table of opcode handlers: filled by ``@handles``, which rejects names that no version has and names taken twice."""
+"""Registry of opcode handlers, filled by ``@handles``.
+
+It rejects names that no Python version has, and duplicates.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 OpcodeHandler = Callable[["Tracer", "Frame", "DecodedInstruction"], Any]
-"""Returns None to go on, or ``RETURN``/``YIELD`` with the value in ``frame.result``."""
+"""Handler of an opcode.
+
+It returns None to continue, or ``RETURN`` or ``YIELD`` with the value in ``frame.result``.
+"""
 
 HANDLERS: dict[str, OpcodeHandler] = {}
 RETURN = "return"

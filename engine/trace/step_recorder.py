@@ -1,4 +1,4 @@
-"""The record of every instruction traced, for sessions that ask for steps."""
+"""Recorder of every traced instruction, for sessions with steps enabled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_STEPS = 20_000
 
 @dataclasses.dataclass
 class _Activation:
-    """A frame being traced: its number, and its variables as last told: value, words, node."""
+    """A frame being traced: its number, and its locals as last recorded: variable, text, node."""
 
     frame: Frame
     number: int
@@ -34,7 +34,7 @@ class _Activation:
 
 
 class StepRecorder:
-    """Watches a tracer. Keeps the first steps of very long traces."""
+    """Recorder of instruction steps; it records only the first ``_MAX_STEPS`` of a long trace."""
 
     def __init__(self, tx: Tracer) -> None:
         self._tx = tx
@@ -47,7 +47,7 @@ class StepRecorder:
         self._changes = 0
 
     def record_instruction(self, frame: Frame, op: DecodedInstruction, run: Callable[[], Any]) -> Any:
-        """Run one instruction and note what it did."""
+        """Run one instruction and record its effects."""
         if len(self._steps) >= _MAX_STEPS:
             return run()
         self._attach_new_items()
@@ -70,7 +70,11 @@ class StepRecorder:
         return outcome
 
     def _activation_of(self, frame: Frame) -> _Activation:
-        """The frame's activation; a frame that was left and is entered again, as a generator is, tells all its locals again."""
+        """Return the frame's activation.
+
+        A frame that is entered again, such as a generator, gets a new activation, which records all its locals
+        again.
+        """
         depth = len(self._tx.frames) - 1
         if depth < len(self._active) and self._active[depth].frame is frame:
             del self._active[depth + 1 :]
@@ -90,7 +94,7 @@ class StepRecorder:
         )
 
     def _attach_new_items(self) -> None:
-        """Give what appeared since the last time to the step that started last."""
+        """Attach nodes, guards and side effects added since the last call to the latest step."""
         nodes, guards, effects = tuple(self._new_nodes()), tuple(self._new_guards()), tuple(self._new_effects())
         if not self._steps or not (nodes or guards or effects):
             return
@@ -102,9 +106,9 @@ class StepRecorder:
     def _new_nodes(self) -> list[str]:
         nodes = self._tx.graph.graph.nodes
         count = len(nodes)
-        if count < len(self._nodes):  # some were taken back
+        if count < len(self._nodes):  # some nodes were erased
             self._nodes &= {n.name for n in nodes}
-        # Most are at the end; placeholders stand before the others.
+        # Most new nodes are at the end; placeholders are inserted before the others.
         unseen = (n.name for n in reversed(nodes) if n.name not in self._nodes)
         found = list(islice(unseen, max(0, count - len(self._nodes))))[::-1]
         self._nodes.update(found)
@@ -126,7 +130,7 @@ class StepRecorder:
         return found
 
     def _pending_side_effects(self) -> Iterator[str]:
-        """What is to be replayed after the graph, in words."""
+        """Yield descriptions of the pending side effects."""
         for value in self._tx.mutated_variables.values():
             name = value.source.expr if value.source is not None else value.describe()
             if isinstance(value, UserDefinedObjectVariable):
@@ -154,12 +158,12 @@ class StepRecorder:
         )
 
     def step_records(self) -> tuple[StepRecord, ...]:
-        """All steps, in order."""
+        """Return all steps in order."""
         return tuple(self._steps)
 
 
 def _variables(frame: Frame) -> Iterator[tuple[str, Variable]]:
-    """Locals, and what its cells hold."""
+    """Yield the locals and the contents of the cells."""
     yield from frame.locals.items()
     for name, cell in frame.cells.items():
         if isinstance(cell, CellVariable) and cell.content is not None:

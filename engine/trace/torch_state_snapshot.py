@@ -1,4 +1,7 @@
-"""torch's global state before an attempt to trace: what the attempt switched can be told, and put back whatever happens."""
+"""Snapshot of torch's global state, taken before a tracing attempt.
+
+It reports what the attempt changed, and restores the state however the attempt ends.
+"""
 
 from __future__ import annotations
 
@@ -43,31 +46,31 @@ _SETTINGS: Mapping[str, tuple[_Getter, _Setter]] = {
     "deterministic": (_deterministic, _set_deterministic),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default device": (lambda: torch.utils._device.CURRENT_DEVICE, torch.set_default_device),
-    "kernels of attention": (sdpa_backends, restore_sdpa_backends),
-    "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "enabled attention kernels": (sdpa_backends, restore_sdpa_backends),
+    "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 }
-"""Each piece that tracing may switch for real, by the words a person uses: how to read it and how to set it."""
+"""Settings that tracing may really change, by user-facing name: (getter, setter)."""
 
 
 @dataclass(frozen=True)
 class TorchStateSnapshot:
-    """The pieces of torch's global state as they were at one moment, in the order of ``_PARTS``."""
+    """Values of the global settings at one moment, in the order of ``_SETTINGS``."""
 
     values: tuple[Any, ...]
 
     @classmethod
     def capture(cls) -> TorchStateSnapshot:
-        """As they are."""
+        """Capture the current settings."""
         return cls(tuple(read() for read, _ in _SETTINGS.values()))
 
     def changed_settings(self) -> tuple[str, ...]:
-        """The pieces that stand otherwise now."""
+        """Return the names of the settings that differ from the snapshot now."""
         return tuple(
             name for (name, (read, _)), was in zip(_SETTINGS.items(), self.values, strict=True) if read() != was
         )
 
     def restore(self) -> None:
-        """Put back what stands otherwise."""
+        """Restore the settings that differ from the snapshot."""
         for (read, write), was in zip(_SETTINGS.values(), self.values, strict=True):
             if read() != was:
                 write(was)

@@ -1,4 +1,7 @@
-"""What tracing one frame holds: active frames, guards, side effects, known objects, the graph builder. One owner per lifetime."""
+"""State of tracing one frame: active frames, guards, side effects, known objects, graph.
+
+Each object has one owner, with one lifetime.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,14 @@ _GUARDED_GLOBAL_STATES = (
     "default_dtype",
     "deterministic",
 )
-"""Pieces of torch's global state that every graph depends on."""
+"""Parts of torch's global state that every graph depends on."""
 
 
 def _has_user_handler(frame: Frame) -> bool:
-    """Whether one of the handlers around a frame's instruction does more than leave a context that the graph itself enters and leaves."""
+    """Return True if user code may handle an exception at the frame's current instruction.
+
+    Handlers that only exit contexts of the graph itself do not count.
+    """
     if frame.code is USE_GRAD_CODE:
         return False
     handler = frame.decoded.handlers[frame.op.index]
@@ -73,7 +79,7 @@ def _has_user_handler(frame: Frame) -> bool:
 
 
 class Tracer:
-    """The state of tracing one frame once."""
+    """State of tracing one frame once."""
 
     def __init__(self, request: CompileRequest, options: Options) -> None:
         self.request = request
@@ -84,137 +90,155 @@ class Tracer:
         self.guards = GuardSet()
         self.variables_by_id: dict[int, tuple[Variable, Any]] = {}
         self.variables_by_dict_id: dict[int, Variable] = {}
-        """Objects that were read, by the ids of the dicts that hold their attributes."""
+        """Variables of objects that were read, by the ids of their instance dicts."""
         self._real_by_variable_id: dict[int, tuple[Variable, Any]] = {}
-        """Objects with an identity that were wrapped, by id; the object is kept so that its id stays its own."""
+        """Wrapped objects with an identity, by variable id.
+
+        The reference to the object prevents reuse of its id.
+        """
         self.mutated_variables: dict[int, Variable] = {}
-        """Values with an origin whose contents changed, in the order of their first change."""
+        """Variables with a source that were mutated, in the order of their first mutation."""
         self.identity_keys: dict[int, Variable] = {}
-        """Objects from outside that were keys of dicts or elements of sets by their identity, by the ids of their values."""
+        """External objects used as dict keys or set elements by identity, by variable id."""
         self.viewed_dict_ids: set[int] = set()
-        """Ids of dicts of which views came from outside."""
+        """Ids of dicts that have external views."""
         self.subgraph_mutations: list[Variable] | None = None
-        """While the body of a higher-order operation is traced: every value whose contents changed."""
+        """All mutated variables while the body of a higher-order operation is traced; else None."""
         self.global_writes: dict[tuple[GlobalsNamespace, str], Variable | None] = {}
         self.reordered_globals: set[tuple[GlobalsNamespace, str]] = set()
-        """Globals that were deleted and set again: they come last among the names of their module."""
+        """Globals that were deleted and set again: they come last in the order of their module."""
         self.frames: list[Frame] = []
         self.inlined_calls: dict[tuple[str, int, Span | None], InlinedCall] = {}
         self.instruction_count = 0
         self.breakpoint_at = 0
-        """At which of all instructions ``cut`` is called with the frame: the graph ends there."""
+        """Instruction number at which ``on_breakpoint`` is called with the frame to end the graph."""
         self.on_breakpoint: Callable[[Frame], None] = lambda frame: None
         self.direct_callee: Variable | None = None
-        """What is being called by a call instruction that leaves the result on the stack as it is."""
+        """Callee of a call instruction that leaves the return value on the stack unchanged."""
         self.mutation_count = 0
-        """Counts mutations of any kind; equal counts mean that nothing changed."""
+        """Number of mutations of any kind; an equal count means that nothing changed."""
         self.rng_mode = ""
-        """How numbers are drawn from Python's random generators: see ``RestartTracing``."""
+        """Treatment of Python's random numbers, see ``RestartTracing``."""
         self.rng_used_in_python = False
-        """Whether anything but a number for the graph was to be drawn from a random generator."""
+        """True if code needed random results that the graph cannot take as inputs."""
         self.rng_input_count = 0
-        """How many random numbers the graph takes as inputs."""
+        """Number of random numbers that the graph takes as inputs."""
         self.external_mutation_count = 0
-        """Those of what existed before the call."""
+        """Number of mutations of objects that existed before the call."""
         self.cache_results: dict[int, Any] = {}
-        """What functions from outside that cache their results gave for which arguments, by their ids."""
+        """Results of external caching functions by arguments, by the id of the cache."""
         self.externally_cached: dict[int, ExternallyCached] = {}
-        """What is in such caches that the traced code may change, by the ids of the values."""
+        """Variables in external caches that the traced code may mutate, by variable id."""
         self.traced_backwards: list[Any] = []
-        """Backwards of the user's that were traced, which Python would run later."""
+        """Traced backwards of user-defined autograd functions, which Python would run later."""
         self.repr_in_progress: set[tuple[int, int]] = set()
-        """Objects whose text is being made by functions that look out for recursion: what looks out, and the ids of their values."""
+        """Objects whose repr is in progress: pairs of a recursion check and a variable id."""
         self.repr_placeholders: dict[int, Any] | None = None
-        """While a container is shown: what stands for it, and for those inside, by the ids of their values."""
+        """Placeholders of containers while a container is formatted, by variable id; else None."""
         self.assigned_ids: dict[int, tuple[str, int, Variable]] = {}
-        """Addresses that stand for those of objects made while tracing, by the ids of their values: which of the root's instructions asked."""
+        """Placeholder addresses of objects created while tracing, by variable id.
+
+        Each has the number of the root instruction that read it.
+        """
         self.weak_proxies: dict[int, Variable] = {}
-        """The weak proxy that was made of each object, by the ids of their values."""
+        """The weak proxy created for each object, by variable id."""
         self.side_effect_calls: list[tuple[Variable, str]] = []
-        """Calls that have no result but happen, in order, after the graph: how to make them, and in words."""
+        """Calls without a result, run in order after the graph: the call and its description."""
         self.context_var_writes: dict[int, list[Any]] = {}
-        """What was done to context variables and still holds, by the ids of their values; what the call found there is not in it."""
+        """Context variable writes still in effect, by variable id.
+
+        Values from before the call are not included.
+        """
         self.context_copy_depth = 0
-        """How many copies of the context the traced code runs in."""
+        """Number of copied contexts in which the traced code runs."""
         self.open_generators: list[Any] = []
-        """Generators that have begun and have handlers: closing one runs code."""
+        """Started generators with exception handlers: closing one runs code."""
         self.silenced_warnings: list[bool] = [False]
-        """For each ``catch_warnings`` entered, outermost first: whether a filter set inside takes every warning without raising."""
+        """For each active ``catch_warnings``, outermost first: True if a filter prevents raising."""
         self.symbolic_input_scalars: list[Any] = []
-        """Ints read from origins that are symbols."""
+        """Symbolic scalars read from sources."""
         self.symbol_reasons: dict[Any, str] = {}
-        """Why a number became a symbol, by symbol."""
+        """Reason why a number became a symbol, by symbol."""
         self.dynamic_size_reasons: dict[Source, dict[int, str]] = {}
-        """Why sizes of an input became symbols, by its dimension."""
+        """Reason why input sizes became symbols, by source and dimension."""
         self.input_tensors: list[tuple[Any, int]] = []
         self.known_dynamic_sources: set[Source] = set()
-        """Numbers that are known to differ from call to call before any call has shown it."""
+        """Sources of numbers known to change between calls before any call has shown it."""
         self.input_layouts: dict[int, tuple[Sequence[Any], Sequence[Any], Any]] = {}
-        """Sizes, strides and places in memory that inputs came with, whatever was changed of them since, by the identity of their fakes."""
-        """Tensors read from origins, with the version of their fakes at that time."""
+        """Original sizes, strides and storage offsets of inputs, by the id of their fakes.
+
+        Later mutations do not change these entries.
+        """
+        """``input_tensors``: variables of input tensors, with the versions of their fakes at read."""
         self.instruction_hook: Any = None
-        """With steps recorded: called around each instruction."""
+        """Hook called around each instruction if steps are recorded."""
         self.loaded_globals: dict[tuple[int, str], Variable] = {}
         self.new_classes: dict[type, Variable] = {}
-        """Classes that the traced code made, by their twins."""
+        """Classes that the traced code creates, by their placeholder classes."""
         self.saw_tensor = False
         self.function_modes: list[Variable] = []
-        """Torch-function modes that the traced code has entered, innermost last."""
+        """Active torch-function modes that the traced code entered, innermost last."""
         self.entry_function_modes: list[Variable] = []
-        """Those that are in force where the frame is entered."""
+        """Torch-function modes that are active when the frame is entered."""
         self.suspended_function_modes: list[list[Variable]] = []
-        """Those not asked while all of ``__torch_function__`` is switched off: one list for each time that it was."""
+        """Suspended torch-function modes: one list per active ``DisableTorchFunction``."""
         self.torch_function_disabled_depth = 0
-        """How often ``__torch_function__`` of subclasses is switched off."""
+        """Nesting depth of disabled ``__torch_function__`` of subclasses."""
         self.scalar_tensors_index = False
-        """Whether a tensor of one integer is an index like any tensor: in functions that flex_attention maps over positions."""
+        """True if a one-integer tensor indexes like any tensor: in functions of flex_attention."""
         self.torch_state_snapshot = TorchStateSnapshot.capture()
         """torch's global state when the attempt began."""
         self.contexts_to_exit: list[Any] = []
-        """Contexts that are entered for real while tracing and not left yet."""
+        """Contexts that were really entered while tracing and not exited yet."""
         self.written_torch_flags: set[tuple[Any, str]] = set()
-        """Switches of torch's that the traced code set, as modules and names."""
+        """torch backend flags that the traced code set: (module, name)."""
         self.open_graph_contexts: list[tuple[Any, torch.fx.Node]] = []
-        """Contexts that the graph has entered and not left, with the nodes that entered them."""
+        """Contexts that the graph has entered and not exited, with the nodes that entered them."""
         self.root_instruction_number = 0
-        """How many instructions of the root frame were begun."""
+        """Number of root frame instructions that were started."""
         self.op_in_try_block = False
-        """Whether the user's code does something when an operation of the graph raises."""
+        """True if user code may handle an exception of a graph operation, so a fallback is needed."""
         self.assumed_conditions: list[tuple[torch.fx.Node, bool, int]] = []
-        """Truths of tensors taken for granted, as something is raised otherwise; and which of the root's instructions asked."""
+        """Tensor conditions that are assumed true or false because the other branch only raises.
+
+        Each has its node, the assumed value and the number of the root instruction.
+        """
         self.is_compiling = True
-        """What traced code learns when it asks whether it is compiled."""
+        """Value that traced code gets from ``is_compiling()``."""
         self.read_is_compiling = False
         self.graph_sets_data = False
-        """Whether the graph gives a tensor from outside other memory."""
+        """True if the graph sets the data of an external tensor."""
         self.data_assigned_inputs: list[Any] = []
-        """Tensors from outside whose ``data`` was set."""
+        """External tensors whose ``data`` was assigned."""
         self.data_ptr_variables: WeakSet[Any] = WeakSet()
-        """Those of tensors' memory that the traced code holds."""
+        """Results of ``data_ptr()`` that the traced code holds."""
         self.storage_variables: dict[int, Any] = {}
-        """The memory of tensors that were asked for it, and of inputs, by the addresses of the fakes' storages."""
+        """Storages that code read, and those of inputs, by the id of the fake's storage."""
         self.storages_recorded = 0
-        """Of how many inputs it is known whose memory they came with."""
+        """Number of inputs whose original storage is recorded."""
         self.unbacked_created_at: dict[Any, int] = {}
-        """Which of the root's instructions made each symbol that only the graph knows."""
+        """Number of the root instruction that created each unbacked symbol."""
         self.runtime_assert_count = 0
-        """How many assumptions of numbers that only the graph knows are checked in it."""
+        """Number of runtime assertions on unbacked symbols that the graph checks."""
         self.runtime_assert_exprs: set[Any] = set()
-        """Those assumptions."""
+        """Expressions of those assertions."""
         self.entry_global_state: dict[str, Any] = {name: GLOBAL_STATES[name].read() for name in _GUARDED_GLOBAL_STATES}
         """torch's global state when the frame was entered."""
         self.resumed_grad_modes: dict[int, bool] = {}
-        """Grad mode outside of each ``with`` statement in which the frame resumes, by its place on the stack."""
+        """Grad mode outside each ``with`` block in which the frame resumes, by stack position."""
         self.called_in_except_block: bool = GLOBAL_STATES["handling"].read()
-        """Whether the frame was called while an exception was being handled."""
+        """True if the frame was called while an exception was being handled."""
 
         self.recursion_limit = sys.getrecursionlimit()
         self._remaining_depth = 0
 
-    # Where we are.
+    # Release and current position.
 
     def release(self) -> None:
-        """Let go of the call's objects: values that read elements when they are asked for hold the tracer, a backend may ask it for guards."""
+        """Release the call's objects.
+
+        Variables that read items on demand hold the tracer, and a backend may query the tracer for guards later.
+        """
         self.request = replace(self.request, arguments={})
         values: tuple[dict[Any, Any], ...] = (
             self.variables_by_id,
@@ -237,11 +261,11 @@ class Tracer:
         del self.on_breakpoint
 
     def in_subgraph(self) -> bool:
-        """Whether operations go into the graph of a body."""
+        """Return True if operations go into the graph of a subgraph body."""
         return hasattr(self.graph, "outer")
 
     def remaining_depth(self) -> int:
-        """How many calls deep the traced code may go before Python would raise RecursionError."""
+        """Return the call depth that is left before Python would raise RecursionError."""
         if not self._remaining_depth:
             used, frame = 0, sys._getframe()
             while frame.f_back is not None:
@@ -251,55 +275,67 @@ class Tracer:
 
     @property
     def frame(self) -> Frame:
-        """The innermost active frame."""
+        """Innermost active frame."""
         return self.frames[-1]
 
     def user_stack(self) -> tuple[Span, ...]:
-        """The user's stack, outermost first."""
+        """Return the user's call stack, outermost first."""
         return self.frames[-1].user_stack() if self.frames else ()
 
     def node_provenance(self, note: str = "") -> NodeProvenance:
-        """Provenance for a node made now."""
+        """Return the provenance of a node created now."""
         stack = self.user_stack()
         return NodeProvenance(
             (), innermost_user_span(stack), stack, self.frames[-1].module_path if self.frames else "", note
         )
 
     def guard_cause(self, why: str) -> Cause:
-        """Why a guard is added now."""
+        """Return the cause of a guard added now."""
         stack = self.user_stack()
         return Cause(innermost_user_span(stack), stack, why)
 
     def outer_grad_mode(self) -> bool | None:
-        """Grad mode where an exception leaves the frame, if it resumes inside of ``with`` statements that switched it."""
+        """Return the grad mode to set when an exception leaves the frame; None if nothing to set.
+
+        It is set if the frame resumes inside ``with`` blocks that switched grad mode.
+        """
         return self.resumed_grad_modes[min(self.resumed_grad_modes)] if self.resumed_grad_modes else None
 
     def update_op_in_try_block(self) -> None:
-        """An operation joins the graph: look whether a handler covers it, other than the end of a context that the graph holds."""
+        """Record if a user handler covers the operation that joins the graph.
+
+        Handlers that only exit contexts of the graph do not count.
+        """
         if not self.op_in_try_block:
             self.op_in_try_block = any(_has_user_handler(f) for f in self.frames)
 
     # Guards and wrapping.
 
     def add_guard(self, guard: Guard) -> None:
-        """Take something for granted from here on."""
+        """Add a guard."""
         self.guards.add(guard)
 
     def guard_type(self, real: Any, origin: Source, why: str) -> None:
-        """Guard the exact type of a value."""
+        """Guard the exact type of an object."""
         self.guards.add(TypeMatch(origin, type(real), cause=self.guard_cause(why)))
 
     def assume_condition(self, node: torch.fx.Node, *, truth: bool) -> None:
-        """Go on as if a tensor had this truth; code after the graph looks, and lets Python run the function's own code if it has not."""
+        """Assume that a tensor condition has this value.
+
+        Code after the graph checks it. If the check fails, Python runs the original code.
+        """
         self.assumed_conditions.append((node, truth, self.root_instruction_number))
         self.op_in_try_block = True
 
     def guard_identity(self, real: Any, origin: Source, why: str) -> None:
-        """Guard the identity of a value."""
+        """Guard the identity of an object."""
         self.guards.add(IdMatch(origin, real, cause=self.guard_cause(why)))
 
     def wrap(self, real: Any, origin: Source) -> Variable:
-        """The value for a real object reached through ``origin``; guards what that takes. One value per object."""
+        """Return the variable of a real object and add the guards that this needs.
+
+        There is one variable per object.
+        """
         known = self.variables_by_id.get(id(real))
         if known is None:
             value = build_variable(self, real, origin)
@@ -315,23 +351,26 @@ class Tracer:
         return value
 
     def real_object(self, value: Variable) -> Any:
-        """The object that a value is or was read from; ``NotImplemented`` where the traced code makes it."""
+        """Return the object that the variable represents; NotImplemented if tracing created it."""
         read = self._real_by_variable_id.get(id(value))
         return value.as_python_object() if read is None else read[1]
 
     def guard_same_object(self, left: Variable, right: Variable, same: bool) -> None:
-        """Take for granted that two read objects are one, or are not."""
+        """Guard that two input objects are, or are not, the same object."""
         if left.source is not None and right.source is not None and left.source != right.source:
             self.guards.add(
-                SameObject(left.source, right.source, same, cause=self.guard_cause("the two were compared by identity"))
+                SameObject(left.source, right.source, same, cause=self.guard_cause("the two objects were compared by identity"))
             )
 
     def make_lazy(self, real: Any, origin: Source) -> Variable:
-        """A value that is wrapped when it is first looked at."""
+        """Return a lazy variable: the object is wrapped at its first use."""
         return LazyVariable(real, origin)
 
     def wrap_static(self, real: Any, text: str = "") -> Variable:
-        """The value for an object that does not change while a program runs (torch's functions, classes)."""
+        """Return the variable of an object that does not change at run time.
+
+        Examples are torch functions and classes.
+        """
         return self.wrap(
             real,
             ConstantSource(
@@ -341,11 +380,11 @@ class Tracer:
         )
 
     def from_python(self, value: Any) -> Variable:
-        """A fresh value for a plain Python object made while tracing."""
+        """Return a new variable for a plain Python object created while tracing."""
         return build_sourceless(self, value)
 
     def fold_constant(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Variable:
-        """Run a pure function on Python values now; an exception of its becomes the user's."""
+        """Run a pure function on Python constants now; its exception is raised in the traced code."""
         try:
             return self.from_python(fn(*args, **kwargs))
         except (RecursionError, MemoryError, NotPythonConstant, TracerException):
@@ -354,34 +393,34 @@ class Tracer:
             raise self.make_user_exception(error) from error
 
     def slice_items(self, items: list[Variable], index: slice) -> list[Variable]:
-        """``items[index]``, with the user's exception where the slice is none."""
+        """Return ``items[index]``; an invalid slice raises in the traced code."""
         try:
             return items[index]
         except (TypeError, ValueError) as error:
             raise self.make_user_exception(error) from error
 
     def as_python_constants(self, values: Iterable[Variable]) -> list[Any]:
-        """Python objects of values.
+        """Return the Python constants of variables.
 
         Raises:
-            NotConstant: one is not fully known.
+            NotPythonConstant: one is not a constant.
         """
         return [realize(self, v).as_python_constant(self) for v in values]
 
     def unpack_iterable(self, value: Variable) -> list[Variable]:
-        """The items of anything that can be iterated."""
+        """Return the items of an iterable."""
         from engine.trace.variables.containers.sequences import sequence_items
 
         return list(sequence_items(self, value))
 
     def unpack_string_mapping(self, value: Variable) -> dict[str, Variable]:
-        """What a mapping with names as keys holds."""
+        """Return the entries of a mapping with string keys."""
         from engine.trace.variables.containers.dicts import mapping_entries
 
         return {str(realize(self, key).as_python_constant(self)): item for key, item in mapping_entries(self, value)}
 
     def is_python_constant(self, value: Variable) -> bool:
-        """Whether ``python`` gives an object."""
+        """Return True if ``as_python_constant`` succeeds."""
         try:
             realize(self, value).as_python_constant(self)
         except NotPythonConstant:
@@ -389,7 +428,7 @@ class Tracer:
         return True
 
     def get_constant_attr(self, value: ConstantVariable, name: str) -> Variable:
-        """An attribute of a constant: a method to be folded, or a plain value."""
+        """Return an attribute of a constant: a method to fold, or a plain variable."""
         from engine.trace.variables.callables.methods import BoundMethodVariable, ConstantMethodVariable
 
         try:
@@ -404,23 +443,23 @@ class Tracer:
             return ConstantMethodVariable(value, name)
         return self.from_python(found)
 
-    # Exceptions of the user's.
+    # Exceptions in traced code.
 
     def make_user_exception(self, error: BaseException) -> UserException:
-        """The traced code raises ``error``."""
+        """Return the exception that raises ``error`` in the traced code."""
         from engine.trace.variables.exceptions.exceptions import ExceptionVariable
 
         return UserException(ExceptionVariable(type(error), [self.exception_argument(a) for a in error.args], error))
 
     def exception_argument(self, value: Any) -> Variable:
-        """An argument of an exception as a value."""
+        """Return an exception argument as a variable, or as its text if it cannot be wrapped."""
         try:
             return self.from_python(value)
         except Unsupported:
             return ConstantVariable(str(value))
 
     def make_stop_iteration(self, value: Variable | None = None) -> UserException:
-        """The traced code raises StopIteration, with the value that a generator returned."""
+        """Return a StopIteration for the traced code, with a generator's return value."""
         from engine.trace.variables.exceptions.exceptions import ExceptionVariable
 
         return UserException(ExceptionVariable(StopIteration, [] if value is None else [value]))
@@ -447,12 +486,12 @@ class Tracer:
     # Mutation.
 
     def record_mutation(self, value: Variable) -> None:
-        """Call before a value's contents change: remembers that they must be put in place after the graph."""
+        """Record that a variable is about to be mutated; its contents are written after the graph."""
         self.mutation_count += 1
         if self.subgraph_mutations is not None:
             self.subgraph_mutations.append(value)
         if id(value) in self.externally_cached:
-            raise self.externally_cached[id(value)].unsupported("is changed")
+            raise self.externally_cached[id(value)].unsupported("is mutated")
         if value.source is None or value.is_constructed:
             return
         self.external_mutation_count += 1
@@ -460,7 +499,7 @@ class Tracer:
             self.mutated_variables[id(value)] = value
 
     def mark_externally_cached(self, value: Variable, cache: Any) -> None:
-        """A cache from outside holds a value and what is in it from here on."""
+        """Record that an external cache holds a variable and all that is reachable from it."""
         for held in reachable_variables([value]):
             if held.is_mutable and held.source is None:
                 self.externally_cached.setdefault(
@@ -468,31 +507,37 @@ class Tracer:
                 )
 
     def as_identity_key(self, value: Variable) -> Variable:
-        """What stands for a value as a key, where its identity decides; which of those from outside differ is guarded at the end."""
+        """Return the key of a variable that is compared by identity.
+
+        For external objects, guards at the end require that distinct keys stay distinct.
+        """
         if value.source is not None:
             self.identity_keys[id(value)] = value
         return value
 
     def record_side_effect(self, call: Variable, words: str) -> None:
-        """Something that generated code does after the graph, in the order in which it is told here."""
+        """Record a call that generated code makes after the graph, in this order."""
         self.mutation_count += 1
         self.external_mutation_count += 1
         self.side_effect_calls.append((call, words))
 
     def record_global_write(self, namespace: GlobalsNamespace, name: str, value: Variable | None) -> None:
-        """Set (or with None delete) a global, to be done after the graph."""
+        """Record that a global is set, or deleted if ``value`` is None.
+
+        Generated code does this after the graph.
+        """
         self.mutation_count += 1
         self.external_mutation_count += 1
         was = None if value is None else value.source
         if (namespace, name) in self.global_writes and self.global_writes[namespace, name] is None:
-            del self.global_writes[namespace, name]  # set again after it was deleted: it comes last
+            del self.global_writes[namespace, name]  # set after it was deleted: it comes last in the module
             self.reordered_globals.add((namespace, name))
         if (
             was == GlobalSource(namespace, name)
             and (namespace, name) in self.global_writes
             and (namespace, name) not in self.reordered_globals
         ):
-            del self.global_writes[namespace, name]  # it holds what it held before
+            del self.global_writes[namespace, name]  # it has its original value again
         else:
             self.global_writes[namespace, name] = value
         self.loaded_globals.pop((id(namespace.values), name), None)

@@ -1,1 +1,1 @@
-"""Records become plain JSON-able values here: pure functions, no widgets, no torch."""
+"""Views: pure functions from records to JSON values, without widgets and torch."""

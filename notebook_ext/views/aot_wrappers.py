@@ -1,4 +1,4 @@
-"""The layers between the call and the functional graph, and the way of one call through them, in and out again."""
+"""AOT runtime wrappers around the functional graph, and the path of one call through them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_bytes, one_line, pluralize, sanitize, tensor_type
 
 MAX_CALLS = 50
-"""Calls of an entry that can be walked through; the latest."""
+"""Maximum number of an entry's calls that can be stepped through; the latest."""
 
 
 def aot_wrappers(session: Session, compilation: str) -> dict[str, Any]:
-    """Rings from the outside in, each with what it does to which value, and the steps of a call.
+    """Return the wrappers from the outside in, their actions on values, and a call's steps.
 
-    A step is ``[ring, direction, action]``: ring -1 is the call, ``len(rings)`` the graph and ``len(rings) + 1`` the backward, direction "in" or
-    "out", action an index or -1.
-    ``empty`` says why there is no onion.
+    A step is ``[wrapper, direction, action]``. Wrapper -1 is the call, ``len(wrappers)`` the graph and
+    ``len(wrappers) + 1`` the backward. The direction is "in" or "out"; the action is an index or -1.
+    ``empty`` says why there are no wrappers.
 
     Raises:
         KeyError: there is no such compilation.
@@ -74,7 +74,7 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
 
 
 def _partition(found: PartitionRecord) -> dict[str, Any]:
-    """What lies between forward and backward, largest first, and its sums in bytes."""
+    """Return the values saved or recomputed for the backward, largest first, and byte sums."""
     rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
     spared = max(0, found.bytes_without_recompute - found.saved_bytes)
     return {
@@ -103,7 +103,7 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
 
 
 def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | None:
-    """What the backward graph is given and which gradients it returns; None where there is none."""
+    """Return the inputs of the backward graph and the gradients that it returns, else None."""
     graph = next((g for g in record.graphs if g.stage == "backward"), None)
     if aot.partition is None or graph is None:
         return None
@@ -145,13 +145,13 @@ def _name(text: str) -> str:
 
 
 def _graph(record: CompilationRecord) -> GraphRecord | None:
-    """The functional graph inside."""
+    """Return the functional graph."""
     later = [g for g in record.graphs if g.stage != "fx"]
     return next((g for g in later if g.stage in ("aten", "forward")), later[0] if later else None)
 
 
 def _returned(graph: GraphRecord | None) -> list[dict[str, str]]:
-    """Names and types of what a graph returns."""
+    """Return the names and types of a graph's outputs."""
     if graph is None:
         return []
     known = {n.id: n for n in graph.nodes}
@@ -160,7 +160,7 @@ def _returned(graph: GraphRecord | None) -> list[dict[str, str]]:
 
 
 def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
-    """Types of the graph's inputs by name."""
+    """Return the types of graph inputs by name."""
     graphs = [g for g in record.graphs if g.stage == "fx"] + ([graph] if graph else [])
     return {n.name: tensor_type(n.dtype, n.shape) for g in graphs for n in g.nodes if n.op == "placeholder" and n.dtype}
 
@@ -176,7 +176,7 @@ def _value(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:
 
 def _action(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
     roles = {v.name: v.role for v in aot.values}
-    # What is put back or made again happens once the graph has run; everything else on the way in.
+    # Actions that restore or recreate something run after the graph; all others run before it.
     is_out = roles.get(action.argument) == "output" or "back" in action.action or "again" in action.action
     return {
         "argument": one_line(action.argument, 40),
@@ -187,7 +187,7 @@ def _action(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
 
 
 def _group_actions(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Actions that do the same for the same reason as one, which names its values."""
+    """Merge actions that do the same for the same reason; the merged action names all values."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for action in actions:
         groups.setdefault((action["action"], action["why"], action["direction"]), []).append(action)
@@ -204,7 +204,7 @@ def _group_actions(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
-    """The calls that this entry served, latest last, each with what was passed."""
+    """Return the calls that used this entry, the latest last, with their inputs."""
     served = [c for c in session.calls if c.entry == record.id and c.inputs]
     return [
         {
@@ -216,7 +216,7 @@ def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
 
 
 def _call_values_row(told: CallValuesRecord) -> dict[str, Any]:
-    """One call's way through the layers: at each moment the layer as its ring is called, and what each value held."""
+    """Return the values of one call at each wrapper."""
     moments = [
         {
             "ring": _name(m.wrapper),

@@ -1,4 +1,7 @@
-"""Captured backwards: autograd's graph in eager's order, the captured graph and the compiled one, each row knowing the rows it came from."""
+"""View of captured backwards: autograd's nodes, the captured graph and the compiled graph.
+
+Each row lists the rows that it comes from.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,16 @@ from engine.records.session import Session
 from notebook_ext.views.format_text import format_seconds, one_line, pluralize, sanitize, tensor_type
 
 MAX_ROWS = 3_000
-"""Rows of one pane; the rest is counted."""
+"""Maximum number of rows in one pane; the rest is counted."""
 MAX_CALLS = 200
-"""Backwards listed; the latest."""
+"""Maximum number of listed backward calls; the latest are shown."""
 
 
 def backward(session: Session) -> dict[str, Any]:
-    """Every capture with its three panes, and every backward that ran. ``empty`` says why there is nothing to show.
+    """Return every capture with its three panes, and every backward that ran.
 
-    A pane's row is ``[text, note, rows]``, the last being numbers of rows of the pane before that it came from.
+    ``empty`` says why there is nothing to show. A row of a pane is ``[text, note, rows]``; ``rows`` are the
+    numbers of rows in the previous pane that it comes from.
     """
     captures = [_capture(session, b) for b in session.backwards]
     calls = session.backward_calls
@@ -96,7 +100,7 @@ def _why_not_compiled(record: BackwardRecord) -> str:
 
 
 def _eager(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:
-    """Rows of autograd's nodes, and for each node of the captured graph the row that it came from."""
+    """Return the rows of autograd's nodes, and the row of each node of the captured graph."""
     nodes = sorted(record.nodes, key=lambda n: n.position)
     places = {n.id: k for k, n in enumerate(nodes)}
     rows: list[list[Any]] = []
@@ -119,7 +123,7 @@ def _captured(record: BackwardRecord, became: dict[str, int]) -> tuple[list[list
 
 
 def _compiled(session: Session, record: BackwardRecord, places: dict[str, int]) -> tuple[list[list[Any]], str]:
-    """Rows of what backends compiled of it, and the entry under which the other views show it."""
+    """Return the rows of the compiled graphs, and the first compilation for the other views."""
     rows: list[list[Any]] = []
     entry = ""
     for compilation in session.compilations:
@@ -136,7 +140,7 @@ def _compiled(session: Session, record: BackwardRecord, places: dict[str, int]) 
 def _captured_rows(
     node: NodeRecord, graph: GraphRecord, origins: dict[str, tuple[str, ...]], places: dict[str, int]
 ) -> list[int]:
-    """Rows of the captured graph, by way of the traced one."""
+    """Return the rows of the captured graph that a node comes from, through the traced graph."""
     through = (node.id,) if graph.stage == "fx" else node.origins
     found = dict.fromkeys(places[o] for t in through for o in origins.get(t, ()) if o in places)
     return list(found)

@@ -1,4 +1,4 @@
-"""Where graphs broke, what was not compiled and what failed, each with its reason and what to do."""
+"""View of graph breaks, skipped names and internal errors, with reasons and hints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from notebook_ext.views.summary import breaks_of, groups
 
 
 def breaks(session: Session) -> dict[str, Any]:
-    """Breaks by root, each with what the tracer had given up before it; then attempts that led to no break, skipped names, failures of ours and notes."""
+    """Return breaks by root, each with the discarded attempts of the tracer before it.
+
+    Attempts that led to no break, skipped names, internal errors and notes follow.
+    """
     told: set[str] = set()
     return {
         "breaks": [
@@ -60,12 +63,12 @@ def _break_row(
 
 
 def _attempts(session: Session, compilation: CompilationRecord) -> list[str]:
-    """The runs of the tracer that this compilation gave up, a sentence each."""
+    """Return one sentence for each attempt of the tracer that this compilation discarded."""
     return [_attempt_text(session, a) for a in (compilation.trace.discarded_attempts if compilation.trace else ())]
 
 
 def _attempt_text(session: Session, record: DiscardedAttempt) -> str:
-    """How far a run came, what it met, and what of it was undone."""
+    """Return how far an attempt came, why it was discarded, and what was undone."""
     place = source_lines.line_name(session, record.span)
     came = f"after {pluralize(record.operations, 'operation')} and {pluralize(record.guards, 'guard')}"
     parts = [f"{f'At {place}, ' if place else ''}{came}: {sanitize(record.context).rstrip('.')}"]
@@ -77,7 +80,10 @@ def _attempt_text(session: Session, record: DiscardedAttempt) -> str:
 
 
 def _callers(session: Session, stack: tuple[Span, ...]) -> list[str]:
-    """The lines that led there, outermost first; those of files that the session does not hold, as torch's own, are left out."""
+    """Return the source lines of the callers, outermost first.
+
+    Lines of files that are not in the session, such as torch's own, are left out.
+    """
     held = {f.id for f in session.files}
     return [
         f"{source_lines.line_name(session, s)}: {sanitize(source_lines.source_line(session, s))}"
@@ -87,7 +93,7 @@ def _callers(session: Session, stack: tuple[Span, ...]) -> list[str]:
 
 
 def caret_lines(session: Session, span: Span | None) -> str:
-    """The source line with carets under the span, without a file name; empty where the source is unknown."""
+    """Return the source line with carets under the span; empty if the source is unknown."""
     if span is None:
         return ""
     file = next((f for f in session.files if f.id == span.file), None)

@@ -1,4 +1,4 @@
-"""The table of contents: every compilation in one line, and behind it what was decided, what the caches said, and each text as it was told."""
+"""Table of all compilations, and for each its facts, cache results and text artifacts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from notebook_ext.views.recompiles import compile_seconds
 from notebook_ext.views.summary import has_graph, inputs_of
 
 MAX_LINES = 60_000
-"""Lines of one text that a page shows; the rest is counted."""
+"""Maximum number of lines of one text; the rest is counted."""
 
 
 def compilations(session: Session) -> dict[str, Any]:
-    """One row for each compilation, in the order of compiling, and the texts that belong to none."""
+    """Return one row for each compilation, in compile order, and the texts of the session."""
     frames = {f.id: f for f in session.frames}
     return {
         "rows": [_row(session, c, frames.get(c.frame)) for c in session.compilations],
@@ -65,7 +65,9 @@ def _outcome(compilation: CompilationRecord) -> str:
 
 
 def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:
-    """What one compilation decided, and the names of its texts; those of the session where the id is empty.
+    """Return the facts of one compilation and the names of its texts.
+
+    If the id is empty, return the texts of the session.
 
     Raises:
         KeyError: there is no such compilation.
@@ -116,7 +118,7 @@ def _symbol(session: Session, symbol: ObservedSymbolRecord) -> dict[str, Any]:
 
 
 def artifact_text(session: Session, compilation: str, number: str) -> dict[str, Any]:
-    """One text by its number among those that ``facts`` names.
+    """Return one text by its number in the ``texts`` of ``compilation_facts``.
 
     Raises:
         KeyError: there is no such text.
@@ -136,7 +138,7 @@ def _own(session: Session) -> list[tuple[str, Callable[[], str]]]:
 
 
 def _texts(record: CompilationRecord) -> list[tuple[str, Callable[[], str]]]:
-    """Names and readers of all that a compilation told as text, graphs first."""
+    """Return the names and readers of all texts of a compilation, graphs first."""
     found: list[tuple[str, Callable[[], str]]] = []
     if record.compiler == "torch":
         found += [(one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
@@ -151,6 +153,6 @@ def _texts(record: CompilationRecord) -> list[tuple[str, Callable[[], str]]]:
 
 
 def artifact_keys(session: Session) -> list[str]:
-    """Keys of all texts, for a page without a kernel."""
+    """Return the keys of all texts, for a page without a kernel."""
     own = [f"file||{i}" for i in range(len(session.artifacts))]
     return own + [f"file|{c.id}|{i}" for c in session.compilations for i in range(len(_texts(c)))]

@@ -1,4 +1,4 @@
-"""Everything that the explorer shows: an overview that is always there, and parts that are made when a view asks for them."""
+"""Data of the explorer: an overview sent at once, and parts built on request."""
 
 from __future__ import annotations
 
@@ -27,17 +27,23 @@ from notebook_ext.views.timings import timings
 from notebook_ext.views.tracer_steps import tracer_steps
 
 OtherSessions = Mapping[str, Session]
-"""Sessions that can be set beside the one shown, by the names that a person knows them by."""
+"""Sessions that can be compared with the displayed one, by display name."""
 DEFAULT_NAME = "this session"
 MAX_LAID_OUT = 8
-"""Compilations whose small graphs Graphviz lays out for a page: a log holds hundreds."""
+"""Number of compilations whose small graphs Graphviz lays out for a page.
+
+A log can hold hundreds of compilations.
+"""
 NOT_LAID_OUT_MESSAGE = (
     f"This page holds Graphviz's layout for its first {MAX_LAID_OUT} compilations only; the others keep our own."
 )
 
 
 def overview(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
-    """The summary, what can be chosen, and what is always at hand. ``name`` is what the session is called beside ``others``."""
+    """Return the summary, the selectable entries and the glossary terms.
+
+    ``name`` is the display name of the session beside ``others``.
+    """
     return {
         "name": one_line(name, 40),
         "others": [
@@ -53,25 +59,26 @@ def overview(session: Session, others: OtherSessions | None = None, name: str = 
 
 
 def start_entry(session: Session) -> str:
-    """The compilation to show first: the first with kernels, else with a graph, else the first."""
+    """Return the compilation to show first: with kernels, else with a graph, else the first."""
     compilations = session.compilations
     ordered = sorted(compilations, key=lambda c: (not c.kernels, not has_graph(c)))
     return ordered[0].id if ordered else ""
 
 
 def initial_parts(session: Session) -> dict[str, Any]:
-    """What the first look needs, so that nothing has to be asked for: the linked view of the first entry."""
+    """Return the parts of the initial view: the linked view of the first entry."""
     entry = start_entry(session)
     return {f"linked|{entry}|": linked(session, entry)} if entry else {}
 
 
 def part(session: Session, key: str, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> Any:
-    """One part by its key: a view's name, then its arguments, parted by ``|``.
+    """Return one part by its key: the name of a view and its arguments, separated by ``|``.
 
-    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``onion|ENTRY``,
-    ``graph|ENTRY|STAGE``, ``places|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``contents``,
-    ``backward``, ``index``.
-    ``other|NUMBER|KEY`` is a part of another session, ``difference|FIRST|SECOND`` what changed between two (by number; empty: the one shown).
+    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``aot|ENTRY``,
+    ``graph|ENTRY|STAGE``, ``layout|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``,
+    ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``compilations``, ``backward``, ``index``.
+    ``other|NUMBER|KEY`` is a part of another session. ``comparison|FIRST|SECOND`` compares two sessions by
+    number; an empty number is the displayed session.
 
     Raises:
         KeyError: there is no such part.
@@ -96,7 +103,7 @@ def part(session: Session, key: str, others: OtherSessions | None = None, name: 
 def _session(
     session: Session, others: OtherSessions | None, number: str, name: str = DEFAULT_NAME
 ) -> tuple[str, Session]:
-    """A session by its number among the others, with its name; the one shown has none."""
+    """Return (name, session) for a number in ``others``; for "", the displayed session."""
     if not number:
         return name, session
     found = list((others or {}).items())
@@ -127,7 +134,10 @@ _SESSION_VIEWS = {
 
 
 def all_keys(session: Session) -> Iterator[str]:
-    """Every key that a page without a kernel needs, texts left out: those follow from the parts."""
+    """Yield every key that a page without a kernel needs.
+
+    Pane texts and layouts are left out: they follow from the parts.
+    """
     yield from session_keys()
     for compilation in session.compilations:
         yield from entry_keys(compilation)
@@ -135,13 +145,13 @@ def all_keys(session: Session) -> Iterator[str]:
 
 
 def session_keys() -> Iterator[str]:
-    """The keys of the parts that are about the session as a whole."""
+    """Yield the keys of parts about the whole session."""
     yield from _SESSION_VIEWS
     yield "facts|"
 
 
 def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
-    """The keys of one compilation's parts, its texts left out."""
+    """Yield the keys of one compilation's parts without pane texts."""
     yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion", "facts", "brief"))
     yield f"linked|{compilation.id}|"
     for target in targets_of(compilation)[1:]:
@@ -153,7 +163,7 @@ def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
 
 
 def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Parts by key, each followed by the longer texts of its panes, or by Graphviz's places for its nodes."""
+    """Yield parts by key, each followed by the long texts of its panes or its Graphviz layout."""
     first = {c.id for c in session.compilations[:MAX_LAID_OUT]}
     for key in wanted:
         value = part(session, key)
@@ -169,14 +179,17 @@ def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 def all_parts(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
-    """All parts by key, for a page without a kernel: of the other sessions, those that comparing needs."""
+    """Return all parts by key, for a page without a kernel.
+
+    Of the other sessions it has only the parts for comparison.
+    """
     return dict(parts(session, all_keys(session))) | dict(comparison_parts(session, others, name))
 
 
 def comparison_parts(
     session: Session, others: OtherSessions | None, name: str = DEFAULT_NAME
 ) -> Iterator[tuple[str, Any]]:
-    """By key, what comparing with the other sessions needs."""
+    """Yield by key the parts of other sessions that a comparison needs."""
     numbers = [""]
     for number, other in enumerate((others or {}).values()):
         wanted = [k for c in other.compilations for k in entry_keys(c) if k.startswith(("linked|", "brief|"))]

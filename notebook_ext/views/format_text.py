@@ -1,4 +1,4 @@
-"""How facts are worded for people: numbers with units, short forms, and untrusted text made harmless."""
+"""Text for people: numbers with units, short forms, and sanitized untrusted text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ _ARRAY = re.compile(r"^[\[(](.*)[\])]$")
 
 
 def sanitize(text: str) -> str:
-    """Text without terminal escapes; other control and direction-changing characters become a visible mark. Newlines and tabs stay."""
+    """Remove terminal escapes; replace control and direction-changing characters.
+
+    The replacement is a visible mark. Newlines and tabs stay.
+    """
     if text.isascii() and text.isprintable():
         return text
     return _CONTROL.sub("\ufffd", _ANSI.sub("", text.replace("\r\n", "\n")))
 
 
 def one_line(text: str, limit: int = 120) -> str:
-    """The text on one line, cut with an ellipsis when longer than ``limit`` characters."""
+    """Return the text on one line, truncated with an ellipsis after ``limit`` characters."""
     if len(text) <= limit and text.isascii() and text.isprintable() and "  " not in text and text.strip() == text:
         return text
     flat = " ".join(sanitize(text).split())
@@ -29,19 +32,19 @@ def one_line(text: str, limit: int = 120) -> str:
 
 
 def shorten_paths(text: str) -> str:
-    """Absolute paths shortened to their last part, so that nothing of this machine's layout is saved."""
+    """Shorten absolute paths to their last part, so that saved text shows no local folders."""
     return _WINDOWS_PATH.sub(r"…/\1", _UNIX_PATH.sub(r"…/\1", text))
 
 
 def pluralize(count: int, word: str) -> str:
-    """``1 graph``, ``2 graphs``, ``2 entries``."""
+    """Return a count with its noun: ``1 graph``, ``2 graphs``, ``2 entries``."""
     if count == 1:
         return f"1 {word}"
     return f"{count:,} {word[:-1]}ies" if word.endswith("y") and word[-2] not in "aeiou" else f"{count:,} {word}s"
 
 
 def format_seconds(value: float) -> str:
-    """A duration with a unit that leaves two or three digits."""
+    """Return a duration with a unit that leaves two or three digits."""
     if value >= 10:
         return f"{value:.0f} s"
     if value >= 1:
@@ -52,7 +55,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_bytes(count: int | None) -> str:
-    """Bytes with a decimal unit; empty where unknown."""
+    """Return a byte count with a decimal unit; empty if unknown."""
     if count is None:
         return ""
     value = float(count)
@@ -68,25 +71,31 @@ _SHORT |= {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f
 
 
 def tensor_type(dtype: str, shape: Sequence[str] | None) -> str:
-    """``f32[64, 128]``; the dtype alone for what has no shape."""
+    """Return a type such as ``f32[64, 128]``; only the dtype if there is no shape."""
     short = _SHORT.get(dtype, dtype)
     return one_line(short if shape is None else f"{short}[{', '.join(shape)}]", 80)
 
 
 def source_name(origin: str) -> str:
-    """What a person calls a value: ``L['x'].weight`` is ``x.weight``; what a break left on Python's stack is ``stack[0]``."""
+    """Return the user's name of a source: ``L['x'].weight`` is ``x.weight``.
+
+    A value that a graph break left on Python's stack is ``stack[0]``.
+    """
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
     counted = re.sub(r"\b__stack_(\d+)\.__reduce__\(\)\[2\]", r"position of the iterator stack[\1]", named)
     return re.sub(r"\b__stack_(\d+)\b", r"stack[\1]", counted)
 
 
 def is_stack_value(origin: str) -> bool:
-    """Whether a value is one that a break left on Python's stack, for the code after it."""
+    """Return True for a value that a graph break left on the stack for the resume function."""
     return "__stack_" in origin
 
 
 def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
-    """A difference in its shortest true form: ``x.size(0) 4 -> 8`` where one size of a shape differs, else kind and both values."""
+    """Return a change in its shortest form.
+
+    If one size of a shape differs it is ``x.size(0) 4 -> 8``, else the kind of the guard and both values.
+    """
     name = one_line(source_name(origin), 60)
     before, after = _items(expected), _items(actual)
     if before is not None and after is not None and len(before) == len(after):

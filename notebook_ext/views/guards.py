@@ -1,4 +1,4 @@
-"""The guard tree of one cache entry, with verdicts for every call that it turned away."""
+"""Guard tree of one cache entry, with verdicts for every call for which a guard failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from notebook_ext.views.format_text import one_line, pluralize, sanitize
 
 @dataclass
 class _Branch:
-    """A value in the tree: the guards on it and the values below it, in executed order."""
+    """Node of the tree: a value, the guards on it and the values below it, in check order."""
 
     label: str
     guards: list[int] = field(default_factory=list)
@@ -25,9 +25,12 @@ class _Branch:
 
 
 def guards(session: Session, compilation: str) -> dict[str, Any]:
-    """Guards in executed order, the tree over them, and one case for each call that this entry rejected.
+    """Return the guards in check order, the tree over them, and the cases.
 
-    ``tree`` is flat and in display order: ``guard`` is an index into ``guards`` (-1: a value), ``parent`` an index into ``tree`` (-1: top).
+    There is one case for each call for which a guard of this entry failed.
+
+    ``tree`` is flat and in display order: ``guard`` is an index into ``guards`` (-1: a value), ``parent``
+    an index into ``tree`` (-1: top).
 
     Raises:
         KeyError: there is no such compilation.
@@ -52,7 +55,7 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
 
 
 def symbol_rows(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
-    """The story of each size and number that was made a symbol, as rows of text."""
+    """Return the history of each symbol: sources, value range, specialization, assumptions."""
     ordinals = source_lines.ordinals(session, record)
     return [_symbol(session, ordinals, s) for s in (record.trace.symbols if record.trace else ())]
 
@@ -71,7 +74,7 @@ def _symbol(session: Session, ordinals: source_lines.LineOrdinals, symbol: Trace
 
 
 def symbol_range(symbol: TracedSymbolRecord) -> str:
-    """The values that the compiled code serves: ``2 to 64``, ``2 or more``, ``any``."""
+    """Return the value range of a symbol: ``2 to 64``, ``2 or more``, ``any``."""
     if symbol.specialized_to:
         return f"only {sanitize(symbol.specialized_to)}"
     if symbol.low is None:
@@ -91,7 +94,7 @@ def _assumption(session: Session, ordinals: source_lines.LineOrdinals, told: Sym
 
 
 def fix_rows(rejection: GuardFailure) -> list[dict[str, str]]:
-    """Suggested changes, best first, with what was found when they were tried."""
+    """Return the suggested fixes, best first, each with the result of its verification."""
     return [
         {
             "text": sanitize(f.text),
@@ -104,7 +107,11 @@ def fix_rows(rejection: GuardFailure) -> list[dict[str, str]]:
 
 
 def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any]:
-    """What a supposed call would meet: the entry that it would hit, why the others would not serve it, and verdicts for one entry's guards."""
+    """Return the outcome of a hypothetical call.
+
+    It holds the entry that the call would hit, the guard failures of the others, and verdicts for one
+    entry's guards.
+    """
     record = session.compilation(compilation)
     guards_told = record.guards.guards if record.guards else ()
     name = told.hit.rpartition("/")[2] if told.hit else ""
@@ -125,11 +132,14 @@ def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[s
 
 
 HYPOTHETICAL_CALL = -1
-"""The number, in place of a call's, of the call that a person asks about and that was never made."""
+"""Call number of a hypothetical call."""
 
 
 def hypothetical_case(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any] | None:
-    """How the entry's guards take the call that a person asks about, passing or failing; None where the look-up does not know the entry."""
+    """Return the verdicts of an entry's guards for a hypothetical call.
+
+    Return None if the explanation does not know the entry.
+    """
     record = session.compilation(compilation)
     guards_told = record.guards.guards if record.guards else ()
     if record.id not in told.entries:
@@ -143,7 +153,7 @@ def hypothetical_case(session: Session, told: CallExplanation, compilation: str)
 
 
 def names_entry(entry: str, record: CompilationRecord) -> bool:
-    """Whether an entry id names this compilation, with or without its frame."""
+    """Return True if an entry id names this compilation; the frame in the id is optional."""
     return entry in (record.id, record.id.rpartition("/")[2] if "/" not in entry else "")
 
 
@@ -207,7 +217,10 @@ def _flatten(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]
 
 
 def _guess_failed_guard(rejection: GuardFailure, told: tuple[GuardRecord, ...]) -> str:
-    """The guard that a reason in words speaks of, where the words name one; a trace does not number them."""
+    """Return the guard that a textual reason refers to, if it names one.
+
+    A trace of torch.compile does not number its guards.
+    """
     for guard in told:
         if guard.source and guard.source == rejection.source:
             is_tensor = guard.kind == "TENSOR_MATCH"

@@ -1,4 +1,4 @@
-"""Kernels as a table: what was fused into each, what it needs of the target, what it moves, whether it was checked; and what went to ATen."""
+"""Kernels view: fused nodes, resources, bytes moved, checks, and ATen fallbacks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from notebook_ext.views.format_text import format_bytes, format_seconds, one_lin
 from notebook_ext.views.linked.row_links import default_target, targets_of
 
 EXTRA_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
-"""What kernels of a live session can be compiled for besides."""
+"""Targets that the kernels of a live session can also be compiled for."""
 
 
 def kernels(session: Session) -> dict[str, Any]:
-    """Rows of kernels and of ATen calls, with the fusion decisions of each compilation, and the roof of each target."""
+    """Return the rows of kernels and ATen calls, the fusion decisions and the rooflines.
+
+    Fusion decisions are by compilation, rooflines by target.
+    """
     frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
     shown = [c for c in session.compilations if c.kernels or c.lowering]
     targets = dict.fromkeys(t for c in shown for t in targets_of(c) or [default_target(session, c)] if t)
@@ -54,7 +57,7 @@ def _lowerings(compilation: CompilationRecord) -> list[LoweringRecord]:
 
 
 def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
-    """The nodes that went into kernels, by id; graphs are looked at only where there are such."""
+    """Return the nodes that kernels fuse, by id; graphs are read only if needed."""
     wanted = {i for k in compilation.kernels for i in k.fused_nodes}
     return {n.id: n for g in compilation.graphs for n in g.nodes if n.id in wanted} if wanted else {}
 
@@ -98,7 +101,10 @@ def _row(
 
 
 def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> list[dict[str, Any]]:
-    """Where there were several ways to compute what a kernel does: the one taken, why, and what each took, the fastest first."""
+    """Return the autotuning choices of a kernel, with the reason and the measured candidates.
+
+    Candidates are ordered by time, the fastest first.
+    """
     nodes = set(kernel.fused_nodes)
     return [
         {
@@ -116,7 +122,10 @@ def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> li
 
 
 def _measured(kernel: KernelRecord) -> dict[str, Any] | None:
-    """What a kernel took on the card at hand; ``rate`` in bytes a second, ``share`` of what the card copies."""
+    """Return the measured time of a kernel on the present card.
+
+    ``rate`` is in bytes per second; ``share`` is the part of the card's copy rate.
+    """
     found = kernel.measured
     if found is None:
         return None
@@ -130,7 +139,7 @@ def _targets(session: Session, compilation: CompilationRecord) -> list[str]:
 
 
 def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
-    """What one target's compiler made of a kernel."""
+    """Return the compile result of a kernel for one target."""
     resources = target.resources
     return {
         "error": one_line(target.error, 300),
@@ -147,7 +156,10 @@ def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
 
 
 def _decision(compilation: CompilationRecord, decision: FusionDecision) -> dict[str, Any]:
-    """A decision with the kernels that it is about: fused, the one that holds both sides; refused, those that hold either."""
+    """Return a fusion decision with the kernels that it concerns.
+
+    For a fusion this is the kernel that holds both sides, otherwise the kernels that hold either side.
+    """
     both = {*decision.first, *decision.second}
     touches = both.issubset if decision.fused else (lambda nodes: not both.isdisjoint(nodes))
     return {

@@ -1,4 +1,4 @@
-"""What of a person's own a saved session holds: told before a file is shared."""
+"""Note on the private data in a saved session, shown before the file is shared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_NAMED_FILES = 6
 
 
 def privacy_note(session: Session) -> str:
-    """One sentence or two: whose source is inside, what else of it, and what is not."""
+    """Return the note: files with source code, other data of the user, and tensor values."""
     names = [one_line(f.name, 40) for f in session.files]
     lines = sum(len(f.text.splitlines()) for f in session.files)
     if not names:

@@ -1,4 +1,8 @@
-"""Cache entries by calls: which entries were asked, in which order, which refused and why, and what it cost to compile another."""
+"""Recompiles view: cache entries by calls.
+
+For each call it shows the checked entries in order, their guard failures, and the cost of the
+recompile.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,14 @@ from notebook_ext.views.guards import fix_rows
 from notebook_ext.views.summary import guard_failure_text, inputs_of
 
 MAX_COLUMNS = 40
-"""Columns drawn for one frame; runs of equal hits share a column first, then the oldest are left out and counted."""
+"""Maximum number of columns for one frame.
+
+Runs of equal hits share a column first; then the oldest columns are left out and counted.
+"""
 
 
 def recompiles(session: Session) -> dict[str, Any]:
-    """One lane for each code object that was compiled or left to Python."""
+    """Return one lane for each code object that was compiled or skipped."""
     return {
         "is_observed": session.compiler == "torch",
         "lanes": [_lane(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
@@ -27,7 +34,7 @@ def recompiles(session: Session) -> dict[str, Any]:
 
 
 def compile_seconds(compilation: CompilationRecord) -> float:
-    """How long a compilation took: its top-level stages added up."""
+    """Return the seconds of a compilation: the sum of its top-level stages."""
     return sum(t.seconds for t in compilation.timings if not t.parent)
 
 
@@ -92,7 +99,7 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
 
 
 def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]:
-    """What each entry said to one call: "rejected", "hit" or "compiled"; entries that were not asked are left out."""
+    """Return the state of each checked entry: "guard_failed", "hit" or "compiled"."""
     ids = {e.id for e in entries} | {e.id.rpartition("/")[2] for e in entries}
     cells = {a: "rejected" for a in (*call.checked_entries, *(r.entry for r in call.guard_failures)) if a in ids}
     if call.entry in ids:

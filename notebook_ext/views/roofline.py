@@ -1,4 +1,7 @@
-"""What a kernel could reach on its target: a roofline (Williams, Waterman and Patterson, 2009) over bytes and operations counted from the loops."""
+"""Roofline estimate of a kernel on its target, from bytes and operations of the loop IR.
+
+S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model", 2009.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 LAUNCH_SECONDS = 2.2e-6
-"""Assumed for each launch."""
+"""Assumed launch overhead in seconds."""
 
 
 @dataclass(frozen=True)
 class DevicePeak:
-    """What a card does at most: bytes a second of its memory, float32 operations a second outside tensor cores, multiprocessors. From data sheets."""
+    """Peak rates of a card, from its data sheet.
+
+    ``bandwidth`` is in bytes per second, ``flops`` in float32 operations per second without tensor cores.
+    """
 
     card: str
     bandwidth: float
@@ -30,7 +36,7 @@ DEVICE_PEAKS = {
 
 
 def device_peak(target: str) -> dict[str, Any] | None:
-    """The roof of a target's best known card; None for a target without one here."""
+    """Return the roofline of the card listed for a target; None for an unknown target."""
     found = DEVICE_PEAKS.get(target)
     if found is None:
         return None
@@ -43,10 +49,11 @@ def device_peak(target: str) -> dict[str, Any] | None:
 
 
 def estimate(target: str, moved: int | None, flops: int | None) -> dict[str, Any] | None:
-    """How long one launch would take at the roof, and how that compares with it; None where bytes or the card are unknown.
+    """Estimate the time of one launch; None if the bytes or the card are unknown.
 
-    ``seconds`` is the longer of memory traffic and arithmetic, plus the launch; ``memory`` and ``arithmetic`` are seconds by themselves,
-    ``rate`` bytes a second, ``share`` the part of ``seconds`` that is not the launch, ``intensity`` operations a byte.
+    ``seconds`` is the larger of memory and arithmetic time, plus the launch. ``memory`` and ``arithmetic``
+    are seconds, ``rate`` is bytes per second, ``flops`` operations per second, ``share`` the part of
+    ``seconds`` that is not the launch, and ``intensity`` operations per byte.
     """
     card = DEVICE_PEAKS.get(target)
     if card is None or not moved:
@@ -68,7 +75,7 @@ def estimate(target: str, moved: int | None, flops: int | None) -> dict[str, Any
 
 
 def program_count(grid: str) -> int | None:
-    """How many programs a grid as text launches; None where it is symbolic."""
+    """Return the number of programs of a grid; None if the grid is symbolic."""
     numbers = re.findall(r"\d+", grid)
     if not numbers or re.search(r"[A-Za-z_]", grid):
         return None
@@ -79,7 +86,7 @@ def program_count(grid: str) -> int | None:
 
 
 def grid_fill_text(target: str, grid: str) -> str:
-    """In words, how a grid fills the card; empty where either is unknown."""
+    """Return a sentence on how a grid fills the card; empty if either is unknown."""
     card, count = DEVICE_PEAKS.get(target), program_count(grid)
     if card is None or count is None:
         return ""

@@ -1,4 +1,4 @@
-"""Everything in a session that has a name: what a person can search for, and the place in the explorer where each thing stands."""
+"""Search index: every named thing in a session and its location in the explorer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from notebook_ext.views.format_text import one_line, sanitize, source_name, tens
 from notebook_ext.views.summary import inputs_of
 
 MAX_ROWS = 20_000
-"""Rows that are kept; the rest is counted."""
+"""Maximum number of rows; the rest is counted."""
 
 IndexRow = tuple[str, str, str, str]
-"""What it is, its name, a few words on it, and its place as the explorer opens it."""
+"""Kind, name, short description, and location in the explorer."""
 
 
 def search_index(session: Session) -> dict[str, Any]:
-    """Functions, source lines, breaks, guards, kernels and graph nodes, in this order; ``cut`` counts what was too much."""
+    """Return functions, source lines, breaks, guards, kernels and nodes, in this order.
+
+    ``cut`` counts the rows over the limit.
+    """
     rows = _rows(session)
     kept = list(itertools.islice(rows, MAX_ROWS))
     return {"rows": kept, "cut": sum(1 for _ in rows)}
@@ -47,7 +50,7 @@ def _rows(session: Session) -> Iterator[IndexRow]:
 
 
 def _lines(session: Session) -> Iterator[IndexRow]:
-    """Source lines that something was compiled from, each in the first compilation that has it."""
+    """Yield the source lines that were compiled, each in the first compilation that has it."""
     seen: set[source_lines.FileLine] = set()
     for compilation in session.compilations:
         for file, line in sorted(set(source_lines.ordinals(session, compilation).numbers) - seen):

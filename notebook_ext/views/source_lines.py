@@ -1,4 +1,4 @@
-"""Where records point in the user's source: which lines are shown, which are in use, and in which order of first use."""
+"""Maps records to user source lines, with their names and their order of first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.format_text import one_line
 
 MAX_WHOLE_FILE_LINES = 400
-"""A file of at most this many lines is shown whole; of a longer one, what surrounds the lines in use."""
+"""Maximum number of lines of a file that is shown whole.
+
+Of a longer file only the lines in use and their surroundings are shown.
+"""
 CONTEXT_LINES = 8
 
 FileLine = tuple[str, int]
@@ -22,7 +25,7 @@ FileLine = tuple[str, int]
 
 @dataclass(frozen=True)
 class SourceRow:
-    """One line of the source pane; ``line`` is 0 for a heading or a count of what was left out."""
+    """One row of the source pane; ``line`` is 0 for a heading or a count of omitted lines."""
 
     text: str
     file: str = ""
@@ -31,7 +34,11 @@ class SourceRow:
 
 @dataclass(frozen=True)
 class NodeSpans:
-    """User places behind a graph node: the innermost line, its columns, and the lines that called it, outermost first."""
+    """User source behind a graph node.
+
+    ``span`` is the innermost line with its columns; ``callers`` are the lines that called it, outermost
+    first.
+    """
 
     span: Span | None
     callers: tuple[Span, ...] = ()
@@ -39,23 +46,26 @@ class NodeSpans:
 
 @dataclass
 class LineOrdinals:
-    """Numbers for source lines in the order in which they are first used: a line's number and colour in every view."""
+    """Numbers of source lines in order of first use.
+
+    A line has the same number and color in every view.
+    """
 
     numbers: dict[FileLine, int] = field(default_factory=dict)
 
     def add(self, span: Span) -> None:
-        """Give the span's line the next number if it has none."""
+        """Assign the next number to the span's line if it has none."""
         self.numbers.setdefault((span.file, span.line), len(self.numbers) + 1)
 
     def of(self, span: Span | None) -> int:
-        """The number of the span's line, 0 where it has none."""
+        """Return the number of the span's line; 0 if it has none."""
         return self.numbers.get((span.file, span.line), 0) if span else 0
 
 
 def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
-    """The places of a node that lie in known files."""
+    """Return the spans of a node that are in known files."""
     span = node.span
-    if span is not None and node.stack == (span,):  # as always where only the innermost line is told
+    if span is not None and node.stack == (span,):  # The usual case: only the innermost line was recorded.
         return NodeSpans(span) if span.file in files else NodeSpans(None)
     known = files if isinstance(files, (set, frozenset)) else set(files)
     spans = [s for s in node.stack if s.file in known]
@@ -67,11 +77,14 @@ def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
 _ordinals_cache: weakref.WeakKeyDictionary[Session, dict[str, tuple[CompilationRecord, int, LineOrdinals]]] = (
     weakref.WeakKeyDictionary()
 )
-"""Ordinals by session and compilation, with what they were made from: a record that was replaced is numbered anew."""
+"""Ordinals by session and compilation, with the record and file count that they depend on.
+
+A record that was replaced is numbered again.
+"""
 
 
 def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
-    """Numbers of the source lines that one compilation uses."""
+    """Return the numbers of the source lines that one compilation uses."""
     known = _ordinals_cache.setdefault(session, {})
     files = {f.id for f in session.files}
     made = known.get(compilation.id)
@@ -96,12 +109,12 @@ def _lines(text: str) -> list[str]:
 
 
 def source_line(session: Session, span: Span | None) -> str:
-    """The text of the span's line without its indentation; empty where unknown."""
+    """Return the text of the span's line without indentation; empty if unknown."""
     return line_text(session, span.file, span.line) if span is not None else ""
 
 
 def line_text(session: Session, file: str, line: int) -> str:
-    """One line of a file without its indentation; empty where unknown."""
+    """Return one line of a file without indentation; empty if unknown."""
     for known in session.files:
         if known.id == file:
             lines = _lines(known.text)
@@ -111,7 +124,7 @@ def line_text(session: Session, file: str, line: int) -> str:
 
 
 def snippet(session: Session, span: Span | None) -> str:
-    """The text under the span where its columns are known, else its whole line."""
+    """Return the text under the span if its columns are known, else its whole line."""
     if span is None:
         return ""
     for file in session.files:
@@ -128,7 +141,7 @@ def snippet(session: Session, span: Span | None) -> str:
 
 
 def file_name(session: Session, id: str) -> str:
-    """What a person calls a file: its given name, else the last part of its path."""
+    """Return the display name of a file: its given name, else the last part of its path."""
     for file in session.files:
         if file.id == id:
             return file.name
@@ -136,7 +149,10 @@ def file_name(session: Session, id: str) -> str:
 
 
 def frame_name(session: Session, frame: str, limit: int = 60) -> str:
-    """What a person calls a frame: its function, and for one that goes on after a graph break, after which line; the id where nothing is known."""
+    """Return the display name of a frame: its function; its id if unknown.
+
+    A resume function also has the line of its graph break.
+    """
     found = next((f for f in session.frames if f.id == frame), None)
     if found is None:
         return one_line(frame, limit)
@@ -147,14 +163,17 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
 
 
 def line_name(session: Session, span: Span | None) -> str:
-    """``line 14`` where the session has one file, else ``line 14 of cell 3``; empty where unknown."""
+    """Return ``line 14``, with several files ``line 14 of cell 3``; empty if unknown."""
     if span is None:
         return ""
     return f"line {span.line}" if len(session.files) <= 1 else f"line {span.line} of {file_name(session, span.file)}"
 
 
 def source_rows(session: Session, used: set[FileLine], first: str) -> list[SourceRow]:
-    """Lines of the files that ``used`` points into, the file ``first`` before the others, headings between files."""
+    """Return the lines of all files in ``used``, with headings between files.
+
+    The file ``first`` comes before the others.
+    """
     wanted = [f for f in session.files if any(file == f.id for file, _ in used)]
     wanted.sort(key=lambda f: f.id != first)
     rows: list[SourceRow] = []

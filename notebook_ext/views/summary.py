@@ -1,4 +1,4 @@
-"""The summary: one honest line about a session, each fact naming the view that shows it."""
+"""One-line summary of a session; each fact links to the view that shows it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,36 @@ from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize, sanitize
 
 MAX_GROUPS = 8
-"""Functions that the line tells of one by one; the rest is counted."""
+"""Maximum number of functions in the line; the rest is counted."""
 MAX_HINTS = 6
-"""Lines of remedies below the headline; the rest is counted."""
+"""Maximum number of hint lines below the headline; the rest is counted."""
 
 Kind = Literal["text", "name", "link", "action"]
 
 
 @dataclass(frozen=True)
 class SummaryItem:
-    """One piece of the line. ``target`` is a view, with what to open in it after a ``|`` ("guards|0/0"); an action's target is its message."""
+    """One piece of the summary line.
+
+    ``target`` is a view, optionally with what to open in it after a ``|`` ("guards|0/0"). For an action it
+    is the message that the action sends.
+    """
 
     text: str
     target: str = ""
     kind: Kind = "text"
 
     def to_dict(self) -> dict[str, str]:
-        """The item as JSON-able values."""
+        """Return the item as JSON values."""
         return {"text": self.text, "target": self.target, "kind": self.kind}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The line in pieces; ``remedies`` is filled when nothing was compiled, ``progress`` while something is at work."""
+    """Summary line in pieces.
+
+    ``hints`` is filled if nothing was compiled, ``progress`` while a compilation runs.
+    """
 
     items: tuple[SummaryItem, ...]
     hints: tuple[str, ...] = ()
@@ -45,7 +52,7 @@ class Summary:
 
     @property
     def text(self) -> str:
-        """The plain line, with ``[Verify]`` for an action, remedies and notes on lines of their own."""
+        """Plain text of the line, with ``[Verify]`` for an action; then hints and notes."""
         line = "".join(f"[{i.text}]" if i.kind == "action" else i.text for i in self.items)
         return "\n".join([line, *(f"  {r}" for r in self.hints), *(f"  {n}" for n in self.notes)])
 
@@ -53,7 +60,7 @@ class Summary:
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary as JSON-able values."""
+        """Return the summary as JSON values."""
         return {
             "items": [i.to_dict() for i in self.items],
             "remedies": list(self.hints),
@@ -64,7 +71,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class RootGroup:
-    """A root with everything compiled on its behalf: callees, resume functions."""
+    """A root and all frames compiled because of it: callees and resume functions."""
 
     root: FrameRecord
     frames: tuple[FrameRecord, ...]
@@ -73,7 +80,7 @@ class RootGroup:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of the summary, over all that was compiled."""
+    """Numbers of the summary over all compilations."""
 
     graphs: int
     breaks: int
@@ -82,7 +89,7 @@ class Counts:
 
 
 def counts(session: Session) -> Counts:
-    """How many graphs were made, how often they broke, what was compiled again, and how many kernels came of it."""
+    """Count graphs, graph breaks, recompiles and kernels."""
     found = groups(session)
     return Counts(
         graphs=sum(_graphs(g) for g in found),
@@ -93,9 +100,9 @@ def counts(session: Session) -> Counts:
 
 
 def summary(session: Session, *, timed: bool = True) -> Summary:
-    """What happened, in the order in which a person asks: graphs, breaks, recompiles, kernels, where they ran, whether checked, time.
+    """Return the summary: graphs, breaks, recompiles, kernels, device, checks, time.
 
-    With ``timed`` off the time is left out: what is told is then the same at every run.
+    With ``timed`` off it has no time, and is then equal in every run.
     """
     spent = session.seconds if timed else 0.0
     notes = tuple(one_line(n, 300) for n in session.notes)
@@ -126,8 +133,8 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
 
 
 def has_graph(compilation: CompilationRecord) -> bool:
-    """Whether the compilation made a graph that computes something."""
-    if compilation.compiler == "torch":  # which tells no empty graph, and whose graphs are read only when looked at
+    """Return True if the compilation has a graph that computes something."""
+    if compilation.compiler == "torch":  # Its trace has no empty graphs, and its graphs are parsed only on access.
         return bool(compilation.graphs)
     return any(n.op not in ("placeholder", "output", "get_attr") for g in compilation.graphs for n in g.nodes) or any(
         g.text for g in compilation.graphs
@@ -135,7 +142,7 @@ def has_graph(compilation: CompilationRecord) -> bool:
 
 
 def groups(session: Session) -> list[RootGroup]:
-    """Frames by the root they were compiled for, in the order of first call."""
+    """Return frames grouped by the root they were compiled for, in the order of first call."""
     frames = {f.id: f for f in session.frames}
     of_root: dict[str, list[FrameRecord]] = {}
     for frame in session.frames:
@@ -156,7 +163,7 @@ def _root(frame: FrameRecord, frames: dict[str, FrameRecord]) -> FrameRecord:
 
 
 def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
-    """Distinct breaks, with the compilation that met each first."""
+    """Return the distinct breaks, each with the first compilation that has it."""
     found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
     for compilation in compilations:
         for record in compilation.trace.breaks if compilation.trace else ():
@@ -166,7 +173,10 @@ def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[Compila
 
 
 def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]:
-    """Compilations after the first of their frame; where an earlier session made the first, those that its entries turned away."""
+    """Return the compilations after the first of their frame.
+
+    If an earlier session has the first one, also compilations caused by a guard failure of its entries.
+    """
     seen: set[str] = set()
     found = []
     for compilation in group.compilations:
@@ -177,7 +187,7 @@ def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]
 
 
 def last_guard_failure(session: Session, compilation: str) -> GuardFailure | None:
-    """Why the newest entry before this compilation did not serve the call that caused it."""
+    """Return the guard failure of the newest earlier entry that caused a compilation."""
     for call in session.calls:
         if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
             return call.guard_failures[-1]
@@ -185,16 +195,16 @@ def last_guard_failure(session: Session, compilation: str) -> GuardFailure | Non
 
 
 def inputs_of(session: Session, compilation: CompilationRecord) -> str:
-    """What a compilation was made for, in short: its own record of it, else that of the call that caused it."""
+    """Return the inputs of a compilation in short, else those of the call that caused it."""
     calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
     found = compilation.inputs or next(calls, None) or {}
     return ", ".join(f"{sanitize(name)} {sanitize(value)}" for name, value in found.items() if name != "self")
 
 
 def break_text(session: Session, record: BreakRecord) -> str:
-    """What broke the graph, as short as possible: the called name where a call broke it."""
+    """Return the cause of a graph break in short; for a call, the called name."""
     text = source_lines.snippet(session, record.span)
-    if text.startswith(("def ", "async def ", "class ", "@")):  # the frame as a whole
+    if text.startswith(("def ", "async def ", "class ", "@")):  # The span covers the whole frame.
         return one_line(record.title, 60)
     head = text.split("(", 1)[0].strip()
     if "(" in text and head and all(part.isidentifier() for part in head.split(".")):
@@ -203,7 +213,7 @@ def break_text(session: Session, record: BreakRecord) -> str:
 
 
 def guard_failure_text(rejection: GuardFailure) -> str:
-    """A rejection in its shortest true form: ``x.size(0) 4 -> 8``."""
+    """Return a guard failure in its shortest form: ``x.size(0) 4 -> 8``."""
     return format_change(rejection.source, rejection.kind, rejection.expected, rejection.actual)
 
 
@@ -241,7 +251,7 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
     found = [r for c in recompiles if (r := last_guard_failure(session, c.id)) is not None]
     if not found:
         return
-    # What a person can do something about: their own values before what a break left on the stack.
+    # Prefer values that the user can change to values that a break left on the stack.
     rejection = min(found, key=lambda r: is_stack_value(r.source))
     where = f"line {rejection.span.line}: " if rejection.span else ""
     more = ", …" if len(recompiles) > 1 else ""
@@ -275,7 +285,7 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
 
 
 def _where_run_text(session: Session) -> str:
-    """Whether results came from the kernels."""
+    """Return a text on where the kernels ran, and if the results came from them."""
     if not session.device.startswith(("cuda", "hip")):
         return "not run here (results: ATen)"
     return f"run on {one_line(session.device, 20)}"
@@ -317,7 +327,7 @@ def _backward_items(session: Session) -> Iterator[SummaryItem]:
 
 
 def _backward_only_items(session: Session, spent: float) -> Iterator[SummaryItem]:
-    """Of a session that captured backwards, and compiled nothing else."""
+    """Yield the items of a session that only captured backwards."""
     yield SummaryItem(pluralize(len(session.backward_calls), "backward"), "backward", "name")
     yield SummaryItem(": ")
     yield SummaryItem(pluralize(len(session.backwards), "capture"), "backward", "link")
@@ -335,7 +345,7 @@ def _failure_items(session: Session) -> Iterator[SummaryItem]:
 
 
 def hits_of_earlier_entries(session: Session) -> int:
-    """Calls that entries from before the session served, where the session made none."""
+    """Count the calls that hit earlier sessions' entries, if this session compiled nothing."""
     return 0 if session.compilations else session.calls_dropped + sum(c.outcome == "hit" for c in session.calls)
 
 
@@ -367,7 +377,7 @@ def _where(record: BreakRecord) -> str:
 
 
 def _limit_lines(lines: Iterable[str]) -> tuple[str, ...]:
-    """The first lines, and how many more there are."""
+    """Return the first lines, and the number of omitted ones."""
     found = tuple(lines)
     return found if len(found) <= MAX_HINTS else (*found[:MAX_HINTS], f"… and {len(found) - MAX_HINTS} more.")
 

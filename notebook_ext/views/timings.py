@@ -1,4 +1,4 @@
-"""Where the time went: the stages of each compilation as nested bars."""
+"""Compile-time timeline: the stages of each compilation as nested bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from notebook_ext.views.format_text import format_seconds, one_line
 
 
 def timings(session: Session) -> dict[str, Any]:
-    """One row of bars for each compilation, on one clock; ``depth`` nests, ``share`` is of the compilation's own time."""
+    """Return one row of bars for each compilation; all rows share one clock.
+
+    ``depth`` is the nesting depth of a bar, ``share`` its part of the compilation's time.
+    """
     frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
     rows = [_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
     return {
@@ -61,7 +64,7 @@ def _bar(timing: Timing, all_of_it: tuple[Timing, ...], whole: float) -> dict[st
 
 
 def nesting_depth(timing: Timing, all_of_it: tuple[Timing, ...]) -> int:
-    """How many stages of the same compilation it is nested in."""
+    """Return the number of stages that enclose this one."""
     parents = {t.stage: t.parent for t in all_of_it}
     depth, parent = 0, timing.parent
     while parent and depth < 8:
@@ -70,7 +73,7 @@ def nesting_depth(timing: Timing, all_of_it: tuple[Timing, ...]) -> int:
 
 
 def exclusive_seconds(compilation: CompilationRecord) -> dict[str, float]:
-    """Seconds by stage without the stages nested in it, so that they add up to the whole."""
+    """Return seconds by stage without nested stages, so that they add up to the total."""
     found: dict[str, float] = {}
     for timing in compilation.timings:
         found[timing.stage] = found.get(timing.stage, 0.0) + timing.seconds

@@ -1,4 +1,7 @@
-"""The tracer's steps as columns of numbers over interned strings: any moment can be rebuilt from them, forwards and backwards."""
+"""Steps of the tracer as columns of numbers over interned strings.
+
+The front end can rebuild any step from them, forward and backward.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,20 @@ HOW_TO_RECORD = (
     'No steps were recorded. Run the cell with %%compile --steps, or record with engine.record(level="steps").'
 )
 MAX_STEPS = 20_000
-"""The tracer keeps this many steps of a longer trace."""
+"""Maximum number of steps that the tracer records for one trace."""
 
 _CODE_OBJECT = re.compile(r"<code object (\S+) at 0x[^>]*>?")
 _EVENTS = ("", "inline", "return", "raise", "break")
 
 
 def tracer_steps(session: Session, compilation: str) -> dict[str, Any]:
-    """The steps of one compilation; ``empty`` says how to get them where there are none.
+    """Return the steps of one compilation; if none, ``empty`` says how to record them.
 
-    ``frame``, ``depth``, ``op``, ``event``, ``stack`` and ``caller`` have one number a step. The last two are of the moment after the step, in the
-    frame that executes next: a stack is a cell ``[below, text, node]`` (-1: the empty stack), a caller the step that entered the frame (-1: the root).
-    ``locals`` are the changes, ``[step, frame, name, text, node]``; ``nodes``, ``guards`` and ``effects`` are ``[step, text]``, all in order.
+    ``frame``, ``depth``, ``op``, ``event``, ``stack`` and ``caller`` have one number for each step.
+    ``stack`` and ``caller`` hold after the step, in the frame that executes next. A stack is a cell
+    ``[below, text, node]`` (-1: the empty stack). A caller is the step that entered the frame (-1: the
+    root). ``locals`` are the changes ``[step, frame, name, text, node]``; ``nodes``, ``guards`` and
+    ``effects`` are ``[step, text]``. All are in order.
 
     Raises:
         KeyError: there is no such compilation.
@@ -42,7 +47,7 @@ def tracer_steps(session: Session, compilation: str) -> dict[str, Any]:
 
 @dataclass
 class _Interner:
-    """Values numbered in the order in which they are first met."""
+    """Values numbered in order of first use."""
 
     numbers: dict[Any, int] = field(default_factory=dict)
 
@@ -54,7 +59,7 @@ class _Interner:
 
 
 class _StepColumns:
-    """Gathers the columns of one compilation."""
+    """Builder of the columns of one compilation."""
 
     def __init__(self, session: Session, record: CompilationRecord) -> None:
         self.session = session
@@ -117,7 +122,10 @@ class _StepColumns:
         return self.ops.of((code, offset, name, self._text(argument), row, span.line if span else 0, *piece))
 
     def _rest_of_root(self, code: int) -> None:
-        """Instructions of the root that were not executed; of inlined functions only what ran is known."""
+        """Add the instructions of the root that were not executed.
+
+        Of inlined functions only the executed instructions are known.
+        """
         executed = {(op[0], op[1]) for op in self.ops.values()}
         for i in self.record.trace.instructions if self.record.trace else ():
             if (code, i.offset) not in executed:
@@ -131,7 +139,11 @@ class _StepColumns:
         return cell
 
     def _locals(self, steps: tuple[StepRecord, ...], frames: list[int]) -> list[list[int]]:
-        """Changes of variables. A frame's first come with the step before, which entered it; a deleted one has -1 for its text."""
+        """Return the changes of local variables.
+
+        The first changes of a frame belong to the step before, which entered the frame. A deleted variable has
+        text -1.
+        """
         seen: set[int] = set()
         ends = _ends(steps)
         told: list[list[int]] = []
@@ -146,7 +158,10 @@ class _StepColumns:
         return sorted(told, key=lambda change: change[0])
 
     def _nodes(self, steps: tuple[StepRecord, ...]) -> dict[str, list[Any]]:
-        """For each node by name: what it is, its type, and the row of its line; a name that is missing was removed as unused."""
+        """Return expression, type and line ordinal by node name.
+
+        A node that is missing was removed as unused.
+        """
         graph = next((g for g in self.record.graphs if g.stage == "fx"), None)
         known: dict[str, NodeRecord] = {n.name: n for n in graph.nodes} if graph else {}
         files = {f.id for f in self.session.files}
@@ -159,24 +174,27 @@ class _StepColumns:
         return [one_line(text, 120), tensor_type(node.dtype, node.shape) if node.dtype else "", ordinal]
 
     def _stop(self) -> str:
-        """Why the trace ended, where it did not end with the function."""
+        """Return why the trace ended before the function did, else ""."""
         found = self.record.trace.breaks if self.record.trace else ()
         return one_line(found[0].title, 120) if found else ""
 
 
 def _states(steps: tuple[StepRecord, ...]) -> list[StepRecord | None]:
-    """For each step the one whose stack holds after it: of the frame that executes next, its latest; None for a frame that is about to begin."""
+    """Return for each step the step whose stack is current after it.
+
+    This is the latest step of the frame that executes next, or None if that frame is about to start.
+    """
     latest: dict[int, StepRecord] = {}
     found: list[StepRecord | None] = []
     for step, after in zip(steps, (*steps[1:], steps[-1]), strict=True):
-        if step.event != "break":  # it did not happen: what it would have used is still there
+        if step.event != "break":  # The instruction did not run: its operands are still on the stack.
             latest[step.frame] = step
         found.append(latest.get(after.frame))
     return found
 
 
 def _callers(steps: tuple[StepRecord, ...]) -> list[int]:
-    """For each step the one that entered the frame which executes next, -1 for the root."""
+    """Return for each step the step that entered the next executing frame; -1 for the root."""
     latest: dict[int, int] = {}
     found: list[int] = []
     for i, (step, after) in enumerate(zip(steps, (*steps[1:], steps[-1]), strict=True)):
@@ -186,7 +204,10 @@ def _callers(steps: tuple[StepRecord, ...]) -> list[int]:
 
 
 def _ends(steps: tuple[StepRecord, ...]) -> list[int]:
-    """For each step the last one that ran before the frame went on: an inlined call changes its caller's variables when it is over."""
+    """Return for each step the last step before its frame continued.
+
+    An inlined call changes its caller's variables when it returns.
+    """
     ends = list(range(len(steps)))
     waiting: dict[int, int] = {}
     for i, step in enumerate(steps):

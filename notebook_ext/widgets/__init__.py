@@ -1,1 +1,4 @@
-"""anywidget classes: traits and messages, nothing else. What they show is made in ``views``, how in ``static``."""
+"""anywidget classes: traits and messages only.
+
+``views`` builds the data that they show; ``static`` holds the JavaScript that displays it.
+"""

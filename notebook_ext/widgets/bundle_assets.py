@@ -1,7 +1,9 @@
-"""The front end's modules and style sheets, joined: anywidget loads one module from a blob, where relative imports fail.
+"""Joins the front end's ES modules and style sheets into bundles.
 
-A page without a kernel gets all of them as one module. A widget's saved state holds its module, and every cell has a widget, so a widget starts
-with what the first look needs; the other views are fetched from the kernel when they are opened, as functions of what the first module exports.
+anywidget loads one module from a blob URL, in which relative imports fail. A page without a kernel
+contains all modules as one. A widget's saved state contains its module, and every cell has a widget. So
+a widget starts with the modules of the initial view only. The other views are fetched from the kernel
+when they open, as functions of the initial module's exports.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ INITIAL_MODULES = (
     "guards.js",
     "recompiles.js",
 )
-"""What every widget has. In an order in which every module comes after those that it imports."""
+"""Modules that every widget loads; each module comes after the modules that it imports."""
 LAZY_VIEW_MODULES = {
     "breaks": ("breaks.js",),
     "graph": ("layered.js", "picture.js", "graph.js"),
@@ -41,7 +43,7 @@ LAZY_VIEW_MODULES = {
     "contents": ("contents.js",),
     "backward": ("family.js", "backward.js"),
 }
-"""Modules of the views that are fetched when they are opened."""
+"""Modules of each view that is fetched when it opens."""
 ENTRY_MODULE = "explorer.js"
 MODULES = (*INITIAL_MODULES, *(name for names in LAZY_VIEW_MODULES.values() for name in names), ENTRY_MODULE)
 STYLE_SHEETS = (
@@ -70,23 +72,28 @@ _CAST = re.compile(r"/\*\* @type \{[^\n]*?\} \*/ ")
 
 @functools.cache
 def full_module_text() -> str:
-    """All modules as one, without imports, inner exports and comments; the default export is anywidget's ``{render}``."""
+    """Return all modules as one, without imports, inner exports and comments.
+
+    The default export is ``{render}``, as anywidget expects.
+    """
     return _joined(MODULES)
 
 
 @functools.cache
 def initial_module_text() -> str:
-    """What a widget starts with, as one module that lets the others use what it exports."""
+    """Return the initial module of a widget; it shares its exports with the lazy views."""
     names = ", ".join(exported_names(INITIAL_MODULES))
     return f"{_joined(INITIAL_MODULES)}Object.assign(SHARED, {{ {names} }});\n{_joined((ENTRY_MODULE,))}"
 
 
 @functools.cache
 def lazy_view_text(view: str) -> str:
-    """The code of one view as a module: its default export takes what the first module shares, and adds the view.
+    """Return the module of one lazy view.
+
+    Its default export takes the shared exports of the initial module and registers the view.
 
     Raises:
-        KeyError: no view of that name is fetched later.
+        KeyError: there is no lazy view of that name.
     """
     names = LAZY_VIEW_MODULES[view]
     used = dict.fromkeys(name for file in names for name in imported_names(file) if name not in exported_names(names))
@@ -94,18 +101,18 @@ def lazy_view_text(view: str) -> str:
 
 
 def exported_names(files: Iterable[str]) -> list[str]:
-    """The names that modules export."""
+    """Return the names that modules export."""
     return [name for file in files for name in _NAME.findall(_read(file))]
 
 
 def imported_names(file: str) -> list[str]:
-    """The names that a module imports."""
+    """Return the names that a module imports."""
     return [name.strip() for names in _IMPORT.findall(_read(file)) for name in names.split(",")]
 
 
 @functools.cache
 def style_text() -> str:
-    """All style sheets as one."""
+    """Return all style sheets as one."""
     return "".join(map(_read, STYLE_SHEETS))
 
 

@@ -1,4 +1,4 @@
-"""The explorer as a widget: an overview that follows the session, and parts sent when a view asks for them."""
+"""Explorer widget: an overview that follows the session, and parts sent on request."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ from notebook_ext.widgets.bundle_assets import initial_module_text, lazy_view_te
 log = logging.getLogger(__name__)
 
 DEBOUNCE_SECONDS = 0.25
-"""Changes that arrive within this time are shown together."""
+"""Seconds within which changes of the session are collected into one update."""
 IDLE_RATIO = 10
-"""After an update that took a second, the next waits for this many: following a session must not slow what is recorded."""
+"""Minimum ratio of idle time to update time.
+
+After an update of one second the next one waits for this many seconds, so that updates do not slow the
+recording.
+"""
 
 
 class Explorer(anywidget.AnyWidget):
-    """Shows one session, and follows it while kernels are still being compiled.
+    """Widget that shows one session and updates while its kernels are still compiling.
 
-    ``view`` names what is open at first, as the summary's links do: ``guards|0/1``, ``linked|0/0|line=12``; the linked view when empty.
-    ``others`` are sessions to compare it with, by name; beside them it is called ``name``.
-    ``asked`` is what a call would meet that a person asks about: the guards are shown against it.
-    ``on_verify`` is called without arguments when a person asks for a check; it may take its time, and changes of the session show by themselves.
+    ``view`` is the initial view, in the form of the summary's links: ``guards|0/1``,
+    ``linked|0/0|line=12``; the linked view if empty. ``others`` are sessions by name for comparison; this
+    session is called ``name`` there. ``hypothetical_call`` is the explanation of a call that is not made:
+    the guards view shows its verdicts. ``on_verify`` is called without arguments when the user requests a
+    check. It may take long; the resulting changes of the session are shown as they come.
     """
 
     _esm = initial_module_text()
@@ -43,7 +48,10 @@ class Explorer(anywidget.AnyWidget):
     parts = traitlets.Dict().tag(sync=True)
     view = traitlets.Unicode().tag(sync=True)
     pane_layout = traitlets.Dict().tag(sync=True)
-    """Which panes stand where in the linked view, as a person last arranged them in this kernel; empty: as suits what was compiled."""
+    """Pane by slot of the linked view, as the user last arranged them in this kernel.
+
+    If empty, the arrangement follows from the compilation.
+    """
 
     def __init__(
         self,
@@ -78,16 +86,16 @@ class Explorer(anywidget.AnyWidget):
         self._stop = session.on_change(_weak_listener(self))
 
     def __repr__(self) -> str:
-        # Saved beside the view, and all that a reader without a kernel sees of it.
+        # Saved beside the view: it is all that a reader without a kernel sees of the widget.
         return "Explorer: shown while the kernel runs; the static copy above stays"
 
     def close(self) -> None:
-        """End the comm and stop following the session."""
+        """Close the comm and stop following the session."""
         self._stop()
         super().close()
 
     def handle_message(self, content: dict[str, Any]) -> None:
-        """Answer one message of the front end: ask for a part, or for a check."""
+        """Handle one message of the front end."""
         if content.get("type") == "part":
             self._send_part(str(content.get("key")))
         elif content.get("type") == "code":
@@ -110,7 +118,7 @@ class Explorer(anywidget.AnyWidget):
             self._cancel()
 
     def refresh(self) -> None:
-        """Send what has changed since it was last sent. Safe from any thread."""
+        """Send the parts that changed since they were last sent. Thread-safe."""
         with self._timer_lock:
             self._timer = None
         if _is_shutting_down():
@@ -121,7 +129,7 @@ class Explorer(anywidget.AnyWidget):
             self._seen = {c.id: c for c in self.session.compilations}
             for key in tuple(self._sent):
                 if key.startswith(("other|", "difference|")):
-                    continue  # sessions of earlier runs are over
+                    continue  # Sessions of earlier runs do not change.
                 if (
                     not key.startswith(("linked|", "text|", "graph|", "places|", "tracer|", "onion|", "brief|"))
                     or key.split("|")[1] in changed
@@ -131,10 +139,13 @@ class Explorer(anywidget.AnyWidget):
             self._cost = time.perf_counter() - start
 
     def schedule_refresh(self) -> None:
-        """Note that the session changed; it is shown soon, from a thread of its own, so that a busy kernel still updates the page."""
+        """Schedule an update after a change of the session.
+
+        A thread of its own sends it, so that the page updates while the kernel is busy.
+        """
         with (
             self._timer_lock
-        ):  # not the lock of refresh: this runs in the thread that compiles, and must not wait for views
+        ):  # Not the lock of ``refresh``: this runs in the compiling thread and must not wait for views.
             if self._timer is None and not _is_shutting_down():
                 self._timer = threading.Timer(max(DEBOUNCE_SECONDS, IDLE_RATIO * self._cost), self.refresh)
                 self._timer.daemon = True
@@ -181,7 +192,7 @@ class Explorer(anywidget.AnyWidget):
         except Exception as error:
             self.send({"type": "say", "text": f"The check failed: {type(error).__name__}: {error}"})
 
-    # Questions that only a live session answers. The engine is imported when asked: a saved session opens where torch is not installed.
+    # Requests that need a live session. They import the engine only here: a saved session opens without torch.
 
     def _what_if(self, entry: str, edits: Any) -> None:
         from engine import api
@@ -259,7 +270,7 @@ _last_views: weakref.WeakKeyDictionary[Session, str] = weakref.WeakKeyDictionary
 
 
 def _remember_pane_layout(change: Any) -> None:
-    """Keep an arrangement of panes for the widgets to come."""
+    """Remember the arrangement of panes for later widgets."""
     _last_pane_layout.clear()
     _last_pane_layout.update({str(slot): str(pane) for slot, pane in change.new.items()})
 
@@ -269,12 +280,12 @@ def _remember_view(change: Any) -> None:
 
 
 def last_view_of(session: Session) -> str:
-    """The view that a person last had open on a session; empty where it is not known."""
+    """Return the view that was last open on a session; empty if unknown."""
     return _last_views.get(session, "").partition("|")[0]
 
 
 def _texts(edits: dict[Any, Any]) -> dict[str, dict[str, str]]:
-    """A message's edits, everything as text."""
+    """Return the edits of a message with all keys and values as text."""
     return {str(p): {str(k): str(v) for k, v in e.items()} for p, e in edits.items() if isinstance(e, dict)}
 
 
@@ -283,7 +294,7 @@ def _receive(widget: Explorer, content: dict[str, Any], _buffers: object) -> Non
 
 
 def _weak_listener(widget: Explorer) -> Callable[[str], None]:
-    """A listener that does not keep the widget alive."""
+    """Return a session listener that holds only a weak reference to the widget."""
     alive = weakref.ref(widget)
 
     def follow(_what: str) -> None:
@@ -295,7 +306,10 @@ def _weak_listener(widget: Explorer) -> Callable[[str], None]:
 
 
 def _is_shutting_down() -> bool:
-    """Whether the interpreter is on its way out: workers that are closed then still change the session, but nobody takes messages any more."""
+    """Return True while the interpreter shuts down.
+
+    Closing worker threads still change the session then, but nobody receives messages any more.
+    """
     return not threading.main_thread().is_alive()
 
 

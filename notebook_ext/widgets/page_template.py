@@ -1,4 +1,4 @@
-"""What a page with an explorer and no kernel is made of: the same front end, a model that stands in for the kernel's, no network."""
+"""HTML of a standalone page: the same front end, and a model without a kernel or network."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ explorer.render({ model, el: document.getElementById("explorer") });
 
 
 def head_html(title: str) -> str:
-    """A page up to where its data stand."""
+    """Return the start of a page, up to its data."""
     return _HEAD_HTML.format(title=escape(one_line(title)), style=style_text())
 
 
 def module_html(model: str) -> str:
-    """The end of a page: the front end, and the script that defines its ``model``."""
+    """Return the end of a page: the front end and the script that defines ``model``."""
     return _MODULE_HTML.format(
         module=_as_constant(full_module_text()), shim=_scoped(model + _START_JS + _KERNELLESS_MODEL_JS)
     )
 
 
 def script_safe_json(data: Any) -> str:
-    """JSON that cannot end or open a script element, whatever its strings hold."""
+    """Return JSON that cannot open or close a script element, whatever its strings hold."""
     return json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 
 

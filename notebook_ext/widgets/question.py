@@ -1,4 +1,4 @@
-"""A question of a lesson as a widget: choices, and the answer once it is revealed."""
+"""Question widget of a lesson: choices, and the answer after it is revealed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from notebook_ext.widgets.bundle_assets import STATIC
 
 
 class QuestionWidget(anywidget.AnyWidget):
-    """Radio buttons. ``chosen`` and ``answer`` are places among the choices, -1 while there is none."""
+    """Radio buttons; ``chosen`` and ``answer`` are indices into the choices, -1 for none."""
 
     _esm = (STATIC / "question.js").read_text(encoding="utf-8")
     _css = (STATIC / "question.css").read_text(encoding="utf-8")

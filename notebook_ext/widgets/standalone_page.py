@@ -1,4 +1,7 @@
-"""The explorer as one HTML file for any size of session: its parts compressed, written one by one, unpacked by the browser when looked at."""
+"""Writes the explorer as one standalone HTML file, for sessions of any size.
+
+Parts are compressed and written one by one; the browser decompresses a part when its view opens.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,12 @@ from notebook_ext.views.privacy_note import privacy_note
 from notebook_ext.widgets.page_template import head_html, module_html, script_safe_json
 
 COMPRESSION_LEVEL = 6
-"""Of compression: a sixth smaller than the fastest, for a sixth more time."""
+"""Compression level of zlib.
+
+Its output is a sixth smaller than that of the fastest level and takes a sixth longer.
+"""
 MIN_COMPILATIONS_TO_FORK = 2
-"""From this many compilations on, another process makes half of the parts."""
+"""Number of compilations from which a second process builds half of the parts."""
 _PARTS_MODEL_JS = """
 const data = JSON.parse(document.getElementById("data").textContent);
 const places = JSON.parse(document.getElementById("index").textContent);
@@ -46,7 +52,7 @@ model.send = (message) => {
 """
 
 ProgressCallback = Callable[[int, int], None]
-"""Told how many compilations are written, and how many there are."""
+"""Callback with the number of compilations written and their total."""
 
 
 def write_page(
@@ -58,9 +64,10 @@ def write_page(
     others: OtherSessions | None = None,
     name: str = DEFAULT_NAME,
 ) -> None:
-    """Write the page that shows ``session``; it opens from disk, offline, in light or dark, and holds every part of every view.
+    """Write a page that shows every view of ``session``; it opens from disk and offline.
 
-    ``view`` is open at first. ``others`` are sessions to compare it with, by name; beside them it is called ``name``.
+    The page has a light and a dark theme. ``view`` is the initial view. ``others`` are sessions by name for
+    comparison; this session is called ``name`` there.
     """
     stream.write(head_html(title).encode())
     stream.write(f'<p class="private">{escape(privacy_note(session))}</p>\n'.encode())
@@ -88,7 +95,7 @@ def _compressed_parts(session: Session, progress: ProgressCallback | None) -> It
             _compress_in_child(session, groups[1::2], other)
         yield from _compress_groups(session, groups[::2], progress)
         _, status = os.waitpid(child, 0)
-        if status:  # whatever went wrong there, here it shows
+        if status:  # If the child failed, do its work here: an error then shows.
             yield from _compress_groups(session, groups[1::2], progress)
             return
         other.seek(0)
@@ -110,7 +117,7 @@ def _compress_in_child(session: Session, groups: list[list[str]], file: BinaryIO
 
 
 def _key_groups(session: Session) -> list[list[str]]:
-    """Keys that belong together: of the whole, and of each compilation."""
+    """Return groups of keys: those of the whole session, then those of each compilation."""
     texts: dict[str, list[str]] = {}
     for key in artifact_keys(session):
         texts.setdefault(key.split("|")[1], []).append(key)

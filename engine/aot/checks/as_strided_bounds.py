@@ -19,11 +19,14 @@ from engine.ir.traced_frame import GraphInput
 
 
 def check_as_strided_bounds(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """``as_strided`` sees what its tensor does not: eager writes and reads there, a functional graph knows the tensor only."""
+    """Return a reason if ``as_strided`` reads outside the memory of its tensor; else empty.
+
+    Eager reads and writes there; a functional graph knows only the tensor.
+    """
     reads = [(n, seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None]
     if not reads:
         return ""
-    # Seen past its end, the storage of a fake tensor grows: what was first made over it tells how much there really is.
+    # The storage of a fake tensor grows when it is read past its end; the first tensor over it has the true size.
     first = {storage_id(v): v for v in reversed(list(flat_example_values(graph))) if isinstance(v, torch.Tensor)}
     given = {storage_id(i.fake) for i in inputs if isinstance(i.fake, torch.Tensor)}
     for node, seen in reads:
@@ -52,7 +55,10 @@ def check_as_strided_bounds(graph: torch.fx.GraphModule, inputs: Sequence[GraphI
 
 
 def storage_offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[SharedStorage, ...]:
-    """Where inputs that ``as_strided`` is called on start in their storage, and how much it holds: that counts, not the tensor itself."""
+    """Return guards on storage offset and storage size of inputs that ``as_strided`` reads.
+
+    ``as_strided`` depends on the storage, not only on the tensor.
+    """
     reach: dict[int, int] = {}
     for node in graph.graph.nodes:
         seen = node.meta.get("example_value")

@@ -15,7 +15,10 @@ from engine.ir.traced_frame import GraphInput
 
 
 def check_bool_alias_write(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Memory seen as truth values and as numbers: eager writes any number there, a functional graph gives back 0 or 1."""
+    """Return a reason if mutated memory is viewed both as bool and as numbers; else empty.
+
+    Eager writes any number there; a functional graph returns 0 or 1.
+    """
     tensors = [v for v in (*(i.fake for i in inputs), *flat_example_values(graph)) if isinstance(v, torch.Tensor)]
     truths = {storage_id(v) for v in tensors if v.dtype is torch.bool}
     both = truths & {storage_id(v) for v in tensors if v.dtype is not torch.bool}

@@ -13,21 +13,25 @@ _PROMOTING = frozenset(
         "addcmul addcdiv lerp"
     ).split()
 )
-"""Operators that, in place, compute in a type wide enough for all that they are given."""
+"""Operators whose in-place form computes in the promoted type of all operands."""
 
 
 _TRUE_DIVISION_OPS = frozenset(("div", "divide", "true_divide", "truediv"))
-"""Those of them that give fractions, of integers too."""
+"""Those of them that return fractions for integers too."""
 
 
 _COMPARISON_OPS = frozenset(
     "gt lt ge le greater less greater_equal less_equal maximum minimum fmax fmin clamp clip".split()
 )
-"""Operators that ask which of two numbers is larger."""
+"""Operators that compare by order; complex numbers have none."""
 
 
 def check_dtype_errors(node: torch.fx.Node) -> str:
-    """Eager refuses to write what its target cannot hold, or to order complex numbers; fake tensors do not, and unread nodes are dropped."""
+    """Return a reason if eager would raise a dtype error that fake tensors do not raise.
+
+    Eager does not store values that the target dtype cannot hold, and does not order complex numbers. Dead code
+    elimination would also remove the error.
+    """
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
     values = [example_tensor(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]

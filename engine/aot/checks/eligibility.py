@@ -22,7 +22,7 @@ from engine.ir.traced_frame import GraphInput
 
 
 def why_not_functional(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], *, trains: bool) -> str:
-    """Why this graph must run as traced; empty when nothing stands against making it functional."""
+    """Return the reason why this graph must run as traced; empty if it can be functionalized."""
     for i in inputs:
         if isinstance(i.example_value, torch.Tensor) and (reason := check_input_tensor(i.example_value, trains=trains)):
             return f"{i.name} is {reason}"

@@ -15,7 +15,11 @@ from engine.ir.traced_frame import GraphInput
 
 
 def check_inference_tensor_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Which views of inference tensors count writes, and may be written to, fake tensors do not know, nor can a view be made so again."""
+    """Return a reason if an output aliases an inference tensor input; else empty.
+
+    Fake tensors do not know which views of inference tensors have version counters and may be mutated, and such a view
+    cannot be regenerated.
+    """
     if torch.is_inference_mode_enabled():
         return ""
     given = [i for i in inputs if isinstance(i.example_value, torch.Tensor) and i.example_value.is_inference()]

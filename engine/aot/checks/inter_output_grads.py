@@ -1,4 +1,7 @@
-"""Where code that follows a graph asks autograd about single results: those of one compiled graph do not depend on each other to it."""
+"""Check for later code that may differentiate one output with respect to another.
+
+For autograd, outputs of one compiled graph do not depend on each other.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from engine.aot.node_properties import output_args
 
 
 def check_inter_output_grads(graph: torch.fx.GraphModule, asking: str) -> str:
-    """Why the graph is left to eager, where ``asking`` names what asks (``GraphSlot.autograd_uses_after_break``); empty when no result depends on another."""
+    """Return the reason to run the graph in eager; empty if no output depends on another.
+
+    ``autograd_use`` names the autograd call that follows (``TracedGraph.autograd_uses_after_break``).
+    """
     results = [n for n in output_args(graph.graph) if _requires_grad(n)] if asking else []
     for asked in results:
         if asked.op == "placeholder":
@@ -26,7 +32,7 @@ def check_inter_output_grads(graph: torch.fx.GraphModule, asking: str) -> str:
 
 
 def _autograd_dependents(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """All that autograd reaches the node from."""
+    """Return all nodes that depend on ``node`` through autograd."""
     found: dict[torch.fx.Node, None] = {}
     todo = [node]
     while todo:
@@ -38,7 +44,7 @@ def _autograd_dependents(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _requires_grad(node: Any) -> bool:
-    """Whether autograd knows where a node's value comes from; of several values, one's."""
+    """Return True if autograd tracks the node's value, or any of its values."""
     if not isinstance(node, torch.fx.Node) or node.op == "output":
         return False
     value = node.meta.get("example_value")

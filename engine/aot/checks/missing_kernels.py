@@ -1,7 +1,8 @@
-"""Operators whose results nobody reads: a functional graph leaves them out, and with them the errors that they would raise.
+"""Find dead operators without a kernel, so that the errors eager raises are not lost.
 
-Fake tensors know sizes and types, not which types a device's kernel was written for. So what is to be left out is tried out once, and so is
-what writes to numbers without fractions: its functional form may compute in a wider type, for which there is a kernel.
+A functional graph drops operators whose results are unused. Fake tensors check sizes and dtypes, not whether a
+device has a kernel for a dtype. So each dead operator runs once on small operands. Writes to integral or bool
+tensors run too: their functional form may compute in a wider dtype that has a kernel.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from engine.aot.storage_geometry import with_hint_sizes
 from engine.ir.graph_callable import GraphCallable
 
 _MAX_OPERAND_ELEMENTS = 1 << 16
-"""Elements up to which operands are made to try an operator out."""
+"""Maximum number of elements of an operand that is created for a probe."""
 
 _DTYPE_ERROR_WORDS = ("dtype", "scalar type", "complex", "Bool", "output type", "view size")
-"""What errors speak of that are raised for the types of operands, or for how they are laid out."""
+"""Words in errors raised for the dtype or layout of operands."""
 
 
 def find_missing_kernel(graph: torch.fx.GraphModule) -> str:
-    """Which unread operator has no kernel for what it is given, or not for such types, so that eager raises; empty when none is known.
+    """Return which dead operator has no kernel for its operands, so that eager raises.
 
-    Where complex numbers are given and something is written to, of those that are read too: eager raises after the writes before it.
+    Empty if there is none. If the graph mutates something, live operators with complex operands are probed too: eager
+    would raise after the earlier writes.
     """
     is_written = any(map(may_mutate, graph.graph.nodes))
     unread = set(_dead_nodes(graph.graph))
@@ -39,10 +41,10 @@ def find_missing_kernel(graph: torch.fx.GraphModule) -> str:
 
 
 def _why_probed(node: torch.fx.Node, *, is_unread: bool, is_written: bool) -> str:
-    """Before the node's name: why its kernel matters here; empty where it does not. A node that writes names itself."""
+    """Return the start of the reason, up to the node's name; empty if it needs no probe."""
     if is_unread:
         return "nobody reads "
-    if _is_view_of_noncontiguous(node):  # over fake tensors it may be made where torch refuses it
+    if _is_view_of_noncontiguous(node):  # over fake tensors it may succeed where torch raises
         return "memory that does not lie in a row is seen through "
     if is_written and may_mutate(node) and _writes_integral(node):
         return "something is written to by "
@@ -59,7 +61,7 @@ def _is_view_of_noncontiguous(node: torch.fx.Node) -> bool:
 
 
 def _writes_integral(node: torch.fx.Node) -> bool:
-    """Whether a node may write to truths or whole numbers."""
+    """Return True if a node may mutate a bool or integral tensor."""
     targets = node.kwargs.get("out", node.args[0] if node.args else None)
     values = [
         n.meta.get("example_value")
@@ -70,7 +72,10 @@ def _writes_integral(node: torch.fx.Node) -> bool:
 
 
 def find_missing_kernel_in_callees(graph: torch.fx.GraphModule, module: torch.fx.GraphModule) -> str:
-    """The same of what functions do that the graph calls and nobody reads; ``module``: all of their operators, dead ones too."""
+    """Return which dead operator inside a called function has no kernel; empty if none.
+
+    ``module`` has all operators of these functions, dead ones included.
+    """
     if all(not isinstance(n.target, GraphCallable) for n in _dead_nodes(graph.graph)):
         return ""
     for node in _dead_nodes(module.graph):
@@ -88,7 +93,7 @@ def _has_no_kernel(node: torch.fx.Node) -> bool:
 
 
 def _is_complex(node: torch.fx.Node) -> bool:
-    """Whether a node that writes to nothing is given complex numbers."""
+    """Return True if a node has complex operands and mutates nothing."""
     if node.op not in ("call_function", "call_method") or may_mutate(node):
         return False
     values = [n.meta.get("example_value") for n in node.all_input_nodes]
@@ -96,11 +101,11 @@ def _is_complex(node: torch.fx.Node) -> bool:
 
 
 class _CannotMakeOperand(Exception):
-    """An operand that cannot be made."""
+    """An operand that cannot be created for a probe."""
 
 
 def _dead_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
-    """Nodes that neither an output nor a write in place depends on."""
+    """Yield nodes that neither an output nor an in-place write depends on."""
     read: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node in read or node.op == "output" or may_mutate(node):
@@ -153,6 +158,6 @@ def _kernel_raises(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     except NotImplementedError:
         return True
     except Exception as error:
-        # Made of other values, it need not work out; of which type they are does not depend on that.
+        # The values are made up, so other errors do not count; dtype errors do not depend on values.
         return any(word in str(error) for word in _DTYPE_ERROR_WORDS)
     return False

@@ -16,7 +16,10 @@ from engine.ir.traced_frame import GraphInput
 
 
 def check_no_grad_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Autograd refuses a backward through a view made under ``no_grad`` of memory that is written to in grad mode later."""
+    """Return a reason if memory viewed under ``no_grad`` is mutated in grad mode later.
+
+    Autograd raises in a backward through such a view.
+    """
     unseen = set[int]()
     for node, is_on in nodes_with_grad_mode(graph, is_on=torch.is_grad_enabled()):
         seen = example_tensor(node.args[0]) if node.args else None

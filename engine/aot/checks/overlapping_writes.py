@@ -22,7 +22,10 @@ from engine.aot.storage_geometry import (
 
 
 def check_overlapping_write(node: torch.fx.Node) -> str:
-    """Eager refuses to write where it reads the same memory seen otherwise, or writes in an order of its own."""
+    """Return a reason if a node mutates memory that it also reads through another view.
+
+    Eager raises there, or writes in an order of its own.
+    """
     if not may_mutate(node):
         return ""
     named = node.kwargs.get("out")
@@ -59,7 +62,10 @@ def check_overlapping_write(node: torch.fx.Node) -> str:
 
 
 def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> str:
-    """Of a list, eager writes one after another; a functional operator reads all of them first."""
+    """Return a reason if a write to a list of tensors overlaps another operand; else empty.
+
+    Eager writes one tensor after another; a functional operator reads all of them first.
+    """
     written = [(n, t) for n, a in enumerate(targets) if (t := example_tensor(a)) is not None]
     read: list[tuple[int, torch.Tensor]] = []
     for argument in (*node.args, *node.kwargs.values()):
@@ -78,7 +84,7 @@ def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> str
 
 
 def _is_pointwise(node: torch.fx.Node) -> bool:
-    """Whether each element that an operator writes depends on the elements at its own place only."""
+    """Return True if each written element depends only on operand elements at its own index."""
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
     packet = getattr(torch.ops.aten, name, None)
     overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
@@ -86,12 +92,15 @@ def _is_pointwise(node: torch.fx.Node) -> bool:
 
 
 def _assigns_to_itself(node: torch.fx.Node) -> bool:
-    """Whether an assignment to an item reads what it writes to: eager fills the part with one element, and copies others."""
+    """Return True if an item assignment reads the tensor that it mutates.
+
+    Eager fills the slice if the value has one element, and copies otherwise.
+    """
     return node.target in (operator.setitem, "__setitem__") and node.args[2] is node.args[0]
 
 
 def _assigned_slice(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
-    """What an assignment to an item writes to: the part that its index names, where that is a view."""
+    """Return the slice that an item assignment mutates; ``into`` if the index makes no view."""
     if node.target not in (operator.setitem, "__setitem__"):
         return into
     index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
@@ -106,12 +115,15 @@ def _assigned_slice(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
 
 
 def _updates_running_stats(node: torch.fx.Node) -> bool:
-    """Whether a node writes to its second and third argument only: running statistics."""
+    """Return True if a node mutates only its second and third argument: running statistics."""
     return getattr(node.target, "__name__", "") in ("batch_norm", "instance_norm")
 
 
 def _check_running_stats_write(node: torch.fx.Node) -> str:
-    """Eager writes running statistics before it has read all else."""
+    """Return a reason if running statistics overlap another operand; else empty.
+
+    Eager writes them before it has read all other operands.
+    """
     named = [node.kwargs.get(name) for name in ("running_mean", "running_var")]
     statistics = [s for a in (*node.args[1:3], *named) if (s := example_tensor(a)) is not None]
     given = [r for a in (*node.args, *node.kwargs.values()) if (r := example_tensor(a)) is not None]

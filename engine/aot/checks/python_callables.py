@@ -9,7 +9,7 @@ from engine.ir.graph_callable import GraphCallable
 
 
 def check_python_callables(graph: torch.fx.GraphModule) -> str:
-    """Why a graph cannot be traced before Python objects were changed as the frame changes them; empty when it can."""
+    """Return a reason if the graph runs user Python that may read objects the frame mutates."""
     for node in graph.graph.nodes:
         if isinstance(node.target, GraphCallable) and node.target.runs_user_python:
             return f"{node.name} runs Python of the user's, which may read objects that the frame changes"

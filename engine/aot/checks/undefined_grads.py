@@ -1,7 +1,8 @@
-"""Finds functions of the user's own whose backward is called with gradients that are there in one call and missing in the next.
+"""Find user-defined autograd functions whose backward may see undefined gradients.
 
-Autograd calls it where any of its results is reached, with zeros, or with None, for those that are not. What it then gives, zeros and not nothing
-or something else altogether, cannot be told from a backward graph that was traced with all gradients there.
+Autograd calls such a backward if any of its outputs has a gradient; the others get zeros or None. The gradients it
+returns then may be undefined, zero or something else. A backward graph traced with all tangents defined does not
+show this.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import torch.fx
 from torch.autograd.function import BackwardCFunction
 
 _ENGINE_MODULES = ("engine.aot.", "engine.graph.")
-"""Packages whose own functions give what autograd's operators give."""
+"""Packages whose autograd functions handle undefined gradients as autograd's operators do."""
 
 
 def find_function_with_undefined_grads(results: Sequence[torch.Tensor]) -> str:
-    """Name of such a function behind ``results``, through any of which gradients may come back, or not; empty when there is none."""
+    """Return the name of a user function with outputs that different ``results`` depend on.
+
+    If only some results have gradients, its backward sees undefined ones. Empty if there is no such function.
+    """
     if len(results) < 2 or not any(
         _has_multiple_outputs(node) for node, _ in _reachable_edges([_edge(r) for r in results])
     ):
@@ -39,7 +43,7 @@ def _edge(result: torch.Tensor) -> tuple[Any, int]:
 
 
 def _reachable_edges(todo: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
-    """Each edge of autograd's graph that gradients take from these on: a node, and which of its results it is of."""
+    """Yield each edge of the autograd graph behind these: a node and the index of its output."""
     known: set[tuple[Any, int]] = set()
     nodes: set[Any] = set()
     while todo:
@@ -59,7 +63,7 @@ def _has_multiple_outputs(node: Any) -> bool:
 
 
 def is_user_function(node: Any) -> bool:
-    """Whether a node of autograd's graph is a function of the user's own."""
+    """Return True if an autograd node belongs to a user-defined ``autograd.Function``."""
     if not isinstance(node, BackwardCFunction):
         return False
     return not type(node)._forward_cls.__module__.startswith(_ENGINE_MODULES)  # type: ignore[attr-defined]

@@ -15,10 +15,13 @@ from engine.ir.traced_frame import GraphInput
 
 
 def check_unsafe_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Results that share memory with what they were made from and are no views of it (``unsafe_chunk``): a functional graph makes new ones."""
+    """Return a reason if a result shares memory but is not a view (``unsafe_chunk``).
+
+    It must also be returned or mutated. A functional graph would create new tensors instead.
+    """
     shared: dict[int, torch.fx.Node] = {}
     for node in graph.graph.nodes:
-        # A view of another type is none to autograd either, but its operator says that it shares.
+        # Only ``unsafe_*``: a dtype view is not a view for autograd either, but its operator declares that it aliases.
         if "unsafe" not in (str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")):
             continue
         given = [t for a in node.all_input_nodes for t in example_tensors(a)]

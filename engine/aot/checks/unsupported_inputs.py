@@ -11,6 +11,7 @@ from engine.aot.storage_geometry import (
 
 
 def check_input_tensor(real: torch.Tensor, *, trains: bool) -> str:
+    """Return why a tensor cannot be an input of a functional graph; empty if it can."""
     if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return f"a {type(real).__name__}, a tensor subclass"
     if real.layout != torch.strided or real.is_quantized or real.is_meta or real.is_mkldnn:

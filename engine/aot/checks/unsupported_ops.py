@@ -25,10 +25,11 @@ _UNSUPPORTED_ATTRS = frozenset(
         "map_",
     )
 )
-"""Methods and attributes whose effect a functional graph cannot carry."""
+"""Methods and attributes whose effect a functional graph cannot represent."""
 
 
 def check_unsupported_op(node: torch.fx.Node) -> str:
+    """Return why a functional graph cannot hold the node; empty if it can."""
     if node.op == "get_attr":
         return "is held by the graph, not passed to it"
     if node.op == "call_module":

@@ -15,7 +15,7 @@ from engine.ir.traced_frame import GraphInput
 
 
 def check_untracked_writes(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Where gradients are needed, what is written or seen past autograd's own account of views is left to eager."""
+    """Return a reason if gradients flow through writes or views that autograd does not track."""
     if not torch.is_grad_enabled():
         return ""
     values = [*(i.fake for i in inputs), *flat_example_values(graph)]

@@ -1,4 +1,4 @@
-"""A compiled result as one text: an inference graph, or both halves of a training call, with the plan to call them by."""
+"""Save and load compiled AOT artifacts as text: graphs with their metadata."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RERUN_FIELDS = ("output_nodes", "grad_inputs", "mutated_inputs", "rng_devices",
 
 @dataclass(frozen=True)
 class TrainingArtifact:
-    """A training call, traced and divided."""
+    """Training call: joint graph, its partitioned graphs, and the eager rerun."""
 
     joint: JointGraph
     partitioned: PartitionedGraphs
@@ -53,7 +53,10 @@ AotArtifact = FunctionalGraph | TrainingArtifact
 
 @dataclass(frozen=True)
 class CacheLocation:
-    """Where a result is to be looked for. ``note`` says why it cannot be, or what was found there."""
+    """Location of an artifact in the disk cache.
+
+    ``note`` has the reason why there is none, or the outcome of the lookup.
+    """
 
     store: DiskStore
     key: str = ""
@@ -61,7 +64,7 @@ class CacheLocation:
 
 
 def cache_location(call: TracedCall, folder: Any, *, trains: bool, how: Sequence[Any]) -> CacheLocation:
-    """The place of the result of compiling ``call``."""
+    """Return the cache location for the result of compiling ``call``."""
     try:
         return CacheLocation(DiskStore(folder), cache_key(call, trains=trains, how=how))
     except CannotSerialize as error:
@@ -71,10 +74,12 @@ def cache_location(call: TracedCall, folder: Any, *, trains: bool, how: Sequence
 def load_artifact(
     place: CacheLocation, call: TracedCall, compilation: str, *, tells: bool
 ) -> tuple[AotArtifact | None, str]:
-    """What is kept there, None when it must be made; and a sentence for the record. The joint graph is read only to be told.
+    """Load the artifact of a call, None if it must be compiled; also return a note.
+
+    The note goes into the record. The joint graph is read only if the record needs it.
 
     Raises:
-        NotFunctional: reading it took more of sizes for granted than the guards check.
+        CannotFunctionalize: reading it assumed more about sizes than the guards check.
     """
     if not place.key:
         return None, place.note
@@ -87,12 +92,12 @@ def load_artifact(
         return None, f"made anew: {error}"
     except CannotFunctionalize:
         raise
-    except Exception as error:  # written by us, and yet not understood: it is made anew and written over
+    except Exception as error:  # the engine wrote it, but cannot read it: compile again and overwrite it
         return None, f"made anew: the form on disk was not understood ({type(error).__name__})"
 
 
 def save_artifact(place: CacheLocation, made: AotArtifact, call: TracedCall) -> str:
-    """Write a result down; a sentence for the record."""
+    """Write an artifact to the disk cache; return a note for the record."""
     if not place.key:
         return place.note
     try:
@@ -180,10 +185,10 @@ def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, te
 
 @contextlib.contextmanager
 def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> Iterator[None]:
-    """Inside, what was taken for granted when the graph was made is so again.
+    """Assume again what was assumed about sizes when the graph was compiled.
 
     Raises:
-        NotFunctional: what is done inside takes more for granted.
+        CannotFunctionalize: the body assumes more.
     """
     env = symbols.shape_env
     if env is None:
@@ -198,12 +203,12 @@ def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> I
 
 
 def _serialize_passes(module: torch.fx.GraphModule) -> list[Any]:
-    """What was recorded of the graph's passes; nothing where no session did."""
+    """Return the recorded passes of the graph; none if no session recorded them."""
     return [told.to_dict() for told in module.meta.get(PASS_RECORDS_KEY, ())]
 
 
 def _provenance_factory(call: TracedCall, compilation: str) -> Callable[[Sequence[str], str], NodeProvenance]:
-    """Makes origins: places in the user's code are those of the graph at hand."""
+    """Return a factory of provenances; source positions are those of the current graph."""
     known = {n.name: provenance_of(n) for n in call.graph.graph.nodes}
 
     def origin(names: Sequence[str], note: str) -> NodeProvenance:
@@ -224,7 +229,7 @@ def _name_inputs(module: torch.fx.GraphModule, call: TracedCall) -> None:
 
 
 def _rebase_record_ids(record: Any, compilation: str) -> Any:
-    """A partition's record with the ids that nodes have in this compilation."""
+    """Return a partition record with the node ids of this compilation."""
 
     def here(id: str) -> str:
         return f"fx:{compilation}:{id.rpartition(':')[2]}"

@@ -1,4 +1,4 @@
-"""What a compiled result depends on, as one digest: the graph, its inputs, torch's state, the versions, and our own code."""
+"""Disk cache key: digest of the graph, inputs, torch state, versions and engine code."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _REQUIRED_STATES = {"torch_function_modes": (), "dispatch_modes": (), "functorch
 
 
 def cache_key(call: TracedCall, *, trains: bool, how: Sequence[Any]) -> str:
-    """The digest that the result of compiling ``call`` is found by.
+    """Return the key under which the result of compiling ``call`` is cached.
 
     Raises:
-        NotPlain: the result depends on something that cannot be written down, or that another process cannot have.
+        CannotSerialize: the result depends on something that cannot be written, or that another process lacks.
     """
     if any(has_unbacked_symbols(i.fake) for i in call.inputs):
         raise CannotSerialize("a size of an argument is known to the running graph only")
@@ -58,7 +58,7 @@ def cache_key(call: TracedCall, *, trains: bool, how: Sequence[Any]) -> str:
 
 
 def example_values(graph: torch.fx.GraphModule) -> list[Any]:
-    """What tracing found the graph's nodes to be."""
+    """Return the example values of the graph's nodes."""
     return [n.meta.get("example_value") for n in graph.graph.nodes]
 
 
@@ -70,7 +70,10 @@ def _inputs(inputs: Sequence[GraphInput]) -> Data:
 
 
 def _aliases_key(inputs: Sequence[GraphInput], n: int) -> Data:
-    """Which inputs before this one see the same memory, and how: what one is a view of, and whether they count their writes together."""
+    """Describe which earlier inputs share the input's storage, and how.
+
+    The description says which one is a view of the other, and whether they share a version counter.
+    """
     fake = inputs[n].fake
     if not isinstance(fake, torch.Tensor):
         return []
@@ -136,7 +139,7 @@ def _node(node: torch.fx.Node) -> Data:
 
 
 def _function_name(target: Any) -> str:
-    """A name that leads to this very function in any process."""
+    """Return a name that finds this same function in any process."""
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return serialize_target(target)
     if found := stable_name(target):
@@ -146,7 +149,7 @@ def _function_name(target: Any) -> str:
 
 
 def _method_name(name: str) -> str:
-    """The name of a method of tensors, and of the function that it is."""
+    """Return the name of a tensor method and of the function that implements it."""
     if found := stable_method_name(name):
         return f"{name} {found}"
     raise CannotSerialize(f"{name} is a method that another process may not have")

@@ -1,4 +1,4 @@
-"""The smallest cut between two nodes of a weighted directed graph, by Dinic's algorithm (Dinitz, 1970)."""
+"""Minimum cut between two nodes of a weighted directed graph, by Dinic's algorithm (1970)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ INFINITE = 1 << 62
 
 @dataclass
 class FlowNetwork:
-    """A directed graph whose edges have integer capacities; nodes are numbers from ``node()``."""
+    """Directed graph whose edges have integer capacities; nodes are numbers from ``node()``."""
 
     _edges: list[list[int]] = field(default_factory=list)
-    """Per node the numbers of the edges that leave it; edge ``e ^ 1`` is the reverse of edge ``e``."""
+    """Per node, indices of the edges that leave it; edge ``e ^ 1`` is the reverse of ``e``."""
     _heads: list[int] = field(default_factory=list)
     _residual: list[int] = field(default_factory=list)
 
     def node(self) -> int:
-        """A new node."""
+        """Add a node and return its number."""
         self._edges.append([])
         return len(self._edges) - 1
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
-        """A new edge."""
+        """Add an edge."""
         for a, b, c in ((tail, head, capacity), (head, tail, 0)):
             self._edges[a].append(len(self._heads))
             self._heads.append(b)
             self._residual.append(c)
 
     def min_cut(self, source: int, sink: int) -> tuple[int, set[int]]:
-        """The capacity of the smallest cut, and the nodes on the sink's side of the smallest cut that is closest to the sink.
+        """Return the capacity of the minimum cut, and the nodes on its sink side.
 
-        The network is used up. A capacity of INFINITE or more means that there is no cut.
+        Of several minimum cuts, the one closest to the sink is returned. The network is consumed. A capacity of at
+        least INFINITE means that there is no cut.
         """
         flow = 0
         while flow < INFINITE and (levels := self._levels(source, sink)) is not None:
@@ -40,7 +41,7 @@ class FlowNetwork:
         return flow, self._sink_side(sink)
 
     def _levels(self, source: int, sink: int) -> list[int] | None:
-        """Distances from the source along edges with capacity left; None when the sink cannot be reached."""
+        """Return distances from the source in the residual graph; None if the sink is unreachable."""
         levels = [-1] * len(self._edges)
         levels[source] = 0
         queue = deque((source,))
@@ -54,7 +55,7 @@ class FlowNetwork:
         return None if levels[sink] < 0 else levels
 
     def _blocking(self, source: int, sink: int, levels: list[int]) -> int:
-        """Push all that can be pushed along shortest paths; returns how much."""
+        """Push a blocking flow along shortest paths; return its amount."""
         heads, left = self._heads, self._residual
         following = [0] * len(self._edges)
         total = 0
@@ -86,7 +87,7 @@ class FlowNetwork:
                 return total
 
     def _sink_side(self, sink: int) -> set[int]:
-        """Nodes from which the sink can be reached along edges with capacity left."""
+        """Return the nodes from which the sink is reachable in the residual graph."""
         reaching = {sink}
         todo = [sink]
         while todo:

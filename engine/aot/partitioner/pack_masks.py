@@ -1,4 +1,7 @@
-"""Masks of random zeros and ones cross from forward to backward as one byte each, whatever type eager keeps them in."""
+"""Save random masks of zeros and ones for backward as one byte per element.
+
+Eager saves them in the floating-point dtype in which they were sampled.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,20 @@ from engine.ir.node_metadata import NodeProvenance, checkpoint_of, provenance_of
 Node = torch.fx.Node
 
 _UNPACKED_KEY = "engine_mask"
-"""In ``node.meta`` of a mask that was widened again: equal, to the bit, to what was drawn."""
+"""Key in ``node.meta`` of an unpacked mask; it equals the sampled mask bitwise."""
 _BERNOULLI_OPS = (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli.default)
 
 
 @dataclass(frozen=True)
 class PackedMask:
-    """What was drawn as booleans, and those in the type that was drawn."""
+    """A sampled mask packed as booleans, and its copy unpacked to the original dtype."""
 
     packed: Node
     unpacked: Node
 
 
 def pack_masks(graph: torch.fx.Graph) -> tuple[PackedMask, ...]:
-    """Let all that reads zeros and ones drawn outside of checkpoints read them by way of booleans."""
+    """Route all readers of masks sampled outside of checkpoints through boolean copies."""
     return tuple(_pack(graph, node) for node in list(graph.nodes) if _is_float_mask(node))
 
 
@@ -64,14 +67,14 @@ def _pack(graph: torch.fx.Graph, drawn: Node) -> PackedMask:
 
 
 def unpack_unsaved_masks(graph: torch.fx.Graph, masks: Collection[PackedMask], saved: Collection[Node]) -> None:
-    """Where the booleans are not what is saved, read again what was drawn itself."""
+    """Remove the packing of masks whose booleans are not saved."""
     for mask in masks:
         if mask.packed not in saved:
             _remove_packing(graph, mask)
 
 
 def use_unpacked_masks(module: torch.fx.GraphModule) -> None:
-    """In a forward, which draws the masks, read what was drawn: booleans are there to be saved only."""
+    """Let a forward graph read the sampled masks directly; the booleans are only for saving."""
     for node in list(module.graph.nodes):
         if _UNPACKED_KEY in node.meta:
             packed: Node = node.all_input_nodes[0]

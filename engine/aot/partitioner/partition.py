@@ -1,7 +1,8 @@
-"""Cuts a joint graph into a forward and a backward: what is saved in between, and what the backward computes again.
+"""Partitioner: splits the joint graph into a forward and a backward graph.
 
-The idea of choosing by a minimum cut of the graph, capacities in bytes, is from torch (min-cut rematerialisation; compare Chen et al.,
-Training Deep Nets with Sublinear Memory Cost, 2016). A forward that keeps all that its backward reads is the "default" partition.
+It decides which values are saved for backward and which are recomputed. The minimum cut with capacities in bytes is
+from torch (min-cut rematerialization; compare Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016). The
+"default" partition saves all that the backward reads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from engine.ir.node_metadata import NodeProvenance, checkpoint_of, is_backward_n
 from engine.records.aot import PartitionRecord, SavedValue
 
 _INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
-"""What a byte costs that lies in an input, and one that is kept although nobody else may need it: of equals the input is kept."""
+"""Cost of saving a byte of an input and of an intermediate; of equals the input is saved."""
 
 PartitionMethod = Literal["min-cut", "default"]
 Node = torch.fx.Node
@@ -35,32 +36,34 @@ Node = torch.fx.Node
 
 @dataclass(frozen=True)
 class PartitionedGraphs:
-    """The two graphs of a training call.
+    """Forward and backward graph of a training call.
 
-    ``forward`` takes the inputs and returns ``results`` results, then the saved tensors, then the saved numbers. ``backward`` takes the
-    saved tensors, the saved numbers and the tangents, and returns a gradient or None for each input that needs one.
+    ``forward`` takes the inputs and returns ``num_results`` results, then the saved tensors, then the saved scalars.
+    ``backward`` takes the saved tensors, the saved scalars and the tangents. It returns a gradient or None for each
+    input that requires grad.
     """
 
     forward: torch.fx.GraphModule
     backward: torch.fx.GraphModule
     num_results: int
     saved_tensor_names: tuple[str, ...]
-    """Names of the saved tensors; those of inputs are inputs themselves."""
+    """Names of the saved tensors; a saved input has the name of the input."""
     saved_scalar_names: tuple[str, ...]
     tangent_fakes: tuple[Any, ...]
     """Fake tangents."""
     tangent_names: tuple[str, ...]
     saved_fakes: tuple[Any, ...]
-    """Fake values of what is saved, tensors first."""
+    """Fake values of the saved tensors and then of the saved scalars."""
     record: PartitionRecord
 
 
 def partition_joint_graph(
     joint: JointGraph, is_free: Sequence[bool], method: PartitionMethod = "min-cut", *, draws_again: bool = False
 ) -> PartitionedGraphs:
-    """Cut ``joint``. ``is_free`` tells for each input whether it is in memory anyway (a parameter), so that keeping it costs nothing.
+    """Split ``joint`` into forward and backward.
 
-    ``recompute_random``: random numbers may be drawn again from the state that they were drawn from, where that takes less memory.
+    ``is_parameter`` marks inputs that are in memory anyway, so that saving them is free. ``recompute_random``: random
+    numbers may be recomputed from their RNG state where that takes less memory.
     """
     masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
     make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=draws_again)
@@ -78,7 +81,7 @@ def partition_joint_graph(
 
 
 class _JointNodes:
-    """The joint graph's nodes by the part that they play."""
+    """Nodes of the joint graph, grouped by their role."""
 
     def __init__(self, joint: JointGraph) -> None:
         self.joint = joint
@@ -92,12 +95,12 @@ class _JointNodes:
         self.results = returned[: joint.metadata.num_results]
         self.gradients = returned[joint.metadata.num_results :]
         self.backward_only = self._find_backward_only()
-        """Nodes that only the backward can run: they need a tangent, or have effects that are the backward's."""
+        """Nodes that only the backward can run: they need a tangent or have backward effects."""
         self.mutated_inputs = [n for n, i in zip(self.inputs, joint.metadata.inputs, strict=True) if i.is_mutated]
         self.policy_saved = {n for n in self.nodes[:-1] if not is_backward_node(n) and policy_saves(n)}
-        """Nodes inside of activation checkpoints whose results the user's policy wants saved."""
+        """Nodes in activation checkpoints whose results the user's policy saves."""
         self.checkpointed = self._find_checkpointed()
-        """Nodes inside of activation checkpoints, which the backward is to run once more, and those of its own that follow from them."""
+        """Checkpointed nodes that the backward recomputes, and backward nodes that depend on them."""
 
     def _find_backward_only(self) -> set[Node]:
         late = set(self.tangents)
@@ -120,12 +123,12 @@ class _JointNodes:
         return again
 
     def _is_checkpointed(self, node: Node, again: set[Node]) -> bool:
-        if node.target is operator.getitem:  # of several results, as what makes them
+        if node.target is operator.getitem:  # an output of a multi-output node follows that node
             return node.all_input_nodes[0] in again and node not in self.policy_saved
         return checkpoint_of(node) is not None and node not in self.policy_saved
 
     def escapes_checkpoint(self, node: Node) -> bool:
-        """Whether something of the forward outside of a node's checkpoint reads it, or a view of it."""
+        """Return True if the forward reads a node, or a view of it, outside of its checkpoint."""
         own = checkpoint_of(node)
         for user in node.users:
             if user.op == "output" or (not is_backward_node(user) and checkpoint_of(user) != own):
@@ -135,7 +138,7 @@ class _JointNodes:
         return False
 
     def read_by_autograd(self) -> Iterator[Node]:
-        """Values of the forward that autograd's own operators read: what eager saves."""
+        """Yield forward values that autograd's own operators read: what eager saves."""
         return (
             n
             for node in self.nodes[:-1]
@@ -145,14 +148,14 @@ class _JointNodes:
         )
 
     def read_by_backward(self) -> set[Node]:
-        """Early values that late nodes read, or that are gradients themselves."""
+        """Return forward values that backward-only nodes read, or that are gradients themselves."""
         read = {n for node in self.backward_only for n in node.all_input_nodes if n not in self.backward_only}
         read.update(g for g in self.gradients if isinstance(g, Node) and g not in self.backward_only)
         return read
 
 
 def _clone_mutated_inputs(joint: JointGraph, parts: _JointNodes) -> None:
-    """Give the backward a copy of what an input held, where the input is written before the backward can read it."""
+    """Clone mutated inputs for the backward, if the mutation precedes its reads."""
     graph = joint.module.graph
     for node in parts.mutated_inputs:
         readers = [u for u in node.users if u in parts.backward_only or is_backward_node(u)]
@@ -167,10 +170,10 @@ def _clone_mutated_inputs(joint: JointGraph, parts: _JointNodes) -> None:
 
 
 def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict[Node, Node]:
-    """Where a checkpoint's result is read by the backward, let the backward read a copy of its own, made again inside of the checkpoint.
+    """Duplicate checkpoint outputs that the backward reads, so that it can recompute them.
 
-    The result itself is then kept only where another checkpoint starts from it: nothing is computed again from one checkpoint to the next.
-    Returns the copies by what they are copies of.
+    The original is then saved only if another checkpoint starts from it: recomputation does not chain from one
+    checkpoint to the next. Returns a map from each original to its copy.
     """
     graph = joint.module.graph
     twins: dict[Node, Node] = {}
@@ -194,7 +197,7 @@ def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict
 
 
 def _minimum_cut(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
-    """The early values to save so that everything in ``read`` can be had from them, at the least bytes."""
+    """Return the forward values to save so that ``read`` can be computed at the fewest bytes."""
     early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
     relevant = _ancestors(read)
     network = FlowNetwork()
@@ -220,17 +223,18 @@ def _minimum_cut(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -
 
 
 def _cannot_recompute(node: Node, parts: _JointNodes) -> bool:
-    """Whether a node may not be computed again, or has to be."""
+    """Return True if a node must not be recomputed, or must be saved."""
     return node in parts.policy_saved or (
         node not in parts.checkpointed and not takes_rng_state(node) and bool(why_not_recomputable(node))
     )
 
 
 def _costs(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
-    """What saving each node costs, in shares of bytes; INFINITE where it must not be saved.
+    """Return a function for the cost of saving a node, in weighted bytes.
 
-    Results and inputs are the caller's, who may write to them between forward and backward, as an optimizer does to parameters: they are
-    saved only where eager would have saved them too, and complain.
+    The cost is INFINITE if the node must not be saved. Results and inputs belong to the caller, who may mutate them
+    before the backward, as an optimizer does with parameters. They are saved only where eager would also save them, and
+    raise.
     """
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
     given = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
@@ -272,7 +276,7 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
 
 
 def _unpack_saved_tuples(parts: _JointNodes, chosen: set[Node]) -> set[Node]:
-    """What must cross over so that the backward can run: constants and views of saved values are made anew there, tuples are unpacked before."""
+    """Return the values to pass to the backward: tuples unpacked, constants left out."""
     saved: set[Node] = set()
     for node in chosen:
         if isinstance(node.meta.get("val"), (tuple, list)):
@@ -283,7 +287,7 @@ def _unpack_saved_tuples(parts: _JointNodes, chosen: set[Node]) -> set[Node]:
 
 
 def _tensors_before_scalars(parts: _JointNodes, saved: Iterable[Node]) -> list[Node]:
-    """Tensors before numbers, each in the joint graph's order."""
+    """Return tensors before scalars, each in the joint graph's order."""
     return sorted(saved, key=lambda n: (is_scalar(n), parts.order[n]))
 
 
@@ -326,14 +330,14 @@ def _with_peaks(
 
 
 def inputs_unused_by_backward(halves: PartitionedGraphs) -> frozenset[str]:
-    """Names of the inputs that the backward reads neither itself nor through a view."""
+    """Return names of inputs that the backward reads neither directly nor through a view."""
     saved = output_args(halves.forward.graph)[halves.num_results :]
     read = {view_base_node(n).name for n in saved if isinstance(n, torch.fx.Node)}
     return frozenset(n.name for n in halves.forward.graph.nodes if n.op == "placeholder") - read
 
 
 def _forward_effects(parts: _JointNodes) -> set[Node]:
-    """Nodes of the forward that run although nobody reads them."""
+    """Return forward nodes that run although nothing reads them."""
     early = (n for n in parts.nodes[:-1] if n not in parts.backward_only and n.op != "placeholder")
     return {n for n in early if takes_rng_state(n) or not is_removable(n)}
 
@@ -351,10 +355,10 @@ def _extract(
     *,
     is_lazy: bool = True,
 ) -> torch.fx.GraphModule:
-    """The part of the graph between ``inputs`` and ``outputs``; nodes that it runs are appended to ``made``.
+    """Extract the graph between ``inputs`` and ``outputs``; append its nodes to ``made``.
 
-    With ``is_lazy`` nodes that the backward runs anew stand right before what reads them first, so that they do not live long; else all are
-    in the order of the whole graph, as what draws random numbers or has effects must be.
+    With ``is_lazy``, recomputed nodes are placed right before their first reader, so that their results are
+    short-lived. Otherwise all nodes follow the joint graph's order, as random numbers and effects require.
     """
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
@@ -380,21 +384,21 @@ def _extract(
                 todo += [] if is_lazy else reversed([u for u in node.users if is_ready(u)])
 
     def is_ready(node: Node) -> bool:
-        """Whether what the backward asks for can be had now, so that what it is made from need not be kept until the end."""
+        """Return True if a backward node can run now, so that its operands can be freed early."""
         return node in wanted and is_backward_node(node) and all(n in copies for n in node.all_input_nodes)
 
     for node in module.graph.nodes:
         if node in wanted and node not in lazy:
             emit(node)
     for node in outputs:
-        if isinstance(node, Node) and node not in copies:  # what is given may be returned as it is
+        if isinstance(node, Node) and node not in copies:  # an input may be returned unchanged
             emit(node)
     graph.output(tuple(copies[o] if isinstance(o, Node) else o for o in outputs))
     return torch.fx.GraphModule(module, graph)
 
 
 def _nodes_between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
-    """Nodes that must run to get from ``inputs`` to ``last``."""
+    """Return the nodes that must run to compute ``last`` from ``inputs``."""
     known = set(inputs)
     found: set[Node] = set()
     todo = list(last)
@@ -414,7 +418,10 @@ def _record(
     method: PartitionMethod,
     is_free: Sequence[bool],
 ) -> PartitionRecord:
-    """What is told of the cut. Memory that saved values share counts once, with the first of them."""
+    """Return the record of the partition. Storage shared by saved values counts once.
+
+    Its bytes are listed with the first of these values.
+    """
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
     inputs = set(parts.inputs)
     memories = {view_base_node(n): n for n in reversed(saved)}
@@ -447,7 +454,7 @@ def _record(
 
 
 def _is_view_or_item(node: Node) -> bool:
-    """Whether a value is a view, or one of several that count together."""
+    """Return True if a value is a view, or one output of a multi-output node."""
     return view_base_node(node) is not node or node.target is operator.getitem
 
 
@@ -457,7 +464,7 @@ def _bytes(node: Node) -> int:
 
 
 def _default_bytes(parts: _JointNodes) -> int:
-    """What would be saved if nothing were computed again."""
+    """Return the bytes that would be saved without any recomputation."""
     return sum(_bytes(n) for n in {view_base_node(r) for r in parts.read_by_backward()} if n.op == "call_function")
 
 

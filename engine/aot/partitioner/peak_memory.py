@@ -1,4 +1,4 @@
-"""How much memory a graph needs at most while it runs operator by operator, from the sizes that it was compiled with."""
+"""Peak memory estimate of a graph that runs operator by operator, at its hinted sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Node = torch.fx.Node
 
 
 def peak_bytes(graph: torch.fx.Graph, callers: Collection[Node] = ()) -> int:
-    """The most bytes that are alive at once: inputs until they are read last, save those of ``callers``, which somebody else holds and pays for.
+    """Return the largest number of bytes alive at once.
 
-    Values are let go of after their last use, as the ATen executor does; views have no memory of their own.
+    Values die after their last use, as in the ATen executor. Views allocate nothing. The inputs in ``callers`` do not
+    count: their caller holds them.
     """
     last: dict[Node, Node] = {}
     for node in graph.nodes:
@@ -39,7 +40,7 @@ def peak_bytes(graph: torch.fx.Graph, callers: Collection[Node] = ()) -> int:
 
 
 def _storage_node(node: Node) -> Node:
-    """What holds the memory that a node's value lies in."""
+    """Return the node whose storage a node's value uses."""
     node = view_base_node(node)
     return _storage_node(node.all_input_nodes[0]) if node.target is operator.getitem else node
 

@@ -1,4 +1,4 @@
-"""Which values of a joint graph may be computed again in the backward, which may be saved, and what saving one costs."""
+"""Cost model of the partitioner: may a value be recomputed, and how many bytes it takes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _EXPENSIVE = frozenset(
         "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d linalg_vector_norm"
     ).split()
 )
-"""ATen operators whose work is far more than reading their arguments once."""
+"""ATen operators that do much more work than reading their arguments once."""
 
 
 def why_not_recomputable(node: torch.fx.Node) -> str:
-    """Why this node must not run a second time in the backward; empty when it may."""
+    """Return the reason why a node must not be recomputed in backward; empty if it may."""
     if node.op != "call_function":
         return ""
     target = node.target
@@ -49,12 +49,12 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
 
 
 def is_scalar(node: torch.fx.Node) -> bool:
-    """Whether a node's value is a number made of sizes."""
+    """Return True if a node's value is a scalar, computed from sizes."""
     return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Whether a node only sees its first argument's memory in another way: free to compute again, and of no use to save."""
+    """Return True if a node is a view of an argument: free to recompute, useless to save."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
     if not node.all_input_nodes:  # of a constant
@@ -65,14 +65,14 @@ def is_view(node: torch.fx.Node) -> bool:
 
 
 def view_base_node(node: torch.fx.Node) -> torch.fx.Node:
-    """What a chain of views and unpackings of views starts from."""
+    """Return the node at the start of a chain of views, and of items of multi-output views."""
     while is_view(node) or (node.target is operator.getitem and is_view(node.all_input_nodes[0])):
         node = node.all_input_nodes[0]
     return node
 
 
 def num_bytes(value: Any) -> int:
-    """Bytes of a tensor; symbols count with the sizes of the call that was compiled. A number counts 8."""
+    """Return the bytes of a tensor, with symbols at their size hints. A scalar counts 8 bytes."""
     if not isinstance(value, torch.Tensor):
         return 8
     count = 1

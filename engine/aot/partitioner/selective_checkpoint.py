@@ -1,6 +1,7 @@
-"""Selective activation checkpoints: asks the user's policy, once for each operator, whether its result is saved.
+"""Selective activation checkpoints: query the user's policy once per operator.
 
-The protocol is torch's (``torch.utils.checkpoint.create_selective_checkpoint_contexts``): a function of a context, an operator and its arguments.
+The protocol is torch's (``torch.utils.checkpoint.create_selective_checkpoint_contexts``): a function of a context,
+an operator and its arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _POLICY_RESULT_KEY = "engine_is_to_be_saved"
 
 
 def policy_saves(node: torch.fx.Node) -> bool:
-    """Whether the policy of the node's checkpoint wants its result saved, asked once. What a policy raises is raised."""
+    """Return True if the policy of the node's checkpoint saves its result.
+
+    The policy runs once per node. Its exceptions propagate.
+    """
     if _POLICY_RESULT_KEY not in node.meta:
         node.meta[_POLICY_RESULT_KEY] = _ask(node)
     return bool(node.meta[_POLICY_RESULT_KEY])

@@ -1,1 +1,1 @@
-"""The layers around a functional graph, one file each; ``driver.WRAPPERS`` and ``driver.LAYERS`` have their order."""
+"""AOT runtime wrappers; order: ``driver.OUTER_WRAPPERS``, ``driver.INNER_WRAPPERS``."""

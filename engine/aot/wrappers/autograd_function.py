@@ -1,4 +1,4 @@
-"""Makes the forward graph differentiable: one autograd node a call, whose backward graph is compiled when it is first needed."""
+"""Generate the ``autograd.Function`` of a training call; its backward is compiled lazily."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _DETACHED_MESSAGE = (
     "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
     "This is not supported, please use out-of-place `.detach()` instead"
 )
-"""Torch's words: its own nodes say it, functions written in Python do not."""
+"""Message of torch's own nodes; functions written in Python do not raise it."""
 
 
 def pre_compile(crossing: AutogradMetadata, names: Sequence[str], again: EagerRerun) -> tuple[WrapperAction, ...]:
-    """One action an input that gradients flow to, one for what is saved, one a result that stands outside of autograd."""
+    """Return actions for gradients, non-differentiable results, saved values and backward."""
     why = "the traced graph differentiates with respect to it"
     actions = [WrapperAction(names[n], "gets a gradient from the backward graph", why) for n in crossing.grad_inputs]
     actions += [
@@ -54,10 +54,10 @@ def pre_compile(crossing: AutogradMetadata, names: Sequence[str], again: EagerRe
 
 
 def eager_when_unsupported(as_traced: Run, plan: AotMetadata, needing: Sequence[int]) -> WrapperCode:
-    """Where the traced graph runs as it is.
+    """Return code that runs the traced graph in eager where compiled code is unsupported.
 
-    Functorch transforms, forward-mode differentiation and hooks of the user's on what is saved must see its operators; and writing to a
-    leaf that needs a gradient is eager's error to raise.
+    Functorch transforms, forward-mode AD and user-defined saved tensor hooks must see the original operators. Mutating
+    a leaf that requires grad must raise eager's error.
     """
     unknown = [
         "transforms()",
@@ -76,16 +76,25 @@ def eager_when_unsupported(as_traced: Run, plan: AotMetadata, needing: Sequence[
 
 
 _LOSSLESS_HOOK_MODULES = ("torch.", "engine.")
-"""Packages whose hooks give back what was saved, as checkpoints and ``save_on_cpu`` do, whatever it is."""
+"""Packages whose saved tensor hooks return exactly what was saved.
+
+Examples are checkpoints and ``save_on_cpu``.
+"""
 
 
 def _has_user_saved_tensor_hooks(saving_hooks: Callable[[bool], Any]) -> bool:
-    """Whether hooks of the user's own see what autograd saves: they may give back something else, and a compiled graph saves other tensors."""
+    """Return True if user-defined saved tensor hooks are active.
+
+    They may return something else, and a compiled graph saves other tensors than eager.
+    """
     return any(not str(getattr(h, "__module__", "")).startswith(_LOSSLESS_HOOK_MODULES) for h in saving_hooks(False))
 
 
 def eager_for_leaf_inputs(as_traced: Run, plan: AotMetadata) -> tuple[WrapperCode, ...]:
-    """The same for a call of which no result needs a gradient: changing a leaf's layout in place is eager's error to raise."""
+    """Return code that runs the traced graph in eager if a leaf's layout changes in place.
+
+    For calls of which no result requires grad. Eager then raises its error.
+    """
     leaves = [
         f"(i{n}.is_leaf and i{n}.requires_grad)"
         for n, i in enumerate(plan.inputs)
@@ -100,7 +109,7 @@ def _eager_call(plan: AotMetadata) -> str:
 
 
 def post_compile(crossing: AutogradMetadata, forward: Run, backward: LazyBackward) -> Run:
-    """``forward`` as a function that autograd knows the backward of."""
+    """Return ``forward`` as a call of the generated ``autograd.Function``."""
     scope: dict[str, Any] = {
         "run": forward,
         "backward": backward,
@@ -122,13 +131,13 @@ def post_compile(crossing: AutogradMetadata, forward: Run, backward: LazyBackwar
             INLINABLE_ATTR: make_inlinable_backward(crossing, backward),
         },
     )
-    # Function.apply looks for functorch transforms, under which compiled graphs never run.
+    # Function.apply checks for functorch transforms, under which compiled graphs never run.
     apply: Run = super(torch.autograd.Function, node).apply  # type: ignore[misc]
     return _hide_from_autograd(apply, crossing) if crossing.inputs_without_gradient else apply
 
 
 def _hide_from_autograd(apply: Run, c: AutogradMetadata) -> Run:
-    """``apply`` where autograd looks for tensors among the arguments, and finds none in a tuple."""
+    """Wrap ``apply``: pass inputs without gradient in tuples, where autograd finds no tensors."""
     given = ", ".join(f"i{n}" for n in range(c.num_inputs))
     passed = ", ".join(f"(i{n},)" if n in c.inputs_without_gradient else f"i{n}" for n in range(c.num_inputs))
     scope: dict[str, Any] = {"apply": apply}
@@ -138,7 +147,7 @@ def _hide_from_autograd(apply: Run, c: AutogradMetadata) -> Run:
 
 
 def make_inlinable_backward(crossing: AutogradMetadata, backward: LazyBackward) -> InlinableBackward:
-    """What a captured backward needs to hold this one's graph in place of its node."""
+    """Return the backward for compiled autograd to inline in place of the autograd node."""
     places = {n: k for k, n in enumerate(crossing.grad_inputs)}
     fakes = {n.name: n.meta["val"] for n in backward.graph.graph.nodes if n.op == "placeholder"}
     tangents = [fakes[name] for name in crossing.tangent_names]

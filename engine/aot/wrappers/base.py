@@ -1,4 +1,7 @@
-"""What a wrapper around a traced call is: a compile-time half that changes what is compiled, a run-time half that makes up for it."""
+"""Protocol and stack of outer wrappers.
+
+``pre_compile`` changes the graph; ``post_compile`` wraps the compiled call.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class TracedCall:
-    """What is still to be compiled: a traced graph, and the inputs that it is called with, in placeholder order."""
+    """Traced graph that is still to be compiled, and its inputs in placeholder order."""
 
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]
@@ -26,43 +29,55 @@ class TracedCall:
 
 @dataclass(frozen=True)
 class PreCompileResult:
-    """What a wrapper's first half did: the call that is left to compile, its actions for the record, and what its second half needs."""
+    """Result of a wrapper's ``pre_compile``.
+
+    It has the call that is left to compile, the actions for the record, and the data for ``post_compile``.
+    """
 
     call: TracedCall
     actions: tuple[WrapperAction, ...]
     runtime_metadata: Any
-    """A frozen value of the wrapper's own."""
+    """A frozen value that only the wrapper itself reads."""
     guards: tuple[Guard, ...] = ()
-    """What else must hold of the inputs for the change to be right."""
+    """Further guards on the inputs that make the change correct."""
 
 
 class OuterWrapper(Protocol):
-    """A module with these names, one file each. Neither half keeps state: all that passes between them is ``Change.runtime_metadata``."""
+    """Module protocol of an outer wrapper.
+
+    Both functions are stateless: ``PreCompileResult.runtime_metadata`` is all that passes between them.
+    """
 
     NAME: str
 
     def pre_compile(self, call: TracedCall) -> PreCompileResult | None:
-        """Take away what the stages inside cannot cope with; None when there is nothing to do.
+        """Remove what inner stages do not support; return None if there is nothing to do.
 
         Raises:
-            NotFunctional: it cannot be taken away; the graph then runs as traced.
+            CannotFunctionalize: it cannot be removed; the graph then runs as traced.
         """
         ...
 
     def post_compile(self, change: PreCompileResult, run: Run) -> Run:
-        """A callable for the call as it was before: ``run`` takes ``change.call.inputs`` and returns the traced graph's outputs as a tuple."""
+        """Return a callable that takes the inputs of the original call.
+
+        ``run`` takes ``change.call.inputs`` and returns the traced graph's outputs as a tuple.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class WrapperStack:
-    """The call left after every wrapper's first half, and the changes that led there, outermost first."""
+    """Call left to compile after every ``pre_compile``, and their results, outermost first."""
 
     call: TracedCall
     results: tuple[tuple[OuterWrapper, PreCompileResult | None], ...]
 
     def apply_post_compile(self, run: Run, probe: ValueProbe | None = None, names: Sequence[str] = ()) -> Run:
-        """The second halves around ``run``, innermost first. ``probe`` is told of what passes; ``names`` are those of the call's inputs."""
+        """Apply every ``post_compile`` around ``run``, innermost first.
+
+        ``probe`` records the values at each wrapper boundary; ``names`` are the names of the call's inputs.
+        """
         for wrapper, change in reversed(self.results):
             if change is not None:
                 inside = (
@@ -74,22 +89,22 @@ class WrapperStack:
         return run if probe is None else probe.wrap_call(run, names)
 
     def without_real_inputs(self) -> WrapperStack:
-        """The same without the values of the call that it was made for, for who keeps it beyond that."""
+        """Return an equal stack without the real inputs, so that it does not retain them."""
         return WrapperStack(
             _drop_real_inputs(self.call),
             tuple((w, c and replace(c, call=_drop_real_inputs(c.call))) for w, c in self.results),
         )
 
     def result_of(self, wrapper: OuterWrapper) -> PreCompileResult | None:
-        """What this wrapper has to do; None when it has nothing to do."""
+        """Return the ``pre_compile`` result of a wrapper; None if it has nothing to do."""
         return next((c for w, c in self.results if w is wrapper), None)
 
     def guards(self) -> tuple[Guard, ...]:
-        """What the changes take for granted about the inputs."""
+        """Return the guards on the inputs that the wrappers require."""
         return tuple(g for _, c in self.results if c is not None for g in c.guards)
 
     def records(self) -> tuple[WrapperRecord, ...]:
-        """What each wrapper did, outermost first."""
+        """Return one record per wrapper, outermost first."""
         return tuple(WrapperRecord(w.NAME, () if c is None else c.actions) for w, c in self.results)
 
 
@@ -98,10 +113,10 @@ def _drop_real_inputs(call: TracedCall) -> TracedCall:
 
 
 def apply_pre_compile(wrappers: Sequence[OuterWrapper], call: TracedCall) -> WrapperStack:
-    """Run the first halves, outermost first.
+    """Run every ``pre_compile``, outermost first.
 
     Raises:
-        NotFunctional: a wrapper could not do its part.
+        CannotFunctionalize: a wrapper could not remove what inner stages do not support.
     """
     changes: list[tuple[OuterWrapper, PreCompileResult | None]] = []
     for wrapper in wrappers:

@@ -1,4 +1,4 @@
-"""What a wrapper around the functional graph is, and how these wrappers become one flat function."""
+"""Inner wrappers around the functional graph, composed into one generated function."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class WrapperCode:
-    """One wrapper's part of the call, as lines of Python: ``before`` the graph runs, ``after`` it, innermost part closest to the graph.
+    """Lines of Python that one wrapper adds ``before`` and ``after`` the graph runs.
 
-    Lines see the inputs as ``i0, i1, ...``, after the graph its results as ``r0, r1, ...``, and ``names``. ``holding`` is an
-    expression for a context manager around the graph's run; ``outputs`` the expressions that the call returns.
+    Lines of inner wrappers are closest to the graph. They read the inputs as ``i0, i1, ...``, after the graph its
+    results as ``r0, r1, ...``, and the names in ``namespace``. ``context_manager`` is an expression for a context
+    manager around the graph's run; ``output_exprs`` are the expressions that the call returns.
     """
 
     before: tuple[str, ...] = ()
@@ -30,31 +31,32 @@ class WrapperCode:
     context_manager: str = ""
     output_exprs: tuple[str, ...] | None = None
     graph_arguments: tuple[str, ...] | None = None
-    """What the graph is called with, where it is not the inputs in order."""
+    """Arguments of the graph, if they are not the inputs in order."""
     wrapper_name: str = ""
-    """The wrapper that it is of."""
+    """Name of the wrapper that the lines belong to."""
 
 
 class InnerWrapper(Protocol):
-    """A module with these names. Both halves are pure functions of the plan."""
+    """Module protocol of an inner wrapper; both functions depend on the metadata only."""
 
     NAME: str
 
     def pre_compile(self, plan: AotMetadata) -> tuple[WrapperAction, ...]:
-        """What it will do to which argument, and why; empty when it has nothing to do."""
+        """Return the wrapper's actions with reasons; empty if it has nothing to do."""
         ...
 
     def post_compile(self, plan: AotMetadata) -> WrapperCode:
-        """Its part of the call."""
+        """Return the wrapper's code."""
         ...
 
 
 def compose_inner_wrappers(
     run: Run, plan: AotMetadata, layers: tuple[WrapperCode, ...], tell: RecordValues | None = None
 ) -> Run:
-    """The functional graph's ``run`` inside its layers, outermost first, as one function; ``run`` itself where nothing is to be done.
+    """Compose ``run`` and its wrappers, outermost first, into one function.
 
-    ``tell`` is called wherever a layer with a name has done its part, and with the graph's results.
+    Returns ``run`` itself if there is nothing to do. ``record_values`` is called with the values after each part of a
+    named wrapper, and with the graph's results.
     """
     arguments = next((layer.graph_arguments for layer in layers if layer.graph_arguments is not None), None)
     if (
@@ -63,7 +65,7 @@ def compose_inner_wrappers(
         and not any(layer.before or layer.context_manager for layer in layers)
     ):
         return run if tell is None else _record_results(run, tell)
-    # Sizes are calculated by these two, too.
+    # Generated size expressions use ``math`` and ``torch``.
     scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "math": math, "torch": torch}
     for layer in layers:
         scope.update(layer.namespace)
@@ -71,7 +73,7 @@ def compose_inner_wrappers(
     results = "".join(f"r{n}, " for n in range(plan.num_results))
     scope |= {"_tell": tell, "_names": tuple(i.name for i in plan.inputs)}
     scope |= {"_results": tuple(f"result {n}" for n in range(plan.num_results))}
-    # What is told first is what the graph and its layers were given.
+    # The values recorded first are the inputs of the graph and of its wrappers.
     lines = [line for layer in layers for line in (*layer.before, *_record_inputs_line(layer, inputs, tell))]
     given = inputs if arguments is None else ", ".join(arguments)
     call = f"{results}= run({given})" if results else f"run({given})"

@@ -1,6 +1,6 @@
-"""Holds each call against what was compiled for it, where ``engine.config.debug_assertions`` asks for that: guards that lie show here.
+"""Assert that each call matches the compiled code, if ``config.debug_assertions`` is set.
 
-The idea of asserting that no input requires a gradient, or is passed twice, unbeknown to the compiled code is torch's (AOTAutograd).
+Wrong guards show here. As in AOTAutograd, no input may newly require grad or newly be passed twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "debug assertions"
 
 @dataclass(frozen=True)
 class ExpectedInput:
-    """What one tensor was when the call was compiled. Sizes and strides are None where they are symbols."""
+    """Properties of one tensor at compile time; sizes and strides are None for symbols."""
 
     name: str
     dtype: torch.dtype
@@ -30,13 +30,13 @@ class ExpectedInput:
     sizes: tuple[int | None, ...]
     strides: tuple[int | None, ...]
     first_duplicate: int
-    """Position of the first input that was the same tensor: its own where none was."""
+    """Position of the first input that was the same tensor; its own if there was none."""
     is_mutated: bool
-    """Then another input may not come to be the same tensor."""
+    """True if the input is mutated; then no other input may become the same tensor."""
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult | None:
-    """Note what is to be asserted; None where nobody asked."""
+    """Collect the properties to assert; return None if assertions are disabled."""
     if not config.debug_assertions:
         return None
     first: dict[int, int] = {}
@@ -62,7 +62,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
 
 
 def post_compile(change: PreCompileResult, run: Run) -> Run:
-    """Asserts, then runs."""
+    """Wrap ``run``: check the assertions first."""
     expected: tuple[ExpectedInput | None, ...] = change.runtime_metadata
     if not change.actions:
         return run

@@ -1,4 +1,4 @@
-"""Passes a tensor that several inputs are only once, so that what is written through one of them is seen through the others."""
+"""Pass a tensor given as several inputs only once, so that mutations show in all of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ NAME = "duplicate arguments"
 
 @dataclass(frozen=True)
 class DedupMetadata:
-    """``kept[n]`` is the first input that is the same tensor as input ``n``; ``results`` how many outputs there are."""
+    """Metadata of deduplicated inputs.
+
+    ``first_occurrence[n]`` is the first input that is the same tensor as input ``n``; ``num_outputs`` counts outputs.
+    """
 
     first_occurrence: tuple[int, ...]
     num_outputs: int
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult | None:
-    """Leave out every input that is the same object as an earlier one; None when there is none."""
+    """Drop every input that is the same object as an earlier one; None if there is none."""
     kept = _first_occurrences(call)
     if all(n == k for n, k in enumerate(kept)):
         return None
@@ -55,7 +58,7 @@ def _first_occurrences(call: TracedCall) -> tuple[int, ...]:
 
 
 def post_compile(change: PreCompileResult, run: Any) -> Any:
-    """Calls with the first of each."""
+    """Wrap ``run``: call it with the first occurrence of each input."""
     plan: DedupMetadata = change.runtime_metadata
     inputs = tuple(InputAliasInfo(f"i{n}") for n in range(len(plan.first_occurrence)))
     outputs = tuple(OutputAliasInfo(f"r{n}", "result", n) for n in range(plan.num_outputs))

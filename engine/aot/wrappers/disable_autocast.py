@@ -1,4 +1,4 @@
-"""Switches autocast off while the functional graph runs: the casts that it asked for are operators of the graph already."""
+"""Disable autocast while the functional graph runs; the graph already has the casts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NAME = "autocast off"
 
 
 def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
-    """One action a device type whose autocast was on."""
+    """Return one action per device type with autocast enabled."""
     why = "its casts are operators of the functional graph; casting twice could change results"
     return tuple(WrapperAction(device, "autocast switched off", why) for device in plan.autocast_devices)
 
 
 def post_compile(plan: AotMetadata) -> WrapperCode:
-    """A guard around the run."""
+    """Return code that disables autocast around the graph's run."""
     if not plan.autocast_devices:
         return WrapperCode()
     return WrapperCode(context_manager="without_autocast()", namespace={"without_autocast": torch._C._DisableAutocast})

@@ -1,6 +1,6 @@
-"""Runs a training call a second time as traced, under eager autograd, where its gradients are to be differentiated themselves.
+"""Double backward: rerun a training call as traced, under eager autograd.
 
-The idea of running a forward again with the random state that it had is from checkpointing (Chen et al., 2016).
+Rerunning a forward with its original RNG state is the idea of checkpointing (Chen et al., 2016).
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ AutocastState = tuple[str, bool, torch.dtype]
 
 
 class DoubleBackwardUnsupported(Exception):
-    """A call cannot be run again; the text says why."""
+    """A call cannot be rerun; the message has the reason."""
 
 
 @dataclass
 class EagerRerun:
-    """What is needed to run a call again: ``nodes`` names, for each differentiable result, the node of the traced graph that makes it.
+    """Eager rerun of a call, for gradients that must be differentiable themselves.
 
-    ``devices`` are those whose random numbers the call draws; ``autocast`` is what was on when the call was compiled, which guards hold to.
+    ``output_nodes`` has, per differentiable result, the name of the traced node that creates it. ``rng_devices`` are
+    the devices on which the call samples random numbers. ``autocast`` is the state at compile time; guards ensure it.
     """
 
     graph: torch.fx.GraphModule
     output_nodes: tuple[str | None, ...]
     grad_inputs: tuple[int, ...]
     mutated_inputs: frozenset[int]
-    """Inputs that the call writes to, and whose old contents count for nothing but their new ones."""
+    """Mutated inputs; only new contents of mutated inputs depend on their old contents."""
     rng_devices: tuple[str, ...] = ()
     autocast: tuple[AutocastState, ...] = ()
     why_unsupported: str = ""
-    """Why it cannot be done for any call; empty when it can."""
+    """Reason why no call can be rerun; empty if calls can be."""
     _cached_output_graph: torch.fx.GraphModule | None = field(default=None, repr=False)
 
     def gradients(
         self, inputs: Sequence[Any], versions: Sequence[int], random: Sequence[torch.Tensor], tangents: Sequence[Any]
     ) -> Sequence[Any]:
-        """Gradients of the inputs that need one, connected to the inputs and the tangents in autograd's graph.
+        """Return gradients of the inputs, connected to inputs and tangents in autograd's graph.
 
         Raises:
-            NotAgain: the call cannot be run as it was.
+            DoubleBackwardUnsupported: the call cannot be rerun in its original state.
         """
         if self.why_unsupported:
             raise DoubleBackwardUnsupported(self.why_unsupported)
@@ -74,10 +75,10 @@ class EagerRerun:
         )
 
     def _rerun_input(self, position: int, value: Any) -> Any:
-        """An input of the second run: apart from others' histories, and free to be written to."""
+        """Return an input of the rerun: detached from other histories, and safe to mutate."""
         if not isinstance(value, torch.Tensor):
             return value
-        if position in self.grad_inputs:  # by now it may be told not to need a gradient any more
+        if position in self.grad_inputs:  # its requires_grad flag may have been cleared since
             return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
         return value.detach().clone() if position in self.mutated_inputs else value.detach()
 
@@ -102,7 +103,7 @@ class EagerRerun:
 
 
 def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRerun:
-    """How to run calls of ``graph`` again, whose joint graph is given."""
+    """Return the eager rerun for calls of ``graph``, given its joint graph."""
     plan = joint.metadata
     makers = {id(n.meta["example_value"]): n.name for n in graph.graph.nodes if "example_value" in n.meta}
     whole = {k: makers.get(id(fake)) for fake, k in joint.result_fakes}
@@ -122,7 +123,7 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
 
 
 def _only_feeds_mutations(joint: JointGraph, position: int) -> bool:
-    """Whether nothing but new contents of written inputs depends on what this one held."""
+    """Return True if only new contents of mutated inputs depend on this input's old contents."""
     i = joint.metadata.inputs[position]
     if position in joint.grad_inputs or i.new_layout is not None or i.result_index in joint.differentiable_results:
         return False
@@ -140,7 +141,10 @@ def _only_feeds_mutations(joint: JointGraph, position: int) -> bool:
 
 
 def _uses_batch_stats(node: torch.fx.Node, reached: set[torch.fx.Node]) -> bool:
-    """Whether a node is a batch norm's result that depends on what was reached only by name: running statistics, while it trains."""
+    """Return True for a training batch norm that reads ``reached`` only as running stats.
+
+    Its result depends on the statistics of the batch, not on these.
+    """
     aten = torch.ops.aten
     if node.target is aten.native_batch_norm_backward.default:
         return node.args[7] is True and _reached_only_as_running_stats(node, 3, reached)
@@ -155,11 +159,11 @@ def _reached_only_as_running_stats(node: torch.fx.Node, first: int, reached: set
 
 
 def rng_devices_of(inputs: Sequence[Any]) -> tuple[str, ...]:
-    """The devices that a call with these inputs may draw random numbers on."""
+    """Return the devices on which a call with these inputs may sample random numbers."""
     found = {str(v.device) for v in inputs if isinstance(v, torch.Tensor)}
     return tuple(sorted({"cpu", *(d for d in found if d.startswith("cuda"))}))
 
 
 def current_autocast() -> tuple[AutocastState, ...]:
-    """What autocast is set to."""
+    """Return the current autocast state per device type."""
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda"))

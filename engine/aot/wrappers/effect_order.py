@@ -1,7 +1,7 @@
-"""Tells which operators have effects, in the order that they keep: nothing is left out, doubled, or moved past another one.
+"""Order of effectful operators: none is removed, duplicated or reordered.
 
-Operators that are there for their effects alone hand tokens to each other (``engine.graph.effect_tokens``); others may have effects as well, and a check of
-both halves sees to their order.
+Operators that only have effects pass tokens to each other (effect tokens). Others may have effects as well; a check
+of the forward and backward graph verifies their order.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ NAME = "effects in order"
 
 
 def has_effects(node: torch.fx.Node) -> bool:
-    """Whether an operator may do more than give results and draw random numbers."""
+    """Return True if an operator may do more than return results and sample random numbers."""
     return node.op == "call_function" and not is_removable(node) and not is_random(node)
 
 
 def effectful_ops(module: torch.fx.GraphModule) -> tuple[str, ...]:
-    """Names of the operators with effects, in order."""
+    """Return the names of the effectful operators, in order."""
     return tuple(n.name for n in module.graph.nodes if has_effects(n))
 
 
 def check_effect_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.GraphModule], title: str) -> None:
-    """Hold that the halves of a graph together have its effects, each once, and each half in the graph's order.
+    """Check that the parts of a graph have its effects, each once and in the graph's order.
 
     Raises:
-        IllegalGraph: they have not.
+        GraphVerificationError: they do not.
     """
     known = effectful_ops(whole)
     found = [effectful_ops(half) for half in halves]
@@ -44,7 +44,7 @@ def check_effect_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.Gr
 
 
 def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
-    """One action an operator."""
+    """Return one action per effectful operator."""
     count = len(plan.effectful_ops)
     why = "it may have effects: they happen once, and in the order of the code"
     return tuple(
@@ -53,5 +53,5 @@ def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
 
 
 def post_compile(plan: AotMetadata) -> WrapperCode:
-    """Nothing is to be done when the call runs."""
+    """Return no code: nothing is to be done at run time."""
     return WrapperCode()

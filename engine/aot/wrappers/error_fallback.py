@@ -1,4 +1,7 @@
-"""Runs the traced graph instead when the functional one raises: eager had written to its inputs by then, and says it in its own words."""
+"""Run the traced graph eagerly if the functional graph raises.
+
+The inputs then have the mutations that eager makes before the error, and the error is eager's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ NAME = "errors"
 
 
 class EagerRunError(Exception):
-    """Carries what the traced graph raised when it ran in the functional one's place: it may not run once more."""
+    """Error of a traced graph that ran in place of the functional one; it must not run again."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -27,7 +30,7 @@ class EagerRunError(Exception):
 
 
 def wrap_eager_run(traced: Run) -> Run:
-    """A traced graph to be run inside of this wrapper in place of the functional one."""
+    """Wrap a traced graph that runs inside this wrapper in place of the functional one."""
 
     def call(*inputs: Any) -> Any:
         try:
@@ -40,7 +43,7 @@ def wrap_eager_run(traced: Run) -> Run:
 
 @dataclass(frozen=True)
 class ErrorFallback:
-    """The traced graph, whether random numbers are drawn that must be drawn again, and the inputs that are written to."""
+    """Traced graph, flag for random numbers to sample again, and mutated inputs."""
 
     run_eager: Run
     draws_random: bool
@@ -48,7 +51,7 @@ class ErrorFallback:
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult | None:
-    """Keep the traced graph at hand where an input is written to; None where nothing is."""
+    """Retain the traced graph if an input may be mutated; return None otherwise."""
     written = tuple(
         n for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor) and _may_be_mutated(call, i)
     )
@@ -72,7 +75,10 @@ def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
 
 
 def post_compile(change: PreCompileResult, run: Run) -> Run:
-    """Tries, and runs the traced graph from the same state of the random numbers where that raises before anything was written."""
+    """Wrap ``run``: fall back to the traced graph if it raises.
+
+    The fallback runs only if nothing was mutated yet, and starts from the same RNG state.
+    """
     again: ErrorFallback = change.runtime_metadata
     traced, draws, written = again.run_eager, again.draws_random, again.mutated_inputs
 

@@ -1,4 +1,4 @@
-"""Gives written inputs their new contents, layouts and version counters, where the user's code had changed them in place."""
+"""Apply input mutations after the functional graph: contents, layouts, version counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "input mutation"
 
 
 def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
-    """One action for each change of an input."""
+    """Return one action per mutation of an input."""
     return tuple(action for i in plan.inputs for action in _actions(i))
 
 
@@ -39,12 +39,15 @@ def _actions(i: InputAliasInfo) -> list[WrapperAction]:
 
 
 def _version_matches_eager(i: InputAliasInfo) -> bool:
-    """Whether what is done to the input moves its version counter on just as eager does."""
+    """Return True if the generated code bumps the version counter exactly as eager does."""
     return not i.has_version_counter or (i.version_bumps == i.is_mutated and i.new_layout is None)
 
 
 def post_compile(plan: AotMetadata) -> WrapperCode:
-    """A ``copy_`` for a written input, an ``as_strided_`` for one with another layout, and the version counter where that is not all."""
+    """Return code with ``copy_``, ``as_strided_`` and version updates for mutated inputs.
+
+    The version counter is set only where the other two do not match eager.
+    """
     names: dict[str, Any] = {}
     before = [*symbol_reads(plan, view_sizes(i.new_layout for i in plan.inputs))]
     after: list[str] = []
@@ -62,6 +65,6 @@ def post_compile(plan: AotMetadata) -> WrapperCode:
             after.append(f"i{n}.as_strided_({layout}, {offset_expr(f'i{n}', i.new_layout.offset)})")
     counted = sorted((i.version_bumps, n) for n, i in enumerate(plan.inputs) if not _version_matches_eager(i))
     after += [f"set_version((i{n},), (c{n} + {writes},))" for writes, n in counted]
-    # A view that is given another layout later (``.data =``) would be found to see other elements of its base.
+    # Regenerate the grad_fn now: after a layout change (``.data =``), the view would cover other elements of its base.
     after += [f"i{n}.grad_fn" for n, i in enumerate(plan.inputs) if i.regenerates_grad_fn]
     return WrapperCode(before=tuple(before), after=tuple(after), namespace=names)

@@ -1,4 +1,4 @@
-"""The backward half of a compiled call: compiled when it is first needed, and again for calls in which some gradients are absent."""
+"""Backward of a compiled call: compiled lazily, with variants for undefined tangents."""
 
 from __future__ import annotations
 
@@ -44,44 +44,45 @@ _DOUBLE_BACKWARD_MESSAGE = (
 
 @dataclass(frozen=True)
 class _TangentVariant:
-    """A backward for calls in which some tangents are absent."""
+    """Backward for calls in which some tangents are undefined."""
 
     run: Run
     fills_zeros: bool
-    """Whether ``run`` wants zeros for what is absent; else it wants only what is there."""
+    """True if ``run`` takes zeros for undefined tangents; else it takes only defined ones."""
     undefined_grads: tuple[bool, ...] = ()
-    """For each gradient whether nothing flows to it, where zeros were filled in."""
+    """Per gradient, True if it is undefined; used where zeros were filled in."""
     saved_used: frozenset[int] | None = None
-    """Positions of what is saved that ``run`` reads, and is given; None for all."""
+    """Positions of the saved values that ``run`` reads and is called with; None for all."""
 
 
 @dataclass(frozen=True)
 class BackwardProbe:
-    """Who notes what a backward is given and returns, and what its gradients are called."""
+    """Probe that records the values of a backward, and the names of its gradients."""
 
     probe: ValueProbe
     gradients: tuple[str, ...]
 
     def wrap(self, mark: ProbedCall, run: Run, given: Sequence[str]) -> Run:
-        """A run that is noted; ``given`` are the names of the values that it is called with."""
+        """Wrap ``run`` to record its values; ``given`` are the names of its inputs."""
         return lambda values: self.probe.run_backward(mark, run, given, self.gradients, values)
 
 
 @dataclass
 class LazyBackward:
-    """The backward half of one compiled graph: compiled at its first call, in the contexts that the forward was compiled in.
+    """Backward of one compiled graph, compiled at its first call in the forward's context.
 
-    Called with the autograd node, what was saved, and a tangent or None for each differentiable result; returns gradients.
+    It is called with the autograd node, the saved values, and a tangent or None per differentiable result. It returns
+    the gradients.
     """
 
     graph: torch.fx.GraphModule
     metadata: AutogradMetadata
     compile: Compile
-    """Makes a backward graph runnable: ``run(values) -> tuple``, which empties the list that it is given."""
+    """Compiles a backward graph to ``run(values) -> tuple``; ``run`` empties its list."""
     compile_to_aten: Compile
-    """The same, for tangents that compiled code does not know."""
+    """Compiles it to ATen instead, for tangents that compiled code does not support."""
     rerun: EagerRerun
-    """For gradients that are to be differentiated themselves."""
+    """Eager rerun, for gradients that must be differentiable themselves."""
     probe: BackwardProbe | None = None
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -90,12 +91,15 @@ class LazyBackward:
     _variants: dict[tuple[TangentSet, bool], _TangentVariant] = field(default_factory=dict)
     _dependencies: frozenset[TangentSet] | None = None
     _still_needed: dict[TangentSet, frozenset[int] | None] = field(default_factory=dict)
-    """What is still to be read after gradients of some tangents have flown; None for nothing."""
+    """Saved tensors still needed after backward ran for some tangents; None for none."""
 
     def __call__(
         self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout]
     ) -> Sequence[Any]:
-        """The gradients of the inputs that need one, in their order. Saved tensors are let go of unless the graph is retained."""
+        """Return the gradients of the inputs that require grad, in their order.
+
+        Saved tensors are freed unless the graph is retained.
+        """
         there = self._defined_tangents(ctx, tangents) if self.metadata.tracks_freed_tangents else _SINGLE_TANGENT
         if torch.is_grad_enabled():
             return self._double_backward(ctx, values, tangents, layouts, there)
@@ -142,7 +146,10 @@ class LazyBackward:
         return found
 
     def on_all_undefined(self, ctx: Any) -> None:
-        """A backward that brings nothing: eager's nodes would not run, and would go on holding what they saved."""
+        """Handle a backward without any defined tangent.
+
+        Eager's nodes would not run, and would still hold their saved tensors.
+        """
         if not _is_autograd_node(ctx):
             return
         suppress_undefined_grad_hooks(
@@ -155,11 +162,11 @@ class LazyBackward:
             )
 
     def unpack_retained(self, ctx: Any) -> Sequence[torch.Tensor]:
-        """The saved tensors of a call that a backward came by without bringing anything."""
+        """Return the saved tensors that were retained by a backward without defined tangents."""
         return [ctx.held.unpack(n) for n in range(self.metadata.num_saved_tensors)]
 
     def _retain(self, ctx: Any, left: Collection[int] | None) -> None:
-        """Keep what of the saved tensors is ``left``, when autograd lets go of all; None for nothing."""
+        """Retain the saved tensors in ``left`` when autograd frees all; None for none."""
         own = self.metadata.saved_results
         read = partial(unpack_saved_tensor, ctx, returned=own) if ctx.held is None else ctx.held.unpack
         ctx.held = None if left is None else retain_tensors(read, left, own)
@@ -172,13 +179,13 @@ class LazyBackward:
                 yield value
 
     def through_aten(self) -> LazyBackward:
-        """The same through ATen, with nothing compiled yet."""
+        """Return an equal backward that runs through ATen, with nothing compiled yet."""
         return LazyBackward(self.graph, self.metadata, self.compile_to_aten, self.compile_to_aten, self.rerun)
 
     def unpack_saved(self, ctx: Any, tangents: Sequence[Any]) -> Sequence[Any]:
-        """The saved tensors for a call in which some tangents are absent; None for those that the others do not need.
+        """Return the saved tensors if some tangents are undefined; None for those not needed.
 
-        As in eager, those may have been written to since.
+        As in eager, those may have been mutated since.
         """
         if _is_autograd_node(ctx):
             there = self._defined_tangents(ctx, tangents)
@@ -200,7 +207,7 @@ class LazyBackward:
         return found
 
     def _value_names(self, tangents: Sequence[Any], variant: _TangentVariant | None) -> Sequence[str]:
-        """What the values are called that the graph is given; tangents that are absent are left out unless they are filled in."""
+        """Return names of the graph's inputs, without undefined tangents that are not zero-filled."""
         names = [n.name for n in self.graph.graph.nodes if n.op == "placeholder"]
         if variant is None or variant.fills_zeros:
             return names
@@ -214,7 +221,10 @@ class LazyBackward:
     def _double_backward(
         self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout], there: TangentSet
     ) -> Sequence[Any]:
-        """The gradients where autograd looks on (``create_graph``); what cannot be differentiated once more says so when it is tried."""
+        """Return gradients under ``create_graph``.
+
+        If the call cannot be rerun, they raise when they are differentiated again.
+        """
         try:
             if self.rerun.why_unsupported:
                 raise DoubleBackwardUnsupported(self.rerun.why_unsupported)
@@ -233,9 +243,9 @@ class LazyBackward:
         return [None if g is None else next(guarded) for g in found]
 
     def take_scalars(self, ctx: Any, there: tuple[int, ...]) -> tuple[Any, ...]:
-        """The numbers that a call saved, and layouts of tangents that are symbols, where the graph runs inside of another one.
+        """Return saved scalars and symbolic tangent layouts, for a graph inlined in another one.
 
-        Lets go of what else the call holds; ``there`` are the tangents that came.
+        Releases all else that the call saved. ``there`` are the positions of the defined tangents.
         """
         came = frozenset(there)
         if self.metadata.tracks_freed_tangents:
@@ -247,7 +257,7 @@ class LazyBackward:
         return tuple(numbers)
 
     def specialize(self, mask: tuple[bool, ...]) -> tuple[torch.fx.GraphModule, bool]:
-        """The graph for calls where only these tangents are there; and whether it wants zeros for the others."""
+        """Return the graph for these defined tangents, and True if it takes zeros for the others."""
         if all(mask):
             return self.graph, False
         there = frozenset(n for n, is_there in enumerate(mask) if is_there)
@@ -268,9 +278,9 @@ class LazyBackward:
             raise RuntimeError(ALREADY_FREED_MESSAGE)
 
     def _release_saved(self, ctx: Any, there: TangentSet) -> None:
-        """Free what the call holds, unless the graph is retained, but for what eager would still hold.
+        """Free the saved values of the call that eager would free, unless the graph is retained.
 
-        Where eager's saves nothing either, it may be differentiated any number of times.
+        If eager's nodes save nothing either, the call may be differentiated any number of times.
         """
         if _retains_graph():
             return
@@ -288,7 +298,10 @@ class LazyBackward:
             ctx.held, ctx.inputs = None, ()
 
     def _saved_needed_after(self, freed: TangentSet) -> frozenset[int] | None:
-        """Positions of what is saved that eager could still read when gradients of ``freed`` have flown; None where it would complain of all."""
+        """Return positions of saved tensors that eager may still read after ``freed`` tangents.
+
+        None if eager would raise for every tangent.
+        """
         with self._lock:
             if freed not in self._still_needed:
                 count = len(self.metadata.differentiable_results)
@@ -301,7 +314,7 @@ class LazyBackward:
             return self._still_needed[freed]
 
     def _saved_used_by(self, tangents: TangentSet) -> frozenset[int]:
-        """Positions of what is saved that gradients of these tangents may need, all of them or one by one."""
+        """Return positions of saved tensors that these tangents need, together or one by one."""
         read: set[int] = set()
         for some in (tangents, *(frozenset((n,)) for n in tangents)):
             graph = self._specialized_graph(some)
@@ -321,7 +334,7 @@ class LazyBackward:
     def _compile_all_defined(self) -> Run:
         with self._lock:
             if self._all_defined is None:
-                # The session that records, and whatever else was current when the forward was compiled.
+                # Restores the recording session, and all other context variables, from when the forward was compiled.
                 self._all_defined = self._context.copy().run(_compile_without_modes, self.compile, self.graph)
             return self._all_defined
 
@@ -354,7 +367,7 @@ class LazyBackward:
         return _TangentVariant(self._context.copy().run(_compile_without_modes, made, graph), False, saved_used=read)
 
     def _specialized_graph(self, there: TangentSet) -> torch.fx.GraphModule | None:
-        """The graph for these tangents alone; None where zeros must stand for the others."""
+        """Return the graph for these tangents alone; None if the others must be zero-filled."""
         names = self.metadata.tangent_names
         try:
             made: torch.fx.GraphModule = specialize_to_defined_tangents(
@@ -378,7 +391,7 @@ class LazyBackward:
 
 
 def _with_undefined_grads(module: torch.fx.GraphModule, defined: set[str]) -> torch.fx.GraphModule:
-    """A copy that gives None for gradients that nothing flows to."""
+    """Copy a graph; gradients that depend on no defined tangent become None."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     output = next(iter(reversed(graph.nodes)))
@@ -388,7 +401,10 @@ def _with_undefined_grads(module: torch.fx.GraphModule, defined: set[str]) -> to
 
 
 def match_tangent_layout(tangent: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """A tangent with the strides that the backward was traced with; where only strides of single elements differ, itself."""
+    """Return a tangent with the strides that the backward was traced with.
+
+    Returns the tangent itself if the strides differ only in dimensions of size 1.
+    """
     if all(n == 1 or a == b for n, a, b in zip(size, tangent.stride(), stride, strict=True)):
         return tangent
     made = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
@@ -396,10 +412,10 @@ def match_tangent_layout(tangent: torch.Tensor, size: Sequence[int], stride: Seq
 
 
 def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs of a call.
+    """Return the inputs of a call.
 
     Raises:
-        NotAgain: one is gone.
+        DoubleBackwardUnsupported: an input has been freed.
     """
     found: list[Any] = []
     for held in inputs:
@@ -411,18 +427,24 @@ def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
             raise DoubleBackwardUnsupported(
                 "an input is not in memory any more, as nobody holds it: keep it until then"
             )
-        value._fix_weakref()  # autograd may have kept what Python let go of
+        value._fix_weakref()  # autograd may still hold a tensor that Python has released
         found.append(value)
     return found
 
 
 def _is_unsupported_tangent(tangent: torch.Tensor) -> bool:
-    """Whether compiled code does not know such a tangent: a subclass, a sparse one, or many in one (``is_grads_batched``)."""
+    """Return True for tangents that compiled code does not support.
+
+    These are subclasses, sparse tensors and batched tensors (``is_grads_batched``).
+    """
     return type(tangent) is not torch.Tensor or tangent.layout is not torch.strided or _is_batched(tangent)
 
 
 def _is_autograd_node(ctx: Any) -> bool:
-    """Whether autograd runs the node: a captured backward shows something else instead, with saved tensors of its own."""
+    """Return True if autograd runs the node.
+
+    A captured backward passes another object instead, with its own saved tensors.
+    """
     return issubclass(type(ctx), BackwardCFunction)
 
 
@@ -431,6 +453,6 @@ def _detached(value: Any) -> Any:
 
 
 def _compile_without_modes(compile: Compile, graph: torch.fx.GraphModule) -> Run:
-    """Compile without gradients and without autocast, whatever the thread that runs the backward has on."""
+    """Compile without grad mode and autocast, whatever the backward's thread has enabled."""
     with torch.no_grad(), torch._C._DisableAutocast():
         return compile(graph)

@@ -1,4 +1,4 @@
-"""Gives back inputs themselves, and makes views of inputs and of intermediates again, so that outputs alias what eager's alias."""
+"""Regenerate outputs that alias inputs or intermediates, so that they alias as in eager."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "output aliasing"
 
 
 def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
-    """One action an output that is not simply a result of the graph."""
+    """Return one action per output that is not simply a result of the graph."""
     return tuple(action for n, o in enumerate(plan.outputs) for action in _action(plan, n, o))
 
 
@@ -51,7 +51,10 @@ def _aliased_name(plan: AotMetadata, output: OutputAliasInfo) -> str:
 
 
 def post_compile(plan: AotMetadata) -> WrapperCode:
-    """Sizes are read, then each output is made once; an output returned twice is the same object twice."""
+    """Return code that reads the sizes, then regenerates each output once.
+
+    An output that is returned twice is the same object twice.
+    """
     names: dict[str, Any] = {}
     lines: list[str] = []
     early: list[str] = []
@@ -104,7 +107,7 @@ _LOCAL_PREFIX = {"alias of input": "i", "alias of result": "r", "alias of root":
 
 
 def view_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
-    """The text of a view of ``base``; constants that it needs are added to ``names``."""
+    """Return the expression for a view of ``base``; add the constants it needs to ``names``."""
     text = _view_geometry_expr(base, view, names)
     if view.is_multi_output:
         names["one_of_several"] = _mark_multi_output_view
@@ -149,7 +152,7 @@ def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 def _view_geometry_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
-    if view.detach_kind:  # first, since a view may not be seen again once its history is spoilt
+    if view.detach_kind:  # first: a view with an invalidated grad_fn cannot be viewed again
         base = f"{base}.detach()"
     if view.is_contiguous_view:
         text = f"{base}.view({sizes_expr(view.sizes)})"
@@ -197,7 +200,10 @@ def _as_complex(reach: int, base: torch.Tensor) -> torch.Tensor:
 
 
 def _with_strides(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A result as its views are told to see it: operators may lie about how what they give lies, the user's own above all."""
+    """Return a result with the strides that its views were computed for.
+
+    An operator, above all a custom one, may return other strides than its fake implementation.
+    """
     if all(n < 2 or a == b for n, a, b in zip(result.shape, result.stride(), strides, strict=True)):
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device).copy_(result)

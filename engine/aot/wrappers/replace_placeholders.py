@@ -1,4 +1,4 @@
-"""Rewrites a traced graph for other inputs: what wrappers around the traced call share."""
+"""Copy a traced graph with other placeholders and outputs; shared by the outer wrappers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def replace_placeholders(
     before: Callable[[torch.fx.Graph], None] | None = None,
     returned: Callable[[torch.fx.Graph, list[Any]], list[Any]] | None = None,
 ) -> torch.fx.GraphModule:
-    """A copy of ``graph`` in which ``place(copy, position, placeholder, known)`` says what stands for each input.
+    """Copy ``graph``; ``replace(copy, position, placeholder, known)`` replaces each input.
 
-    ``outputs`` are the positions of the outputs that the copy returns (all when None); ``before`` may add placeholders first,
-    ``returned`` say what is returned instead.
+    ``outputs`` are the positions of the outputs to return (None: all). ``add_placeholders`` may first add placeholders;
+    ``rewrite_outputs`` changes the returned values.
     """
     copied = torch.fx.Graph()
     if before is not None:

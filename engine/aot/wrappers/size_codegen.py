@@ -11,28 +11,30 @@ from engine.ir.aot.aot_metadata import AotMetadata, IntOrSymInt
 
 
 def sizes_expr(sizes: tuple[IntOrSymInt, ...]) -> str:
-    """A tuple of sizes as Python text, symbols by name."""
+    """Return a tuple of sizes as Python source, symbols by name."""
     return f"({''.join(f'{size_expr(s)}, ' for s in sizes)})"
 
 
 def offset_expr(base: str, offset: IntOrSymInt) -> str:
-    """An offset in the memory that ``base`` starts in, given one relative to where it starts."""
+    """Return a storage offset as Python source, given an offset relative to ``base``."""
     return f"{base}.storage_offset() + {size_expr(offset)}"
 
 
 def size_expr(size: IntOrSymInt) -> str:
+    """Return a size as Python source."""
     if isinstance(size, torch.SymInt):
         return f"({PythonPrinter().doprint(size.node.expr)})"
     return str(size)
 
 
 def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, ...]:
-    """Statements that read the symbols in these sizes from the inputs as they come: layouts may change in the call."""
+    """Return statements that read the symbols in these sizes, before the call changes layouts."""
     needed = symbols_in(sizes)
     return tuple(_symbol_read(name, position, dim) for name, position, dim in plan.symbol_sources if name in needed)
 
 
 def symbols_in(sizes: Iterable[IntOrSymInt]) -> set[str]:
+    """Return the names of the symbols in sizes."""
     return {str(symbol) for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
 
 

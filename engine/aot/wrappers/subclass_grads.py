@@ -22,16 +22,16 @@ UNEXPECTED_TANGENT_MESSAGE = (
 
 @dataclass
 class SubclassGradient:
-    """How the gradient of an input that is a subclass is put together: known once the backward is traced."""
+    """Spec of the gradient of a subclass input; known once the backward is traced."""
 
     name: str
     input_spec: SubclassSpec
     grad_spec: SubclassSpec | None = None
     is_saved_for_backward: bool = True
-    """Whether the backward reads what is inside of the input: then it must not have been written to since."""
+    """True if the backward reads the inner tensors; then they must not be mutated before."""
 
     def unflatten_input(self, *plain: Any) -> Any:
-        """In the traced graph: the input around its parts, from which gradients flow back into the parts."""
+        """Build the input from its inner tensors in the traced graph; gradients flow into them."""
         return _UnflattenFunction.apply(self.input_spec, self._record_grad_spec, *plain)  # type: ignore[no-untyped-call]
 
     def _record_grad_spec(self, gradient: Any) -> SubclassSpec:
@@ -45,12 +45,15 @@ class SubclassGradient:
             raise CannotFunctionalize(
                 f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {other}"
             )
-        if self.grad_spec is None:  # later ones are of calls that are run again
+        if self.grad_spec is None:  # later gradients come from reruns
             self.grad_spec = SubclassSpec.from_tensor(self.name, gradient)
         return self.grad_spec
 
     def flatten_input(self, whole: Any, known: Mapping[sympy.Symbol, int]) -> tuple[Any, ...]:
-        """Around the compiled graph: the parts of the input, whose gradients become one of the whole; ``known`` are the sizes of the call."""
+        """Return the inner tensors of the input, outside of the compiled graph.
+
+        Their gradients become one subclass gradient. ``known`` are the sizes of the call.
+        """
         given = self.input_spec.with_sizes(known)
         found = given if self.grad_spec is None else self.grad_spec.with_sizes(known)
         taken: tuple[Any, ...] = _FlattenFunction.apply(given, found, whole, self.is_saved_for_backward)  # type: ignore[no-untyped-call]
@@ -58,7 +61,10 @@ class SubclassGradient:
 
 
 def flatten_with_grad(parts: SubclassSpec, whole: Any) -> tuple[Any, ...]:
-    """The parts of what is put together inside a graph, whose gradients become one of the whole."""
+    """Return the inner tensors of a subclass built inside a graph.
+
+    Their gradients become one subclass gradient.
+    """
     taken: tuple[Any, ...] = _FlattenFunction.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call]
     return taken
 
@@ -68,7 +74,7 @@ def _spec_of_gradient(gradient: Any) -> SubclassSpec:
 
 
 class _FlattenFunction(torch.autograd.Function):
-    """A subclass to its parts; back, gradients of parts to one of the subclass."""
+    """Flattens a subclass; the backward unflattens the gradients of the inner tensors."""
 
     @staticmethod
     def forward(ctx: Any, parts: SubclassSpec, gradient: SubclassSpec, whole: Any, is_read: bool) -> tuple[Any, ...]:
@@ -98,7 +104,7 @@ def _check_version(tensor: torch.Tensor, version: int) -> None:
 
 
 class _UnflattenFunction(torch.autograd.Function):
-    """Parts to the subclass around them; back, a gradient of the subclass to those of its parts."""
+    """Unflattens a subclass; the backward flattens its gradient."""
 
     @staticmethod
     def forward(ctx: Any, parts: SubclassSpec, note: Any, *plain: Any) -> Any:
@@ -115,7 +121,7 @@ class _UnflattenFunction(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class RerunContext:
-    """One call as it was, for gradients that come back as another kind of tensor than the compiled backward knows."""
+    """State of one call, for tangents of a class that the compiled backward does not support."""
 
     rerun: EagerRerun
     inputs: tuple[Any, ...]
@@ -124,18 +130,18 @@ class RerunContext:
 
     @classmethod
     def capture(cls, again: EagerRerun, inputs: tuple[Any, ...]) -> RerunContext:
-        """The call that is about to be made."""
+        """Capture the state of a call that is about to run."""
         tensors = [isinstance(i, torch.Tensor) and not i.is_inference() for i in inputs]
         versions = tuple(i._version if t else 0 for i, t in zip(inputs, tensors, strict=True))
         return cls(again, inputs, versions, get_rng_states(again.rng_devices))
 
     def unflatten_output(self, number: int, parts: SubclassSpec, plain: Sequence[Any]) -> Any:
-        """Output ``number`` of the call."""
+        """Return output ``number`` of the call, built from its inner tensors."""
         needing = [self.inputs[n] for n in self.rerun.grad_inputs]
         return _UnflattenOutputFunction.apply(self, number, parts, len(plain), *plain, *needing)  # type: ignore[no-untyped-call]
 
     def gradients(self, number: int, tangent: Any) -> Sequence[Any]:
-        """Gradients of the inputs that need one, for a gradient of output ``number``."""
+        """Return gradients of the inputs that require grad, for a tangent of output ``number``."""
         for n, (given, version) in enumerate(zip(self.inputs, self.versions, strict=True)):
             if n not in self.rerun.mutated_inputs and isinstance(given, torch.Tensor) and not given.is_inference():
                 _check_version(given, version)
@@ -151,7 +157,10 @@ class RerunContext:
 
 
 class _UnflattenOutputFunction(torch.autograd.Function):
-    """Parts to an output; back, its gradient to those of the parts, or straight to the inputs where it is of another kind."""
+    """Unflattens an output; the backward flattens its tangent.
+
+    For a tangent of another class, an eager rerun computes the gradients of the inputs.
+    """
 
     @staticmethod
     def forward(ctx: Any, born: RerunContext, number: int, parts: SubclassSpec, count: int, *given: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Passes one flat tensor over a memory that several inputs see and one of them writes to: the functional graph makes their views itself.
+"""Synthetic bases: pass one flat tensor for inputs over one storage if one is mutated.
 
-The idea of synthetic bases is torch's (AOTAutograd's ``AOTSyntheticBaseWrapper``).
+The functional graph creates the views itself. The idea is torch's (AOTAutograd's ``AOTSyntheticBaseWrapper``).
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ NAME = "synthetic bases"
 
 
 _MAX_BASE_BYTES = 1 << 22
-"""Bytes up to which a base may see much more than its members do."""
+"""Size in bytes up to which a base may be much larger than its members."""
 
 
 @dataclass(frozen=True)
 class ViewBaseLayout:
-    """What a tensor looks like that members are views of."""
+    """Layout of the tensor that members are views of."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     requires_grad: bool
 
     def matches(self, members: Sequence[torch.Tensor]) -> bool:
-        """Whether these are views of one such tensor, made where autograd looked on, and may be written to."""
+        """Return True if these are views of one such tensor, tracked by autograd and mutable."""
         whole = view_base(members[0])
         if (tuple(whole.shape), whole.stride(), whole.storage_offset()) != (self.sizes, self.strides, 0):
             return False
@@ -65,7 +65,7 @@ class ViewBaseLayout:
 
 
 def view_base(member: torch.Tensor) -> torch.Tensor:
-    """The tensor that autograd sees this one as a view of; itself where it is none."""
+    """Return the tensor that autograd considers this one a view of; itself if it is no view."""
     return member if member._base is None else member._base
 
 
@@ -76,19 +76,25 @@ def _has_default_creation_meta(member: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class SyntheticBase:
-    """A flat tensor over the memory of some inputs, from the start of their storage: what ``as_strided`` counts from."""
+    """Flat tensor over the storage of some inputs, from the storage's start.
+
+    ``as_strided`` counts from there.
+    """
 
     members: tuple[int, ...]
     dtype: torch.dtype
     length: int
-    """In elements."""
+    """Length in elements."""
     start_bytes: tuple[int, ...]
-    """Per member, in bytes after the start of the storage."""
+    """Byte offset of each member from the start of the storage."""
     layout: ViewBaseLayout | None = None
-    """Of the tensor that autograd sees the members as views of, where gradients are needed: then it is the base."""
+    """Layout of the tensor that autograd considers the members views of.
+
+    Set if gradients are needed; that tensor is then the base.
+    """
 
     def build(self, first: torch.Tensor) -> torch.Tensor:
-        """The base, from its first member."""
+        """Return the base, built from its first member."""
         if self.layout is not None:
             return view_base(first)
         empty = torch.empty(0, dtype=self.dtype, device=first.device)
@@ -97,24 +103,25 @@ class SyntheticBase:
 
 @dataclass(frozen=True)
 class SyntheticBaseMetadata:
-    """The bases, which inputs are passed as they are, and the calling convention of the traced call around them."""
+    """Synthetic bases, inputs passed unchanged, and the calling convention of the outer call."""
 
     bases: tuple[SyntheticBase, ...]
     unaliased_inputs: tuple[int, ...]
     outer_metadata: AotMetadata
     version_writes: tuple[tuple[int, int], ...]
-    """Version counters: (a member that has it, by how much it is moved on)."""
+    """Version bumps: (a member that has the counter, bump)."""
     shared_counter_groups: tuple[tuple[int, ...], ...]
-    """Members taken to have one version counter that is moved on, where nothing else holds them to it."""
+    """Members assumed to share one bumped version counter; checked at run time."""
     run_eager: Run
-    """Runs a call whose members autograd does not see as it did, or count apart where they were counted as one."""
+    """Runs the call in eager if view bases or version counters of members are not as assumed."""
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult | None:
-    """Put one flat input in the place of inputs that share memory, where one is written to; None when nothing is to be done.
+    """Replace inputs over one storage by one flat input if one is mutated; else return None.
 
     Raises:
-        NotFunctional: gradients are needed through what is no view of one tensor, sizes vary, or an input sees some of its memory twice.
+        CannotFunctionalize: gradients are needed through inputs that are not slices of one tensor, sizes are symbolic,
+            an input overlaps itself or is lazily conjugated, or ``as_strided`` may read any of the memory.
     """
     groups = [g for g in _groups(call.inputs) if _is_mutated(call, g)]
     if not groups:
@@ -191,7 +198,7 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
     dtypes = {r.dtype for r in reals}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
-    # What has no elements may start past the end of its storage, which a base must not make longer.
+    # An empty tensor may start past the end of its storage; a base must not grow the storage.
     end = max((end_byte(r) for r in reals if r.numel()), default=0)
     if end > max(_MAX_BASE_BYTES, 4 * sum(r.numel() * r.element_size() for r in reals)):
         raise CannotFunctionalize(f"{names} share memory, one of them is written to, and they see little of it")
@@ -219,7 +226,7 @@ def _guard(inputs: Sequence[GraphInput], base: SyntheticBase) -> SharedStorage:
 
 
 def _plan(call: TracedCall, members: dict[int, Any]) -> tuple[AotMetadata, list[int]]:
-    """The convention of the call as it was, and the outputs that are left to the graph inside."""
+    """Return the metadata of the outer call, and the outputs left to the inner graph."""
     planner = OutputAliasAnalyzer(call.inputs, (), {}, call.graph.graph, in_grad_mode=torch.is_grad_enabled())
     outputs: list[OutputAliasInfo] = []
     results: list[int] = []
@@ -234,10 +241,13 @@ def _plan(call: TracedCall, members: dict[int, Any]) -> tuple[AotMetadata, list[
 
 
 def _check_view_grad_fns(inputs: Sequence[GraphInput], plan: AotMetadata, groups: Sequence[Sequence[int]]) -> None:
-    """A view of what needs a gradient, made without one, may not outlive a write; traced code does not see writes that it counts apart.
+    """Raise if a mutation may invalidate the ``grad_fn`` of a returned view.
+
+    A view of a tensor that requires grad, created under ``no_grad``, may not outlive a mutation. Traced code does not
+    see mutations through another version counter.
 
     Raises:
-        NotFunctional: there may have been such a write.
+        CannotFunctionalize: there may have been such a mutation.
     """
     for output in plan.outputs:
         seen = inputs[output.index] if output.kind == "alias of input" else None
@@ -255,7 +265,7 @@ def _input(i: GraphInput, is_member: bool) -> InputAliasInfo:
     if not is_member:
         return InputAliasInfo(i.name, isinstance(i.fake, torch.Tensor))
     layout = mutated_layout(i) if is_layout_mutated(i.fake, i.example_value) else None
-    # Versions of members are counted here, not by the wrapper that gives them their layouts.
+    # This wrapper sets the versions of members, not the one that sets their layouts.
     return InputAliasInfo(i.name, has_version_counter=False, new_layout=layout)
 
 
@@ -276,7 +286,7 @@ def _replace_inputs_by_bases(
             flat[-1].meta["example_value"] = fake
             inputs.append(GraphInput(flat[-1].name, first.source, fake, real))
             if not fake.is_inference():
-                torch.autograd.graph.increment_version(fake)  # the wrapper inside copies the new contents into it once
+                torch.autograd.graph.increment_version(fake)  # an inner wrapper copies the new contents into it once
 
     def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
         if n not in members:
@@ -298,7 +308,10 @@ def _replace_inputs_by_bases(
 
 
 def _as_strided_view(dtype: torch.dtype, sizes: Any, strides: Any, start: int, flat: torch.Tensor) -> torch.Tensor:
-    """A member's view of the base. Of views in a row only the first may be ``as_strided`` where functionalisation is to follow a write."""
+    """Return a member as a view of the base.
+
+    Functionalization tracks a mutation only if, of a chain of views, no view but the first is ``as_strided``.
+    """
     if flat.dtype is dtype:
         return flat.as_strided(sizes, strides, start // dtype.itemsize)
     width = dtype.itemsize
@@ -306,9 +319,10 @@ def _as_strided_view(dtype: torch.dtype, sizes: Any, strides: Any, start: int, f
 
 
 def _slice_view(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch.Tensor) -> torch.Tensor:
-    """A member, made of what fills its memory by views that functionalisation and autograd can follow in a row.
+    """Return a member built from its base by views that autograd and functionalization track.
 
-    The row is cut into rows as long as the widest stride or a part of it, those that are seen are taken, and so on inside of them.
+    The flat memory is split into rows as long as the widest stride, or a divisor of it. The visible rows are selected,
+    and so on inside of them.
     """
     seen, first = whole.view(-1), start
     order = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: -strides[d])
@@ -330,24 +344,27 @@ def _slice_view(sizes: Sequence[int], strides: Sequence[int], start: int, whole:
 
 
 def _row_length(length: int, stride: int, first: int, reach: int) -> int:
-    """How long to make the rows of a row: a part of the stride that leaves no rest and holds all that one row shows; else the stride."""
+    """Return the row length for a split: a divisor of the stride, or the stride.
+
+    The divisor must also divide the length, and one row must hold all elements it shows.
+    """
     parts = (stride // m for m in range(1, 65) if stride % m == 0)
     return next((w for w in parts if length % w == 0 and first % w + reach < w), stride)
 
 
 def _can_slice(member: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether a member can be made of the tensor that fills its memory by such views: tried out."""
+    """Return True if such views can build a member from its base; tested on a meta tensor."""
     try:
         row = torch.empty(whole.numel(), device="meta")
         made = _slice_view(member.shape, member.stride(), int(member.storage_offset()), row)
-    except RuntimeError:  # it goes on from one row into the next
+    except RuntimeError:  # the member continues from one row into the next
         return False
     steps = [[s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1] for t in (made, member)]
     return (made.shape, made.storage_offset(), steps[0]) == (member.shape, member.storage_offset(), steps[1])
 
 
 def post_compile(change: PreCompileResult, run: Any) -> Any:
-    """Makes the bases, runs, and gives members their version counters, layouts and views."""
+    """Wrap ``run``: build the bases, then set versions, layouts and views of the members."""
     plan: SyntheticBaseMetadata = change.runtime_metadata
     names: dict[str, Any] = {f"base_{k}": b.build for k, b in enumerate(plan.bases)}
     names["as_traced"] = plan.run_eager
@@ -374,13 +391,16 @@ def post_compile(change: PreCompileResult, run: Any) -> Any:
 
 
 def share_one_version_counter(first: torch.Tensor, *others: torch.Tensor) -> bool:
-    """Whether tensors over one memory have one version counter: views of one tensor do, and what is detached from them."""
+    """Return True if tensors over one storage share one version counter.
+
+    Views of one tensor do, and so do tensors detached from them.
+    """
     whole = view_base(first)
     return all(view_base(t) is whole or shares_version_counter(whole, t) for t in others)
 
 
 def _version_counter_code(plan: SyntheticBaseMetadata) -> WrapperCode:
-    """Puts every counter back to what it was, whatever moved it on, and then on by what eager counts."""
+    """Return code that restores every version counter, then adds what eager counts."""
     before = tuple(f"c{n} = i{n}._version" for n, _ in plan.version_writes)
     back = tuple(f"set_version((i{n},), (c{n},))" for n, _ in plan.version_writes)
     on = tuple(f"set_version((i{n},), (i{n}._version + {w},))" for n, w in plan.version_writes if w)

@@ -1,6 +1,7 @@
-"""Takes tensor subclasses apart before the graph and puts them together after it: the functional graph sees plain tensors only.
+"""Unwrap tensor subclass inputs before the graph, and rewrap outputs after it.
 
-Gradients go the same way: autograd nodes around the compiled graph take those of outputs apart, and put those of inputs together.
+The functional graph has plain tensors only. Autograd nodes around the compiled graph flatten the gradients of
+outputs, and unflatten those of inputs.
 """
 
 from __future__ import annotations
@@ -37,45 +38,50 @@ NAME = "tensor subclasses"
 
 
 SizeLocation = tuple[int, tuple[str, ...], int]
-"""An input, how a plain tensor inside of it is reached, and a dimension of that; -1 for an input that is a number."""
+"""Input, attribute path to an inner tensor, dimension of that; -1 for a scalar input."""
 
 
 @dataclass(frozen=True)
 class SubclassOutput:
-    """One output of the call as it was: an input itself, or made from results ``first`` and following."""
+    """Output of the original call: an input, or built from results ``first_result`` onward."""
 
     first_result: int
     spec: SubclassSpec | None = None
     input_index: int | None = None
     requires_grad: bool = False
     write_count: int = 0
-    """How often what is put together was written to."""
+    """Version of the rebuilt tensor: how often the traced code mutated it."""
 
 
 @dataclass(frozen=True)
 class SubclassMetadata:
-    """Per input its parts, None for what is passed as it is; version counters (an input that has it, by how much it is moved on); the outputs."""
+    """Specs of the subclass inputs and outputs of a call.
+
+    ``input_specs`` has None for inputs passed unchanged. ``version_writes`` has pairs (an input with the version
+    counter, bump).
+    """
 
     input_specs: tuple[SubclassSpec | None, ...]
     version_writes: tuple[tuple[int, int], ...]
     outputs: tuple[SubclassOutput, ...]
     gradients: tuple[SubclassGradient | None, ...]
-    """Per input how its gradient is put together, where it is a subclass that needs one."""
+    """Per input, the spec of its gradient if it is a subclass that requires grad."""
     rerun: EagerRerun
-    """For gradients of outputs that are of another kind than the outputs."""
+    """Eager rerun, for tangents of another class than their output."""
     symbol_locations: Mapping[sympy.Symbol, SizeLocation]
-    """Where each symbol of sizes is read."""
+    """Location from which each size symbol is read."""
 
     def read_sizes(self, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
-        """The sizes of a call."""
+        """Return the sizes of a call, by symbol."""
         return {symbol: _read(inputs[n], path, dim) for symbol, (n, path, dim) in self.symbol_locations.items()}
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult | None:
-    """Let the graph take the tensors inside of subclasses; None where there is no subclass.
+    """Replace subclass inputs by their inner tensors; return None if there is no subclass.
 
     Raises:
-        NotFunctional: one that is written to needs gradients, its sizes cannot be followed, or an output is a view of one.
+        CannotFunctionalize: a mutated subclass needs gradients, its sizes cannot be tracked, or an output is a view of
+            a subclass.
     """
     given = tuple(
         SubclassSpec.from_tensor(i.name, i.fake) if is_traceable_wrapper_subclass(i.fake) else None for i in call.inputs
@@ -115,10 +121,10 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
 def _symbol_locations(
     call: TracedCall, given: Sequence[SubclassSpec | None], outputs: Sequence[SubclassOutput]
 ) -> Mapping[sympy.Symbol, SizeLocation]:
-    """Where the symbols are read that the sizes of subclasses are expressions over.
+    """Return the location of each symbol in the sizes of subclasses.
 
     Raises:
-        NotFunctional: one is no size of a plain tensor, so that the graph does not know it.
+        CannotFunctionalize: a symbol is not a size of any plain tensor, so the graph cannot read it.
     """
     found: dict[sympy.Symbol, SizeLocation] = {}
     for n, (i, parts) in enumerate(zip(call.inputs, given, strict=True)):
@@ -158,7 +164,10 @@ def _check(i: GraphInput, *, trains: bool) -> None:
 
 
 def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | None], outputs: Sequence[Any]) -> None:
-    """What gradients flow through must be floating-point tensors of their own, which no output shows."""
+    """Raise unless gradients flow only through floating-point tensors that no output aliases.
+
+    They may not alias each other either.
+    """
     taken: list[int] = []
     for i, gradient in zip(call.inputs, gradients, strict=True):
         if gradient is None:
@@ -184,7 +193,7 @@ def _inner_inputs(i: GraphInput, parts: SubclassSpec | None, needs_gradient: boo
         origin: Any = i.source
         for name in path:
             origin = AttrSource(origin, name)
-        # Inside a subclass torch counts no writes: those to the whole say whether a part may have changed.
+        # Torch counts no versions of inner tensors: the outer tensor's version shows that one may have changed.
         version = 0 if i.fake.is_inference() or write_count(i.fake) == i.initial_version else -1
         given = real.detach().requires_grad_() if needs_gradient else real
         yield GraphInput("_".join((i.name, *path)), origin, fake, given, version)
@@ -322,7 +331,10 @@ def _actions(
 
 
 def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
-    """What is written to inside must not come to be shared: the tracer sees to whole tensors only."""
+    """Return guards that mutated inner tensors share no storage with other inputs.
+
+    The tracer guards only the outer tensors.
+    """
     tensors = [i for i in inputs if isinstance(i.example_value, torch.Tensor)]
     found = []
     for i in tensors:
@@ -335,7 +347,7 @@ def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
 
 
 def _make_eager_rerun(call: TracedCall, outputs: Sequence[SubclassOutput]) -> EagerRerun:
-    """How gradients are found otherwise: each output that is a subclass is one that they may come back through."""
+    """Return the eager rerun; tangents may come back through each subclass output."""
     nodes = output_args(call.graph.graph)
     needing = tuple(
         n
@@ -355,7 +367,10 @@ def _mutated_inputs(call: TracedCall) -> frozenset[int]:
 
 
 def mark_unsaved_inputs(change: PreCompileResult, unread: Collection[str]) -> None:
-    """Remember of which inputs the backward reads nothing that is inside; ``unread`` names inputs of the graph that is compiled."""
+    """Mark subclass inputs of which the backward reads no inner tensor.
+
+    ``unread`` are names of inputs of the compiled graph.
+    """
     names = iter(change.call.inputs)
     plan: SubclassMetadata = change.runtime_metadata
     for parts, gradient in zip(plan.input_specs, plan.gradients, strict=True):
@@ -365,7 +380,10 @@ def mark_unsaved_inputs(change: PreCompileResult, unread: Collection[str]) -> No
 
 
 def post_compile(change: PreCompileResult, run: Run) -> Run:
-    """Takes apart, runs, counts the writes to whole tensors, not to what is inside of them, as autograd does, and puts together."""
+    """Wrap ``run``: flatten the inputs, run, set the versions, and unflatten the outputs.
+
+    As in autograd, mutations count for outer tensors, not for inner ones.
+    """
     plan: SubclassMetadata = change.runtime_metadata
     trains = any(o.requires_grad for o in plan.outputs)
     varies = any(p is not None and p.is_dynamic for p in (*plan.input_specs, *(o.spec for o in plan.outputs)))
@@ -394,7 +412,7 @@ def post_compile(change: PreCompileResult, run: Run) -> Run:
 
 
 def _inner_tensors_not_inputs(parts: SubclassSpec, whole: Any, inputs: Sequence[Any]) -> Iterator[Any]:
-    """The tensors inside of ``whole`` that are no inputs by themselves."""
+    """Yield the inner tensors that are not inputs themselves."""
     for plain in parts.flatten(whole):
         if not plain.is_inference() and all(plain is not i for i in inputs):
             yield plain

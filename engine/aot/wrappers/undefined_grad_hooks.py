@@ -1,7 +1,7 @@
-"""Keeps hooks quiet of tensors that no gradient comes to.
+"""Suppress hooks on tensors whose gradient is undefined.
 
-A compiled call is one autograd node, so autograd goes on from it to all inputs, with nothing where nothing flows, and calls their hooks with
-None. Eager's nodes end where gradients do, and no hook is called.
+A compiled call is one autograd node. Autograd continues from it to all inputs, with None for undefined gradients,
+and calls their hooks with None. In eager, the nodes end where the gradients end, and no hook is called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 class _SuppressedHook:
-    """A hook that is not called with nothing during one backward."""
+    """Hook that skips calls with None during one backward."""
 
     def __init__(self, hook: Callable[[Any], Any], task: int) -> None:
         self.hook = hook
@@ -28,7 +28,7 @@ class _SuppressedHook:
 
 
 class _SuppressedPostAccumulateHook(_SuppressedHook):
-    """A hook for accumulated gradients that is not called where nothing was added during one backward."""
+    """Post-accumulate-grad hook that is skipped if one backward added nothing."""
 
     def __init__(self, hook: Callable[[Any], Any], task: int, tensor: torch.Tensor) -> None:
         super().__init__(hook, task)
@@ -44,7 +44,10 @@ def _state(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def suppress_undefined_grad_hooks(tensors: Iterable[torch.Tensor]) -> None:
-    """Keep the hooks of ``tensors`` quiet until the current backward ends, unless a gradient comes to them another way."""
+    """Suppress hooks of ``tensors`` until the current backward ends.
+
+    A hook still runs if its tensor gets a gradient from elsewhere.
+    """
     task = _task()
     changed: list[tuple[dict[int, Any], int, _SuppressedHook]] = []
 
@@ -52,7 +55,7 @@ def suppress_undefined_grad_hooks(tensors: Iterable[torch.Tensor]) -> None:
         for key, hook in list(hooks.items()) if hooks else ():
             if isinstance(hook, _SuppressedHook) and hook.task == task:
                 continue
-            # One that a backward left that raised is made anew.
+            # Replace a suppressed hook that an earlier backward left because it raised.
             hooks[key] = made = quiet(hook.hook if isinstance(hook, _SuppressedHook) else hook)
             changed.append((hooks, key, made))
 

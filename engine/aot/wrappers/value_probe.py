@@ -1,4 +1,7 @@
-"""Notes what small tensors hold where a call passes from one layer to the next, for sessions that record every step, or when asked."""
+"""Record values of small tensors at each wrapper boundary of a call.
+
+Only for sessions that record every step, or on request.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +21,37 @@ from engine.records.session import Session
 Run = Callable[..., Any]
 RecordValues = Callable[[str, str, Sequence[str], Sequence[Any]], None]
 MAX_RECORDED_CALLS = 4
-"""Calls of one cache entry that are noted."""
+"""Maximum number of recorded calls per cache entry."""
 MAX_RECORDED_VALUES = 24
-"""Values noted at one layer."""
+"""Maximum number of values recorded at one wrapper boundary."""
 MAX_FULL_ELEMENTS = 16
-"""Elements of a tensor that is noted whole; of a larger one, as many as ``FIRST``."""
+"""Maximum elements of a tensor recorded in full; else ``NUM_FIRST_ELEMENTS`` are recorded."""
 NUM_FIRST_ELEMENTS = 6
 PLAIN_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def probe_for(compilation: str) -> ValueProbe | None:
-    """A probe for one compilation, where the session at work records every step; else None: nothing is then added to the call."""
+    """Return a probe for one compilation if the session records every step; else None.
+
+    Without a probe nothing is added to the call.
+    """
     session = current_session()
     return ValueProbe(compilation) if session is not None and session.level == "steps" else None
 
 
 @dataclass(eq=False)
 class ProbedCall:
-    """What an autograd node keeps of a call that was noted: where its backward is noted as well."""
+    """Reference of an autograd node to its recorded call, to record its backward too."""
 
     session: weakref.ref[Session]
     call_index: int = -1
-    """The place of the call's passage among those of its compilation; -1 while it is not kept."""
+    """Index of the call among those recorded for its compilation; -1 while it is not recorded."""
 
 
 class ValueProbe:
-    """What is noted of the calls of one compilation. Where no session records steps any more, calls pass without a note.
+    """Records the values of one compilation's calls, while a session records every step.
 
-    With ``session`` the calls are noted for that one, whatever records; ``how`` says then what they are.
+    With ``session`` the calls are recorded there, whichever session is current, with a description of their inputs.
     """
 
     def __init__(self, compilation: str, session: Session | None = None, how: str = "") -> None:
@@ -57,14 +63,14 @@ class ValueProbe:
         self._current_call: ProbedCall | None = None
 
     def _recording_session(self) -> Session | None:
-        """The session that a call is to be noted for."""
+        """Return the session that a call is to be recorded in; None if none records."""
         session = self._session or current_session()
         if session is None or self._current_moments is not None or self._num_recorded >= MAX_RECORDED_CALLS:
             return None
         return session if self._session is not None or session.level == "steps" else None
 
     def wrap_call(self, run: Run, names: Sequence[str]) -> Run:
-        """The whole call, from what it is given to what it returns; ``names`` are those of its inputs."""
+        """Wrap the whole call to record its inputs and outputs; ``names`` are the input names."""
 
         def call(*args: Any) -> Any:
             session = self._recording_session()
@@ -79,7 +85,7 @@ class ValueProbe:
                 passage = CallValuesRecord(tuple(self._current_moments), self._inputs_description)
             finally:
                 self._current_moments = self._current_call = None
-            with contextlib.suppress(KeyError):  # the session began after this was compiled
+            with contextlib.suppress(KeyError):  # the session started after this was compiled
                 mark.call_index = len(session.compilation(self._compilation).call_values)
                 session.update_compilation(
                     self._compilation, lambda c: replace(c, call_values=(*c.call_values, passage))
@@ -90,13 +96,16 @@ class ValueProbe:
         return call
 
     def current_call(self) -> ProbedCall | None:
-        """What an autograd node keeps of the call that is being noted; None where none is."""
+        """Return the reference for the autograd node of the call being recorded; None if none is."""
         return self._current_call
 
     def run_backward(
         self, mark: ProbedCall, run: Run, given: Sequence[str], gradients: Sequence[str], values: list[Any]
     ) -> Any:
-        """Run a backward of a call that was noted, and note what it is given and what it returns; only the first one of a call."""
+        """Run a backward; record its inputs and outputs if its call was recorded.
+
+        Only the first backward of a call is recorded.
+        """
         session = mark.session()
         if session is None or mark.call_index < 0:
             return run(values)
@@ -111,7 +120,7 @@ class ValueProbe:
         return found
 
     def wrap_wrapper(self, layer: str, run: Run, names: Sequence[str]) -> Run:
-        """What ``layer`` hands to what lies inside of it, and what comes back to it."""
+        """Wrap ``run`` to record what a wrapper passes to it and what it returns."""
 
         def passing(*args: Any) -> Any:
             self.record_values(layer, "in", names, args)
@@ -122,7 +131,7 @@ class ValueProbe:
         return passing
 
     def record_values(self, layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Note the values at one point of the call that is being noted."""
+        """Record the values at one point of the current call."""
         if self._current_moments is not None:
             self._current_moments.append(_moment(layer, direction, names, values))
 
@@ -136,7 +145,7 @@ def _moment(layer: str, direction: str, names: Sequence[str], values: Sequence[A
 def _with_backward(
     passages: tuple[CallValuesRecord, ...], number: int, moments: tuple[WrapperValuesRecord, ...]
 ) -> tuple[CallValuesRecord, ...]:
-    """The passages with these moments last in one of them."""
+    """Return the records with these values appended to one of them."""
     found = passages[number]
     return (
         *passages[:number],
@@ -150,7 +159,10 @@ def _numbered(word: str, values: Any) -> list[str]:
 
 
 def describe_value(value: Any) -> str:
-    """What a value holds, in a few words, without moving any state; a tensor's first elements, or why they are not shown."""
+    """Return a short text for a value without changing any state.
+
+    For a tensor: its first elements, or the reason why they are not shown.
+    """
     if not isinstance(value, torch.Tensor):
         return repr(value)[:60] if isinstance(value, (int, float, bool, complex)) else type(value).__name__
     if (

@@ -1,7 +1,7 @@
-"""How eager lays out what ATen operators return, where torch's fake tensors may tell another layout: one rule an operator.
+"""Rules for the output strides of ATen operators where fake tensors differ from eager.
 
-They differ where dimensions have one element or none, where operands are broadcast, where numbers take part, and where a kernel on the
-CPU goes by rules of its own.
+Differences occur for dimensions of size 0 or 1, broadcast operands and scalar operands, and for CPU kernels
+with rules of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.graph.fake_tensors.output_strides import (
 )
 
 StrideRule = Callable[[tuple[Any, ...], Sequence[SizesAndStrides]], tuple[Any, ...]]
-"""Strides of a result of these sizes, given the layouts of the operands."""
+"""Computes a result's strides from its sizes and the operands' sizes and strides."""
 
 
 def _like_first(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
@@ -76,27 +76,30 @@ _OP_RULES: dict[str, StrideRule] = {
     "view": _view,
     "_unsafe_view": _view,
 }
-"""By name without overload."""
+"""Rules by operator name without overload."""
 
 _COMPLEX_OP_RULES: dict[str, StrideRule] = {"angle": _contiguous, "abs": _like_first}
-"""Of those by element: what goes by another rule for complex numbers."""
+"""Elementwise operators with another rule for complex numbers."""
 
 _RULES_IN_FAKE_TENSOR = frozenset("clone _to_copy copy mvlgamma ldexp".split())
-"""Operators by element that go by other rules, which fake tensors know."""
+"""Elementwise operators with other rules, which fake tensors implement."""
 
 _SCALAR_IS_NO_OPERAND = frozenset("pow lerp".split())
-"""Operators by element whose number is no operand."""
+"""Elementwise operators whose scalar argument is not an operand."""
 
 
 @functools.cache
 def stride_rule_for(func: Any) -> StrideRule | None:
-    """How an operator's results lie; None where fake tensors are right, or nothing is known."""
+    """Return the stride rule of an operator.
+
+    None if fake tensors are correct or no rule is known.
+    """
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return None
     returns = func._schema.returns
     if not _operand_arguments(func) or any(r.alias_info is not None for r in returns) != func.is_view:
         return None
-    if func is torch.ops.aten.view.dtype:  # its sizes are of other elements
+    if func is torch.ops.aten.view.dtype:  # The sizes count elements of another dtype.
         return None
     known = _contiguous if str(func) == "aten.pow.Scalar" else _OP_RULES.get(func._opname)
     if known is not None or func._opname in _RULES_IN_FAKE_TENSOR or func._schema.is_mutable:
@@ -107,7 +110,10 @@ def stride_rule_for(func: Any) -> StrideRule | None:
 def eager_strides(
     func: Any, rule: StrideRule, args: Sequence[Any], kwargs: Mapping[str, Any], found: torch.Tensor
 ) -> tuple[Any, ...] | None:
-    """Strides that eager gives what an operator returns; None where they are as ``found``, or cannot be told."""
+    """Return eager's strides of an operator's result.
+
+    None if they equal the strides of ``found``, or are unknown.
+    """
     if kwargs.get("memory_format") not in (None, torch.preserve_format):
         return None
     given = [args[n] if n < len(args) else kwargs.get(name) for n, name in _operand_arguments(func)]
@@ -129,7 +135,7 @@ def eager_strides(
 def _operands_lie_as_result(
     shape: tuple[Any, ...], strides: tuple[Any, ...], operands: Sequence[SizesAndStrides]
 ) -> bool:
-    """Whether operands lie as the result does, which has neither dimensions of one element nor of none."""
+    """Return True if operands and result have equal strides and all sizes are at least 2."""
     if any(type(n) is not int or n < 2 for n in shape):
         return False
     return all(not n or (sizes_equal(n, shape) and sizes_equal(s, strides)) for n, s in operands)
@@ -137,7 +143,7 @@ def _operands_lie_as_result(
 
 @functools.cache
 def _operand_arguments(func: Any) -> tuple[tuple[int, str], ...]:
-    """Positions and names of the arguments that are tensors, or numbers that are made one."""
+    """Return positions and names of tensor arguments and of scalars that become tensors."""
     is_number_made_tensor = "scalar" in func._overloadname.lower() and func._opname not in _SCALAR_IS_NO_OPERAND
     kinds = (torch.TensorType, torch.NumberType) if is_number_made_tensor else (torch.TensorType,)
     named = enumerate(func._schema.arguments)

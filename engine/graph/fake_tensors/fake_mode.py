@@ -1,4 +1,4 @@
-"""The fake mode that graphs are traced under: torch's, save that views are of the memory they were made from, and layouts are eager's."""
+"""FakeTensorMode for traced graphs, with eager's strides and correct view storage."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_r
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
-    """A mode that keeps out of torch's cache of fake results the operators that return views without being marked as views (``prims.as_strided``).
+    """Return a FakeTensorMode that excludes unmarked view operators from torch's cache.
 
-    A result from the cache would lie over memory of its own; torch's forms of views of tensors without elements come to this. Results are
-    laid out as eager lays them out. The class stays torch's: rules of higher-order operators are looked up by it.
+    Some operators return views without a view tag (``prims.as_strided``). A cached result of them would have
+    its own storage; torch decomposes views of empty tensors to such operators. Results have eager's strides.
+    The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
     mode = FakeTensorMode(shape_env=shape_env)
     validate, dispatch = mode._validate_cache_key, mode.dispatch

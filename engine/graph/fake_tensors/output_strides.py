@@ -1,7 +1,7 @@
-"""How eager lays out new tensors and views, told from sizes and strides: the orders of dimensions that its operators go by.
+"""Strides of eager's new tensors and views, computed from sizes and strides.
 
-All of it takes symbols, and asks for no guard: what depends on what a symbol is is as it is in this call, and raises ``UnknownStrides`` where
-that is known to the running graph only.
+The rules follow TensorIterator's order of dimensions. Sizes and strides may be symbols. No guard is added:
+a condition on symbols is decided by their size hints, and raises ``UnknownStrides`` for unbacked symbols.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ SizesAndStrides = tuple[Sizes, Sizes]
 
 
 class UnknownStrides(Exception):
-    """It depends on what only the running graph knows."""
+    """The strides depend on unbacked symbols, or no rule applies."""
 
 
 def sizes_equal(a: Sizes, b: Sizes) -> bool:
-    """Whether two rows of sizes are one."""
+    """Return True if two size tuples are equal."""
     return len(a) == len(b) and all(_is_true_by_hint(x == y) for x, y in zip(a, b, strict=True))
 
 
 def contiguous(shape: Sizes) -> tuple[Any, ...]:
-    """Strides of a contiguous tensor."""
+    """Return the strides of a contiguous tensor."""
     return _strides_in_order(shape, _row_major_order(shape), least=1)
 
 
 def empty_like_strides(shape: Sizes, strides: Sizes) -> tuple[Any, ...]:
-    """Strides of a new tensor that is to lie as one does: its own where elements lie one after another, else those by its order."""
+    """Return the strides of a new tensor like one of these sizes and strides.
+
+    A non-overlapping dense tensor passes on its strides; otherwise only its order of dimensions is used.
+    """
     if _is_dense_in_order(shape, strides, _row_major_order(shape)) or _is_non_overlapping_and_dense(shape, strides):
         return tuple(strides)
     return _strides_in_order(shape, _dimension_order(shape, [strides]), least=1)
 
 
 def suggested_format_strides(shape: Sizes, of: SizesAndStrides) -> tuple[Any, ...]:
-    """Strides of a new tensor that lies in rows, or channels last where ``of`` does."""
+    """Return contiguous strides, or channels-last strides if ``of`` is channels last."""
     size, strides = of
     if len(size) not in (4, 5) or len(shape) != len(size) or not _suggests_channels_last(size, strides):
         return contiguous(shape)
@@ -46,10 +49,12 @@ def suggested_format_strides(shape: Sizes, of: SizesAndStrides) -> tuple[Any, ..
 
 
 def elementwise_strides(shape: Sizes, operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
-    """Strides of what is computed element by element; a number that is made a tensor is an operand without dimensions.
+    """Return the strides of an elementwise result.
+
+    A number that becomes a tensor is an operand without dimensions.
 
     Raises:
-        Unknown: this is something else: an operand has more dimensions.
+        UnknownStrides: an operand has more dimensions than the result, so the operator is not elementwise.
     """
     if any(len(size) > len(shape) for size, _ in operands):
         raise UnknownStrides
@@ -62,10 +67,10 @@ def elementwise_strides(shape: Sizes, operands: Sequence[SizesAndStrides]) -> tu
 
 
 def view_strides(shape: Sizes, of: SizesAndStrides) -> tuple[Any, ...]:
-    """Strides of a view of other sizes of the same elements.
+    """Return the strides of a ``view`` with other sizes.
 
     Raises:
-        Unknown: there is no such view, too.
+        UnknownStrides: also if there is no such view.
     """
     size, old = of
     if any(_is_true_by_hint(n == 0) for n in size):
@@ -96,7 +101,11 @@ def _row_major_order(shape: Sizes) -> list[int]:
 
 
 def _suggests_channels_last(size: Sizes, strides: Sizes) -> bool:
-    """Whether strides grow from the channels by the last dimensions to the first, as torch asks of a layout before it keeps it."""
+    """Return True if strides follow channels-last order.
+
+    The strides must grow from the channels over the last dimensions to the first one; this is torch's test for
+    a suggested memory format.
+    """
     least: Any = 0
     if _is_true_by_hint(strides[1] == 0):
         return False
@@ -114,7 +123,11 @@ def _suggests_channels_last(size: Sizes, strides: Sizes) -> bool:
 
 
 def _same_shape_strides(shape: Sizes, strides: Sequence[Sizes]) -> tuple[Any, ...] | None:
-    """Of operands of one shape: rows if all lie in rows, channels last if all do, else as all lie, if they lie alike without gaps."""
+    """Return the strides for operands of one shape, or None if their strides differ.
+
+    Contiguous if all are contiguous, channels last if all are channels last, else their common strides if these
+    are non-overlapping and dense.
+    """
     for order in [_row_major_order(shape), [1, 3, 2, 0]] if len(shape) == 4 else [_row_major_order(shape)]:
         if all(_is_dense_in_order(shape, s, order) for s in strides):
             return _strides_in_order(shape, order, least=1)
@@ -124,7 +137,10 @@ def _same_shape_strides(shape: Sizes, strides: Sequence[Sizes]) -> tuple[Any, ..
 
 
 def _is_dense_in_order(shape: Sizes, strides: Sizes, order: Sequence[int]) -> bool:
-    """Whether elements lie one after another by this order of dimensions, innermost first. Without elements they lie in rows."""
+    """Return True if the strides are dense in this order of dimensions, innermost first.
+
+    A tensor without elements counts as contiguous.
+    """
     if order == _row_major_order(shape) and any(_is_true_by_hint(n == 0) for n in shape):
         return True
     expected: Any = 1
@@ -137,7 +153,7 @@ def _is_dense_in_order(shape: Sizes, strides: Sizes, order: Sequence[int]) -> bo
 
 
 def _is_non_overlapping_and_dense(shape: Sizes, strides: Sizes) -> bool:
-    """Whether elements lie one after another in any order."""
+    """Return True if the strides are non-overlapping and dense, in any order of dimensions."""
     placed: list[int] = []
     for d, size in enumerate(shape):
         if not _is_true_by_hint(size == 1):
@@ -147,7 +163,10 @@ def _is_non_overlapping_and_dense(shape: Sizes, strides: Sizes) -> bool:
 
 
 def _broadcast_strides(shape: Sizes, size: Sizes, strides: Sizes) -> list[Any]:
-    """Strides of an operand for the dimensions of the result: 0 where it has none, or one element for several."""
+    """Return an operand's strides in the dimensions of the result.
+
+    The stride is 0 in a dimension that is missing or broadcast.
+    """
     more = len(shape) - len(size)
     own = [
         0 if _is_true_by_hint(n == 1) and not _is_true_by_hint(w == 1) else s
@@ -157,7 +176,10 @@ def _broadcast_strides(shape: Sizes, size: Sizes, strides: Sizes) -> list[Any]:
 
 
 def _dimension_order(shape: Sizes, operands: Sequence[Sizes]) -> list[int]:
-    """Dimensions, innermost first: an insertion sort that goes past what the operands do not tell apart."""
+    """Return the order of dimensions, innermost first.
+
+    An insertion sort that skips pairs that the operands leave ambiguous.
+    """
     order = _row_major_order(shape)
     for i in range(1, len(order)):
         inner = i
@@ -172,7 +194,7 @@ def _dimension_order(shape: Sizes, operands: Sequence[Sizes]) -> list[int]:
 
 
 def _compare_dims(a: int, b: int, shape: Sizes, operands: Sequence[Sizes]) -> int:
-    """Whether dimension ``a`` is to lie inside of ``b`` (-1), around it (1), or the operands do not tell (0)."""
+    """Compare two dimensions: -1 if ``a`` belongs inside ``b``, 1 if outside, 0 if ambiguous."""
     for strides in operands:
         left, right = strides[a], strides[b]
         if _is_true_by_hint(left == 0) or _is_true_by_hint(right == 0):
@@ -185,7 +207,10 @@ def _compare_dims(a: int, b: int, shape: Sizes, operands: Sequence[Sizes]) -> in
 
 
 def _strides_in_order(shape: Sizes, order: Sequence[int], *, least: int) -> tuple[Any, ...]:
-    """Strides of a new tensor by an order of dimensions, innermost first; ``least``: what an empty dimension counts for."""
+    """Return the strides of a new tensor for an order of dimensions, innermost first.
+
+    ``least`` is the factor that an empty dimension contributes; 0 means its size.
+    """
     strides: list[Any] = [1] * len(shape)
     step: Any = 1
     for d in order:
@@ -195,7 +220,7 @@ def _strides_in_order(shape: Sizes, order: Sequence[int], *, least: int) -> tupl
 
 
 def _is_true_by_hint(fact: Any) -> bool:
-    """Whether it is so, asking for no guard."""
+    """Return True if a condition holds by its size hints; adds no guard."""
     if isinstance(fact, bool):
         return fact
     if statically_known_true(fact):

@@ -1,1 +1,1 @@
-"""Rewrites of fx graphs: one pass, one file, one function of that name; legal before, legal after."""
+"""Passes over FX graphs: one file and function each; graphs are valid before and after."""

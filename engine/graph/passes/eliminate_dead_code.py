@@ -1,4 +1,4 @@
-"""Removes operators whose results nobody reads, save those that draw random numbers, assert, or have effects."""
+"""Dead code elimination; preserves random ops, assertions and effectful ops."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import torch.fx
 
 
 def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
-    """Erase dead nodes of a functional graph in place; returns how many.
+    """Erase dead nodes of a functional graph in place; return their number.
 
-    Random operators stay although dead: they move the generator on, and eager would run them.
+    Dead random ops remain: they advance the generator, as in eager.
     """
     dropped = 0
     for node in reversed(list(module.graph.nodes)):
@@ -22,7 +22,7 @@ def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
 
 
 def is_removable(node: torch.fx.Node) -> bool:
-    """Whether leaving out an unread node could not be noticed."""
+    """Return True if removing an unused node has no observable effect."""
     if node.op in ("placeholder", "output", "call_module", "call_method"):
         return False
     target = node.target
@@ -30,7 +30,7 @@ def is_removable(node: torch.fx.Node) -> bool:
         return node.op == "get_attr" or getattr(target, "__module__", "") in ("_operator", "builtins", "math")
     if (
         target is torch.ops.aten._fused_sdp_choice.default
-    ):  # tagged as drawing, for dropout's sake, but only answers a question
+    ):  # tagged as random because of dropout, but it only selects a kernel
         return True
     schema = target._schema
     if schema.is_mutable or not schema.returns:

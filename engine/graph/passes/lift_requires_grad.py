@@ -1,4 +1,7 @@
-"""Takes what tells inputs to require gradients out of a graph, where that can as well happen around it: other compilers cannot carry it."""
+"""Lifts ``requires_grad_`` calls on inputs out of a graph, if they can run around it.
+
+Other compilers do not support these calls in a graph.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,25 @@ from engine.ir.traced_frame import GraphInput
 
 Run = Callable[..., Any]
 RequiresGradCalls = tuple[tuple[int, bool], ...]
-"""Positions of inputs, each with whether it is told to require gradients, in order."""
+"""Positions of inputs, each with the ``requires_grad`` value to set, in order."""
 
 
 @dataclass(frozen=True)
 class LiftedRequiresGrad:
-    """A graph without its switches of inputs, and those that are thrown before it and after it."""
+    """A graph without ``requires_grad_`` calls on inputs, and the calls before and after it."""
 
     graph: torch.fx.GraphModule
     before: RequiresGradCalls
     after: RequiresGradCalls
     before_all_operations: int
-    """How many of those before it stood ahead of all that may raise."""
+    """Number of calls in ``before`` that precede everything that may raise."""
 
     @contextmanager
     def inputs_as_in_graph(self, inputs: Sequence[GraphInput]) -> Iterator[None]:
-        """The inputs as the graph finds them, for as long as it is compiled; then those of the call are as before, and fakes as inside."""
+        """Give the inputs ``requires_grad`` as in the graph while it is compiled.
+
+        Afterwards the real inputs are restored. The fake inputs remain as in the graph.
+        """
         concerned = [inputs[n] for n in dict.fromkeys(n for n, _ in (*self.before, *self.after))]
         was = [i.example_value.requires_grad for i in concerned]
         try:
@@ -43,7 +49,10 @@ class LiftedRequiresGrad:
                 i.example_value.requires_grad_(wanted)
 
     def wrap(self, run: Run) -> Run:
-        """``run`` of the graph without switches, with them. Where it raises, only those ahead of all operations have been thrown."""
+        """Wrap ``run`` of the graph with the lifted calls.
+
+        If it raises, only the calls that precede all operations have an effect.
+        """
         before, after, ahead = self.before, self.after, self.before_all_operations
 
         def call(*inputs: Any) -> Any:
@@ -68,7 +77,7 @@ def _apply(switches: RequiresGradCalls, inputs: Sequence[Any]) -> None:
 
 
 def requires_grad_calls(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
-    """Nodes that tell an input to require gradients, or not to, with that input."""
+    """Return the nodes that call ``requires_grad_`` on an input, each with that input."""
     found: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
         if node.op == "call_method" and node.target == "requires_grad_":
@@ -79,7 +88,7 @@ def requires_grad_calls(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.N
 
 
 def _nodes_sharing_storage(graph: torch.fx.Graph, source: torch.fx.Node) -> list[torch.fx.Node]:
-    """An input and its views: what sees its memory."""
+    """Return an input and its views: all nodes that share its storage."""
     storage = _storage(source)
     return [n for n in graph.nodes if n is source or (storage is not None and _storage(n) == storage)]
 
@@ -90,7 +99,10 @@ def _storage(node: torch.fx.Node) -> int | None:
 
 
 def lift_requires_grad(module: torch.fx.GraphModule) -> LiftedRequiresGrad | None:
-    """The graph without switches of inputs; None where there are none, or one stands between two uses of its input, or of views of it."""
+    """Lift ``requires_grad_`` calls on inputs out of the graph; return None if it cannot.
+
+    None if there are no such calls, or if one is between two uses of its input or of views of it.
+    """
     switches = requires_grad_calls(module.graph)
     if not switches:
         return None

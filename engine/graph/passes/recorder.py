@@ -1,4 +1,4 @@
-"""Notes what a rewrite changes in a graph, line by line, while a session records."""
+"""Records the edits of passes to a graph, line by line, while a session records."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from engine.ir.current_session import current_session
 from engine.records.graph import EditRecord, PassRecord
 
 PASS_RECORDS_KEY = "engine_passes"  # noqa: S105 -- a key of node.meta
-"""In a module's ``meta``: what is recorded of the rewrites that it went through."""
+"""Key of a module's ``meta``: records of the passes that ran on it."""
 MAX_LINES = 100
-"""Lines that are kept of what a pass took away, and of what it made."""
+"""Maximum number of removed lines, and of added lines, in the record of a pass."""
 MAX_NODES_WITH_EDITS = 4_000
-"""Nodes of a graph whose passes are kept edit by edit."""
+"""Maximum number of nodes of a graph whose passes are recorded with edits."""
 
 
 class PassRecorder:
-    """The passes that were watched so far; a pass sets ``module`` where it makes a new graph."""
+    """Records of the passes so far; a pass that creates a new graph sets ``module``."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
         self.records: list[PassRecord] = []
         self._last_graph: tuple[str, ...] | None = None
-        """The graph as the last pass left it."""
+        """Lines of the graph after the last pass."""
 
     @contextlib.contextmanager
     def record_pass(self, name: str) -> Iterator[None]:
-        """Compare the graph before with the graph after; without a session that records, do nothing."""
+        """Record the edits of a pass; do nothing if no session records."""
         if current_session() is None:
             yield
             return
@@ -47,7 +47,7 @@ class PassRecorder:
         self.records.append(self._with_edits(told, tuple(before.values()), tuple(after.values())))
 
     def _with_edits(self, told: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:
-        """The same with its edits, where the graph is small enough to keep them."""
+        """Add the edits to a record if the graph is small enough."""
         if max(len(before), len(after)) > MAX_NODES_WITH_EDITS:
             self._last_graph = None
             return told
@@ -57,7 +57,7 @@ class PassRecorder:
 
 
 def diff_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRecord, ...]:
-    """What turns one text into the other, from the top down."""
+    """Return the edits that turn one text into the other, from top to bottom."""
     if before == after:
         return ()
     found = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()

@@ -1,4 +1,4 @@
-"""Takes away operators that only give their argument another name: in a functional graph a value needs just one."""
+"""Removes no-op aliases: a functional graph needs only one node per value."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ NOOP_ALIAS_OPS = frozenset((torch.ops.aten.detach.default, torch.ops.aten.alias.
 
 
 def remove_noop_aliases(module: torch.fx.GraphModule) -> int:
-    """Let users of an alias read what it stands for, in place; returns how many went.
+    """Replace aliases by their input, in place; return the number of removed nodes.
 
-    An alias of an input or constant that is returned as it is stays: a result must be a tensor of its own.
+    An alias of an input or constant that is returned directly remains: a result must be a separate tensor.
     """
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     dropped = 0

@@ -1,6 +1,7 @@
-"""Whether dictionaries have not been written to, and classes and attributes are what they were: asked in one call of C where torch has it.
+"""Check that dicts, classes and attributes are unchanged, if possible in one C call.
 
-What answers in C are the nodes of Dynamo's guard trees, here over one tuple of all that is looked at. Optional: without them Python asks the same.
+The C check is a Dynamo guard tree over one tuple of all values. It is optional; the Python check is
+equivalent.
 """
 
 from __future__ import annotations
@@ -19,24 +20,27 @@ AttributeValue = tuple[Any, str, Any]
 """(object, attribute, value)."""
 
 MAX_CHILDREN = 32
-"""How many values one node has below it: a node looks for each new one among those that it has."""
+"""Maximum number of children of a guard tree node.
+
+A node searches its children linearly when one is added.
+"""
 
 
 def make_unchanged_check(
     dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[AttributeValue]
 ) -> UnchangedCheck:
-    """A question: have no dictionaries been written to from now on, and are the objects' classes and the attributes these still?"""
+    """Return a check that dict versions, object classes and attribute values are unchanged."""
     try:
         return make_c_check(dicts, objects, attributes)
     except (AttributeError, TypeError, RuntimeError):
-        # Another torch, whose nodes are made in another way.
+        # Another torch version with other node constructors.
         return make_python_check(dicts, objects, attributes)
 
 
 def make_python_check(
     dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[AttributeValue]
 ) -> UnchangedCheck:
-    """The question asked by Python's own iterators."""
+    """Return the check in Python, with builtin iterators."""
     versions = list(map(dict_version, dicts))
     types = list(map(type, objects))
     owners, names, values = ([a[i] for a in attributes] for i in range(3))
@@ -52,10 +56,10 @@ def make_python_check(
 
 
 def make_c_check(dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[AttributeValue]) -> UnchangedCheck:
-    """The question asked by a tree of torch's nodes.
+    """Return the check in C, as a tree of torch's guard nodes.
 
     Raises:
-        AttributeError, TypeError, RuntimeError: this torch has none, or others.
+        AttributeError, TypeError, RuntimeError: this torch has no guard nodes, or different ones.
     """
     nodes = [
         *((d, partial(_add_version_guard, d)) for d in dicts),
@@ -69,7 +73,7 @@ def make_c_check(dicts: Sequence[Any], objects: Sequence[Any], attributes: Seque
         for place, (_, add) in enumerate(group):
             add(branch.tuple_getitem_manager(place, "", None, None))
     looked_at = tuple(tuple(value for value, _ in group) for group in groups)
-    # Nodes compare addresses: what they compare with must live as long.
+    # Nodes compare addresses, so the expected objects must stay alive.
     kept = [*map(type, objects), *(value for _, _, value in attributes)]
     check: Callable[[Any], bool] = tree.check
 
@@ -99,4 +103,4 @@ def _add_attribute_guard(attribute: AttributeValue, node: Any) -> None:
 
 
 _NO_MESSAGE = [""]
-"""What a node would say of itself; nobody asks."""
+"""Failure message of a node; unused."""

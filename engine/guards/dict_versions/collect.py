@@ -1,4 +1,7 @@
-"""What many guards together depend on: dictionaries not written to, classes, attributes of functions, empty tables, tensors."""
+"""Collect the objects that many guards depend on, to check them together.
+
+These are dict versions, classes, attributes of functions, empty tables and tensors.
+"""
 
 from __future__ import annotations
 
@@ -40,37 +43,37 @@ from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource, GlobalSource, OptionalGlobalSource
 
 MAX_VERSION_CHANGES = 3
-"""How often a dictionary may turn out written to before its entries are compared instead of its version."""
+"""Observed writes after which a dict's entries are compared instead of its version."""
 
 _FIXED_CLASS_TYPES = (
     type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, tuple, list, dict, set, frozenset, range, slice,
 )  # fmt: skip
-"""Types whose instances cannot be given another ``__class__``."""
+"""Types whose instances cannot change their ``__class__``."""
 
 
 class NotCovered(Exception):
-    """A value is not reached through dictionaries alone."""
+    """The value is not read through dicts alone."""
 
 
 @dataclass
 class SubtreeDependencies:
-    """What stands for the guards below one module, gathered while they hold."""
+    """Dependencies of the guards below one module, collected while the guards hold."""
 
     versioned_dicts: dict[int, Any] = field(default_factory=dict)
-    """Dictionaries whose version is compared, by id."""
+    """Dicts whose version is compared, by id."""
     class_dicts: dict[int, Any] = field(default_factory=dict)
-    """The same for the dictionaries of classes."""
+    """Class dicts whose version is compared, by id."""
     compared_entries: dict[int, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
-    """Dictionaries that are written to often, with the entries that matter (``MISSING``: absent)."""
+    """Frequently written dicts, with the entries to compare (``MISSING``: absent)."""
     objects: dict[int, Any] = field(default_factory=dict)
-    """Objects whose class is compared."""
+    """Objects whose class is compared, by id."""
     weak_objects: dict[int, Any] = field(default_factory=dict)
-    """The same of objects that a person may want freed: to be held weakly."""
+    """Objects whose class is compared and that users may want freed; held weakly."""
     globals_ids: set[int] = field(default_factory=set)
-    """Ids of the dictionaries that hold globals."""
+    """Ids of dicts that are globals."""
     attributes: dict[tuple[int, str], tuple[Any, str, Any]] = field(default_factory=dict)
-    """(object, attribute, value) for attributes that are read in C: of functions, cells and classes."""
+    """(object, attribute, value) for C attributes of functions, cells and classes."""
     empty_containers: list[Any] = field(default_factory=list)
     tensors: dict[Source, Any] = field(default_factory=dict)
 
@@ -78,7 +81,7 @@ class SubtreeDependencies:
 def collect_dependencies(
     root: Source | None, value: Any, guards: Sequence[Guard], written: Counter[int]
 ) -> tuple[SubtreeDependencies, list[Guard]]:
-    """What stands for the guards, and those that nothing can stand for."""
+    """Return the dependencies of the guards, and the guards that they do not cover."""
     walk = _DependencyCollector(root, value, written)
     rest: list[Guard] = []
     for guard in guards:
@@ -94,7 +97,7 @@ def collect_dependencies(
 
 
 class _DependencyCollector:
-    """Reads what guards read, and notes through which dictionaries."""
+    """Reads the values that guards read and records the dicts on the way."""
 
     def __init__(self, root: Source | None, value: Any, written: Counter[int]) -> None:
         self.plan = SubtreeDependencies()
@@ -103,10 +106,10 @@ class _DependencyCollector:
         self._values: dict[Source, Any] = {} if root is None else {root: value}
 
     def add_guard(self, guard: Guard) -> None:
-        """Note what stands for a guard.
+        """Record the dependencies of a guard.
 
         Raises:
-            Uncovered, LookupError, AttributeError, TypeError: nothing does.
+            NotCovered, LookupError, AttributeError, TypeError: its dependencies cannot be recorded.
         """
         if isinstance(guard.source, ModuleHooksSource):
             self._add_empty_hooks(guard)
@@ -143,12 +146,15 @@ class _DependencyCollector:
             raise NotCovered
 
     def _require_holdable(self, value: Any) -> None:
-        """Refuse to keep what a person may want freed."""
+        """Raise ``NotCovered`` for a value that users may want freed."""
         if not self._may_hold(value):
             raise NotCovered
 
     def _may_hold(self, value: Any) -> bool:
-        """Whether a value may be held: below a module it lives as long as that; elsewhere nothing says so."""
+        """Return True if a strong reference to the value is allowed.
+
+        Below a module the value lives as long as the module; elsewhere its lifetime is unknown.
+        """
         return self._module is not None or (
             type(value) in _FIXED_CLASS_TYPES
             or isinstance(value, (type, types.ModuleType, property))
@@ -163,7 +169,7 @@ class _DependencyCollector:
         return found
 
     def _add_attribute_lookup(self, value: Any) -> None:
-        """Note everything that looking for an attribute without running code depends on."""
+        """Record everything that a static attribute lookup depends on."""
         space = _own_dict(value)
         self._require_plain_lookup(value, "")
         found = [space] + [t for n in ("_parameters", "_buffers", "_modules") if type(t := space.get(n)) is dict]
@@ -237,12 +243,12 @@ class _DependencyCollector:
                 raise NotCovered
 
     def _entry(self, space: Any, key: Any, *default: Any) -> Any:
-        """An entry of a dictionary; the dictionary takes part in the question from now on."""
+        """Return a dict entry, and record the dict as a dependency."""
         found = space.get(key, *default) if default else space[key]
         if self._written[id(space)] < MAX_VERSION_CHANGES:
             self.plan.versioned_dicts[id(space)] = space
         elif isinstance(found, torch.Tensor):
-            # Kept weakly only, which takes a dictionary that is known to keep it.
+            # Tensors are held weakly, so a dict with a compared version must hold them.
             raise NotCovered
         else:
             self._require_holdable(found)
@@ -250,7 +256,7 @@ class _DependencyCollector:
         return found
 
     def _class_entry(self, cls: type, name: str) -> Any:
-        """A class's own or inherited attribute, as plain access gives it."""
+        """Return a class's own or inherited attribute, as plain access returns it."""
         if type(cls) not in (type, abc.ABCMeta) or hasattr(type(vars(type).get(name)), "__set__"):
             raise NotCovered
         self.plan.attributes[id(cls), "__mro__"] = (cls, "__mro__", cls.__mro__)
@@ -266,7 +272,7 @@ class _DependencyCollector:
         raise NotCovered
 
     def _require_plain_lookup(self, base: Any, name: str) -> None:
-        """Make sure that plain attribute access finds the instance's own entry, and go on making sure."""
+        """Require plain attribute access to find the instance's own entry; record what this needs."""
         if type(type(base)) in (type, abc.ABCMeta):
             self.plan.attributes[id(type(base)), "__mro__"] = (type(base), "__mro__", type(base).__mro__)
         for cls in python_objects.mro_of(type(base)):
@@ -274,7 +280,7 @@ class _DependencyCollector:
             found = space.get(name)
             if found is not None and hasattr(type(found), "__set__"):
                 raise NotCovered
-            # A ``__getattribute__`` of the user's was traced and is guarded itself: what reads through it here is the plain look-up at its end.
+            # A user ``__getattribute__`` was traced and has its own guards; this is its final plain lookup.
             if cls is not object:
                 self._add_class_dict(space)
         if base is not self._module:
@@ -295,10 +301,10 @@ class _DependencyCollector:
 
 
 def _own_dict(value: Any) -> dict[str, Any]:
-    """The dictionary behind an instance's attributes.
+    """Return the dict of an instance's attributes.
 
     Raises:
-        Uncovered: it has none, or its class answers for it.
+        NotCovered: there is no such dict, or the class overrides it.
     """
     found = python_objects.instance_dict(value)
     if isinstance(value, type) or type(found) is not dict or not (isinstance(value, torch.nn.Module) or found):
@@ -308,13 +314,13 @@ def _own_dict(value: Any) -> dict[str, Any]:
 
 
 def _dict_of_class(cls: type) -> Any:
-    """The dictionary behind a class's namespace: its version moves when the class is written to."""
+    """Return the dict behind a class's namespace; writes to the class change its version."""
     (found,) = gc.get_referents(python_objects.class_dict(cls))
     return found
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether a value cannot change without being another object."""
+    """Return True if the value is immutable."""
     if type(value) is tuple:
         return all(map(_is_constant, value))
     return (
@@ -325,7 +331,7 @@ def _is_constant(value: Any) -> bool:
 
 
 _EMPTY_CHECKED_TYPES = (list, dict, set, collections.OrderedDict)
-"""Containers that say themselves whether they are empty."""
+"""Containers that compute their own truth value."""
 _FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__closure__", "__kwdefaults__")
 _CONSTANT_TYPES = frozenset(
     (

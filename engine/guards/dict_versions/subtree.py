@@ -1,9 +1,12 @@
-"""Many guards checked at once, those below a module or on globals and classes: what they read has not been written to since they last held.
+"""One check for many guards, below a module or on globals and classes, by dict versions.
 
-Nearly all guards on a module tree read entries of dictionaries that are seldom written: instance dictionaries, tables of submodules and parameters.
-When all guards have held, each such dictionary's version is noted. As long as no version differs, nothing that was read through them differs, and
-what remains is to compare classes, empty tables of hooks, and the tensors' own metadata. A "no" means nothing: the guards are then checked one by one.
-The idea is Dynamo's dictionary tags.
+Nearly all guards on a module tree read dict entries that are seldom written: instance dicts, tables of
+submodules and parameters. When all guards have held, the version of each such dict is recorded. While the
+versions are unchanged, every value read through these dicts is unchanged. Only classes, empty hook tables
+and tensor metadata remain to compare. If the check fails nothing is known; the guards are then checked one
+by one.
+
+The idea is Dynamo's dict tags.
 """
 
 from __future__ import annotations
@@ -26,20 +29,26 @@ from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import MISSING, Source
 
 MIN_GUARDS = 24
-"""With fewer guards below a module than this, checking them one by one is as quick."""
+"""With fewer guards below a module, checking them one by one is as fast."""
 MAX_OBJECTS_SEARCHED = 20_000
-"""Objects looked at when it is made sure that what is kept does not keep the module itself alive."""
+"""Maximum number of objects visited by a reachability search.
+
+The search proves that recorded objects do not reference the module.
+"""
 MAX_MODULES = 64
-"""Modules of one class that one entry remembers."""
+"""Maximum number of modules of one class with recorded versions per entry."""
 MAX_EAGER_RELEARNS = 16
-"""How often it is learned anew at once; afterwards only when it has said no ``PATIENCE`` times."""
+"""Number of recordings without delay.
+
+Each later one waits for ``MISSES_BEFORE_RELEARN`` misses.
+"""
 MISSES_BEFORE_RELEARN = 64
 
 
 class SubtreeVersionGuard:
-    """All guards below one module, or (``root`` None) on globals and classes, as one question.
+    """All guards below one module, or (``root`` None) on globals and classes, as one check.
 
-    Safe to share between threads: what it replaces is replaced whole.
+    Thread-safe: shared state is replaced atomically.
     """
 
     def __init__(
@@ -61,21 +70,21 @@ class SubtreeVersionGuard:
         self._change_counts: Counter[int] = Counter()
         self._rest: tuple[frozenset[Guard], Callable[[Any], bool]] | None = None
         self._record_counts: dict[int, tuple[int, int]] = {}
-        """By module: how often it was taken note of, and how often that would have been done since."""
+        """Module id -> (number of recordings, number of misses since the last one)."""
 
     def __call__(self, root: Any = None) -> bool:
-        """Whether the guards are known to hold for this module; False says nothing."""
+        """Return True if the guards are known to hold for this module; False means unknown."""
         found = self._checks.get(id(root))
         try:
             holds = found is not None and found[0]() is root and found[1]()
         except Exception:
             holds = False
         if not holds and self._handed is not None:
-            self._handed.discard()  # of an earlier check, after which the code did not run
+            self._handed.discard()  # Discard tensors of an earlier check whose compiled code did not run.
         return holds
 
     def record_versions(self, root: Any) -> None:
-        """Take note of a module for which all guards have just held."""
+        """Record the versions for a module for which all guards have just held."""
         key = id(root)
         if len(self._checks) >= MAX_MODULES and key not in self._checks:
             return
@@ -109,7 +118,7 @@ class SubtreeVersionGuard:
         self._checks.pop(key, None)
 
     def _count_changed_dicts(self, key: int) -> None:
-        """Count the dictionaries that were written to since this module was last taken note of."""
+        """Count the dicts that were written since the last recording for this module."""
         if key in self._checks:
             self._change_counts.update(map(id, self._checks[key][1].changed_dicts()))
 
@@ -131,11 +140,11 @@ class SubtreeVersionGuard:
 
 
 def _no_module() -> None:
-    """Stands for the weak reference of what has no module."""
+    """Return None; placeholder of the weak reference if there is no module."""
 
 
 class _VersionCheck:
-    """The question for one module; built anew whenever it had to say no although the guards held."""
+    """Version check for one module; rebuilt when it fails although the guards held."""
 
     __slots__ = (
         "_classes",
@@ -168,7 +177,7 @@ class _VersionCheck:
         self._unchanged = make_unchanged_check(self._dicts, [*plan.objects.values()], [*plan.attributes.values()])
         self._weak_objects = [weakref.ref(o, gone) for o in plan.weak_objects.values()]
         self._classes = list(map(type, plan.weak_objects.values()))
-        # Tensors are held weakly: a parameter that is replaced must not stay.
+        # Hold tensors weakly: a replaced parameter must be freed.
         self._tensors = [weakref.ref(t) for t in plan.tensors.values()]
         self._helper = helper
         self._rest = rest
@@ -176,11 +185,11 @@ class _VersionCheck:
         self._prefetch = give
 
     def changed_dicts(self) -> list[Any]:
-        """Dictionaries that were written to since."""
+        """Return the dicts that were written since the versions were recorded."""
         return [d for d, version in zip(self._dicts, self._versions, strict=True) if dict_version(d) != version]
 
     def __call__(self) -> bool:
-        # The tensors last: only while no dictionary was written to are they the ones that are looked at.
+        # Check the tensors last: they are the current ones only if no dict was written.
         if not self._unchanged() or any(self._hooks):
             return False
         if self._weak_objects and not all(map(is_, map(type, map(call, self._weak_objects)), self._classes)):
@@ -199,11 +208,11 @@ class _VersionCheck:
 
 
 def _entries_unchanged(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]:
-    """Whether these entries of a dictionary are the very same objects, and the absent ones still absent."""
+    """Return a check that these dict entries are the recorded objects or still absent."""
     absent = [k for k, v in wanted.items() if v is MISSING]
     present = [k for k, v in wanted.items() if v is not MISSING]
     expected = [wanted[k] for k in present]
-    # One more key than needed, so that the getter always gives a tuple.
+    # One key more than needed, so that the getter always returns a tuple.
     get = itemgetter(*present, present[0]) if present else None
 
     def unchanged() -> bool:
@@ -221,13 +230,19 @@ def _entries_unchanged(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]
 
 
 def _does_not_reach_module(plan: SubtreeDependencies, root: Any) -> bool:
-    """Whether what is kept does not lead back to the module, which then would never be freed."""
+    """Return True if the recorded objects do not reach the module.
+
+    Otherwise the module would never be freed.
+    """
     reached = _reachable_ids((*plan.versioned_dicts.values(), *plan.objects.values()))
     return reached is not None and id(root) not in reached
 
 
 def _weak_objects_are_freeable(plan: SubtreeDependencies) -> bool:
-    """Whether what is lent is freed with its last user: its own attributes, which are kept until then, do not lead back to it, nor does what is not its."""
+    """Return True if the weakly held objects can be freed with their last user.
+
+    Neither their own attributes, which are held until then, nor other recorded objects may reach them.
+    """
     owned: set[int] = set()
     for value in plan.weak_objects.values():
         reached = _reachable_ids((python_objects.instance_dict(value),))
@@ -240,7 +255,7 @@ def _weak_objects_are_freeable(plan: SubtreeDependencies) -> bool:
 
 
 def _reachable_ids(kept: Iterable[Any]) -> set[int] | None:
-    """Ids of all that these lead to; None where that is too much to look at."""
+    """Return the ids of all objects reachable from these; None if there are too many."""
     seen: set[int] = set()
     stack = list(kept)
     while stack:
@@ -258,4 +273,4 @@ def _reachable_ids(kept: Iterable[Any]) -> set[int] | None:
 
 
 _UNSEARCHED_TYPES = (type, types.ModuleType, types.CodeType, types.FrameType)
-"""What lives on its own: not searched."""
+"""Types that are not searched: their objects have lifetimes of their own."""

@@ -1,4 +1,4 @@
-"""What AOT hands to lowering: one functional ATen graph."""
+"""The functional ATen graph that AOT passes to lowering."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch.fx
 
 @dataclass(frozen=True)
 class AotGraph:
-    """A functional graph of ATen operators, its fake inputs in placeholder order, and the id of its compilation ("0/0").
+    """A functional ATen graph with its fake inputs in placeholder order.
 
-    ``stage`` is "aten", or "forward" and "backward" of a training call.
+    ``compilation_id`` is for example "0/0". ``stage`` is "aten", or "forward" or "backward" of a training call.
     """
 
     module: torch.fx.GraphModule
@@ -20,18 +20,24 @@ class AotGraph:
     compilation_id: str
     stage: str = "aten"
     is_boxed: bool = False
-    """It is called with one list of inputs, which it empties, so that each input can go as soon as it was read for the last time."""
+    """True if it takes one list of inputs and empties it.
+
+    Each input is then freed after its last use.
+    """
     num_user_outputs: int | None = None
-    """How many outputs the caller sees; the rest is saved for the backward. None: all."""
+    """Number of outputs that the caller sees; the rest is saved for backward. None: all."""
     saved_placeholders: tuple[torch.fx.Node, ...] = ()
-    """The backward's placeholders for that rest. Rows of what is saved may lie apart, if the placeholder's value then says so."""
+    """The backward's placeholders for the saved outputs.
+
+    A saved matrix may have padded rows if the placeholder's fake value has such strides.
+    """
 
     @property
     def node_id_prefix(self) -> str:
-        """What ids of its nodes begin with: "backward", or "aten" for whatever runs when the user's code is called."""
+        """Prefix of its node ids: "backward", or "aten" for graphs that run in the user's call."""
         return node_id_prefix(self.stage)
 
 
 def node_id_prefix(stage: str) -> str:
-    """What ids of the nodes of a graph of this stage begin with."""
+    """Return the prefix of node ids in a graph of this stage."""
     return "aten" if stage == "forward" else stage

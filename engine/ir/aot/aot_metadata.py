@@ -1,4 +1,7 @@
-"""The calling convention of a compiled graph: what happens to each input, and how each output of the user's graph comes about."""
+"""Calling convention of a compiled graph: input mutations and output aliasing.
+
+AOTAutograd calls it ``ViewAndMutationMeta``.
+"""
 
 from __future__ import annotations
 
@@ -15,65 +18,89 @@ IntOrSymInt = Any
 OutputKind = Literal["result", "input", "alias of input", "alias of result", "root", "alias of root", "constant"]
 
 DetachKind = Literal["", "detach", "data"]
-"""Whether a tensor over another's memory is a view ("") or has no ``_base``: then it counts its versions with the other, or by itself ("data")."""
+"""Kind of a tensor that shares another one's memory.
+
+"" is a view. The other kinds have no ``_base``: "detach" shares the version counter, "data" has its own.
+"""
 
 CreationGradMode = Literal["", "no_grad", "enable_grad"]
 
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """How to see a tensor through ``as_strided``. ``offset`` is in elements of the view, relative to the tensor that is viewed."""
+    """An ``as_strided`` view of a tensor.
+
+    ``offset`` is in elements of the view, relative to the storage offset of the base.
+    """
 
     sizes: tuple[IntOrSymInt, ...]
     strides: tuple[IntOrSymInt, ...]
     offset: IntOrSymInt = 0
     detach_kind: DetachKind = ""
     dtype: torch.dtype | None = None
-    """Seen as elements of another type; None: as it is."""
+    """The view's dtype, or None for the base's dtype."""
     dtype_view_numel: IntOrSymInt | None = None
-    """With elements of another width: how many elements of the viewed tensor's memory to see in a row; None: of the same width."""
+    """Number of base elements to reinterpret as a dtype of another width; else None."""
     conj_neg_bits: tuple[str, ...] = ()
-    """Lazy operators on top: "conj", "neg"."""
+    """Lazy operators on top of the view: "conj", "neg"."""
     is_contiguous_view: bool = False
-    """Both lie in a row from the same start: ``view`` does."""
+    """True if base and view are contiguous with the same start; ``view`` is then used."""
     made_without_grad: bool = False
-    """Made under ``no_grad``: no gradient flows from the view to what it sees."""
+    """True if the view is created under ``no_grad``: no gradient flows from it to its base."""
     is_multi_output: bool = False
-    """Made by an operator that returns several views (``split``), which autograd forbids to write to."""
+    """True for one of several views of an operator (``split``); autograd forbids mutation."""
     is_from_custom_function: bool = False
-    """Made by the user's own autograd function, which autograd forbids to write to as well."""
+    """True for a view from a custom autograd.Function; autograd forbids mutation."""
     creation_grad_mode: CreationGradMode = ""
-    """Whether it is made in another grad mode than the call: autograd remembers that for writes to it, though no gradient is needed yet."""
+    """Grad mode at the view's creation, if it differs from the call's grad mode; else "".
+
+    Autograd stores it for later mutations, even while no gradient is required.
+    """
 
 
 @dataclass(frozen=True)
 class InputAliasInfo:
-    """One input. ``written`` says that its data changes; the functional graph then returns the new contents as result ``result``."""
+    """Mutation metadata of one input.
+
+    ``is_mutated`` means that its data changes; the functional graph then returns the new data as result
+    ``result_index``. AOTAutograd calls the class ``InputAliasInfo``.
+    """
 
     name: str
     is_tensor: bool = True
     is_mutated: bool = False
     result_index: int = -1
     version_bumps: int = 0
-    """By how much eager's version counter moves on."""
+    """The amount by which eager increments its version counter."""
     has_version_counter: bool = True
-    """Whether it has a version counter; inference tensors have none."""
+    """False for inference tensors, which have no version counter."""
     new_layout: ViewSpec | None = None
-    """Sizes, strides and offset that it is given in place (``t_``), the offset relative to its own; None: as they were."""
+    """New sizes, strides and offset after an in-place change (``t_``); None if unchanged.
+
+    The offset is relative to the input's own.
+    """
     mutation_hidden_from_autograd: bool = False
-    """Needs a gradient and is written where autograd does not look (``no_grad``, ``detach``): its history stays what it was."""
+    """True if it requires grad and is mutated outside of autograd (``no_grad``, ``detach``).
+
+    Its ``grad_fn`` then stays as it was.
+    """
     metadata_mutation_seen_by_autograd: bool = False
-    """Its layout is changed in place where autograd looks, which eager forbids to leaves."""
+    """True if its layout is changed in place under autograd, which eager forbids for leaves."""
     regenerates_grad_fn: bool = False
-    """Then read in grad mode: autograd has worked out anew how gradients go from it, if it is a view, to what it sees."""
+    """True if it is read in grad mode after a mutation that is hidden from autograd.
+
+    Autograd has then regenerated the ``grad_fn`` of a view.
+    """
 
 
 @dataclass(frozen=True)
 class OutputAliasInfo:
-    """One output of the traced graph.
+    """Aliasing metadata of one output of the traced graph.
 
-    ``index`` is the functional graph's result ("result", "alias of result"), the input ("input", "alias of input") or the root ("root", "alias
-    of root") that it comes from; ``constant`` the value of a "constant"; ``view`` how an alias sees what it aliases.
+    ``index`` is the position of the functional graph's result ("result", "alias of result"), of the input
+    ("input", "alias of input") or of the detached base ("root", "alias of root") that it comes from.
+    ``constant`` is the value of a "constant"; ``view`` is the view of an alias on its base. AOTAutograd calls
+    the class ``OutputAliasInfo``.
     """
 
     name: str
@@ -82,17 +109,22 @@ class OutputAliasInfo:
     view: ViewSpec | None = None
     constant: Any = None
     version_bumps: int = 0
-    """Of a root that counts by itself: by how much its version counter moves on."""
+    """The increment of the version counter, for a detached base with its own counter."""
     taken_before_mutation: bool = False
-    """Of a view of an input: made before the input is written to, which autograd tells from one made afterwards."""
+    """True for a view of an input that is created before the input is mutated.
+
+    Autograd distinguishes it from a view that is created afterwards.
+    """
 
 
 @dataclass(frozen=True)
 class AotMetadata:
-    """Everything that the wrappers need. ``results`` counts the functional graph's results.
+    """Metadata of a functional graph for the runtime wrappers.
 
-    ``symbols`` says where each size symbol is read at run time: name -> (input, dimension), dimension -1 for an int input,
-    -2 for where a tensor starts in its storage, -3 - n for stride n.
+    ``num_results`` counts its results.
+
+    ``symbol_sources`` locates each size symbol at run time: name, input, dimension. Dimension -1 is an int
+    input, -2 the storage offset of a tensor, -3 - n its stride n.
     """
 
     inputs: tuple[InputAliasInfo, ...]
@@ -100,38 +132,44 @@ class AotMetadata:
     num_results: int
     symbol_sources: tuple[tuple[str, int, int], ...] = ()
     autocast_devices: tuple[str, ...] = ()
-    """Device types whose autocast was on where the graph starts."""
+    """Device types with autocast enabled at the start of the graph."""
     detached_bases: tuple[OutputAliasInfo, ...] = ()
-    """Tensors without a ``_base`` over the memory of an input or a result (``x.detach()``): returned, or viewed by what is returned."""
+    """Tensors without ``_base`` that share memory with an input or a result (``x.detach()``).
+
+    They are returned, or are the base of a returned view.
+    """
     result_version_bumps: tuple[tuple[int, int], ...] = ()
-    """Results that eager writes to in place: (result, by how much its version counter moves on)."""
+    """Results that eager mutates in place: (result, increment of its version counter)."""
     results_as_views: frozenset[int] = frozenset()
-    """Results that the graph computes as views, where eager's tensor is none."""
+    """Results that the graph computes as views although eager's tensor is not a view."""
     result_strides: tuple[tuple[int, tuple[IntOrSymInt, ...]], ...] = ()
-    """Results that views are made of, with the strides that those are told for."""
+    """Results that are bases of views, with the strides that these views assume."""
     shape_assumptions: tuple[sympy.Basic, ...] = ()
-    """What the functional graph takes for granted of sizes, beyond what the traced graph does: guards check it."""
+    """Guarded size relations that the functional graph assumes beyond the traced graph."""
     effectful_ops: tuple[str, ...] = ()
-    """Names of operators that may do more than compute, in the order that they run in."""
+    """Names of operators with side effects, in execution order."""
 
 
 def mutated_inputs(plan: AotMetadata) -> tuple[int, ...]:
-    """Positions of the inputs whose data changes."""
+    """Return the positions of inputs whose data changes."""
     return tuple(n for n, i in enumerate(plan.inputs) if i.is_mutated)
 
 
 def metadata_mutated_inputs(plan: AotMetadata) -> tuple[int, ...]:
-    """Positions of the inputs whose sizes, strides or offset change."""
+    """Return the positions of inputs whose sizes, strides or offset change."""
     return tuple(n for n, i in enumerate(plan.inputs) if i.new_layout is not None)
 
 
 def view_sizes(views: Iterable[ViewSpec | None]) -> list[IntOrSymInt]:
-    """Sizes, strides and offsets of views, where there are any: what the wrappers' text computes from ``Plan.symbol_sources``."""
+    """Return the sizes, strides and offsets of views.
+
+    The generated wrapper code computes them from ``AotMetadata.symbol_sources``.
+    """
     return [s for v in views if v is not None for s in (*v.sizes, *v.strides, v.offset)]
 
 
 def needs_no_runtime_wrapper(plan: AotMetadata) -> bool:
-    """Whether the functional graph's results are, in order, just what the traced graph returns."""
+    """Return True if the functional graph returns just the traced graph's results, in order."""
     if any(
         i.is_mutated or i.new_layout is not None or (i.version_bumps and i.has_version_counter) for i in plan.inputs
     ):
@@ -147,14 +185,17 @@ def needs_no_runtime_wrapper(plan: AotMetadata) -> bool:
 
 
 def is_same_size(a: IntOrSymInt, b: IntOrSymInt) -> bool:
-    """Whether two sizes are known to be equal without asking for a guard."""
+    """Return True if two sizes are known to be equal; adds no guard."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     return bool(_expr(a) == _expr(b))
 
 
 def is_same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two fake tensors have equal sizes, strides and dtype, asking for no guard. Strides of dimensions of size 1 do not count."""
+    """Return True if two fake tensors have equal sizes, strides and dtype; adds no guard.
+
+    Strides of dimensions of size 1 are ignored.
+    """
     if a.dtype != b.dtype or a.dim() != b.dim():
         return False
     if not all(is_same_size(x, y) for x, y in zip(a.shape, b.shape, strict=True)):

@@ -1,4 +1,4 @@
-"""A compiled call's backward as a graph that may stand inside of another: what the autograd node of a compiled call tells about itself."""
+"""The compiled backward of a call, as a graph that compiled autograd can inline."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 import torch.fx
 
 INLINABLE_ATTR = "_engine_inlined"
-"""Attribute of an autograd Function's class: its ``InlinableBackward``."""
+"""Attribute of an autograd.Function class: its ``InlinableBackward``."""
 
 
 @dataclass(frozen=True, eq=False)
 class InlinableBackward:
-    """``graph`` takes saved tensors, saved numbers and a tangent for each of the positions ``differentiable`` of the call's results.
+    """A backward graph with its calling convention.
 
-    It returns gradients; ``gradients`` says, for each input of the call, which of them is its. ``layouts`` are sizes and strides that each
-    tangent must have; where they are symbols, the tangent's number of dimensions.
+    ``graph`` takes the saved tensors, the saved scalars and one tangent for each result position in
+    ``differentiable_results``. It returns gradients; ``grad_of_input`` holds, for each input of the call, the
+    index of its gradient. ``tangent_layouts`` holds the sizes and strides that each tangent must have, or the
+    tangent's number of dimensions if they are symbols.
     """
 
     graph: torch.fx.GraphModule
@@ -27,10 +29,17 @@ class InlinableBackward:
     tangent_layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]] | int, ...]
     grad_of_input: tuple[int | None, ...]
     take_saved_scalars: Callable[[Any, tuple[int, ...]], tuple[Any, ...]]
-    """Of a node of this kind, with the positions in ``differentiable`` of the tangents that are there: the numbers that it saved, then sizes and
-    strides of tangents where they are symbols, one by one; lets go of what else it holds."""
+    """Return the scalars that a node of this class saved, then tangent sizes and strides.
+
+    Sizes and strides are returned one by one, and only where they are symbols. The second argument lists the
+    defined tangents as positions in ``differentiable_results``. Also releases the other objects that the node
+    holds.
+    """
     specialize_tangents: Callable[[tuple[bool, ...]], tuple[torch.fx.GraphModule, bool]]
-    """The graph for calls where only these tangents are there, with None for gradients that nothing flows to; and whether it wants zeros for
-    the others."""
+    """Return the graph for calls with only these tangents defined, and a flag.
+
+    The graph returns None for undefined gradients. The flag is True if the graph needs zeros for the other
+    tangents.
+    """
     to_tangent_layout: Callable[[Any, Any, Any], Any]
-    """A tangent in the layout that the graph wants."""
+    """Convert a tangent to the layout that the graph expects."""

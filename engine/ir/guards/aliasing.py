@@ -1,4 +1,4 @@
-"""Guards on how several values stand to each other: objects, memory and sizes."""
+"""Guards between values: same or distinct objects, storage overlap, size relations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.records.guards import Fix
 
 @dataclass(frozen=True)
 class SameObject(Guard):
-    """Two origins reach the same object (``same``), or must not."""
+    """Guard that two sources reach the same object (``expect_same``) or different objects."""
 
     kind: ClassVar[str] = "same object"
     rank: ClassVar[int] = 30
@@ -34,20 +34,20 @@ class SameObject(Guard):
         return (value is others[0]) is self.expect_same
 
     def expected_text(self) -> str:
-        return f"{'the same object as' if self.expect_same else 'another object than'} {user_expr(self.other)}"
+        return f"{'the same object as' if self.expect_same else 'a different object than'} {user_expr(self.other)}"
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return f"{'the same object as' if value is others[0] else 'another object than'} {user_expr(self.other)}"
+        return f"{'the same object as' if value is others[0] else 'a different object than'} {user_expr(self.other)}"
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} is {actual}, which was otherwise when this entry was compiled."
+        return f"{self.user_expr} is {actual}; the compiled code expects {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expect_same:
-            return (Fix(f"Pass one object as {self.user_expr} and {user_expr(self.other)} in every call."),)
+            return (Fix(f"Pass the same object as {self.user_expr} and {user_expr(self.other)} in every call."),)
         return (
             Fix(
-                f"Pass a copy, so that {self.user_expr} and {user_expr(self.other)} are never one object",
+                f"Pass a copy, so that {self.user_expr} and {user_expr(self.other)} are never the same object",
                 f"{self.user_expr} = {self.user_expr}.clone()",
             ),
         )
@@ -55,7 +55,7 @@ class SameObject(Guard):
 
 @dataclass(frozen=True)
 class NoAliasing(Guard):
-    """Base of guards that keep this tensor and the others apart; ``apart`` asks it of all their values at once."""
+    """Base of no-aliasing guards; ``are_disjoint`` is called with all their values at once."""
 
     rank: ClassVar[int] = 80
     copy_purpose: ClassVar[str]
@@ -68,7 +68,7 @@ class NoAliasing(Guard):
 
     @staticmethod
     def are_disjoint(*values: Any) -> bool:
-        """Whether the values are as far apart as the compiled code needs."""
+        """Return True if the values do not alias in the way that the compiled code excludes."""
         raise NotImplementedError
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
@@ -87,7 +87,10 @@ class NoAliasing(Guard):
 
 
 def has_disjoint_storage(tensor: Any, *others: Any) -> bool:
-    """Whether the first tensor's storage has no byte in common with those of the others; several storages may lie over one array's memory."""
+    """Return True if the first tensor's storage shares no byte with the others' storages.
+
+    Several storages may use the memory of one array, so addresses are compared.
+    """
     start, end, storage = _storage_range(tensor)
     for other in others:
         first, last, its = _storage_range(other)
@@ -97,12 +100,15 @@ def has_disjoint_storage(tensor: Any, *others: Any) -> bool:
 
 
 def all_distinct_objects(*values: Any) -> bool:
-    """Whether no object is given twice."""
+    """Return True if all objects are different."""
     return len({id(v) for v in values}) == len(values)
 
 
 def mutated_storages_are_disjoint(written: int, *tensors: Any) -> bool:
-    """Whether none of the first ``written`` tensors has a byte in common with any other one; the rest may share theirs among themselves."""
+    """Return True if none of the first ``num_mutated`` tensors shares a byte with another one.
+
+    The other tensors may share memory with each other.
+    """
     storages: dict[int, bool] = {}
     spans: list[tuple[int, int, bool]] = []
     for n, tensor in enumerate(tensors):
@@ -125,13 +131,14 @@ def mutated_storages_are_disjoint(written: int, *tensors: Any) -> bool:
 
 @dataclass(frozen=True)
 class DisjointStorage(NoAliasing):
-    """This tensor shares its memory with none of the others (needed only where a mutation of it could be seen through one of them).
+    """Guard that this tensor shares no storage with the others.
 
-    With ``written`` the same holds for so many of the tensors, this one first: one guard for all that a call writes to.
+    Needed only if a mutation of it would be visible through one of them. With ``num_mutated`` > 1 the guard
+    covers that many tensors, this one first: one guard for all tensors that a call mutates.
     """
 
     kind: ClassVar[str] = "no overlap"
-    copy_purpose: ClassVar[str] = "a write to one is not seen in the other"
+    copy_purpose: ClassVar[str] = "a write to one does not change the other"
     are_disjoint = staticmethod(has_disjoint_storage)
 
     num_mutated: int = 1
@@ -160,29 +167,32 @@ class DisjointStorage(NoAliasing):
         return "no memory shared"
 
     def failure_message(self, actual: str) -> str:
-        return f"Memory is {actual}; the compiled code writes to one of them and was made for tensors of their own."
+        return f"Memory is {actual}; the compiled code writes to one of the tensors and expects no storage overlap."
 
 
 @dataclass(frozen=True)
 class DistinctObjects(NoAliasing):
-    """This object and the others are all different (needed only where what is set on one would be found on another, or where they are keys)."""
+    """Guard that this object and the others are all different.
+
+    Needed only if an attribute set on one would be found on another, or if they are dict keys.
+    """
 
     kind: ClassVar[str] = "distinct"
     copy_purpose: ClassVar[str] = "they are different objects"
     are_disjoint = staticmethod(all_distinct_objects)
 
     def expected_text(self) -> str:
-        return "another object than each of " + ", ".join(user_expr(o) for o in self.others)
+        return "a different object than each of " + ", ".join(user_expr(o) for o in self.others)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         first: dict[int, Source] = {}
         for found, origin in zip((value, *others), self.sources, strict=True):
             if (known := first.setdefault(id(found), origin)) != origin:
-                return f"{user_expr(origin)} and {user_expr(known)} are one object"
+                return f"{user_expr(origin)} and {user_expr(known)} are the same object"
         return "all are different objects"
 
     def failure_message(self, actual: str) -> str:
-        return f"{actual[0].upper()}{actual[1:]}; the compiled code was made for different objects."
+        return f"{actual[0].upper()}{actual[1:]}; the compiled code expects different objects."
 
 
 def _storage_id(tensor: Any) -> int:
@@ -193,21 +203,27 @@ def _storage_id(tensor: Any) -> int:
 
 
 def _storage_range(tensor: Any) -> tuple[int, int, int]:
-    """Where a tensor's storage starts and ends, and which storage it is; without an address for what has no memory."""
+    """Return start address, end address and id of a tensor's storage.
+
+    Start and end are 0 for a tensor without memory.
+    """
     if type(tensor) is TensorSpec:
         return 0, 0, id(tensor)
     with torch._C.DisableTorchFunction():
         storage = torch.Tensor.untyped_storage(tensor)
     try:
         start = storage.data_ptr()
-    except RuntimeError:  # stand-ins have none
+    except RuntimeError:  # Fake tensors have no data pointer.
         start = 0
     return start, start + (storage.nbytes() if start else 0), storage._cdata
 
 
 @dataclass(frozen=True)
 class SharedStorage(Guard):
-    """These tensors share one storage of at least ``held`` bytes, and start this many bytes after its start."""
+    """Guard that tensors share one storage of at least ``min_storage_bytes`` bytes.
+
+    ``byte_offsets`` holds each tensor's start in that storage.
+    """
 
     kind: ClassVar[str] = "shared memory"
     rank: ClassVar[int] = 80
@@ -244,20 +260,20 @@ class SharedStorage(Guard):
     def _words(self, starts: tuple[int | None, ...], held: str) -> str:
         names = map(user_expr, self.sources)
         pairs = zip(names, starts, strict=True)
-        text = ", ".join(f"{n} in other memory" if s is None else f"{n} from byte {s}" for n, s in pairs)
+        text = ", ".join(f"{n} in another storage" if s is None else f"{n} from byte {s}" for n, s in pairs)
         return f"{text} of {held}" if self.min_storage_bytes else text
 
     def failure_message(self, actual: str) -> str:
-        return f"The tensors see their memory as {actual}; the compiled code writes to it and was made for {self.expected_text()}."
+        return f"The tensors share memory as {actual}; the compiled code writes to it and expects {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
-            Fix("Pass tensors that see their shared memory in the same way in every call, or copies of their own."),
+            Fix("Pass tensors that share memory in the same way in every call, or pass copies."),
         )
 
 
 def byte_offsets_in_storage(first: Any, *others: Any) -> tuple[int | None, ...]:
-    """How many bytes after the start of the first one's storage each tensor starts; None in another storage."""
+    """Return each tensor's start byte in the first one's storage; None for another storage."""
     storage = _storage_id(first)
     return (_start_byte(first), *(_start_byte(t) if _storage_id(t) == storage else None for t in others))
 

@@ -1,8 +1,9 @@
-"""Guards: what compiled code takes for granted about the values it was traced with. Here the base of all kinds.
+"""Base class of guards: conditions on traced values under which compiled code is valid.
 
-Each kind is one class, and defines once how to check it fast (``condition``), how to test a value that was read (``test``), and how to tell a
-person (``expected_text``, ``actual_text``, ``sentence``, ``fixes``). From one set of guards come the generated check and the explaining walk.
-No kind runs code of the user's. The kinds stand in ``ir.value_guard``, ``ir.tensor_guard``, ``ir.state_guard`` and ``ir.relation_guard``.
+Each guard kind is one class. It defines the generated condition (``condition``), the evaluation on a value
+(``test``), and the texts for people (``expected_text``, ``actual_text``, ``failure_message``, ``fixes``).
+One set of guards yields the generated check and the explanation of a failure. No kind runs user code. The
+kinds are in the other modules of ``ir.guards``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from engine.records.guards import Fix
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a guard exists: the user's line that looked at the value, the stack that led there (outermost first), and the reason in words."""
+    """Cause of a guard: the user line that read the value, its call stack, and a reason.
+
+    The stack is outermost first.
+    """
 
     span: Span | None = None
     stack: tuple[Span, ...] = ()
@@ -36,15 +40,15 @@ NO_CAUSE = Cause()
 
 
 KnownType = type | None
-"""The exact type of a value, where a guard checked before has settled it."""
+"""The exact type of a value if an earlier guard has checked it, else None."""
 
 
 STACK_VALUE_TEXT = "a value carried over the graph break"
-"""What a person is told of such a value."""
+"""Display text of a value carried over a graph break."""
 
 
 def user_expr(origin: Source) -> str:
-    """The value as a person writes it in the frame: ``x``, ``self.weight``."""
+    """Return the expression that the user would write in the frame: ``x``, ``self.weight``."""
     root = origin.chain()[0]
     if not isinstance(root, (LocalSource, GlobalSource, OptionalGlobalSource, ClosureSource, OptionalClosureSource)):
         return origin.expr
@@ -55,60 +59,73 @@ def user_expr(origin: Source) -> str:
 
 @dataclass(frozen=True)
 class Guard:
-    """Base of all kinds. ``origin`` is the value guarded; ``cause`` does not take part in equality, so that de-duplication keeps the first."""
+    """Base of all guard kinds. ``source`` is the guarded value.
+
+    ``cause`` does not take part in equality, so deduplication retains the first guard.
+    """
 
     kind: ClassVar[str] = ""
     rank: ClassVar[int] = 50
-    """Order in the check: lower first (cheap and selective), but never before the guards of the origins it reads through."""
+    """Order in the check: lower first (cheap and selective).
+
+    A guard never runs before the guards on the sources that it reads through.
+    """
 
     reports_changed_dims: ClassVar[bool] = False
-    """Whether ``changed`` can say anything."""
+    """True if ``changed_dims`` can return dimensions."""
 
     source: Source
     cause: Cause = field(default=NO_CAUSE, compare=False, kw_only=True)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Every value that the guard reads, ``origin`` first."""
+        """The sources of all values that the guard reads, ``source`` first."""
         return (self.source,)
 
     @property
     def user_expr(self) -> str:
-        """What the guard is on, as a person writes it."""
+        """The guarded value as the user would write it."""
         return user_expr(self.source)
 
     @property
     def kind_label(self) -> str:
-        """The kind as the field calls it."""
+        """The kind's name for display."""
         return self.kind
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        """Python text that is true when the guard holds.
+        """Return Python code that is true when the guard holds.
 
-        ``expr`` reads the value, ``others`` the rest of ``origins``. For tensors ``known`` is given only where no torch-function mode is active.
+        ``expr`` reads the value, ``others`` the rest of ``sources``. For tensors ``known`` is passed only if no
+        torch-function mode is active.
         """
         raise NotImplementedError
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        """Whether the guard holds for values that were read; agrees with ``condition`` on every input. A raise counts as no."""
+        """Return True if the guard holds for these values.
+
+        Agrees with ``condition`` on every input. An exception counts as a failure.
+        """
         raise NotImplementedError
 
     def expected_text(self) -> str:
-        """What the guard asks for, in a few words."""
+        """Describe the expected value in a few words."""
         raise NotImplementedError
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        """What the value is, in the same terms as ``expected_text``."""
+        """Describe the actual value in the terms of ``expected_text``."""
         return describe_values.describe(value)
 
     def failure_message(self, actual: str) -> str:
-        """A plain sentence that says why the guard failed."""
+        """Return a sentence that explains why the guard failed."""
         return f"{self.user_expr}: {self.kind} is {actual}, the compiled code expects {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        """What a person can do so that it holds, best first."""
+        """Return possible fixes for the user, best first."""
         return ()
 
     def changed_dims(self, value: Any) -> frozenset[int]:
-        """Dimensions whose size differs from the expected one (-1: the number itself): what automatic dynamic makes a symbol."""
+        """Return dimensions whose size differs from the expected one; -1 means the number itself.
+
+        Automatic dynamic shapes turns them into symbols.
+        """
         return frozenset()

@@ -1,4 +1,7 @@
-"""A guard on a decision: a few operations on small tensors and numbers, done again before each call, must come to the same truth."""
+"""Guard on a computed condition over small tensors and numbers.
+
+The condition is evaluated before each call and must have the value that it had during tracing.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,17 @@ from engine.records.guards import Fix
 
 @dataclass(frozen=True)
 class ValueRef:
-    """Stands for a value in a step's arguments: the inputs come first, then what each step gave."""
+    """Reference to a value in the arguments of an operation, by index.
+
+    Indices count the inputs first, then the result of each operation.
+    """
 
     index: int
 
 
 @dataclass(frozen=True)
 class ConditionOp:
-    """One operation: the name of a method of its first argument, or a function."""
+    """One operation: a function, or the name of a method of its first argument."""
 
     target: str | Callable[..., Any]
     args: tuple[Any, ...]
@@ -30,7 +36,10 @@ class ConditionOp:
 
 
 def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | None:
-    """The truth of what the last step gives; None where a step fails. Tensors are copied first: steps may write to them."""
+    """Evaluate the operations and return the last result as a bool; None if one of them fails.
+
+    Tensors are cloned first, because operations may mutate them.
+    """
     with torch.no_grad(), torch._C.DisableTorchFunction():
         try:
             known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
@@ -46,7 +55,7 @@ def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | N
 
 @dataclass(frozen=True)
 class ComputedCondition(Guard):
-    """The steps, done with these values, end in ``truth``."""
+    """Guard that the operations on these values yield ``expected``."""
 
     kind: ClassVar[str] = "outcome"
     rank: ClassVar[int] = 90
@@ -71,14 +80,14 @@ class ComputedCondition(Guard):
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         found = evaluate_condition(self.ops, value, *others)
-        return "values of which the condition cannot be asked" if found is None else self._words(found)
+        return "values for which the condition cannot be evaluated" if found is None else self._words(found)
 
     def _words(self, truth: bool) -> str:
         return f"values that make it {str(truth).lower()}"
 
     def failure_message(self, actual: str) -> str:
         of = ", ".join(map(user_expr, self.sources))
-        return f"A condition on what {of} holds was {str(self.expected).lower()} when this entry was compiled; now there are {actual}."
+        return f"A condition on the values of {of} was {str(self.expected).lower()} when this entry was compiled; this call has {actual}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix("Accept one entry for each outcome, or use torch.where to compute with both."),)
+        return (Fix("Accept one cache entry per outcome, or use torch.where to compute both."),)

@@ -1,4 +1,4 @@
-"""Guards on torch's global state: grad mode, default dtype, autocast and the like."""
+"""Guards on torch's global state: grad mode, default dtype, autocast and others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from engine.records.guards import Fix
 
 @dataclass(frozen=True)
 class GlobalStateMatch(Guard):
-    """A piece of torch's global state. ``state`` is a name in GLOBAL_STATES; ``origin`` is ``Fixed(torch, "torch")``."""
+    """Guard on one item of torch's global state.
+
+    ``state_name`` is a key of ``GLOBAL_STATES``; ``source`` is ``TORCH_SOURCE``.
+    """
 
     kind: ClassVar[str] = "global state"
     rank: ClassVar[int] = 0
@@ -60,18 +63,18 @@ class GlobalStateMatch(Guard):
         return f"another {found}" if found == self.expected_text() and not self.test(value) else found
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr[0].upper()}{self.user_expr[1:]} is {actual}, the compiled code was made with {self.expected_text()}."
+        return f"{self.user_expr[0].upper()}{self.user_expr[1:]} is {actual}; this entry was compiled with {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.state_name == "grad_mode":
             wanted = "enable_grad" if self.expected else "no_grad"
             return (
                 Fix(
-                    "Call it always under the same grad mode, or accept one entry for each",
+                    "Always call it under the same grad mode, or accept one cache entry per grad mode",
                     f"with torch.{wanted}():\n    ...",
                 ),
             )
-        return (Fix(f"Set the {self.user_expr} once, before the first call, or accept one entry for each setting."),)
+        return (Fix(f"Set the {self.user_expr} once, before the first call, or accept one cache entry per setting."),)
 
 
 def _state_text(value: Any) -> str:
@@ -83,11 +86,11 @@ def _state_text(value: Any) -> str:
 
 
 TORCH_SOURCE = ConstantSource(torch, "torch")
-"""The origin of every guard on global state."""
+"""The source of every global state guard."""
 
 
 def current_global_state_guards(cause: Cause = NO_CAUSE) -> tuple[GlobalStateMatch, ...]:
-    """One guard for each piece of torch's global state, as it is now."""
+    """Return one guard for each item of torch's global state, with its current value."""
     return tuple(
         GlobalStateMatch(TORCH_SOURCE, state.name, state.read(), cause=cause) for state in GLOBAL_STATES.values()
     )

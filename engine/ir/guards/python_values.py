@@ -1,4 +1,4 @@
-"""Guards on one Python value each: its type, identity, content, attributes or code."""
+"""Guards on one Python value: type, identity, equality, length, keys, attributes, code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _name_of(cls: type) -> str:
 
 @dataclass(frozen=True)
 class TypeMatch(Guard):
-    """``type(value) is type``: exact, subclasses do not pass."""
+    """Guard ``type(value) is type``: exact; subclasses fail."""
 
     kind: ClassVar[str] = "type"
     rank: ClassVar[int] = 10
@@ -39,7 +39,7 @@ class TypeMatch(Guard):
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         if value is MISSING:
-            return "nothing there"
+            return "missing"
         found = describe_values.type_name(described_type(value))
         is_twin = found == self.expected_text() and described_type(value) is not self.type
         return f"another class named {found}" if is_twin else found
@@ -48,22 +48,25 @@ class TypeMatch(Guard):
         if self.type in (int, float) and type(value) in (int, float):
             return (
                 Fix(
-                    f"Pass {self.user_expr} always as {self.type.__name__}",
+                    f"Always pass {self.user_expr} as {self.type.__name__}",
                     f"{self.user_expr} = {self.type.__name__}({self.user_expr})",
                 ),
             )
         if self.actual_text(value).startswith("another class"):
             return (
                 Fix(
-                    "The class was defined again (its cell was re-run): make the object again from the new class, or compile after the last definition."
+                    "The class was defined again (its cell was re-run). Create the object again from the new class, or compile after the last definition."
                 ),
             )
-        return (Fix(f"Pass {self.user_expr} always as one type, or write a function for each."),)
+        return (Fix(f"Always pass {self.user_expr} with the same type, or write one function per type."),)
 
 
 @dataclass(frozen=True)
 class IdMatch(Guard):
-    """``value is held`` (functions, classes, modules, None, singletons). ``held`` is kept alive, so that its id is never another's."""
+    """Guard ``value is expected``: functions, classes, modules, None, singletons.
+
+    The guard holds a reference to ``expected``, so that its id is not reused.
+    """
 
     kind: ClassVar[str] = "id"
     rank: ClassVar[int] = 12
@@ -85,27 +88,27 @@ class IdMatch(Guard):
         return value is self.expected
 
     def expected_text(self) -> str:
-        return "nothing there" if self.expected is MISSING else describe_values.describe(self.expected)
+        return "missing" if self.expected is MISSING else describe_values.describe(self.expected)
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = "nothing there" if value is MISSING else describe_values.describe(value)
+        found = "missing" if value is MISSING else describe_values.describe(value)
         return f"another {found}" if found == self.expected_text() and value is not self.expected else found
 
     def failure_message(self, actual: str) -> str:
         if self.expected is MISSING:
-            return f"{self.user_expr} is {actual}, there was nothing when this entry was compiled."
-        return f"{self.user_expr} is {actual}, the compiled code was made for this very object: {self.expected_text()}."
+            return f"{self.user_expr} is {actual}; it was missing when this entry was compiled."
+        return f"{self.user_expr} is {actual}; the compiled code expects the same object as before: {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expected is None or value is None:
-            return (Fix(f"Give {self.user_expr} always, or never: None and a value are compiled apart."),)
+            return (Fix(f"Always or never pass {self.user_expr}: None and a value need separate cache entries."),)
         if type(self.expected) is types.FunctionType:
             return (
                 Fix(
-                    f"Define {self.user_expr} once, outside of the loop that calls this: each definition is a new function object."
+                    f"Define {self.user_expr} once, outside the loop: each definition creates a new function object."
                 ),
             )
-        return (Fix(f"Keep one object for {self.user_expr} instead of making a new one for each call."),)
+        return (Fix(f"Reuse one object for {self.user_expr} instead of creating a new one for each call."),)
 
 
 def _const_name(held: Any) -> str:
@@ -119,7 +122,11 @@ def _const_name(held: Any) -> str:
 
 @dataclass(frozen=True)
 class EqualsMatch(Guard):
-    """Same type and equal value: int, float (NaN equals NaN, 0.0 does not equal -0.0), str, bytes, bool, dtype, device, enum, slice, and tuples of them."""
+    """Guard on type and value.
+
+    For int, float (NaN equals NaN, 0.0 does not equal -0.0), str, bytes, bool, dtype, device, enum, slice, and
+    tuples of them.
+    """
 
     kind: ClassVar[str] = "equals"
     rank: ClassVar[int] = 14
@@ -166,19 +173,19 @@ class EqualsMatch(Guard):
         )
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} is {actual}, the compiled code was specialised for {self.expected_text()}."
+        return f"{self.user_expr} is {actual}; the compiled code was specialized for {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.user_expr.endswith(".training"):
-            return (Fix("None needed: training and evaluation are compiled apart, once each."),)
+            return (Fix("No fix needed: training and evaluation need one cache entry each."),)
         if type(self.expected) in (int, float) and type(value) in (int, float):
             lift = Fix(
-                f"Pass {self.user_expr} as a tensor, so that its value is data and not part of the code",
+                f"Pass {self.user_expr} as a tensor: its value is then data, not part of the code",
                 f"{self.user_expr} = torch.tensor({self.user_expr})",
             )
-            symbol = Fix(f"Let {self.user_expr} be a symbol from the start", "f = engine.compile(f, dynamic=True)")
+            symbol = Fix(f"Make {self.user_expr} a symbol from the first call", "f = engine.compile(f, dynamic=True)")
             return (symbol, lift) if type(self.expected) is int and self.source.is_argument_or_item() else (lift,)
-        return (Fix(f"Keep {self.user_expr} constant, or move what depends on it out of the compiled function."),)
+        return (Fix(f"Do not change {self.user_expr}, or move the code that depends on it out of the compiled function."),)
 
     def changed_dims(self, value: Any) -> frozenset[int]:
         is_number = type(self.expected) in (int, float) or is_numpy_number(self.expected)
@@ -190,14 +197,14 @@ class EqualsMatch(Guard):
 
 
 def is_numpy_number(value: Any) -> bool:
-    """Whether a value is a whole number or a float of numpy's."""
+    """Return True for an integer or floating point scalar of NumPy."""
     kind = type(value)
     return kind.__module__ == "numpy" and kind.__name__.startswith(("int", "uint", "float"))
 
 
 @dataclass(frozen=True)
 class LengthMatch(Guard):
-    """``len(value) == length`` of a builtin container whose type is already guarded."""
+    """Guard ``len(value) == length`` on a builtin container whose type is already guarded."""
 
     kind: ClassVar[str] = "length"
     rank: ClassVar[int] = 16
@@ -215,7 +222,7 @@ class LengthMatch(Guard):
 
     @property
     def _checks_no_hooks(self) -> bool:
-        # Reading the tables of hooks has asked each whether it is empty already.
+        # Reading the hook tables has already tested each of them for emptiness.
         return type(self.source) is ModuleHooksSource and self.length == 0
 
     def expected_text(self) -> str:
@@ -229,19 +236,22 @@ class LengthMatch(Guard):
         )
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has length {actual}, the compiled code was made for length {self.length}."
+        return f"{self.user_expr} has length {actual}; the compiled code was specialized for length {self.length}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
-                f"Stack the items of {self.user_expr} into one tensor: its size can be a symbol, a container's length cannot."
+                f"Stack the items of {self.user_expr} into one tensor: a tensor's size can be a symbol, a container's length cannot."
             ),
         )
 
 
 @dataclass(frozen=True)
 class DictKeysMatch(Guard):
-    """The dict has these keys, in this order (constants compared by type and value, other keys by identity)."""
+    """Guard on the keys of a dict and their order.
+
+    Constants are compared by type and value, other keys by identity.
+    """
 
     kind: ClassVar[str] = "dict keys"
     rank: ClassVar[int] = 20
@@ -276,10 +286,10 @@ class DictKeysMatch(Guard):
         return f"{found} (other objects)" if found == self.expected_text() and not self.test(value) else found
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has the keys {actual}, the compiled code was made for {self.expected_text()}, in this order."
+        return f"{self.user_expr} has the keys {actual}; the compiled code expects {self.expected_text()}, in this order."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Always give {self.user_expr} the same keys in the same order; fill absent ones with None."),)
+        return (Fix(f"Always give {self.user_expr} the same keys in the same order; use None for missing items."),)
 
 
 def _keys_text(keys: Any) -> str:
@@ -289,7 +299,10 @@ def _keys_text(keys: Any) -> str:
 
 @dataclass(frozen=True)
 class HasAttrGuard(Guard):
-    """Whether an attribute is found on the value without running code of the user's: looked up through the type's MRO and the instance dict."""
+    """Guard that an attribute exists, or does not, on a value.
+
+    The lookup covers the MRO of the type and the instance dict, and runs no user code.
+    """
 
     kind: ClassVar[str] = "hasattr"
     rank: ClassVar[int] = 22
@@ -310,15 +323,15 @@ class HasAttrGuard(Guard):
         return f"{'has' if python_objects.has_static_attribute(value, self.attribute) else 'has no'} {self.attribute}"
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} {actual}, which was otherwise when this entry was compiled."
+        return f"{self.user_expr} {actual}; the compiled code expects that it {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Set {self.user_expr}.{self.attribute} before the first call, to None if it is not there yet."),)
+        return (Fix(f"Set {self.user_expr}.{self.attribute} before the first call, to None if it has no value yet."),)
 
 
 @dataclass(frozen=True)
 class CodeMatch(Guard):
-    """A function still has the code object that was traced."""
+    """Guard that a function still has the traced code object."""
 
     kind: ClassVar[str] = "code"
     rank: ClassVar[int] = 18
@@ -348,21 +361,24 @@ class CodeMatch(Guard):
         return f"another {found}" if found == self.expected_text() and not self.test(value) else found
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} now runs {actual}, the compiled code was made from {self.expected_text()}."
+        return f"{self.user_expr} is now {actual}; the compiled code was traced from {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Define {self.user_expr} once, before the first call: another definition is another program."),)
+        return (Fix(f"Define {self.user_expr} once, before the first call: each new definition causes a recompile."),)
 
 
 @dataclass(frozen=True)
 class OperatorArgsMatch(Guard):
-    """A callable of ``operator``'s (``itemgetter``, ``attrgetter``, ``methodcaller``) is made of the same constants. Its type is guarded already."""
+    """Guard on the constructor arguments of an operator callable.
+
+    Operator callables are ``itemgetter``, ``attrgetter`` and ``methodcaller``. The type is already guarded.
+    """
 
     kind: ClassVar[str] = "made of"
     rank: ClassVar[int] = 24
 
     constructor_args: Any
-    """Positional arguments, and pairs of keyword arguments."""
+    """Positional arguments, and (name, value) pairs of keyword arguments."""
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{const(python_objects.constants_equal, 'same')}({const(python_objects.operator_callable_args, 'parts_of')}({expr}), {const(self.constructor_args, 'parts')})"
@@ -380,7 +396,7 @@ class OperatorArgsMatch(Guard):
             return describe_values.describe(value)
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} is made of {actual}, the compiled code was made with {self.expected_text()}."
+        return f"{self.user_expr} was created with {actual}; the compiled code expects {self.expected_text()}."
 
 
 def _code_text(code: Any) -> str:

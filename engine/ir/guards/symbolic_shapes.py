@@ -20,9 +20,10 @@ from engine.records.guards import Fix
 
 @dataclass(frozen=True)
 class SymbolicShapeGuard(Guard):
-    """A sympy relation over sizes. ``symbols`` says where each symbol is read: (symbol, origin, dimension), dimension -1 for an int's own value.
+    """Guard on a sympy relation over sizes.
 
-    ``origin`` is the first symbol's.
+    ``symbol_sources`` holds (symbol, source, dimension) for each symbol; dimension -1 means the value of an int
+    itself. ``source`` is the first symbol's.
     """
 
     kind: ClassVar[str] = "shape relation"
@@ -37,7 +38,7 @@ class SymbolicShapeGuard(Guard):
 
     @property
     def _used_symbols(self) -> tuple[tuple[sympy.Symbol, Source, int], ...]:
-        """The symbols that the relation speaks of."""
+        """The ``symbol_sources`` of the symbols that occur in the relation."""
         free = self.relation.free_symbols
         return tuple(place for place in self.symbol_sources if place[0] in free)
 
@@ -46,7 +47,7 @@ class SymbolicShapeGuard(Guard):
         size = const(_size_at, "size_at")
         reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used_symbols}
         if self.relation.has(sympy.Or, sympy.Not, sympy.ITE, sympy.Piecewise):
-            # What holds without reading all of its sizes must not admit a value that has no such size.
+            # Evaluate all reads: short-circuiting could accept a value that lacks one of the sizes.
             return f"{const(_compile_relation(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
         return relation_code(self.relation, reads, const)
 
@@ -70,12 +71,12 @@ class SymbolicShapeGuard(Guard):
 
     def failure_message(self, actual: str) -> str:
         where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols)
-        return f"The compiled code holds where {self.expected_text()} ({where}); here {actual}."
+        return f"The compiled code requires {self.expected_text()} ({where}); in this call {actual}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
-                f"Keep sizes to {self.expected_text()}, for example by padding, or accept one entry on each side of it."
+                f"Make all sizes satisfy {self.expected_text()}, for example by padding, or accept two cache entries."
             ),
         )
 
@@ -85,7 +86,7 @@ def _size_text(origin: Source, dimension: int) -> str:
 
 
 def _size_at(value: Any, dimension: int) -> int | float:
-    """One size of a tensor, or a number itself (dimension -1).
+    """Return one size of a tensor, or a number itself (dimension -1).
 
     Raises:
         TypeError: not a tensor, or not a number.

@@ -1,4 +1,4 @@
-"""Sympy relations over sizes as Python text."""
+"""Sympy relations over sizes as Python code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.ir.sources.base import ConstName
 
 
 class _Printer(PythonPrinter):
-    """Prints a relation with each symbol replaced by the text that reads it."""
+    """Prints a relation; each symbol is replaced by the code that reads it."""
 
     reads: Mapping[sympy.Symbol, str]
 
@@ -44,10 +44,12 @@ def _print(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str]) -> str:
 
 
 def relation_code(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], const: ConstName) -> str:
-    """Python text of a relation; ``reads`` says how each symbol is read (a name, or text in parentheses).
+    """Return Python code of a relation.
+
+    ``reads`` holds the code that reads each symbol: a name, or code in parentheses.
 
     Raises:
-        KeyError: the relation has a symbol that cannot be read.
+        KeyError: the relation has a symbol that is missing in ``reads``.
     """
     text = _print(relation, reads)
     for name, held in (
@@ -71,6 +73,6 @@ def _bind_builtin(text: str, name: str, held: Any, const: ConstName) -> str:
 
 
 def relation_display(relation: sympy.Basic) -> str:
-    """A relation as a person writes it: ``s0 % 8 == 0``."""
+    """Return a relation for display: ``s0 % 8 == 0``."""
     plain = {s: s.name for s in relation.free_symbols if isinstance(s, sympy.Symbol)}
     return _print(relation, plain)

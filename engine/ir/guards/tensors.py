@@ -1,4 +1,7 @@
-"""Guards on tensors: what tracing took from one, and one guard for each facet of it, which is how it is checked, shown and explained."""
+"""Guards on tensors: one match object per tensor, expanded to one guard per property.
+
+Each property guard is checked, displayed and explained by itself.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from engine.ir.sources.base import ConstName
 from engine.records.guards import Fix
 
 PLAIN_TENSOR_TYPES: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
-"""Exact types whose attributes are read in C with no override in the way."""
+"""Exact types whose attributes are read in C without overrides."""
 
 _Tensor: Any = torch.Tensor
 
 
 def dispatch_keys_of(tensor: Any) -> str:
-    """The tensor's own dispatch keys as text, as ``TensorMatch.dispatch_keys`` holds them."""
+    """Return the tensor's own dispatch keys as text, as in ``TensorMatch.dispatch_keys``."""
     return tensor.dispatch_keys if type(tensor) is TensorSpec else str(torch._C._dispatch_keys(tensor))
 
 
@@ -34,9 +37,12 @@ def _dispatch_key_bits(tensor: Any) -> int:
 
 
 def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
-    """Reads a tensor's attribute past any override; of a description, what it says.
+    """Return a function that reads a tensor attribute; bypass overrides.
 
-    The reader raises TypeError for what is no tensor, RuntimeError for a facet that the tensor has not.
+    Of a ``TensorSpec`` it reads the field.
+
+    The function raises TypeError if the value is not a tensor, and RuntimeError if the tensor lacks the
+    property.
     """
     found = getattr(_Tensor, name)
     get = found.__get__ if hasattr(type(found), "__set__") else None
@@ -67,9 +73,10 @@ _ndim, _size, _stride = (
 
 @dataclass(frozen=True)
 class TensorMatch(Guard):
-    """What tracing took from a tensor; ``facets`` expands it to one guard a facet before ordering.
+    """Tensor properties that tracing used.
 
-    ``sizes`` and ``strides`` have None where the dimension is a symbol.
+    ``expand_tensor_match`` splits it into one guard per property before the guards are ordered. ``sizes`` and
+    ``strides`` are None in symbolic dimensions.
     """
 
     kind: ClassVar[str] = "tensor"
@@ -86,7 +93,10 @@ class TensorMatch(Guard):
 
 @dataclass(frozen=True)
 class TensorSubclassMatch(Guard):
-    """A tensor subclass around others comes apart into the same names and the same context (``__tensor_flatten__``)."""
+    """Guard on the inner tensor names and the context of a traceable wrapper subclass.
+
+    Both come from ``__tensor_flatten__``.
+    """
 
     kind: ClassVar[str] = "tensor subclass"
     rank: ClassVar[int] = 58
@@ -112,9 +122,11 @@ class TensorSubclassMatch(Guard):
 
 
 def _contexts_match(cls: type, expected: Any, given: Any) -> bool:
-    """Whether code traced for one context serves another: as the class says (``__metadata_guard__``), else where they are equal.
+    """Return True if code traced for one subclass context is valid for another one.
 
-    A ``DTensor`` repeats its shape in its context; that is guarded as the tensor's own, where it may vary.
+    Uses the class's ``__metadata_guard__`` if there is one, else equality. The context of a ``DTensor`` repeats
+    its shape; only the dtype is compared there, because the shape is guarded as the tensor's own and may be
+    dynamic.
     """
     own = getattr(cls, "__metadata_guard__", None)
     if own is not None:
@@ -131,17 +143,20 @@ def _context_items_match(expected: Any, given: Any) -> bool:
 
 
 def _is_dtensor_meta(item: Any) -> bool:
-    """Whether it is torch's ``TensorMeta``: the shape, strides and type of a ``DTensor``."""
+    """Return True for torch's ``TensorMeta``: the shape, strides and dtype of a ``DTensor``."""
     return (type(item).__module__, type(item).__name__) == ("torch.distributed.tensor._dtensor_spec", "TensorMeta")
 
 
 @dataclass(frozen=True)
 class TensorPropertyGuard(Guard):
-    """Base of the facets: ``attribute`` is read plainly from plain tensors, with ``reader`` from all others."""
+    """Base of guards on one tensor property.
+
+    ``attribute`` is read from plain tensors, ``reader`` is called for all others.
+    """
 
     attribute: ClassVar[str]
     reader: ClassVar[Any]
-    """Reads the facet from any value; raises TypeError for what is no tensor."""
+    """Reads the property from any value; raises TypeError if it is not a tensor."""
 
     def _read(self, expr: str, const: ConstName, known: KnownType) -> str:
         return (
@@ -157,13 +172,16 @@ class TensorPropertyGuard(Guard):
             return describe_values.describe(value)
 
     def value_text(self, found: Any) -> str:
-        """A facet's value for a person."""
+        """Format the property's value for display."""
         return str(found)
 
 
 @dataclass(frozen=True)
 class DispatchKeysMatch(TensorPropertyGuard):
-    """The tensor's own dispatch keys (conjugate, inference, nested, wrapped tensors differ in them)."""
+    """Guard on the tensor's own dispatch keys.
+
+    They differ for conjugate, inference, nested and wrapped tensors.
+    """
 
     kind: ClassVar[str] = "dispatch keys"
     rank: ClassVar[int] = 49
@@ -188,12 +206,12 @@ class DispatchKeysMatch(TensorPropertyGuard):
         return str(found).removeprefix("DispatchKeySet(").removesuffix(")")
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Make {self.user_expr} an ordinary tensor", f"{self.user_expr} = {self.user_expr}.clone()"),)
+        return (Fix(f"Convert {self.user_expr} to an ordinary tensor", f"{self.user_expr} = {self.user_expr}.clone()"),)
 
 
 @functools.lru_cache(maxsize=256)
 def _parse_dispatch_keys(text: str) -> int | None:
-    """The key set's bits, None where the text does not say them all."""
+    """Return the bits of a dispatch key set, or None if its text is not complete."""
     c: Any = torch._C
     names = [n for n in text.removeprefix("DispatchKeySet(").removesuffix(")").split(", ") if n]
     try:
@@ -207,7 +225,7 @@ def _parse_dispatch_keys(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class DtypeMatch(TensorPropertyGuard):
-    """The tensor's dtype."""
+    """Guard on the tensor's dtype."""
 
     kind: ClassVar[str] = "dtype"
     rank: ClassVar[int] = 44
@@ -231,7 +249,7 @@ class DtypeMatch(TensorPropertyGuard):
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
-                f"Convert {self.user_expr} before the call, so that one entry serves",
+                f"Convert {self.user_expr} before the call, so that one cache entry is enough",
                 f"{self.user_expr} = {self.user_expr}.to({self.dtype})",
             ),
         )
@@ -239,7 +257,7 @@ class DtypeMatch(TensorPropertyGuard):
 
 @dataclass(frozen=True)
 class DeviceMatch(TensorPropertyGuard):
-    """The tensor's device."""
+    """Guard on the tensor's device."""
 
     kind: ClassVar[str] = "device"
     rank: ClassVar[int] = 46
@@ -268,7 +286,7 @@ class DeviceMatch(TensorPropertyGuard):
 
 @dataclass(frozen=True)
 class LayoutMatch(TensorPropertyGuard):
-    """The tensor's layout."""
+    """Guard on the tensor's layout."""
 
     kind: ClassVar[str] = "layout"
     rank: ClassVar[int] = 48
@@ -292,7 +310,7 @@ class LayoutMatch(TensorPropertyGuard):
 
 @dataclass(frozen=True)
 class RequiresGradMatch(TensorPropertyGuard):
-    """Whether the tensor requires grad."""
+    """Guard on the tensor's ``requires_grad``."""
 
     kind: ClassVar[str] = "requires_grad"
     rank: ClassVar[int] = 50
@@ -311,22 +329,22 @@ class RequiresGradMatch(TensorPropertyGuard):
         return str(self.requires_grad)
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr}.requires_grad is {actual}, the compiled code was made for {self.expected_text()}."
+        return f"{self.user_expr}.requires_grad is {actual}; the compiled code was specialized for {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if not self.requires_grad:
             return (
                 Fix(
-                    f"Detach {self.user_expr} where no gradient is needed through it",
+                    f"Detach {self.user_expr} if no gradient must flow through it",
                     f"{self.user_expr} = {self.user_expr}.detach()",
                 ),
             )
-        return (Fix(f"Let {self.user_expr} require grad in every call", f"{self.user_expr}.requires_grad_(True)"),)
+        return (Fix(f"Set requires_grad of {self.user_expr} in every call", f"{self.user_expr}.requires_grad_(True)"),)
 
 
 @dataclass(frozen=True)
 class NdimMatch(TensorPropertyGuard):
-    """How many dimensions the tensor has."""
+    """Guard on the tensor's number of dimensions."""
 
     kind: ClassVar[str] = "ndim"
     rank: ClassVar[int] = 52
@@ -345,7 +363,7 @@ class NdimMatch(TensorPropertyGuard):
         return str(self.ndim)
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has ndim {actual}, the compiled code was made for ndim {self.expected_text()}."
+        return f"{self.user_expr} has ndim {actual}; the compiled code was specialized for ndim {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
@@ -357,7 +375,7 @@ class NdimMatch(TensorPropertyGuard):
 
 @dataclass(frozen=True)
 class ShapeMatch(TensorPropertyGuard):
-    """The tensor's static sizes; None where the dimension is a symbol."""
+    """Guard on the tensor's static sizes; None in symbolic dimensions."""
 
     kind: ClassVar[str] = "shape"
     rank: ClassVar[int] = 54
@@ -383,9 +401,9 @@ class ShapeMatch(TensorPropertyGuard):
         found, wanted = actual.strip("[]").split(", "), self.expected_text().strip("[]").split(", ")
         differing = [i for i, (f, w) in enumerate(zip(found, wanted, strict=False)) if w not in ("*", f)]
         if len(found) != len(wanted) or len(differing) != 1:
-            return f"{self.user_expr} has shape {actual}, the compiled code was made for {self.expected_text()}."
+            return f"{self.user_expr} has shape {actual}; the compiled code was specialized for {self.expected_text()}."
         at = differing[0]
-        return f"{self.user_expr} has size {found[at]} in dimension {at}, the compiled code was made for size {wanted[at]}."
+        return f"{self.user_expr} has size {found[at]} in dimension {at}; the compiled code was specialized for size {wanted[at]}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         dimensions = sorted(self.changed_dims(value))
@@ -393,7 +411,7 @@ class ShapeMatch(TensorPropertyGuard):
         if any(sizes[d] in (0, 1) for d in dimensions):
             return (
                 Fix(
-                    "Accept this entry: sizes 0 and 1 are always compiled apart, because they broadcast and vanish differently."
+                    "Accept this cache entry: sizes 0 and 1 are always specialized, because of broadcasting and empty tensors."
                 ),
             )
         marks = "\n".join(f"engine.mark_dynamic({self.user_expr}, {d})" for d in dimensions)
@@ -401,14 +419,14 @@ class ShapeMatch(TensorPropertyGuard):
         mark = (
             (
                 Fix(
-                    f"Say before the first call that {words} of {self.user_expr} varies: one entry then serves all sizes",
+                    f"Mark {words} of {self.user_expr} as dynamic before the first call: one cache entry then works for all sizes",
                     marks,
                 ),
             )
             if dimensions
             else ()
         )
-        return (*mark, Fix(f"Pad {self.user_expr} to one shape"))
+        return (*mark, Fix(f"Pad {self.user_expr} to a static shape"))
 
     def changed_dims(self, value: Any) -> frozenset[int]:
         try:
@@ -426,7 +444,7 @@ class ShapeMatch(TensorPropertyGuard):
 
 @dataclass(frozen=True)
 class StrideMatch(TensorPropertyGuard):
-    """The tensor's static strides in elements; None where the stride is a symbol."""
+    """Guard on the tensor's static strides in elements; None for symbolic strides."""
 
     kind: ClassVar[str] = "stride"
     rank: ClassVar[int] = 56
@@ -448,12 +466,12 @@ class StrideMatch(TensorPropertyGuard):
         return _sizes_text(tuple(found))
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has strides {actual}, the compiled code was made for {self.expected_text()}."
+        return f"{self.user_expr} has strides {actual}; the compiled code was specialized for {self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
-                f"Pass {self.user_expr} always in one memory layout",
+                f"Always pass {self.user_expr} with the same strides",
                 f"{self.user_expr} = {self.user_expr}.contiguous()",
             ),
         )
@@ -464,7 +482,7 @@ def _sizes_text(sizes: tuple[Any, ...]) -> str:
 
 
 def _static_sizes_condition(read: str, expected: tuple[int | None, ...]) -> str:
-    """Text that compares a read size tuple with the static ones in ``expected``."""
+    """Return code that compares a size tuple with the static sizes in ``expected``."""
     if None not in expected:
         return f"{read} == {tuple(expected)!r}"
     static = [f"{read}[{i}] == {s}" for i, s in enumerate(expected) if s is not None]
@@ -478,7 +496,10 @@ def _static_sizes_match(found: Any, expected: tuple[int | None, ...]) -> bool:
 
 
 def expand_tensor_match(match: TensorMatch) -> tuple[Guard, ...]:
-    """A tensor match as one guard a facet, in executed order; sizes and strides that are all symbols need none."""
+    """Expand a tensor match to one guard per property, in executed order.
+
+    Sizes or strides that are all symbolic need no guard.
+    """
     o, cause = match.source, match.cause
     sized = any(s is not None for s in match.sizes) or not match.sizes
     strided = any(s is not None for s in match.strides)

@@ -24,16 +24,19 @@ SHORT_DTYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
     torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
 }  # fmt: skip
-"""dtype -> the field's short word; others print without their "torch."."""
+"""dtype -> short name; other dtypes print without the "torch." prefix."""
 
 
 def short_dtype(dtype: torch.dtype) -> str:
-    """``f32`` for ``torch.float32``."""
+    """Return the short name of a dtype: ``f32`` for ``torch.float32``."""
     return SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def describe(value: Any, depth: int = 0) -> str:
-    """A value in a few words: ``f32[4, 16]``, ``5``, ``'abc'``, ``list of 3``, ``MyModule``. Runs no ``__repr__`` of the user's."""
+    """Describe a value in a few words: ``f32[4, 16]``, ``5``, ``'abc'``, ``list of 3``.
+
+    Runs no user ``__repr__``.
+    """
     kind = type(value)
     if kind in (int, float, bool, type(None)):
         return repr(value)
@@ -80,7 +83,10 @@ def _describe_tensor(value: Any) -> str:
 
 
 def type_name(cls: type) -> str:
-    """``torch.Tensor``, ``int``, ``MyModule``: qualified except for builtins and ``__main__``."""
+    """Return the qualified class name, unqualified for builtins and ``__main__``.
+
+    Examples: ``torch.Tensor``, ``int``, ``MyModule``.
+    """
     space = class_dict(cls)
     module = space.get("__module__", "builtins")
     name = type.__dict__["__qualname__"].__get__(cls)
@@ -88,18 +94,21 @@ def type_name(cls: type) -> str:
 
 
 MAX_DICT_ITEMS = 8
-"""Items of a dict that are told one by one."""
+"""Maximum number of dict items that are described one by one."""
 
 
 def describe_arguments(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments of a frame in words. What a resume function is handed from the stack has a name that nobody gave: it is left out."""
+    """Describe the arguments of a frame.
+
+    Stack values passed to a resume function have generated names and are left out.
+    """
     return {
         name: _describe_argument(value) for name, value in arguments.items() if not name.startswith(STACK_PARAM_PREFIX)
     }
 
 
 def _describe_argument(value: Any) -> str:
-    """A value in words; a small dict, as ``**kwargs`` is, with what it holds."""
+    """Describe a value; a small dict such as ``**kwargs`` with its items."""
     if type(value) is not dict or not 0 < len(value) <= MAX_DICT_ITEMS or any(type(k) is not str for k in value):
         return describe(value)
     return f"{{{', '.join(f'{k!r}: {describe(v, 1)}' for k, v in value.items())}}}"

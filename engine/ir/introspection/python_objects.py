@@ -1,4 +1,4 @@
-"""Questions about values that run no code of the user's: exact equality, length, keys, attributes, short descriptions."""
+"""Inspect Python values without user code: equality, length, keys, attributes, text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from engine.ir.introspection.tensor_spec import TensorSpec
 
 NO_ATTRIBUTE = object()
-"""Stands for an attribute that is not there."""
+"""Sentinel for a missing attribute."""
 
 
 SINGLETON_TYPES: tuple[type, ...] = (
@@ -27,7 +27,7 @@ SINGLETON_TYPES: tuple[type, ...] = (
     torch.layout,
     torch.memory_format,
 )
-"""Types whose values are compared by identity because equal means same."""
+"""Types whose equal values are identical, so that values are compared by identity."""
 
 
 _LEN_METHODS: dict[type, Any] = {
@@ -56,25 +56,28 @@ _TYPE_DICT: Any = type.__dict__["__dict__"]
 
 
 def mro_of(cls: type) -> tuple[type, ...]:
-    """The method resolution order, whatever the metaclass says of it."""
+    """Return the method resolution order; bypass overrides of the metaclass."""
     found: tuple[type, ...] = _TYPE_MRO.__get__(cls)
     return found
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
-    """The class's own namespace, whatever the metaclass says of it."""
+    """Return the class's own namespace; bypass overrides of the metaclass."""
     found: types.MappingProxyType[str, Any] = _TYPE_DICT.__get__(cls)
     return found
 
 
 def builtin_base(cls: type, bases: Iterable[type]) -> type | None:
-    """The first class in ``cls``'s MRO that is one of ``bases``."""
+    """Return the first class in the MRO of ``cls`` that is one of ``bases``, or None."""
     wanted = set(bases)
     return next((c for c in mro_of(cls) if c in wanted), None)
 
 
 def constants_equal(value: Any, expected: Any) -> bool:
-    """Same type and equal value: True is not 1, 1 is not 1.0, 0.0 is not -0.0, NaN is NaN; anything unknown goes by identity."""
+    """Return True if both have the same type and equal values.
+
+    True is not 1, 1 is not 1.0, 0.0 is not -0.0, and NaN equals NaN. Unknown types are compared by identity.
+    """
     kind = type(expected)
     if type(value) is not kind:
         return False
@@ -99,23 +102,27 @@ def constants_equal(value: Any, expected: Any) -> bool:
     if is_dtensor_placement(expected):
         return bool(value == expected)
     if kind.__module__ == "datetime":
-        return repr(value) == repr(expected)  # of equal times, one may be the later of two in a repeated hour
+        return repr(value) == repr(expected)  # For equal times, one may be the later of two in a repeated hour.
     return False
 
 
 def is_dtensor_placement(value: Any) -> bool:
-    """Whether it says how a tensor lies on a mesh of devices: ``Shard(0)``, ``Replicate()``, ``Partial()``; immutable, equal ones are interchangeable."""
+    """Return True if the value is a DTensor placement.
+
+    Examples: ``Shard(0)``, ``Replicate()``, ``Partial()``. Placements are immutable; equal ones are
+    interchangeable.
+    """
     return is_dtensor_placement_class(type(value))
 
 
 def is_dtensor_placement_class(cls: type) -> bool:
-    """Whether it is one of torch's own classes of placements."""
+    """Return True for torch's own DTensor placement classes."""
     own = cls.__module__ == "torch.distributed.tensor.placement_types"
     return own and any(base.__name__ == "Placement" for base in mro_of(cls))
 
 
 def _numpy_constants_equal(value: Any, expected: Any) -> bool:
-    """Two of numpy's numbers, or of its types of elements."""
+    """Compare two NumPy scalars or two NumPy dtypes."""
     if hasattr(expected, "tobytes") and getattr(expected, "shape", None) == ():
         return bool(value.tobytes() == expected.tobytes())
     return type(expected).__module__ == "numpy.dtypes" and bool(value == expected)
@@ -128,10 +135,13 @@ def _floats_equal(value: float, expected: float) -> bool:
 
 
 def operator_callable_args(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-    """What an ``itemgetter``, ``attrgetter`` or ``methodcaller`` was made of: positional arguments, and pairs of keyword arguments.
+    """Return the constructor arguments of an operator callable.
+
+    Operator callables are ``itemgetter``, ``attrgetter`` and ``methodcaller``. The result is the positional
+    arguments, and (name, value) pairs of keyword arguments.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: the value is none of these.
     """
     if type(value) not in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
         raise TypeError(f"{type(value).__name__} is no callable of operator's")
@@ -142,10 +152,10 @@ def operator_callable_args(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str
 
 
 def builtin_len(value: Any) -> int:
-    """``len`` of a builtin container or of a subclass of one, never through an overriding ``__len__``.
+    """Return the length of a builtin container or subclass; bypass an overridden ``__len__``.
 
     Raises:
-        TypeError: it is no such container.
+        TypeError: not such a container.
     """
     kind = type(value)
     measure = _LEN_METHODS.get(kind)
@@ -159,10 +169,10 @@ def builtin_len(value: Any) -> int:
 
 
 def builtin_dict_keys(value: Any) -> list[Any]:
-    """The keys of a dict or of a subclass of one, in order, never through an overriding ``__iter__``.
+    """Return the keys of a dict or subclass in order; bypass an overridden ``__iter__``.
 
     Raises:
-        TypeError: it is no dict.
+        TypeError: not a dict.
     """
     if type(value) is dict:
         return list(value)
@@ -173,13 +183,16 @@ def builtin_dict_keys(value: Any) -> list[Any]:
 
 
 def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:
-    """Whether a dict has exactly these keys in this order; constants by type and value, others by identity."""
+    """Return True if a dict has exactly these keys in this order.
+
+    Constants are compared by type and value, other keys by identity.
+    """
     found = builtin_dict_keys(value)
     return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(constants_equal, found, keys)))
 
 
 def instance_dict(value: Any) -> dict[str, Any]:
-    """The instance's own ``__dict__`` (empty where it has none), never through a property of that name."""
+    """Return the instance ``__dict__``, or an empty dict; bypass a property of that name."""
     holder = _lookup_in_mro(type(value), "__dict__")
     if type(holder) in (types.GetSetDescriptorType, types.MemberDescriptorType):
         found = holder.__get__(value, type(value))
@@ -188,16 +201,21 @@ def instance_dict(value: Any) -> dict[str, Any]:
 
 
 def set_instance_dict(value: Any, space: dict[str, Any]) -> None:
-    """Let ``space`` be the instance's own ``__dict__``, never through a property of that name; without effect where it has none."""
+    """Make ``space`` the instance ``__dict__``; bypass a property of that name.
+
+    Does nothing if the instance has no ``__dict__``.
+    """
     holder = _lookup_in_mro(type(value), "__dict__")
     if type(holder) is types.GetSetDescriptorType:
         holder.__set__(value, space)
 
 
 def static_attribute(value: Any, name: str) -> Any:
-    """The attribute as found without running code of the user's, ``MISSING`` when there is none.
+    """Look up an attribute without running user code.
 
-    A property or other descriptor written in Python is returned as it is, not called; slots and C-level attributes are read.
+    Return ``NO_ATTRIBUTE`` if it is missing.
+
+    A property or another Python descriptor is returned, not called. Slots and C-level attributes are read.
     """
     kind = type(value)
     if issubclass(kind, type):
@@ -214,12 +232,12 @@ def static_attribute(value: Any, name: str) -> Any:
 
 
 _TRUSTED_METACLASSES = (type, type(torch.Tensor))
-"""They read attributes of classes as Python does, and cannot be changed."""
+"""Metaclasses with Python's own attribute lookup for classes, which cannot be changed."""
 
 
 def _lookup_in_mro(cls: type, name: str) -> Any:
-    """The first entry of this name in the namespaces of a class's MRO."""
-    # Plain access where the metaclass is known to leave it alone: this is asked often.
+    """Return the first entry of this name in the namespaces of a class's MRO."""
+    # Fast path: plain access if the metaclass does not override it.
     if type(cls) in _TRUSTED_METACLASSES:
         for base in cls.__mro__:
             if type(base) not in _TRUSTED_METACLASSES:
@@ -245,7 +263,10 @@ def _read_descriptor(descriptor: Any, value: Any) -> Any:
 
 
 def _module_getattr(value: Any, own: dict[str, Any], name: str) -> Any:
-    """What ``nn.Module.__getattr__`` would find; a class with a ``__getattr__`` of its own is not asked."""
+    """Return the attribute that ``nn.Module.__getattr__`` would find.
+
+    A class with its own ``__getattr__`` is not queried.
+    """
     if _lookup_in_mro(type(value), "__getattr__") is not torch.nn.Module.__getattr__:
         return NO_ATTRIBUTE
     for table in ("_parameters", "_buffers", "_modules"):
@@ -256,7 +277,7 @@ def _module_getattr(value: Any, own: dict[str, Any], name: str) -> Any:
 
 
 def has_static_attribute(value: Any, name: str) -> bool:
-    """Whether the attribute is there, without running code of the user's."""
+    """Return True if the attribute exists; runs no user code."""
     if type(value) is TensorSpec:
         return _lookup_in_mro(value.tensor_type, name) is not NO_ATTRIBUTE
     return static_attribute(value, name) is not NO_ATTRIBUTE

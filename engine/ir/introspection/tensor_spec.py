@@ -1,4 +1,4 @@
-"""Descriptions of tensors that stand in for them where only their properties matter: no tensor is allocated."""
+"""Tensor metadata that stands in for a tensor; no tensor is allocated."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import torch
 
 @dataclass(frozen=True, eq=False, init=False)
 class TensorSpec:
-    """What a tensor is like, without the tensor: what-if questions take it in place of one.
+    """Metadata of a tensor, accepted instead of a tensor by what-if queries.
 
     Args:
         shape: sizes.
-        dtype: by default ``torch.float32``.
-        stride: in elements; by default those of a contiguous tensor.
-        device: by default the CPU; need not exist on this machine.
-        requires_grad: whether the tensor requires grad.
-        parameter: whether it is an ``nn.Parameter``.
+        dtype: defaults to ``torch.float32``.
+        stride: strides in elements; defaults to those of a contiguous tensor.
+        device: defaults to the CPU; need not exist on this machine.
+        requires_grad: True if the tensor requires grad.
+        parameter: True for an ``nn.Parameter``.
 
     Raises:
-        ValueError: a size is negative, strides are not one for each size, or a dtype without gradients requires grad.
+        ValueError: a size is negative, the number of strides differs from the number of sizes, or a dtype that
+            cannot have gradients requires grad.
     """
 
     shape: torch.Size
@@ -59,27 +60,27 @@ class TensorSpec:
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor) -> TensorSpec:
-        """What a tensor is like."""
+        """Return the metadata of a tensor."""
         with torch._C.DisableTorchFunction():
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             made = cls(tensor.shape, tensor.dtype, tensor.stride(), tensor.device, parameter=is_parameter)
-            # Whole numbers that gradients were written to require them, too, though nobody can ask for it.
+            # Integer tensors may require grad after an in-place write; the constructor rejects that.
             object.__setattr__(made, "requires_grad", tensor.requires_grad)
             return made
 
     @property
     def layout(self) -> torch.layout:
-        """Always strided."""
+        """The layout; always strided."""
         return torch.strided
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """Number of dimensions."""
         return len(self.shape)
 
     @property
     def tensor_type(self) -> type:
-        """The class of the tensor that is described."""
+        """The class of the described tensor."""
         return torch.nn.Parameter if self.is_parameter else torch.Tensor
 
     @property
@@ -88,15 +89,15 @@ class TensorSpec:
         return _dispatch_keys_for_device(self.device.type)
 
     def size(self, dim: int | None = None) -> Any:
-        """All sizes, or one."""
+        """Return all sizes, or one size."""
         return self.shape if dim is None else self.shape[dim]
 
     def stride(self, dim: int | None = None) -> Any:
-        """All strides, or one."""
+        """Return all strides, or one stride, in elements."""
         return self.strides if dim is None else self.strides[dim]
 
     def dim(self) -> int:
-        """How many dimensions it has."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
 
@@ -111,7 +112,10 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 
 @functools.cache
 def _dispatch_keys_for_device(kind: str) -> str:
-    """Dispatch keys of an ordinary tensor on a kind of device: as on the CPU, under that device's names."""
+    """Return the dispatch keys of an ordinary tensor on a device type.
+
+    They are the CPU keys with the device's name.
+    """
     if kind == "meta":
         return str(torch._C._dispatch_keys(torch.empty(0, device="meta")))
     keys = str(torch._C._dispatch_keys(torch.empty(0, device="cpu")))
@@ -119,5 +123,5 @@ def _dispatch_keys_for_device(kind: str) -> str:
 
 
 def described_type(value: Any) -> type:
-    """The exact type of a value, or of the tensor that it describes."""
+    """Return the exact type of a value, or of the tensor that a ``TensorSpec`` describes."""
     return value.tensor_type if type(value) is TensorSpec else type(value)

@@ -1,4 +1,4 @@
-"""Torch's global state that compiled code depends on: each piece by name, how to read it, and the expression that reads it."""
+"""Torch's global state that guards check: the name and reader of each item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import torch.utils._device
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia")
-"""Device types whose autocast state is looked at; others count when any autocast is on."""
+"""Device types whose autocast state is read; on others autocast counts only as enabled."""
 
 _C: Any = torch._C
 _functorch: Any = torch._C._functorch
@@ -21,7 +21,10 @@ _functorch: Any = torch._C._functorch
 
 @dataclass(frozen=True)
 class GlobalStateItem:
-    """One piece of global state. ``words`` is what a person calls it; ``read`` is cheap and runs no code of the user's."""
+    """One item of global state.
+
+    ``label`` is its display name. ``read`` is cheap and runs no user code.
+    """
 
     name: str
     label: str
@@ -29,7 +32,10 @@ class GlobalStateItem:
 
 
 def _autocast() -> tuple[Any, ...]:
-    """Enabled (device, dtype) pairs, then whether weights' casts are cached; empty when autocast is off everywhere."""
+    """Return the enabled (device, dtype) pairs, then True if casts of weights are cached.
+
+    Empty if autocast is off on every device.
+    """
     if not _C._is_any_autocast_enabled():
         return ()
     enabled = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d)]
@@ -37,25 +43,31 @@ def _autocast() -> tuple[Any, ...]:
 
 
 def _torch_function_modes() -> tuple[Any, ...]:
-    """The stack of torch-function modes, outermost first: of those that the tracer looks into, the classes."""
+    """Return the stack of torch-function modes, outermost first.
+
+    Modes that the tracer traces are represented by their classes.
+    """
     modes = torch_function_modes()
     return tuple(map(type, modes)) if are_traced_modes(modes) else modes
 
 
 def torch_function_modes() -> tuple[Any, ...]:
-    """The torch-function modes in force, outermost first."""
+    """Return the active torch-function modes, outermost first."""
     count = _C._len_torch_function_stack()
     return tuple(_C._get_function_stack_at(i) for i in range(count)) if count else ()
 
 
 def are_traced_modes(modes: tuple[Any, ...]) -> bool:
-    """Whether the tracer does what these modes do, so that the graph runs without them. A default device is left in force."""
+    """Return True if the tracer traces these modes, so that the graph runs without them.
+
+    A default device (``DeviceContext``) stays active.
+    """
     return bool(modes) and not any(isinstance(m, torch.utils._device.DeviceContext) for m in modes)
 
 
 @contextlib.contextmanager
 def without_torch_function_modes() -> Iterator[None]:
-    """Take the torch-function modes that the tracer looks into out of force, as long as the block runs."""
+    """Disable the traced torch-function modes inside the block."""
     modes = torch_function_modes()
     if not are_traced_modes(modes):
         yield
@@ -71,7 +83,7 @@ def without_torch_function_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_functorch_transforms() -> Iterator[None]:
-    """Take the transformations of ``torch.func`` that run now out of force, as long as the block runs."""
+    """Disable the active ``torch.func`` transforms inside the block."""
     taken = []
     while _functorch.peek_interpreter_stack() is not None:
         taken.append(_functorch.pop_dynamic_layer_stack())
@@ -83,18 +95,24 @@ def without_functorch_transforms() -> Iterator[None]:
 
 
 def _torch_function_enabled() -> bool | None:
-    """Whether ``__torch_function__`` is asked: True; False where subclasses' is not; None where that of modes is not either."""
+    """Return the state of ``__torch_function__``.
+
+    True: enabled. False: disabled for subclasses. None: disabled for modes too.
+    """
     return True if _C._is_torch_function_enabled() else None if _C._is_torch_function_all_disabled() else False
 
 
 def _dispatch_modes() -> tuple[Any, ...]:
-    """The stack of torch-dispatch modes, outermost first."""
+    """Return the stack of torch-dispatch modes, outermost first."""
     count = _C._len_torch_dispatch_stack()
     return tuple(_C._get_dispatch_stack_at(i) for i in range(count)) if count else ()
 
 
 def _functorch_active() -> str | None:
-    """Whether a transformation of ``torch.func`` runs what runs now. Which one, and how deep, is the tensors' matter: graphs run under it as traced."""
+    """Return "active" inside a ``torch.func`` transform, else None.
+
+    The kind and depth of the transform are guarded with the tensors: graphs run under it as traced.
+    """
     return None if _functorch.peek_interpreter_stack() is None else "active"
 
 
@@ -107,17 +125,17 @@ SDPA_BACKENDS = tuple(
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
     if hasattr(_C, f"_get_{name}_sdp_enabled") and hasattr(_C, f"_set_sdp_use_{name}")
 )
-"""Kinds of kernels that attention may be computed by, each of which can be switched."""
+"""SDPA backends that can be switched on and off."""
 
 
 def sdpa_backends() -> tuple[Any, ...]:
-    """Whether each of them may be used, then the order in which they are tried."""
+    """Return the enabled flag of each SDPA backend, then their priority order."""
     order = getattr(_C, "_get_sdp_priority_order", tuple)
     return (*(getattr(_C, f"_get_{name}_sdp_enabled")() for name in SDPA_BACKENDS), tuple(order()))
 
 
 def restore_sdpa_backends(wanted: tuple[Any, ...]) -> None:
-    """Put back what ``sdpa_backends`` told."""
+    """Restore the state that ``sdpa_backends`` returned."""
     *enabled, order = wanted
     for name, on in zip(SDPA_BACKENDS, enabled, strict=True):
         getattr(_C, f"_set_sdp_use_{name}")(on)
@@ -126,7 +144,7 @@ def restore_sdpa_backends(wanted: tuple[Any, ...]) -> None:
 
 
 def error_on_graph_break() -> bool:
-    """Whether ``torch._dynamo.error_on_graph_break(True)`` is in force here."""
+    """Return True under ``torch._dynamo.error_on_graph_break(True)``."""
     for place in ("torch._dynamo.utils", "torch._dynamo.symbolic_convert"):
         ask = getattr(sys.modules.get(place), "_get_error_on_graph_break", None)
         if ask is not None:
@@ -135,7 +153,10 @@ def error_on_graph_break() -> bool:
 
 
 def _warnings_raise() -> bool:
-    """Whether some warning would be raised: a filter says so before one that takes all of them."""
+    """Return True if some warning would be raised as an error.
+
+    This is the case if an "error" filter precedes a filter for all warnings.
+    """
     for action, message, category, module, line in warnings.filters:
         if action == "error":
             return True
@@ -164,22 +185,22 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
         GlobalStateItem("functorch", "functorch stack", _functorch_active),
         GlobalStateItem("default_device", "default device", _default_device),
         GlobalStateItem("default_dtype", "default dtype", torch.get_default_dtype),
-        GlobalStateItem("float32_matmul_precision", "precision of float32 products", _C._get_float32_matmul_precision),
-        GlobalStateItem("attention_kernels", "kernels of attention", sdpa_backends),
+        GlobalStateItem("float32_matmul_precision", "float32 matmul precision", _C._get_float32_matmul_precision),
+        GlobalStateItem("attention_kernels", "enabled attention kernels", sdpa_backends),
         GlobalStateItem("anomaly", "anomaly detection", torch.is_anomaly_enabled),
         GlobalStateItem("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
         GlobalStateItem("cuda_initialized", "CUDA in use", torch.cuda.is_initialized),
-        GlobalStateItem("capturing", "capture of a CUDA stream", _is_stream_capturing),
+        GlobalStateItem("capturing", "CUDA stream capture", _is_stream_capturing),
         GlobalStateItem("deterministic", "deterministic", torch.are_deterministic_algorithms_enabled),
         GlobalStateItem(
             "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled
         ),
         GlobalStateItem("warnings_raise", "warnings as errors", _warnings_raise),
-        GlobalStateItem("digits", "limit of digits in texts of whole numbers", sys.get_int_max_str_digits),
+        GlobalStateItem("digits", "digit limit for int to str", sys.get_int_max_str_digits),
         GlobalStateItem("handling", "exception being handled", _is_handling_exception),
     )
 }
-"""Every piece of global state that guards know, by the name ``GlobalState.state_name`` uses."""
+"""All items of global state that guards know, by ``GlobalStateMatch.state_name``."""
 
 FAST_CHECKS: Mapping[tuple[str, Any], tuple[str, Any]] = {
     ("autocast", ()): ("not {}()", _C._is_any_autocast_enabled),
@@ -188,11 +209,14 @@ FAST_CHECKS: Mapping[tuple[str, Any], tuple[str, Any]] = {
     ("dispatch_modes", ()): ("{}() == 0", _C._len_torch_dispatch_stack),
     ("functorch", None): ("{}() is None", _functorch.peek_interpreter_stack),
 }
-"""(state, usual value) -> a cheaper expression that holds exactly when the state has that value, and the function it calls."""
+"""(state, usual value) -> a cheaper equivalent expression and the function that it calls."""
 
 
 def global_state_equal(value: Any, expected: Any) -> bool:
-    """Whether two readings of a state agree: modes by identity, all else by type and value."""
+    """Return True if two readings of a state agree.
+
+    Modes are compared by identity, other values by type and value.
+    """
     if type(expected) is tuple:
         return type(value) is tuple and len(value) == len(expected) and all(map(global_state_equal, value, expected))
     if type(expected) in (int, str, torch.device):

@@ -1,4 +1,4 @@
-"""What is known only when a graph runs: symbols without a value."""
+"""Tests for unbacked symbols: symbols whose value is known only when the graph runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 
 def has_unbacked_symbols(value: Any) -> bool:
-    """Whether a fake tensor, a symbol, or something in a container of them, is known only when the graph runs."""
+    """Return True if a fake tensor, a symbol or a container of them has unbacked symbols."""
     if isinstance(value, (list, tuple)):
         return any(has_unbacked_symbols(v) for v in value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a template of attention prints from: which tensors lie how, and what is asked of them."""
+"""Description of one attention template kernel: its operands, sizes and options."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from dataclasses import dataclass
 import torch
 
 FORWARD_KERNEL, DELTA_KERNEL, GRAD_KEY_VALUE_KERNEL, GRAD_QUERY_KERNEL = "forward", "sums", "keys", "queries"
-"""Kernels: results, each row's sum of results times their gradients, gradients of keys and values, gradients of queries."""
+"""Kernel kinds of FlashAttention.
+
+In order: forward; delta (each row's sum of output times its gradient); gradients of key and value; gradient
+of query.
+"""
 
 
 @dataclass(frozen=True)
 class AttentionBlocks:
-    """Queries and keys that a program works on at a time."""
+    """Numbers of queries and keys that one program processes at a time."""
 
     query_block: int
     key_block: int
@@ -26,7 +30,10 @@ class AttentionBlocks:
 
 @dataclass(frozen=True)
 class AttentionOperand:
-    """A tensor by its role ("query", "mask", "grad_key"...): type, and its strides for batch, head, row and column, and offset, in elements."""
+    """A tensor by its role ("query", "mask", "grad_key"...).
+
+    ``stride`` covers batch, head, row and column. Strides and offset are in elements.
+    """
 
     role: str
     dtype: torch.dtype
@@ -37,7 +44,11 @@ class AttentionOperand:
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """One kernel. ``width`` and ``values`` are the sizes of a key and of a value; each of ``kv_heads`` serves several of ``heads``."""
+    """One attention kernel.
+
+    ``head_dim`` and ``value_dim`` are the sizes of a key and of a value. Several of ``heads`` share one of
+    ``kv_heads``.
+    """
 
     kind: str
     batch: int
@@ -55,13 +66,16 @@ class AttentionKernel:
     uses_int64_index: bool = False
 
     def operand(self, role: str) -> AttentionOperand | None:
-        """The tensor of this role, None where there is none."""
+        """Return the operand with this role, or None."""
         return next((t for t in self.tensors if t.role == role), None)
 
 
 @dataclass(frozen=True)
 class AttentionLaunch:
-    """One kernel where it is launched: its id, what its operations' ids begin with, the nodes it computes, each role's buffer."""
+    """One launch of an attention kernel.
+
+    Holds its id, the prefix of its loop op ids, the nodes that it computes, and the buffer of each role.
+    """
 
     kernel: AttentionKernel
     id: str

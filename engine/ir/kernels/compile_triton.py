@@ -1,6 +1,7 @@
-"""A kernel's text as Triton's compiled binary: shared by the targets (which show it) and the runtime (which launches it).
+"""Compile the source text of a Triton kernel to a binary.
 
-Imports neither torch nor, until used, Triton: worker processes start with this module.
+Shared by the targets, which show the binary, and the runtime, which launches it. The module imports no
+torch, and imports Triton only when used: worker processes start with this module.
 """
 
 from __future__ import annotations
@@ -16,21 +17,28 @@ if TYPE_CHECKING:
     from engine.ir.kernels.generated_kernel import GeneratedKernel
 
 ALIGNMENT = 16
-"""Bytes, and elements of a size: what Triton's own launcher specialises on. PyTorch's allocators align further."""
+"""Bytes of a pointer, or elements of a size, that Triton's launcher specializes on.
+
+PyTorch's allocators align to more.
+"""
 
 ConstexprValue = int | float | bool | str | None
 
 COMPILE_LOCK = threading.RLock()
-"""Held while a kernel is read and compiled: kernels of one name share a file name in ``linecache``, from where Triton reads their text, and
-LLVM is not made for two compilers in one process."""
+"""Lock that is held while a kernel's source is loaded and compiled.
+
+Kernels with equal names share a file name in ``linecache``, from which Triton reads the source. LLVM is not
+safe for two compilers in one process.
+"""
 
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """A smaller way to run a kernel: other block sizes, warps or stages, and by how much each side of the grid grows.
+    """A smaller configuration of a kernel: other block sizes, warps or stages.
 
-    ``text`` is another text with the same parameters, empty for the kernel's own: one that reads long rows part by part. ``lines[i]`` is
-    the line of the kernel's own text that does what line i + 1 of it does, 0 where none does.
+    ``grid_scale`` holds the factors by which the two sides of the grid grow. ``text`` is another source with
+    the same parameters, which reads long rows in a loop; it is empty if the kernel's own source is used.
+    ``line_map[i]`` is the line of the kernel's own source that corresponds to line i + 1 of ``text``, or 0.
     """
 
     constants: tuple[tuple[str, int], ...]
@@ -47,9 +55,12 @@ class KernelConfig:
 
 @dataclass(frozen=True)
 class CompileUnit:
-    """What Triton needs to compile one kernel, as plain values: equal units give equal binaries.
+    """Input of Triton's compiler for one kernel, as plain values.
 
-    ``signature`` pairs every parameter with Triton's word for its type; ``aligned`` are those whose value is a multiple of 16.
+    Equal units compile to equal binaries.
+
+    ``signature`` pairs every parameter with Triton's name of its type. ``aligned`` names the parameters whose
+    value is a multiple of 16.
     """
 
     name: str
@@ -60,18 +71,18 @@ class CompileUnit:
     num_warps: int
     num_stages: int
     fallback_configs: tuple[KernelConfig, ...] = ()
-    """What to try, in this order, where the target has too little shared memory or too few registers."""
+    """Configurations to try, in order, when the target lacks shared memory or registers."""
     line_map: tuple[int, ...] = ()
-    """Where the text is another than the kernel's own: the line of that for each of its lines, 0 for none."""
+    """The kernel's own line for each line of ``text``, or 0; empty for its own text."""
 
     @property
     def config(self) -> KernelConfig:
-        """How it runs as it is."""
+        """The configuration of the unit as it is."""
         sizes = tuple((k, v) for k, v in self.constants if isinstance(v, int))
         return KernelConfig(sizes, self.num_warps, self.num_stages)
 
     def with_config(self, way: KernelConfig) -> CompileUnit:
-        """The unit that runs this way."""
+        """Return the unit with this configuration."""
         constants = tuple({**dict(self.constants), **dict(way.constants)}.items())
         warps, stages, text = way.num_warps, way.num_stages, way.text or self.text
         return replace(
@@ -86,12 +97,15 @@ class CompileUnit:
 
     @property
     def file_name(self) -> str:
-        """The file name that debug information carries: no folder, the same on every machine."""
+        """The file name in debug information: without a folder, so equal on every machine."""
         return f"{self.name}.py"
 
 
 def compile_unit_of(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> CompileUnit:
-    """The unit of a kernel. ``misaligned`` names pointer parameters whose address is not known to be a multiple of 16."""
+    """Return the compile unit of a kernel.
+
+    ``misaligned`` names pointer parameters whose address is not known to be a multiple of 16.
+    """
     aligned = tuple(
         a.name
         for a in source.args
@@ -111,7 +125,7 @@ def compile_unit_of(source: GeneratedKernel, misaligned: frozenset[str] = frozen
 
 
 def static_size(value: Any) -> int | None:
-    """``value`` as an int if it is one (sympy's included), None where it is symbolic."""
+    """Return ``value`` as an int if it is an int or sympy Integer, None if it is symbolic."""
     if isinstance(value, int):
         return int(value)
     return int(value) if getattr(value, "is_Integer", False) else None
@@ -126,24 +140,26 @@ def _constant(value: Any) -> ConstexprValue:
 
 @functools.lru_cache(maxsize=1024)
 def jit_function(name: str, text: str) -> Any:
-    """The jitted function ``name`` that a kernel's module text defines.
+    """Return the jitted function ``name`` that a kernel's module text defines.
 
-    The text is put in ``linecache`` under the unit's file name, where Triton (and tracebacks) read it.
+    The text is stored in ``linecache`` under the unit's file name, where Triton and tracebacks read it.
     """
     file = f"{name}.py"
     namespace: dict[str, Any] = {"__name__": f"engine_kernel_{name}", "__file__": file}
     with COMPILE_LOCK:
-        # No modification time: linecache then never looks for such a file on disk.
+        # Without a modification time, linecache never looks for the file on disk.
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         exec(compile(text, file, "exec"), namespace)
     return namespace[name]
 
 
 def run_triton_compiler(unit: CompileUnit, target: tuple[str, int | str, int] | None = None) -> Any:
-    """Triton's ``CompiledKernel`` for ``target`` (backend, architecture, threads a warp), or for the current GPU.
+    """Return Triton's ``CompiledKernel`` for ``target``, or for the current GPU.
+
+    ``target`` is (backend, architecture, threads per warp).
 
     Raises:
-        Exception: whatever Triton's compiler raises.
+        Exception: any error of Triton's compiler.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -158,26 +174,35 @@ def run_triton_compiler(unit: CompileUnit, target: tuple[str, int | str, int] | 
         attrs={(names.index(name),): [["tt.divisibility", ALIGNMENT]] for name in unit.aligned},
     )
     options: dict[str, Any] = {"num_warps": unit.num_warps, "num_stages": unit.num_stages}
-    if "tl.device_assert(" in unit.text:  # which Triton leaves out otherwise; what else it would check is left out
+    if (
+        "tl.device_assert(" in unit.text
+    ):  # Triton drops the assertion unless debug is on; the other debug checks stay off.
         options |= {"debug": True, "sanitize_overflow": False}
     with COMPILE_LOCK:
         return triton.compile(source, target=GPUTarget(*target) if target else None, options=options)
 
 
 class OutOfTargetResources(Exception):
-    """A compiled kernel needs more of something than its target has."""
+    """The compiled kernel needs more of a resource than the target has."""
 
     def __init__(self, what: str, needed: int, limit: int) -> None:
         super().__init__(f"{needed:,} {what} are needed, and there are {limit:,}")
 
 
 MAX_SPILLED_REGISTERS = 128
-"""Registers, in 32-bit words a thread, that there may be no room for before a smaller configuration is tried."""
+"""Spilled registers per thread above which a smaller configuration is tried.
+
+The unit is 32-bit words.
+"""
 
 
 @dataclass(frozen=True)
 class FittedKernel:
-    """What came of fitting a unit: ``made``, the configuration it was made with, and why not as planned (empty if it was)."""
+    """The result of compiling a unit with fallback configurations.
+
+    ``compiled`` is the result of the compile function and ``config`` the configuration used. ``reason``
+    explains why it differs from the planned one; empty if it does not.
+    """
 
     compiled: Any
     config: KernelConfig
@@ -187,12 +212,13 @@ class FittedKernel:
 def compile_with_fallback_configs(
     unit: CompileUnit, make: Callable[[CompileUnit], Any], spills: Callable[[Any], int | None]
 ) -> FittedKernel:
-    """``make(unit)``, or the same in the first smaller configuration that fits.
+    """Compile ``unit``, or the first smaller configuration that fits the target.
 
-    Where ``spills`` (words a thread) tells that none has room for its registers, the first that fits otherwise is taken: it is slow, and right.
+    ``spills`` returns spilled words per thread. If every configuration spills too much, the first one that
+    otherwise fits is used: it is slow but correct.
 
     Raises:
-        Exception: what ``make`` raises for another cause than too few resources, or for want of them in every configuration.
+        Exception: an error of ``make`` that is not a lack of resources, or such a lack in every configuration.
     """
     planned, spilling, lack, shortage = unit.config, None, "", None
     for way in (planned, *unit.fallback_configs):
@@ -216,7 +242,10 @@ def compile_with_fallback_configs(
 
 
 def is_out_of_resources(error: BaseException) -> bool:
-    """Whether something smaller may be built where this was raised: by us, by Triton before a launch, or by NVIDIA's assembler."""
+    """Return True if a smaller configuration may avoid this error.
+
+    The error is raised by this module, by Triton before a launch, or by NVIDIA's assembler.
+    """
     if isinstance(error, OutOfTargetResources) or type(error).__name__ == "OutOfResources":
         return True
     return any(word in str(error) for word in ("uses too much shared data", "Insufficient register"))

@@ -17,9 +17,12 @@ Size = int | sympy.Expr
 class KernelArg:
     """One parameter of a Triton kernel.
 
-    ``kind``: "pointer" (``buffer`` names the program's buffer, ``written`` if the kernel stores to it), "size" (``value`` is an int or
-    a sympy expression; of a fraction where the type is a float), "constexpr" (``value`` is the compile-time constant). ``triton_type`` is the signature's word: ``*fp32``, ``i32``, ``constexpr``.
-    ``start``: what a written buffer must hold before the launch: what another buffer holds, or a number everywhere (None: anything).
+    ``kind`` is "pointer", "size" or "constexpr". For a pointer, ``buffer`` names the program's buffer and
+    ``is_written`` is True if the kernel stores to it. For a size, ``value`` is an int or a sympy expression, of
+    a fraction if the type is a float. For a constexpr, ``value`` is the compile-time constant. ``triton_type``
+    is the type in the signature: ``*fp32``, ``i32``, ``constexpr``. ``initial_value`` is the required content
+    of a written buffer before the launch: another buffer's name, a number for all elements, or None for any
+    content.
     """
 
     name: str
@@ -33,10 +36,10 @@ class KernelArg:
 
 @dataclass(frozen=True)
 class GeneratedKernel:
-    """One Triton kernel: a complete module text (imports included) that defines the jitted function ``name``.
+    """One Triton kernel: module source with imports that defines the jitted function ``name``.
 
-    ``line_ops[i]`` are the loop-op ids behind line i + 1. ``grid`` holds up to three sizes (ints or sympy expressions).
-    ``bytes_moved`` and ``flops`` are counted from the loops, None when symbolic.
+    ``line_ops[i]`` holds the ids of the loop ops behind line i + 1. ``grid`` holds up to three sizes (ints or
+    sympy expressions). ``bytes_moved`` and ``flops`` are counted from the loops; None if symbolic.
     """
 
     id: str
@@ -47,10 +50,10 @@ class GeneratedKernel:
     line_ops: tuple[tuple[str, ...], ...]
     ops: tuple[LoopOp, ...]
     nodes: tuple[str, ...]
-    """Ids of the ATen nodes fused into it."""
+    """Ids of the ATen nodes fused into the kernel."""
     num_warps: int = 4
     num_stages: int = 1
     bytes_moved: int | None = None
     flops: int | None = None
     fallback_configs: tuple[KernelConfig, ...] = ()
-    """Other ways to run it, for targets that have too little shared memory or too few registers."""
+    """Other configurations, for targets with too little shared memory or too few registers."""

@@ -1,4 +1,7 @@
-"""What lowering hands to the targets and to the runtime: kernels as text with their calling convention, and the program around them."""
+"""Output of lowering: kernels as source code with calling convention, and their program.
+
+Used by the targets and by the runtime.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from engine.records.lowering import LoweringRecord
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor of the program. ``shape`` and ``stride`` in elements; sympy expressions over the program's symbols where dynamic.
+    """A tensor of the program.
 
-    ``kind`` is "input", "intermediate" or "output"; all start at storage offset 0 of their own storage unless ``kind`` is "input".
+    ``shape`` and ``stride`` count elements; they are sympy expressions over the program's symbols if dynamic.
+    ``kind`` is "input", "intermediate" or "output". Only an input may have a nonzero storage offset.
     """
 
     name: str
@@ -26,16 +30,20 @@ class Buffer:
     stride: tuple[Size, ...]
     kind: Literal["input", "intermediate", "output"] = "intermediate"
     is_complex: bool = False
-    """It is given, or made by an ATen call, as a complex tensor, of which this describes the real view."""
+    """True if the real tensor is complex and this buffer is its real view.
+
+    This holds for inputs and for results of ATen calls.
+    """
     reuses: str = ""
-    """An equal buffer that nothing reads any more, whose memory it takes over; empty for memory of its own."""
+    """Name of a dead buffer of equal size whose memory it reuses; empty for its own memory."""
 
 
 @dataclass(frozen=True)
 class BufferRef:
-    """A buffer used as an argument or output, seen through sizes, strides and offset (elements); None means as the buffer is.
+    """A buffer as an argument or output, optionally as a view; None means the buffer's layout.
 
-    One that ``is_complex`` is seen as complex numbers after that, its last dimension of two being their parts.
+    Sizes, strides and offset count elements. With ``is_complex`` the view is then read as complex numbers: its
+    last dimension of size two holds the real and imaginary parts.
     """
 
     buffer: str
@@ -47,10 +55,10 @@ class BufferRef:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run one kernel; its outputs are allocated just before if they are not inputs.
+    """The launch of one kernel; allocates its outputs just before if they are not inputs.
 
-    Launches of equal kernels share ``id``, ``name`` and ``text``; their ``args`` name each one's own buffers, ``nodes`` and the ops'
-    origins its own nodes.
+    Launches of equal kernels share ``id``, ``name`` and ``text``. Each one has its own buffers in ``args``, its
+    own ``nodes``, and its own node ids in the ops.
     """
 
     kernel: GeneratedKernel
@@ -58,20 +66,21 @@ class Launch:
 
 @dataclass(frozen=True)
 class ConstantTensor:
-    """Stands as an ATen call's target for a tensor that the graph holds."""
+    """Target of an ATen call that returns a constant tensor of the graph."""
 
     tensor: torch.Tensor
 
     def __call__(self) -> torch.Tensor:
-        """The tensor."""
+        """Return the tensor."""
         return self.tensor
 
 
 @dataclass(frozen=True)
 class AtenCall:
-    """Call ATen (or an operator of ours): ``target(*args, **kwargs)`` with Refs for buffers; results go to ``results`` (None: not used).
+    """A call of an ATen operator or an engine operator: ``target(*args, **kwargs)``.
 
-    ``node`` is the ATen node's id, ``reason`` why it was not lowered.
+    Buffers in the arguments are ``BufferRef`` objects. The results are written to ``result_buffers`` (None:
+    unused). ``node`` is the id of the ATen node, ``reason`` explains why it was not lowered.
     """
 
     node: str
@@ -88,12 +97,14 @@ ProgramStep = Launch | AtenCall
 
 @dataclass(frozen=True)
 class LoweredProgram:
-    """One lowered graph. ``inputs`` name the graph's placeholders in order (buffers, or symbols for sizes); ``outputs`` are Refs or constants.
+    """One lowered graph.
 
-    ``symbols`` maps each sympy symbol's name to how to read it from the inputs: (input index, dimension), dimension -1 for an int input.
-    ``reference`` is the decomposed ATen graph that was lowered: same placeholders in the same order as ``inputs``, and every buffer that has
-    a node carries the node's name, so that verification can feed each kernel ATen's own values and compare what it writes. Buffers without
-    such a node are scratch. None: there is nothing to compare with.
+    ``inputs`` names the graph's placeholders in order: buffers, or symbols for sizes. ``outputs`` holds
+    ``BufferRef`` objects or constants. ``symbol_sources`` maps each sympy symbol's name to (input index,
+    dimension); dimension -1 is an int input. ``reference_graph`` is the decomposed ATen graph that was lowered,
+    with the placeholders of ``inputs``. A buffer that has a node carries the node's name, so that verification
+    can run each kernel on ATen's values and compare its results. Other buffers are scratch. None: there is
+    nothing to compare with.
     """
 
     target: str
@@ -105,13 +116,22 @@ class LoweredProgram:
     record: LoweringRecord = LoweringRecord(target="")
     reference_graph: torch.fx.GraphModule | None = field(default=None, compare=False, repr=False)
     unbacked_symbols: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Symbols that an ATen call's result tells when the program runs: (its name, dimension), dimension -1 for a number."""
+    """Symbol -> (result name of an ATen call, dimension) that defines it at run time.
+
+    Dimension -1 means the value of a number.
+    """
     assumed_numbers: Mapping[str, Size] = field(default_factory=dict)
-    """Numbers that ATen reads from tensors, by name, and what the graph takes them to be: told by nothing else, and to be checked."""
+    """Name of a number that ATen reads from a tensor -> the value that the graph assumes.
+
+    Nothing else defines these numbers; the assumption is checked at run time.
+    """
     multi_output_buffers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Buffers that hold one of several results of a node of ``reference``, which have no node of their own: (the node's name, which one)."""
+    """Buffer -> (node name, index) of one of several results of a node of ``reference_graph``.
+
+    Such buffers have no node of their own.
+    """
 
     @property
     def kernels(self) -> tuple[GeneratedKernel, ...]:
-        """The kernels in launch order, one that is launched several times each time."""
+        """The kernels in launch order; a kernel with several launches is repeated."""
         return tuple(s.kernel for s in self.steps if isinstance(s, Launch))

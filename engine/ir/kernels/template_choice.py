@@ -1,4 +1,7 @@
-"""What lowering asks of whoever can measure: of several ways to compute the same, which is taken, and why."""
+"""Protocol by which lowering chooses between implementations, and its policies.
+
+An autotuner measures the candidates; the policies here choose without measurement.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from typing import Protocol
 from engine.ir.kernels.lowered_program import LoweredProgram
 
 TEMPLATES_NEVER, TEMPLATES_ALWAYS, TEMPLATES_MEASURED = "never", "always", "measured"
-"""When templates are used: never, wherever one fits, or where one was measured to win."""
+"""Use of templates: never, wherever one matches, or where it measured faster."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute what a question is about: its name, and a program that does it alone."""
+    """One implementation of a computation: its label and a function that builds its program."""
 
     label: str
     make: Callable[[], LoweredProgram]
@@ -22,44 +25,54 @@ class Candidate:
 
 @dataclass(frozen=True)
 class ChoiceRequest:
-    """``ways`` compute the same from the same inputs; the first is the usual one, which with the ``others`` goes by these words."""
+    """Request to choose among ``candidates`` that compute equal results from equal inputs.
+
+    The first candidate is the library call. ``library_text`` and ``template_text`` name it and the others in
+    reasons.
+    """
 
     node: str
     candidates: tuple[Candidate, ...]
     library_text: str = "the library's call, with the kernels around it,"
     template_text: str = "the best template"
     size_hints: Mapping[str, int] = field(default_factory=dict)
-    """Where sizes are symbols: those at hand, which stand for all in a measurement."""
+    """Size hints of the symbols; a measurement uses them for all sizes."""
     unaligned_rows: int | None = None
-    """Rows of a product of 16-bit numbers for which a library would need one side copied, with zeros around it; None for anything else."""
+    """Rows of a 16-bit matrix product whose other operand a library call would first pad.
+
+    The library copies that operand with zeros around it. None for any other computation.
+    """
 
 
 @dataclass(frozen=True)
 class ChoiceResult:
-    """The position of the way taken, what each took in seconds (None: not measured, or it could not be run), and a sentence."""
+    """The choice: index of the candidate, measured seconds of each candidate, and the reason.
+
+    Seconds are None for a candidate that was not measured or failed to run.
+    """
 
     chosen: int
     seconds: tuple[float | None, ...] = ()
     reason: str = ""
     from_disk_cache: bool = False
-    """It was found in the cache on disk."""
+    """True if the result was read from the disk cache."""
     device: str = ""
 
 
 class TemplateChooser(Protocol):
-    """Answers questions. Where nothing can be measured the answer is always the same."""
+    """Chooses among candidates; deterministic if nothing can be measured."""
 
     def choose(self, question: ChoiceRequest) -> ChoiceResult:
-        """Which way to take."""
+        """Choose one of the candidates."""
         ...
 
 
 @dataclass(frozen=True)
 class LibraryChooser:
-    """Takes the library's call everywhere, and asks nothing."""
+    """Policy that always chooses the library call."""
 
     def choose(self, question: ChoiceRequest) -> ChoiceResult:
-        """The first way."""
+        """Return the first candidate."""
         return ChoiceResult(0)
 
 
@@ -67,16 +80,21 @@ LIBRARY_CHOOSER = LibraryChooser()
 
 
 MAX_FEW_ROWS = 32
-"""Rows up to which a template is faster than a library that wants its operands padded, measured on an H200: 30 us against 57 for 16 rows and a
-vocabulary of 50,257."""
+"""Maximum rows for which a template beats a library call that pads its operands.
+
+Measured on an H200 with 16 rows and a vocabulary of 50,257: 30 us for the template, 57 us for the library.
+"""
 
 
 @dataclass(frozen=True)
 class FewRowsChooser:
-    """Takes a template where it is known to win without a measurement: for a few rows and a matrix of odd size, as logits have."""
+    """Policy that chooses a template for few rows and a matrix of odd size, as in logits.
+
+    The template is known to be faster there without a measurement.
+    """
 
     def choose(self, question: ChoiceRequest) -> ChoiceResult:
-        """The first template for few rows, else the usual way."""
+        """Return the first template for few rows, else the library call."""
         if question.unaligned_rows is None or question.unaligned_rows > MAX_FEW_ROWS or len(question.candidates) < 2:
             return ChoiceResult(0)
         return ChoiceResult(
@@ -87,10 +105,10 @@ class FewRowsChooser:
 
 @dataclass(frozen=True)
 class AlwaysTemplateChooser:
-    """Takes a template wherever one fits: its first configuration."""
+    """Policy that chooses a template wherever one matches, in its first configuration."""
 
     def choose(self, question: ChoiceRequest) -> ChoiceResult:
-        """The second way, if there is one."""
+        """Return the second candidate, or the first if it is the only one."""
         return ChoiceResult(
             min(1, len(question.candidates) - 1), reason="A template was asked for; nothing was measured."
         )

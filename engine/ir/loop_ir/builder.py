@@ -1,11 +1,12 @@
-"""The loop IR: tensors defined element by element, and the operations that one kernel's loops perform.
+"""The loop IR: tensors defined element by element, and the operations of a kernel's loops.
 
-A ``Def`` says how to compute one element of a tensor: a function from a builder and an index to the operation whose value it is.
-Nothing is stored until the scheduler says so. Running bodies through a ``Builder`` writes the operations of a kernel down; whether a
-load of another Def becomes a memory access or more arithmetic depends on what the builder was told to fuse.
+The body of a ``TensorDef`` computes one element of a tensor: a function from a builder and an index to the
+op that holds the value. Only the scheduler decides which tensors are stored. A ``LoopBuilder`` runs bodies
+and records the ops of a kernel. A load of another ``TensorDef`` becomes a memory access, or more arithmetic
+if that tensor is fused.
 
-Rounding: values of float16 and bfloat16 are computed in float32 and rounded where they are stored and where the program casts to
-them, so a fused chain is at least as accurate as the eager one, which rounds after every operation.
+Rounding: float16 and bfloat16 values are computed in float32. They are rounded at stores and at casts of
+the program. A fused chain is therefore at least as accurate as eager, which rounds after every operation.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
 
 
 def is_nonnegative_index(index: IndexExpr) -> bool:
-    """Whether an index is known never to be negative."""
+    """Return True if an index is known to be nonnegative."""
     bottom = lower_bound(index)
     return bottom is not None and is_nonnegative(bottom)
 
 
 class LoopBuilder:
-    """Writes down the operations of one kernel. Equal operations are written once.
+    """Records the operations of one kernel, with common subexpression elimination.
 
-    Loads of Defs in ``fused`` become their bodies; all others are recorded in ``demands`` and become memory accesses.
-    ``inner`` are the variables that are reduced over, ``reduced`` their flat position.
+    Loads of tensors in ``fused`` inline their bodies. All other loads are added to ``memory_reads`` and become
+    memory accesses. ``reduction_vars`` are the reduced variables, ``reduction_index`` is their flat position.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class LoopBuilder:
         return found
 
     def constant(self, value: Any, dtype: torch.dtype) -> LoopIROp:
-        """A constant of a computing dtype, or a number that follows from sizes."""
+        """Return a constant of a computing dtype, or a number computed from sizes."""
         if isinstance(value, sympy.Expr) and not value.is_number:
             return self.size(as_size(value), dtype) if value.is_integer else self.number(value, dtype)
         dtype = compute_dtype(dtype)
@@ -114,25 +115,27 @@ class LoopBuilder:
         return self._emit("constant", (), dtype, value=converted, space=LOOP_INVARIANT)
 
     def number(self, value: sympy.Expr, dtype: torch.dtype) -> LoopIROp:
-        """A fraction that follows from sizes or is given: whoever launches the kernel computes it, as Python does.
+        """Return a symbolic float: a graph input or computed from sizes.
+
+        The launcher of the kernel computes it in Python arithmetic.
 
         Raises:
-            TypeError: values of the type are whole.
+            TypeError: the dtype is an integer type.
         """
         if not dtype.is_floating_point:
             raise TypeError(f"{value} need not be whole, and {dtype} is")
         return self._emit("number", (), compute_dtype(dtype), value=value, space=LOOP_INVARIANT)
 
     def size(self, value: Size, dtype: torch.dtype) -> LoopIROp:
-        """A size as a number, symbolic or not."""
+        """Return a size as a number, symbolic or not."""
         if isinstance(value, int):
             return self.constant(value, dtype)
-        if dtype == torch.int64:  # sizes are whole numbers of any width: they take on their partner's
+        if dtype == torch.int64:  # Sizes are integers of any width, so an int64 size takes its partner's width.
             return self._emit("index", (), dtype, index=IndexExpr({}, value))
         return self.cast(self.index_value(IndexExpr({}, value)), dtype)
 
     def index_value(self, index: IndexExpr) -> LoopIROp:
-        """The value of an index expression."""
+        """Return the value of an index expression."""
         if index.is_constant and isinstance(index.const, int):
             return self.constant(index.const, self.index_dtype)
         if len(index.terms) == 1 and index.const == 0:
@@ -142,11 +145,11 @@ class LoopBuilder:
         return self._emit("index", (), self.index_dtype, index=index)
 
     def call(self, name: str, *args: LoopIROp, dtype: torch.dtype | None = None) -> LoopIROp:
-        """Apply an operation to operands of one dtype; the result has that dtype unless said otherwise."""
+        """Apply an operation to operands of one dtype; the result has that dtype by default."""
         return self._emit(name, args, dtype or args[-1].dtype)
 
     def cast(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
-        """Convert to the computing type of ``dtype``, without rounding to ``dtype`` itself."""
+        """Convert to the computing dtype of ``dtype``, without rounding to ``dtype`` itself."""
         held = compute_dtype(dtype)
         if op.dtype == held:
             return op
@@ -159,35 +162,38 @@ class LoopBuilder:
         return self._emit("to", (op,), held, value=held)
 
     def round_to_dtype(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
-        """Convert to ``dtype`` exactly as a cast in the program does, rounding to 16 bits where it is that narrow."""
+        """Convert to ``dtype`` like a cast in the program, with rounding to 16-bit types."""
         if compute_dtype(dtype) == dtype:
             return self.cast(op, dtype)
         return self._emit("round", (self.cast(op, torch.float32),), torch.float32, value=dtype)
 
     def bitcast(self, op: LoopIROp, own: torch.dtype, dtype: torch.dtype) -> LoopIROp:
-        """The bits of a value of dtype ``own`` read as ``dtype``, which has as many."""
+        """Reinterpret the bits of a value of dtype ``own`` as ``dtype`` of equal width."""
         return self._emit("bitcast", (op,), compute_dtype(dtype), value=(own, dtype))
 
     def where(self, condition: LoopIROp, then: LoopIROp, otherwise: LoopIROp) -> LoopIROp:
-        """Choose between two values of one dtype."""
+        """Select between two values of one dtype."""
         if condition.name == "constant":
             return then if condition.value else otherwise
         return self.call("where", condition, then, otherwise, dtype=then.dtype)
 
     def index_lt(self, index: IndexExpr, limit: Size) -> LoopIROp:
-        """Whether an index is less than a size."""
+        """Return ``index < limit``."""
         return self.call("lt", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
 
     def index_ge(self, index: IndexExpr, limit: Size) -> LoopIROp:
-        """Whether an index is at least a size."""
+        """Return ``index >= limit``."""
         return self.call("ge", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
 
     def logical_and(self, a: LoopIROp, b: LoopIROp) -> LoopIROp:
-        """Logical and."""
+        """Return the logical and."""
         return self.call("and", a, b, dtype=torch.bool)
 
     def masked(self, condition: LoopIROp, then: Callable[[], LoopIROp], otherwise: LoopIROp) -> LoopIROp:
-        """``then()`` where the condition holds, reading memory only there."""
+        """Return ``then()`` where the condition holds, else ``otherwise``.
+
+        ``then()`` reads memory only where the condition holds.
+        """
         if condition.name == "constant":
             return then() if condition.value else otherwise
         self._masks.append(condition)
@@ -198,7 +204,10 @@ class LoopBuilder:
         return self.where(condition, value, otherwise)
 
     def indirect_index(self, value: LoopIROp, size: Size, *, wraps: bool = True, is_checked: bool = True) -> IndexExpr:
-        """A value as an index into a dimension, with a check that it is in bounds; where it ``wraps``, negative values count from the end."""
+        """Return a value as an indirect index into a dimension, with a bounds check.
+
+        With ``wraps``, negative values count from the end.
+        """
         inner = value.args[0] if value.name == "to" else value
         if inner.name == "index" and inner.index is not None and is_nonnegative_index(inner.index):
             return inner.index
@@ -223,7 +232,7 @@ class LoopBuilder:
         return mask
 
     def load(self, source: TensorDef, index: Coordinates) -> LoopIROp:
-        """One element of a tensor, in its computing type."""
+        """Return one element of a tensor, in its computing dtype."""
         if source in self.fused:
             return self._inlined(source, index)
         self.memory_reads.append(MemoryRead(source, index, bool(self._masks)))
@@ -231,7 +240,7 @@ class LoopBuilder:
         position, mask = flatten(index, source.stride), self._mask()
         is_narrower = mask is not None and bool(mask.loops - self._space(position))
         if is_narrower and all(is_below(i, n) for i, n in zip(index, source.shape, strict=True)):
-            mask = None  # what belongs to a whole row is there wherever in the row the mask looks
+            mask = None  # A value that is constant along the row is valid wherever the mask varies in the row.
         read = self._emit("load", (), source.dtype, index=position, buffer=source.name, mask=mask)
         if not read.label:
             read.label = source.label or source.name
@@ -247,14 +256,14 @@ class LoopBuilder:
         found = self._inlined_values.get(key)
         if found is None:
             masks = self._masks
-            if source.kind != "pointwise":  # read at the loop's own position, which always exists
+            if source.kind != "pointwise":  # Read at the loop's own position, which always exists.
                 self._masks = []
             found = self._inlined_values[key] = self.inline_body(source, index)
             self._masks = masks
         return found
 
     def inline_body(self, source: TensorDef, index: Coordinates) -> LoopIROp:
-        """The body of one Def at an index."""
+        """Return the body of a TensorDef, evaluated at an index."""
         outer, self._node_ids = self._node_ids, source.node_ids
         place, self._user_line = self._user_line, source.user_line or self._user_line
         value: LoopIROp
@@ -276,7 +285,10 @@ class LoopBuilder:
         return value
 
     def _fold_one_hot_sum(self, source: TensorDef, value: LoopIROp) -> LoopIROp | None:
-        """A sum over ``where(position == wanted, x, 0)`` is ``x``, if ``wanted`` is a position at all; None for other reductions."""
+        """Fold a sum over ``where(position == wanted, x, 0)`` to ``x`` if ``wanted`` is in range.
+
+        Return None for other reductions.
+        """
         if source.reduction != "sum" or value.name != "where" or len(source.ranges) != 1:
             return None
         test, x, rest = value.args
@@ -295,7 +307,10 @@ class LoopBuilder:
     def scatter(
         self, target: TensorDef, walked: Coordinates, place: Coordinates, value: LoopIROp, *, is_added: bool
     ) -> LoopIROp:
-        """Write ``value`` to an element of a tensor, or add it there, once for each position ``walked``; places outside are left out."""
+        """Write or add ``value`` to an element of a tensor, once for each position ``walked``.
+
+        Indirect positions outside of the tensor are masked out.
+        """
         inside: LoopIROp | None = None
         for i, size in zip(place, target.shape, strict=True):
             if i.indirect_ops():

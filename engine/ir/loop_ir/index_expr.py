@@ -1,8 +1,9 @@
-"""Integer arithmetic on loop variables: linear combinations with floor division and remainder, simplified as they are built.
+"""Symbolic index expressions over loop variables, simplified during construction.
 
-An ``Index`` is a sum of atoms times coefficients plus a constant. Coefficients and sizes are ints, or sympy expressions over the
-program's symbols. Because every view is such an index, composing views is substitution, and a chain of reshapes that ends where it
-began simplifies back to the variable that it started from.
+An ``IndexExpr`` is a sum of atoms with coefficients, plus a constant. Atoms are loop variables, floor
+divisions, remainders and indirect indices. Coefficients and sizes are ints, or sympy expressions over the
+program's symbols. Every view is such an index, so views compose by substitution. A chain of reshapes that
+returns to the first shape simplifies to the original variable.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Size: TypeAlias = int | sympy.Expr
 
 
 def as_size(value: Any) -> Size:
-    """A size as an int where it is one, else as an expanded sympy expression."""
+    """Return a size as an int if it is one, else as an expanded sympy expression."""
     if isinstance(value, int):
         return int(value)
     if isinstance(value, sympy.Expr):
@@ -29,7 +30,10 @@ def as_size(value: Any) -> Size:
 
 
 def _is_known_one(value: Any) -> bool:
-    """Whether a symbolic size that is made from others is guarded to be 1, as tracing does where it broadcasts: such a dimension repeats."""
+    """Return True if a computed symbolic size is guarded to be 1.
+
+    Tracing adds such guards for broadcasts; the dimension is then broadcast.
+    """
     node = value.node
     if node.expr.is_Symbol or node.expr.is_number or not node.has_hint() or node.hint != 1:
         return False
@@ -39,7 +43,7 @@ def _is_known_one(value: Any) -> bool:
 
 
 def symbols_of(values: Iterable[object]) -> frozenset[str]:
-    """Names of the program's symbols in sizes and numbers."""
+    """Return the names of the program's symbols in sizes and numbers."""
     found: set[str] = set()
     for value in values:
         if isinstance(value, sympy.Basic):
@@ -48,7 +52,7 @@ def symbols_of(values: Iterable[object]) -> frozenset[str]:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """The product of sizes, 1 for none."""
+    """Return the product of sizes; 1 if there are none."""
     total: Size = 1
     for size in sizes:
         total = as_size(total * size)
@@ -56,12 +60,12 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def sizes_equal(a: Size, b: Size) -> bool:
-    """Whether two sizes are equal for every value of the symbols."""
+    """Return True if two sizes are equal for every value of the symbols."""
     return bool(as_size(a - b) == 0)
 
 
 def exact_quotient(a: Size, b: Size) -> Size | None:
-    """``a / b`` where b divides a for every value of the symbols, else None."""
+    """Return ``a / b`` if b divides a for every value of the symbols, else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if a % b == 0 else None
     quotient = sympy.cancel(sympy.sympify(a) / b)
@@ -73,7 +77,7 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
 
 
 def is_nonnegative(value: Size) -> bool:
-    """Whether a size is known to be >= 0 (symbols are positive integers)."""
+    """Return True if a size is known to be >= 0; symbols are positive integers."""
     if isinstance(value, int):
         return value >= 0
     return bool(
@@ -82,7 +86,10 @@ def is_nonnegative(value: Size) -> bool:
 
 
 def _shift_positive_symbols(value: sympy.Expr) -> sympy.Expr:
-    """The value with each positive symbol s written as 1 + t, t >= 0: shows that ``s - 1`` is not negative."""
+    """Replace each positive symbol s by 1 + t with t >= 0.
+
+    Sympy can then prove that ``s - 1`` is not negative.
+    """
     replacements = {
         s: 1 + sympy.Symbol(f"{s}__", integer=True, nonnegative=True) for s in value.free_symbols if s.is_positive
     }
@@ -100,7 +107,7 @@ class LoopVar:
 
 @dataclass(frozen=True, slots=True)
 class FloorDiv:
-    """``of // by`` that did not simplify."""
+    """``dividend // divisor`` that did not simplify."""
 
     dividend: IndexExpr
     divisor: Size
@@ -108,7 +115,7 @@ class FloorDiv:
 
 @dataclass(frozen=True, slots=True)
 class Mod:
-    """``of % by`` that did not simplify."""
+    """``dividend % divisor`` that did not simplify."""
 
     dividend: IndexExpr
     divisor: Size
@@ -116,7 +123,7 @@ class Mod:
 
 @dataclass(frozen=True, slots=True)
 class IndirectIndex:
-    """An index read from memory: the value of op number ``op``, taken to be in [0, size)."""
+    """An index read from memory: the value of op number ``op``, assumed to be in [0, size)."""
 
     op: int
     size: Size
@@ -126,7 +133,10 @@ Atom = LoopVar | FloorDiv | Mod | IndirectIndex
 
 
 class IndexExpr:
-    """An immutable integer expression. Build it with ``+``, ``*`` by a size, ``div`` and ``mod``; equal expressions compare equal."""
+    """An immutable integer expression; equal expressions compare equal.
+
+    Built with ``+``, ``*`` by a size, ``div`` and ``mod``.
+    """
 
     __slots__ = ("_hash", "const", "terms")
 
@@ -151,7 +161,7 @@ class IndexExpr:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it holds no variable."""
+        """True if the expression has no atoms."""
         return not self.terms
 
     def __add__(self, other: IndexExpr | Size) -> IndexExpr:
@@ -171,7 +181,7 @@ class IndexExpr:
         return IndexExpr({a: as_size(c * factor) for a, c in self.terms.items()}, as_size(self.const * factor))
 
     def div(self, by: Size) -> IndexExpr:
-        """``self // by`` for by > 0; self is taken to be >= 0 wherever its value matters."""
+        """Return ``self // by`` for by > 0; self is assumed to be >= 0 wherever its value matters."""
         if by == 1 or (not self.terms and self.const == 0):
             return self
         whole, rest = _split_by_divisor(self, by)
@@ -189,7 +199,7 @@ class IndexExpr:
         return whole + IndexExpr({FloorDiv(reduced, by): 1})
 
     def mod(self, by: Size) -> IndexExpr:
-        """``self % by`` for by > 0."""
+        """Return ``self % by`` for by > 0."""
         if by == 1:
             return ZERO
         _, rest = _split_by_divisor(self, by)
@@ -210,14 +220,14 @@ class IndexExpr:
         return IndexExpr({Mod(rest, by): 1})
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
-        """This expression with variables replaced."""
+        """Return the expression with variables replaced."""
         total = IndexExpr({}, self.const)
         for atom, coefficient in self.terms.items():
             total = total + _substitute_atom(atom, values) * coefficient
         return total
 
     def variables(self) -> frozenset[LoopVar]:
-        """All loop variables in it, nested ones too."""
+        """Return all loop variables, including nested ones."""
         found: set[LoopVar] = set()
         for atom in self.terms:
             if isinstance(atom, LoopVar):
@@ -227,7 +237,7 @@ class IndexExpr:
         return frozenset(found)
 
     def symbols(self) -> frozenset[str]:
-        """Names of the program's symbols in it, sizes of variables included."""
+        """Return the names of the program's symbols, including those in sizes of variables."""
         found = symbols_of((self.const, *self.terms.values()))
         for atom in self.terms:
             if isinstance(atom, (FloorDiv, Mod)):
@@ -237,7 +247,7 @@ class IndexExpr:
         return found
 
     def indirect_ops(self) -> frozenset[int]:
-        """Numbers of the ops whose values it uses."""
+        """Return the numbers of the ops whose values are used as indirect indices."""
         found: set[int] = set()
         for atom in self.terms:
             if isinstance(atom, IndirectIndex):
@@ -251,12 +261,12 @@ ZERO = IndexExpr()
 
 
 def constant(value: Size) -> IndexExpr:
-    """A constant index."""
+    """Return a constant index."""
     return IndexExpr({}, as_size(value)) if value != 0 else ZERO
 
 
 def variable(var: LoopVar) -> IndexExpr:
-    """A loop variable as an index; one of size 1 is always 0."""
+    """Return a loop variable as an index; a variable of size 1 is always 0."""
     return ZERO if var.size == 1 else IndexExpr({var: 1})
 
 
@@ -280,9 +290,10 @@ def _divide_exactly(a: Size, b: int) -> Size:
 
 
 def _split_by_divisor(index: IndexExpr, by: Size) -> tuple[IndexExpr, IndexExpr]:
-    """``(whole, rest)`` with index == whole * by + rest, every term that ``by`` divides in ``whole``.
+    """Return ``(whole, rest)`` with index == whole * by + rest.
 
-    A rest that could be negative is not split off: targets round division towards zero.
+    ``whole`` takes every term that ``by`` divides. There is no split if the rest could be negative, because
+    targets round division towards zero.
     """
     whole, rest = _split_terms(index, by)
     bottom = lower_bound(rest)
@@ -319,7 +330,10 @@ def _common_factor(index: IndexExpr, by: Size) -> int:
 
 
 def _without_common_factor(index: IndexExpr, by: Size) -> tuple[IndexExpr, Size]:
-    """Divide both by what divides all coefficients and ``by``; a constant smaller than that does not change a floor."""
+    """Divide all coefficients and ``by`` by their common factor.
+
+    The floor of the constant divided by that factor does not change the floor division.
+    """
     factor = _common_factor(IndexExpr(index.terms), by)
     if factor <= 1 or not isinstance(index.const, int):
         return index, by
@@ -331,7 +345,7 @@ def _without_common_factor(index: IndexExpr, by: Size) -> tuple[IndexExpr, Size]
 
 
 def atom_size(atom: Atom) -> Size | None:
-    """How many values an atom can take, None where unknown."""
+    """Return the number of values that an atom can take, or None if unknown."""
     match atom:
         case LoopVar() | IndirectIndex():
             return atom.size
@@ -343,7 +357,7 @@ def atom_size(atom: Atom) -> Size | None:
 
 
 def upper_bound(index: IndexExpr) -> Size | None:
-    """The largest value, None where unknown."""
+    """Return the largest value, or None if unknown."""
     top = index.const
     for atom, coefficient in index.terms.items():
         if is_nonnegative(coefficient):
@@ -357,13 +371,13 @@ def upper_bound(index: IndexExpr) -> Size | None:
 
 
 def lower_bound(index: IndexExpr) -> Size | None:
-    """The smallest value, None where unknown."""
+    """Return the smallest value, or None if unknown."""
     top = upper_bound(index * -1)
     return None if top is None else as_size(-top)
 
 
 def is_below(index: IndexExpr, limit: Size) -> bool:
-    """Whether 0 <= index < limit is known."""
+    """Return True if 0 <= index < limit is known."""
     if not index.terms and isinstance(index.const, int) and isinstance(limit, int):
         return 0 <= index.const < limit
     bottom, top = lower_bound(index), upper_bound(index)
@@ -373,7 +387,11 @@ def is_below(index: IndexExpr, limit: Size) -> bool:
 
 
 def _merge_div_mod(index: IndexExpr) -> IndexExpr:
-    """``k * (y % m) + k * m * (y // m)`` is ``k * y``; ``k * (y % m) + k * m * ((y // m) % t)`` is ``k * (y % (m * t))``."""
+    """Merge remainders and quotients of one dividend.
+
+    ``k * (y % m) + k * m * (y // m)`` becomes ``k * y``, and ``k * (y % m) + k * m * ((y // m) % t)`` becomes
+    ``k * (y % (m * t))``.
+    """
     changed = True
     while changed:
         changed = False
@@ -408,7 +426,7 @@ def _merge_remainder(index: IndexExpr, atom: Mod, coefficient: Size) -> IndexExp
 
 
 def flatten(index: Iterable[IndexExpr], strides: Iterable[Size], offset: Size = 0) -> IndexExpr:
-    """The position in memory of an element."""
+    """Return the memory position of an element."""
     total = constant(offset)
     for i, stride in zip(index, strides, strict=True):
         total = total + i * stride
@@ -416,7 +434,7 @@ def flatten(index: Iterable[IndexExpr], strides: Iterable[Size], offset: Size = 
 
 
 def contiguous_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
-    """Row-major strides."""
+    """Return row-major strides."""
     strides: list[Size] = []
     running: Size = 1
     for size in reversed(shape):
@@ -426,7 +444,7 @@ def contiguous_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
 
 
 def unflatten(flat: IndexExpr, shape: tuple[Size, ...]) -> tuple[IndexExpr, ...]:
-    """The row-major coordinates of a flat position."""
+    """Return the row-major coordinates of a flat position."""
     parts: list[IndexExpr] = []
     for position, size in enumerate(reversed(shape)):
         last = position == len(shape) - 1
@@ -442,7 +460,10 @@ def index_text(
     name: Callable[[LoopVar], str] | None = None,
     size: Callable[[Size], str] = str,
 ) -> str:
-    """The expression as Python text. ``picked`` names values read from memory, ``name`` variables, ``size`` prints symbolic sizes."""
+    """Return the expression as Python code.
+
+    ``picked`` names values read from memory, ``name`` names variables, ``size`` prints symbolic sizes.
+    """
     ordered = sorted(index.terms.items(), key=lambda t: -abs(t[1]) if isinstance(t[1], int) else -(1 << 62))
     terms = [_term_text(a, c, picked, name, size) for a, c in ordered]
     if not terms:
@@ -488,9 +509,9 @@ def _term_text(
 
 
 def is_bijection(index: Iterable[IndexExpr], shape: tuple[Size, ...], variables: Iterable[LoopVar]) -> bool:
-    """Whether walking the variables' ranges visits every element of ``shape`` exactly once.
+    """Return True if the variables' ranges visit every element of ``shape`` exactly once.
 
-    Sound but not complete: recognises permutations, merges and splits of variables.
+    Sound but not complete: recognizes permutations, merges and splits of variables.
     """
     flat = flatten(index, contiguous_strides(shape))
     if flat.const != 0:
@@ -513,7 +534,7 @@ def is_bijection(index: Iterable[IndexExpr], shape: tuple[Size, ...], variables:
 
 
 def _covers_variable(var: LoopVar, flat: IndexExpr) -> bool:
-    """Whether the digits of ``var`` that the atoms use make up the whole of it, each once."""
+    """Return True if the digits of ``var`` in the atoms cover it completely, each once."""
     pieces = [p for p in (_mixed_radix_digits(a, var) for a in flat.terms) if p is not None]
     running: Size = 1
     while pieces:
@@ -526,7 +547,10 @@ def _covers_variable(var: LoopVar, flat: IndexExpr) -> bool:
 
 
 def _mixed_radix_digits(atom: Atom, var: LoopVar) -> tuple[Size, Size] | None:
-    """The mixed-radix digits [low, high) of ``var`` that an atom is; (0, 0) when it mixes ``var`` in another way; None without ``var``."""
+    """Return the mixed-radix digits [low, high) of ``var`` that an atom selects.
+
+    (0, 0) if the atom uses ``var`` in another way; None if it does not use ``var``.
+    """
     whole = IndexExpr({var: 1})
     match atom:
         case LoopVar():
@@ -545,7 +569,7 @@ def _mixed_radix_digits(atom: Atom, var: LoopVar) -> tuple[Size, Size] | None:
 
 
 def _as_floor_division(index: IndexExpr) -> tuple[Size, IndexExpr]:
-    """``(d, y)`` where the index is ``y // d``."""
+    """Return ``(d, y)`` if the index is ``y // d``, else ``(1, index)``."""
     if len(index.terms) == 1 and index.const == 0:
         ((atom, coefficient),) = index.terms.items()
         if isinstance(atom, FloorDiv) and coefficient == 1:

@@ -14,7 +14,11 @@ from engine.ir.loop_ir.ops import LoopIROp
 
 @dataclass(frozen=True)
 class MatmulConfig:
-    """How a product of matrices is cut: tiles of ``rows`` x ``cols``, summed up over slices of ``inner``; ``group`` rows of tiles share columns."""
+    """Tile configuration of a matmul.
+
+    Tiles have ``block_m`` x ``block_n`` elements and sum over slices of ``block_k``. ``group_m`` rows of tiles
+    share columns.
+    """
 
     block_m: int
     block_n: int
@@ -29,9 +33,10 @@ class MatmulConfig:
 
 @dataclass(frozen=True)
 class MatmulLoops:
-    """What makes a kernel one of a product template: its "dot" op is summed over slices of the inner dimension.
+    """Loops of a matmul template; its "dot" op is summed over slices of the inner dimension.
 
-    ``across`` and ``down`` are that dimension as the left side's columns and as the right side's rows; ``batch`` counts matrices.
+    ``lhs_k`` and ``rhs_k`` are the inner dimension as columns of the left operand and rows of the right one.
+    ``batch`` is the batch dimension.
     """
 
     lhs_k: LoopVar
@@ -43,20 +48,27 @@ class MatmulLoops:
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """``x_block`` outer elements a program (1: the outer index is a scalar), ``r_block`` inner elements at a time (0: no inner loop)."""
+    """Block sizes of a loop kernel.
+
+    ``x_block`` is the number of outer elements per program; 1 makes the outer index a scalar. ``r_block`` is
+    the number of inner elements at a time; 0 means no inner loop.
+    """
 
     x_block: int
     r_block: int
     is_looped: bool
     num_warps: int
     has_2d_grid: bool = False
-    """Each program works on a tile: the grid has a second dimension."""
+    """True if each program computes a 2D tile: the grid has a second dimension."""
     prefetch_depth: int = 0
-    """Turns of the loop whose loads are under way at once, through shared memory; 0: as many as the compiler finds."""
+    """Number of loop iterations whose loads are in flight, through shared memory.
+
+    0: the compiler decides. It is ``num_stages`` of Triton's loop.
+    """
 
     @property
     def is_one_row_per_program(self) -> bool:
-        """Whether a program works on one row only."""
+        """True if a program processes only one row."""
         return self.r_block > 0 and self.x_block == 1
 
     def __str__(self) -> str:
@@ -68,10 +80,11 @@ class BlockConfig:
 
 @dataclass(frozen=True)
 class LoopKernel:
-    """One kernel before it has text: operations in order, over a flat outer loop ``x`` and a flat inner (reduced) loop ``r``.
+    """One kernel before codegen: ops in order, over flat loops ``x`` (outer) and ``r``.
 
-    ``names`` are what it does, most telling first, ``name`` what its function is called; ``nodes`` the ids of the ATen nodes in it;
-    ``prefix`` starts its loop ops' ids.
+    ``r`` is the inner, reduced loop, if any. ``name_parts`` describe the computation, most specific first;
+    ``name`` is the function name. ``nodes`` are the ids of its ATen nodes; ``prefix`` starts the ids of its
+    loop ops.
     """
 
     id: str
@@ -87,13 +100,13 @@ class LoopKernel:
     flops: int | None = None
     name: str = ""
     initial_values: Mapping[str, str | float] = field(default_factory=dict)
-    """Buffers that it changes rather than fills: what each starts from, another buffer or a number."""
+    """Initial content of buffers that the kernel updates in place: a buffer name or a number."""
     matmul: MatmulLoops | None = None
-    """Its loops are those of a template: ``x`` and ``r`` are rows and columns of the product."""
+    """Loops of the matmul template, if used; ``x`` and ``r`` are then rows and columns."""
     block_config: BlockConfig | None = None
-    """How it is cut, None: as is usual for its sizes."""
+    """Block configuration, or None for the default for its sizes."""
 
     @property
     def is_2d_pointwise(self) -> bool:
-        """Whether the inner loop only spans a tile: nothing is put together along it."""
+        """True if ``r`` is only the second dimension of a tile: nothing is reduced along it."""
         return self.r is not None and not any(op.name in ("reduce", "scan") for op in self.ops)

@@ -72,16 +72,17 @@ WRITE_OPS = frozenset(("store", "atomic_add"))
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which values of a dtype are held while computing."""
+    """Return the dtype in which values of a dtype are computed."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 @dataclass(eq=False)
 class LoopIROp:
-    """One operation. ``space`` says along which loops its value varies; ``dtype`` is the type that it is held in.
+    """One operation of the loop IR.
 
-    ``value`` is a constant, a reduction's kind, a cast's target, or whose line a check is for; ``index`` the memory position (load, store),
-    the value (index), or what the operand must be below (check).
+    ``loops`` is the set of loops along which its value varies; ``dtype`` is the computing dtype. ``value`` is a
+    constant, the kind of a reduction, the target of a cast, or the user line of a bounds check. ``index`` is
+    the memory position (load, store), the value (index), or the upper bound of the operand (check).
     """
 
     number: int
@@ -100,7 +101,7 @@ class LoopIROp:
         return self.to_text({})
 
     def to_text(self, buffers: Mapping[str, str]) -> str:
-        """The operation as a line, buffers by other names where given."""
+        """Return the operation as a line of text, with buffers renamed by ``buffers``."""
         parts = [f"%{a.number}" for a in self.args]
         if self.value is not None:
             told = self.value if isinstance(self.value, tuple) else (self.value,)

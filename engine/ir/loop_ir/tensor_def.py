@@ -28,12 +28,13 @@ ReductionBody = Callable[["LoopBuilder", Coordinates, Coordinates], "LoopIROp"]
 
 @dataclass(eq=False)
 class TensorDef:
-    """A tensor of the program. ``kind``: "input", "pointwise", "reduction", "scan", "scatter", "extern" (an ATen call's result), or
-    "number" (an ATen call's result that is no tensor, and tells a symbol).
+    """A tensor of the program.
 
-    ``stride`` is the layout that it gets when it is stored. For a reduction ``ranges`` are the sizes reduced over and ``reduction`` is
-    "sum", "prod", "max" or "min"; a scan runs along dimension ``axis``. A scatter starts from ``start`` (another Def or a number) and its
-    body, run over ``ranges``, writes or adds one element wherever it likes.
+    ``kind`` is "input", "pointwise", "reduction", "scan", "scatter", "extern" (tensor result of an ATen call)
+    or "number" (scalar result of an ATen call that defines a symbol). ``stride`` is the layout if the tensor is
+    stored. For a reduction, ``ranges`` are the reduced sizes and ``reduction`` is "sum", "prod", "max" or
+    "min". A scan runs along dimension ``scan_axis``. A scatter starts from ``initial_value`` (another TensorDef
+    or a number); its body runs over ``ranges`` and writes or adds one element at any position.
     """
 
     name: str
@@ -47,29 +48,32 @@ class TensorDef:
     reduction: str = ""
     scan_axis: int = 0
     program_order: int = 0
-    """Place in the program's order."""
+    """Position in the program's order."""
     label: str = ""
-    """What to call its value inside a kernel."""
+    """Name of the value inside a kernel."""
     initial_value: TensorDef | float | None = None
     user_line: str = ""
-    """The line of the user's that it is for, told where an index in it is out of bounds."""
+    """The user line of the tensor, reported if an index in its body is out of bounds."""
     is_complex: bool = False
-    """It is in memory as a complex tensor, of which this is the real view: inputs and results of ATen calls."""
+    """True if memory holds a complex tensor and this is its real view.
+
+    This holds for inputs and results of ATen calls.
+    """
 
     @property
     def is_computed(self) -> bool:
-        """Whether loops compute it."""
+        """True if loops compute the tensor."""
         return self.kind in ("pointwise", "reduction", "scan", "scatter")
 
     @property
     def loop_ranges(self) -> tuple[Size, ...]:
-        """The sizes that its body's index runs over: its own shape, save for a scatter."""
+        """Ranges of the body's index: the tensor's own shape, except for a scatter."""
         return self.ranges if self.kind == "scatter" else self.shape
 
 
 @dataclass(frozen=True)
 class MemoryRead:
-    """A body read element ``index`` of ``source``; ``is_masked`` when only under a condition."""
+    """A read of element ``index`` of ``source``; ``is_masked`` if only under a condition."""
 
     source: TensorDef
     index: Coordinates

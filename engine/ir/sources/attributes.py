@@ -12,7 +12,7 @@ from engine.ir.sources.roots import cell_contents_or_missing
 
 @dataclass(frozen=True)
 class AttrSource(Source):
-    """An attribute, read by plain attribute access: only for reads that run no code of the user's."""
+    """An attribute, read by plain attribute access; only for reads that run no user code."""
 
     base: Source
     attribute: str
@@ -33,15 +33,18 @@ class AttrSource(Source):
 
 
 def is_attribute_name(text: str) -> bool:
-    """Whether an attribute can be written after a dot; ``setattr`` and ``__dict__`` take any text."""
+    """Return True if the attribute can be written after a dot.
+
+    ``setattr`` and ``__dict__`` accept any string.
+    """
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
 @dataclass(frozen=True)
 class ModuleMemberSource(Source):
-    """A parameter, buffer or submodule, read from its table so that ``nn.Module.__getattr__`` need not run.
+    """A parameter, buffer or submodule, read from its table.
 
-    ``table`` is "_parameters", "_buffers" or "_modules".
+    The read bypasses ``nn.Module.__getattr__``. ``table`` is "_parameters", "_buffers" or "_modules".
     """
 
     base: Source
@@ -65,7 +68,7 @@ class ModuleMemberSource(Source):
 
 @dataclass(frozen=True)
 class CellContentsSource(Source):
-    """What the ``index``-th closure cell of a function value holds."""
+    """The contents of closure cell number ``index`` of a function."""
 
     base: Source
     index: int
@@ -101,7 +104,10 @@ class TypeSource(Source):
 
 @dataclass(frozen=True)
 class InstanceDictGetSource(Source):
-    """An entry of an object's own ``__dict__``, or ``MISSING``: an instance attribute may come to hide the class's."""
+    """An entry of an instance ``__dict__``, or ``MISSING``.
+
+    An instance attribute that is set later may shadow the class attribute.
+    """
 
     base: Source
     attribute: str
@@ -119,7 +125,7 @@ class InstanceDictGetSource(Source):
 
 @dataclass(frozen=True)
 class OptionalCellContentsSource(Source):
-    """What the ``index``-th closure cell of a function value holds, or ``MISSING``."""
+    """The contents of closure cell number ``index`` of a function, or ``MISSING``."""
 
     base: Source
     index: int
@@ -138,7 +144,10 @@ class OptionalCellContentsSource(Source):
 
 @dataclass(frozen=True)
 class ModuleHooksSource(Source):
-    """A module's first table of hooks that is not empty, else an empty one: its length says whether calling the module runs hooks."""
+    """The first non-empty hook table of a module, or an empty table if it has no hooks.
+
+    Its length shows if a call of the module runs hooks.
+    """
 
     base: Source
 
@@ -165,7 +174,10 @@ class ModuleHooksSource(Source):
 
 @dataclass(frozen=True)
 class MethodResultSource(Source):
-    """What a method that takes nothing tells: ``storage_offset()`` of a tensor, ``__subclasses__()`` of a class."""
+    """The result of a method without arguments, for example ``storage_offset()`` of a tensor.
+
+    ``__subclasses__()`` of a class is read in this way too.
+    """
 
     base: Source
     method: str

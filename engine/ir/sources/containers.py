@@ -29,13 +29,13 @@ class GetItemSource(Source):
 
     def read(self, base: Any) -> Any:
         if isinstance(base, dict) and not dict.__contains__(base, self.key):
-            raise KeyError(self.key)  # asking a defaultdict would put the key in
+            raise KeyError(self.key)  # Subscripting a defaultdict would insert the key.
         return base[self.key]
 
 
 @dataclass(frozen=True)
 class DictKeyAtSource(Source):
-    """The ``index``-th key of a dict, in its order: a key that is no constant."""
+    """Key number ``index`` of a dict, in insertion order; used for non-constant keys."""
 
     base: Source
     index: int
@@ -53,7 +53,7 @@ class DictKeyAtSource(Source):
 
 @dataclass(frozen=True)
 class DictValueAtSource(Source):
-    """What the ``index``-th entry of a dict holds, in its order: reached without asking its key for a hash or a comparison."""
+    """Value number ``index`` of a dict, in insertion order; the key is not hashed or compared."""
 
     base: Source
     index: int
@@ -70,13 +70,13 @@ class DictValueAtSource(Source):
 
     @staticmethod
     def value_at(held: dict[Any, Any], index: int) -> Any:
-        """What entry number ``index`` of a dict holds."""
+        """Return value number ``index`` of a dict."""
         return next(itertools.islice(dict.values(held), index, None))
 
 
 @dataclass(frozen=True)
 class DictGetSource(Source):
-    """What ``get`` of a mapping gives for a constant key, ``MISSING`` where there is none."""
+    """The result of a mapping's ``get`` for a constant key, or ``MISSING``."""
 
     base: Source
     key: Any
@@ -93,14 +93,17 @@ class DictGetSource(Source):
 
 
 def raw_item(container: Any, key: Any) -> Any:
-    """An item of a dict, list or tuple past any ``__getitem__`` of its class."""
+    """Return an item of a dict, list or tuple; bypass an overridden ``__getitem__``."""
     kind: Any = dict if isinstance(container, dict) else list if isinstance(container, list) else tuple
     return kind.__getitem__(container, key)
 
 
 @dataclass(frozen=True)
 class RawItemSource(Source):
-    """An item of a dict, list or tuple whose class has a ``__getitem__`` of its own: what is stored, not what that makes of it."""
+    """A stored item of a dict, list or tuple whose class overrides ``__getitem__``.
+
+    The read bypasses the override.
+    """
 
     base: Source
     key: Any
@@ -120,14 +123,14 @@ _BUILTIN_GETITEMS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
 
 
 def item_source(container: Any, base: Source, key: Any) -> Source:
-    """How an item of a real container is reached."""
+    """Return the source of an item of a real container."""
     kind: Any = type(container)
     own = isinstance(container, (dict, list, tuple)) and kind.__getitem__ not in _BUILTIN_GETITEMS
     return RawItemSource(base, key) if own else GetItemSource(base, key)
 
 
 def _set_elements(elements: Any) -> tuple[Any, ...]:
-    """The elements of a set or frozenset, by the iterator of the builtin class itself."""
+    """Return the elements of a set or frozenset, read by the builtin iterator."""
     base: Any = frozenset if isinstance(elements, frozenset) else set
     return tuple(base.__iter__(elements))
 
@@ -146,7 +149,10 @@ _BUILTIN_CONVERSIONS: dict[type, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class BuiltinValueSource(Source):
-    """What an instance of a subclass of a builtin class is as an instance of that class itself; runs no method of the subclass."""
+    """An instance of a builtin's subclass, converted to the builtin class itself.
+
+    Runs no method of the subclass.
+    """
 
     base: Source
     builtin_type: type

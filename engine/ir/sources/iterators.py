@@ -10,7 +10,10 @@ from engine.ir.sources.base import MISSING, ConstName, Source
 
 @dataclass(frozen=True)
 class IteratorStateSource(Source):
-    """What one of Python's own iterators would be pickled as: how it is made, of what, and how far it is. Reading it moves nothing on."""
+    """The pickle state of a builtin iterator: its constructor, arguments and position.
+
+    Reading it does not advance the iterator.
+    """
 
     base: Source
 
@@ -26,7 +29,10 @@ class IteratorStateSource(Source):
 
 
 def iterator_item_or_missing(iterator: Any, index: int) -> Any:
-    """The ``index``-th item that an iterator over a list, tuple or range is still to give, ``MISSING`` past its end. Moves nothing on."""
+    """Return item ``index`` ahead of an iterator over a list, tuple or range, or ``MISSING``.
+
+    Does not advance the iterator.
+    """
     state = iterator.__reduce__()
     over, position = state[1][0], state[2] if len(state) == 3 and state[2] is not None else 0
     at = position + index
@@ -35,7 +41,10 @@ def iterator_item_or_missing(iterator: Any, index: int) -> Any:
 
 @dataclass(frozen=True)
 class IteratorItemSource(Source):
-    """The ``index``-th item that an iterator over a list, tuple or range is still to give, or ``MISSING``: wherever that iterator stands."""
+    """Item ``index`` ahead of an iterator over a list, tuple or range, or ``MISSING``.
+
+    The index counts from the iterator's current position.
+    """
 
     base: Source
     index: int
@@ -53,7 +62,7 @@ class IteratorItemSource(Source):
 
 @dataclass(frozen=True)
 class IteratorHasItemSource(Source):
-    """Whether an iterator over a list, tuple or range is to give more than ``index`` items."""
+    """True if an iterator over a list, tuple or range has more than ``index`` items left."""
 
     base: Source
     index: int

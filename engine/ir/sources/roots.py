@@ -32,7 +32,10 @@ class LocalSource(Source):
 
 @dataclass(frozen=True)
 class ClosureSource(Source):
-    """What a free variable of the frame's own function holds. ``index`` is its place in ``co_freevars``."""
+    """The contents of a free variable of the frame's function.
+
+    ``index`` is its position in ``co_freevars``.
+    """
 
     variable_name: str
     index: int
@@ -50,7 +53,7 @@ class ClosureSource(Source):
 
 @dataclass(frozen=True)
 class GlobalSource(Source):
-    """A global variable of the module (or notebook) that ``namespace`` is."""
+    """A global variable of the module or notebook whose globals are ``namespace``."""
 
     namespace: GlobalsNamespace
     variable_name: str
@@ -68,7 +71,7 @@ class GlobalSource(Source):
 
 @dataclass(frozen=True)
 class TorchFunctionModeSource(Source):
-    """A torch-function mode that is in force where the frame is entered; the outermost is number 0."""
+    """A torch-function mode that is active on frame entry; index 0 is the outermost."""
 
     index: int
 
@@ -85,7 +88,10 @@ class TorchFunctionModeSource(Source):
 
 @dataclass(frozen=True)
 class ConstantSource(Source):
-    """An object that the compiled code itself keeps alive (a function reached through a guarded one). Compared by identity."""
+    """A constant object that the compiled code references. Compared by identity.
+
+    Example: a function that was reached through a guarded one.
+    """
 
     value: Any
     text: str
@@ -109,7 +115,7 @@ class ConstantSource(Source):
 
 @dataclass(frozen=True)
 class OptionalGlobalSource(Source):
-    """A global variable, or ``MISSING``: a global may come to hide a builtin."""
+    """A global variable, or ``MISSING``. A global that is set later may shadow a builtin."""
 
     namespace: GlobalsNamespace
     variable_name: str
@@ -126,7 +132,7 @@ class OptionalGlobalSource(Source):
 
 
 def cell_contents_or_missing(cell: CellType) -> Any:
-    """What a closure cell holds, or ``MISSING``."""
+    """Return the contents of a closure cell, or ``MISSING`` if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -135,7 +141,10 @@ def cell_contents_or_missing(cell: CellType) -> Any:
 
 @dataclass(frozen=True)
 class OptionalClosureSource(Source):
-    """What a free variable of the frame's own function holds, or ``MISSING``: an empty cell may come to be filled."""
+    """The contents of a free variable of the frame's function, or ``MISSING``.
+
+    An empty cell may be filled later.
+    """
 
     variable_name: str
     index: int

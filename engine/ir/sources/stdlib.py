@@ -13,7 +13,7 @@ from engine.ir.sources.base import MISSING, ConstName, Source
 
 
 def weak_proxy_referent(proxy: Any) -> Any:
-    """The object that a weak proxy stands for, ``MISSING`` where it is gone or does not tell."""
+    """Return the referent of a weak proxy, or ``MISSING`` if it is dead or cannot be found."""
     try:
         found = proxy.__sizeof__.__self__
     except (ReferenceError, AttributeError):
@@ -23,7 +23,7 @@ def weak_proxy_referent(proxy: Any) -> Any:
 
 @dataclass(frozen=True)
 class WeakProxySource(Source):
-    """The object that a weak proxy stands for, or ``MISSING``."""
+    """The referent of a weak proxy, or ``MISSING``."""
 
     base: Source
 
@@ -47,7 +47,10 @@ def _context_var_default(variable: contextvars.ContextVar[Any]) -> Any:
 
 @dataclass(frozen=True)
 class ContextVarSource(Source):
-    """What a context variable holds, or the default that it was made with; ``MISSING`` where there is none."""
+    """The value of a context variable, or ``MISSING``.
+
+    ``with_default`` reads the variable's default, in an empty context.
+    """
 
     base: Source
     with_default: bool = False
@@ -67,7 +70,7 @@ class ContextVarSource(Source):
 
 @dataclass(frozen=True)
 class WeakRefCallSource(Source):
-    """What a weak reference refers to, None where that is gone."""
+    """The referent of a weak reference, or None if it is dead."""
 
     base: Source
 
@@ -84,7 +87,10 @@ class WeakRefCallSource(Source):
 
 @dataclass(frozen=True)
 class RandomDrawSource(Source):
-    """The ``index``-th number that a call draws from a ``random.Random``, as a tensor. Reading it draws: only compiled code does."""
+    """Random number ``index`` that a call takes from a ``random.Random``, as a tensor.
+
+    Reading it advances the generator, so only compiled code reads it.
+    """
 
     base: Source
     index: int
@@ -104,13 +110,13 @@ class RandomDrawSource(Source):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the tensor."""
+        """The dtype of the tensor."""
         return torch.int64 if self.method in INTEGER_DRAW_METHODS else torch.float64
 
 
 @dataclass(frozen=True)
 class RandomStateSource(Source):
-    """What tells the states of a ``random.Random`` apart: a number."""
+    """A hash of the state of a ``random.Random``."""
 
     base: Source
 
@@ -126,4 +132,4 @@ class RandomStateSource(Source):
 
 
 INTEGER_DRAW_METHODS = frozenset(("randint", "randrange", "getrandbits"))
-"""The methods of ``random.Random`` that draw whole numbers."""
+"""Methods of ``random.Random`` that return integers."""

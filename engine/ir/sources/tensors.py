@@ -28,12 +28,17 @@ class StrideSource(Source):
 
 
 def tensor_from_array(array: Any) -> Any:
-    """A tensor over the memory of a numpy array; None where there can be none (strings, objects, negative strides)."""
+    """Return a tensor that shares the memory of a NumPy array, or None if that is impossible.
+
+    Strings, objects and negative strides are not supported.
+    """
     import torch
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an array that is not writable: the graph does not write to it
+            warnings.simplefilter(
+                "ignore"
+            )  # Suppress the warning for a read-only array: the graph does not write to it.
             return torch.from_numpy(array)
     except (TypeError, ValueError, RuntimeError):
         return None
@@ -41,7 +46,7 @@ def tensor_from_array(array: Any) -> Any:
 
 @dataclass(frozen=True)
 class NumpyTensorSource(Source):
-    """The tensor over the memory of a numpy array."""
+    """The tensor that shares the memory of a NumPy array."""
 
     base: Source
 
@@ -58,7 +63,7 @@ class NumpyTensorSource(Source):
 
 @dataclass(frozen=True)
 class TensorItemSource(Source):
-    """The one integer, or truth as 0 or 1, that a tensor in main memory holds."""
+    """The integer in a one-element CPU tensor; a bool is read as 0 or 1."""
 
     base: Source
 

@@ -1,6 +1,7 @@
-"""Prints attention: scores stay in a block, a row's largest one and the sum of its weights are kept up as keys go by.
+"""Prints the attention template, forward and backward, by FlashAttention-2 (Dao, 2023).
 
-Forward and backward follow FlashAttention-2 (Dao, 2023): the backward makes the weights again from each row's logarithm of the sum.
+Scores exist only in a block; the row maximum and the sum of weights accumulate over the keys. The backward
+recomputes the weights from each row's logsumexp.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _SourceLines:
 
 
 def attention_source(attention: AttentionLaunch) -> GeneratedKernel:
-    """The kernel's Triton module."""
+    """Print the Triton module of an attention kernel."""
     kernel, text = attention.kernel, _SourceLines()
     printer = _AttentionPrinter(kernel, text)
     printer.print_kernel()
@@ -125,7 +126,10 @@ class _AttentionPrinter:
         return (-(-k.query_len // k.blocks.query_block), k.batch * k.heads)
 
     def smaller_configurations(self) -> tuple[KernelConfig, ...]:
-        """Fewer keys at a time (queries, where those are gone through), and then fewer on the way."""
+        """Return configurations with smaller blocks of the inner loop, and with fewer stages.
+
+        The inner loop is over queries in the kernel of the key gradient, over keys in others.
+        """
         k = self.kernel
         through = "ROWS" if k.kind == GRAD_KEY_VALUE_KERNEL else "COLS"
         if k.kind == DELTA_KERNEL:
@@ -147,10 +151,13 @@ class _AttentionPrinter:
         }
         writers[self.kernel.kind]()
 
-    # Pieces.
+    # Parts of kernels.
 
     def _pointer_text(self, role: str, row: str, col: str) -> str:
-        """The pointer of a block of a tensor; ``row`` and ``col`` are index texts with their dimensions."""
+        """Return the pointer of a tensor's block; ``row`` and ``col`` are index texts.
+
+        The texts include the dimensions, such as ``row[:, None]``.
+        """
         t = self._operand(role)
         is_key = role in ("key", "value", "grad_key", "grad_value")
         parts = [f"{role}_ptr"]
@@ -168,13 +175,16 @@ class _AttentionPrinter:
         return found
 
     def _bounds_tests(self, *tests: tuple[str, int, int]) -> list[str]:
-        """Tests that are not known: index text, size, and what the blocks reach."""
+        """Return the bounds tests that are needed, from (index text, size, block size)."""
         return [f"({text} < {size})" for text, size, block in tests if size % block]
 
     def _print_block_load(
         self, name: str, role: str, row: tuple[str, int, str], col: tuple[str, int, str], op: int
     ) -> None:
-        """Load a block: (index, size, block's name) both ways; zero beyond the tensor."""
+        """Print a block load; ``row`` and ``col`` are (index, size, block name).
+
+        Elements out of bounds are zero.
+        """
         tests = self._bounds_tests(*((text, size, self.block_sizes[block]) for text, size, block in (row, col)))
         mask = f", mask={' & '.join(tests)}, other=0" if tests else ""
         self.add(f"{name} = tl.load({self._pointer_text(role, row[0], col[0])}{mask})", op)
@@ -199,7 +209,7 @@ class _AttentionPrinter:
             self.add("key_head = head" if shared == 1 else f"key_head = head // {shared}")
 
     def _print_row_load(self, op: int, name: str, role: str, beyond: str) -> None:
-        """One number a row: the logarithm of its sum, or its sum of results times gradients."""
+        """Print a load of one number per row: its logsumexp or its delta."""
         tests = self._bounds_tests(("row", self.kernel.query_len, self.block_sizes["ROWS"]))
         mask = f", mask={tests[0]}, other={beyond}" if tests else ""
         self.add(f"{name} = tl.load({self._pointer_text(role, 'row', '')}{mask})", op)
@@ -210,7 +220,7 @@ class _AttentionPrinter:
         self.add(f"tl.store({self._pointer_text(role, 'row', '')}, {value}{mask})", op)
 
     def _print_scores(self) -> None:
-        """Scores in powers of two, those that do not count minus infinity."""
+        """Print the scores for base-2 exponentials; masked scores are -inf."""
         k = self.kernel
         factor = k.scale * LOG2E
         self.add(f"scores = tl.dot(query, key{self.precision_arg}) * {factor!r}", SCORES)
@@ -279,14 +289,17 @@ class _AttentionPrinter:
         self._print_row_store(DELTA, "sums", "sums")
 
     def _print_recomputed_weights(self) -> None:
-        """The weights and the gradients of scores, for the block at hand."""
+        """Print the recomputed weights and the gradients of the scores of the current block."""
         self._print_scores()
         self.add("weights = tl.exp2(scores - logarithm[:, None])", WEIGHTS)
         self.add(f"grad_weights = tl.dot(grad, tl.trans(value){self.precision_arg})", GRAD_WEIGHTS)
         self.add("grad_scores = (weights * (grad_weights - sums[:, None])).to(query.dtype)", GRAD_SCORES)
 
     def _print_row_loads(self) -> None:
-        """Gradient, logarithm and sum of a block of rows. Beyond the last row, and where nothing counts, weights become zero."""
+        """Print the loads of a block of rows: query, gradient, logsumexp, delta.
+
+        Beyond the last row, and in rows without visible keys, logsumexp is inf, so that the weights are zero.
+        """
         k = self.kernel
         rows = ("row[:, None]", k.query_len, "ROWS")
         self._print_block_load("query", "query", rows, ("width[None, :]", k.head_dim, "WIDTH"), QUERY)
@@ -336,7 +349,9 @@ class _AttentionPrinter:
         self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
         self._print_row_loads()
         self.add("grad_query = tl.zeros((ROWS, WIDTH), tl.float32)", GRAD_QUERY)
-        tells_mask = k.operand("grad_mask") is not None  # of every score, also of those that do not count
+        tells_mask = (
+            k.operand("grad_mask") is not None
+        )  # The gradient of the mask covers every score, also masked ones.
         self.add(f"for start in range(0, {k.key_len if tells_mask else self._key_limit()}, COLS):")
         self.text.indent = 2
         self.add("col = start + tl.arange(0, COLS)")
@@ -372,7 +387,7 @@ def _flops(k: AttentionKernel) -> int:
 
 
 def _bytes(k: AttentionKernel) -> int:
-    """Bytes of all tensors, each read or written once; a mask that is the same for several heads counts once."""
+    """Count the bytes of all tensors, each once; a mask that heads share counts once."""
     lengths = {"row": k.query_len, "col": k.key_len}
 
     def count(t: AttentionOperand) -> int:

@@ -1,4 +1,4 @@
-"""Other ways to cut a kernel's loops than the usual one, the likeliest first: a rough model of time keeps out what need not be measured."""
+"""Candidate block configurations of a loop kernel, ranked by a rough cost model."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from engine.kernels.triton.block_heuristics import (
 )
 
 MAX_CANDIDATES = 7
-"""Other ways that are measured."""
+"""Most candidates that are measured, besides the default."""
 MAX_CANDIDATES_PER_BLOCK = 2
-"""How many of them have the same blocks, and other warps, or more or less under way."""
+"""Most candidates with equal blocks, which differ in warps or load stages."""
 MULTIPROCESSORS = 132
-"""Multiprocessors of the card that the model has in mind."""
+"""Multiprocessors of the device that the cost model assumes."""
 MODELED_DEVICE = DEVICE_LIMITS["cuda:90"]
 BYTES_PER_SECOND, FLOPS_PER_SECOND = 4.2e12, 3e13
-"""Bytes, and operations of plain arithmetic, a second."""
+"""Bytes per second, and plain arithmetic operations per second."""
 BYTES_IN_FLIGHT = 36_000
-"""Bytes that each multiprocessor must have asked for, so that memory never waits for it."""
+"""Bytes in flight per multiprocessor that keep the memory busy."""
 MEMORY_LINE_BYTES = 128
-"""Bytes that memory gives at once: shorter runs of neighbours waste some of them."""
+"""Bytes of one memory access; shorter contiguous runs waste a part of it."""
 BUSY_WARPS = 16
-"""Warps on a multiprocessor among which it always finds one that can go on."""
+"""Warps on a multiprocessor that suffice to hide latency."""
 PROGRAM_START_SECONDS = 6e-7
-"""Seconds until a program's first element is there."""
+"""Seconds until a program's first element is loaded."""
 REREAD_COST = 0.3
-"""What reading a row again costs, which is still in the card's cache, in units of reading it once."""
+"""Cost of reading a row again from the cache, relative to its first read."""
 ASSUMED_SIZE = 1 << 20
-"""What a size that is a symbol is taken for."""
+"""Assumed value of a symbolic size."""
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 2, 128
-"""Elements of a block for each thread."""
+"""Fewest and most elements of a block per thread."""
 
 
 def candidate_blockings(kernel: LoopKernel) -> tuple[BlockConfig, ...]:
-    """The usual way, then at most ``MOST`` others."""
+    """Return the default configuration, then at most ``MAX_CANDIDATES`` others."""
     usual = default_blocking(kernel)
     others = {c: None for c in _all_candidates(kernel, usual) if c != usual and _fits(kernel, c)}
     found: list[BlockConfig] = []
@@ -56,7 +56,7 @@ def candidate_blockings(kernel: LoopKernel) -> tuple[BlockConfig, ...]:
 
 
 def estimate_seconds(kernel: LoopKernel, block: BlockConfig) -> float:
-    """What the model gives: memory as busy as what is asked for at once keeps it, and arithmetic beside it."""
+    """Estimate the run time from memory traffic, bytes in flight, and arithmetic."""
     threads, elements = 32 * block.num_warps, block.x_block * max(block.r_block, 1)
     x, r = _size_or_assumed(kernel.x.size), 1 if kernel.r is None else _size_or_assumed(kernel.r.size)
     whole = [op for op in kernel.ops if op.name == "load" and (kernel.r is None or R in op.loops)]
@@ -97,7 +97,7 @@ def estimate_seconds(kernel: LoopKernel, block: BlockConfig) -> float:
 
 
 def _all_candidates(kernel: LoopKernel, usual: BlockConfig) -> Iterator[BlockConfig]:
-    """All ways of the usual one's kind."""
+    """Yield all configurations of the default's kind."""
     if kernel.r is None:
         for block, warps in itertools.product((256, 512, 1024, 2048, 4096, 8192), (2, 4, 8)):
             yield BlockConfig(block, 0, False, warps)
@@ -143,7 +143,7 @@ def _fits(kernel: LoopKernel, block: BlockConfig) -> bool:
 
 
 def _contiguous_elements(kernel: LoopKernel, block: BlockConfig) -> int:
-    """How many elements side by side a block reads together."""
+    """Return the number of contiguous elements that a block reads together."""
     if kernel.r is None:
         return block.x_block
     if block.has_2d_grid and block.x_block > 1:
@@ -152,12 +152,15 @@ def _contiguous_elements(kernel: LoopKernel, block: BlockConfig) -> int:
 
 
 def _accumulators_per_element(kernel: LoopKernel, block: BlockConfig) -> int:
-    """Running results for each element of a block."""
+    """Return the number of accumulators for each element of a block."""
     return sum(op.name == "reduce" for op in kernel.ops) if block.is_looped else 0
 
 
 def _reread_count(kernel: LoopKernel, block: BlockConfig) -> int:
-    """How many times a row is read again: once for each result of it that something along the row needs."""
+    """Return the number of times that a row is read again.
+
+    It is the number of reductions, one depending on another, that a store along the row needs.
+    """
     if not block.is_looped:
         return 0
     depth: dict[int, int] = {}

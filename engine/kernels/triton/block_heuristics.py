@@ -1,4 +1,4 @@
-"""How a kernel's flat loops are cut into blocks, and what its loop variables, bounds and sizes read like."""
+"""Default block sizes and warps of a loop kernel; bounds and sizes of its loops."""
 
 from __future__ import annotations
 
@@ -14,51 +14,57 @@ from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.kernels.online_reductions import match_online_softmax
 
 PERSISTENT_LIMIT = 32_768
-"""Longest row that one program holds whole."""
+"""Longest persistent row: one program holds it whole."""
 MAX_PERSISTENT_SCAN = 16_384
-"""The same where a result runs along the row."""
+"""Longest persistent row with a scan."""
 LOOP_BLOCK = 8_192
 SCAN_BLOCK = 2_048
-"""Elements at a time along which a result runs on."""
+"""Elements per iteration of a looped scan."""
 MAX_PERSISTENT_ONE_PASS = 8_192
-"""Longest row that one program holds whole where each row is read once and only a few numbers a row are written."""
+"""Longest persistent row that is read once and yields only a few numbers."""
 ONE_PASS_BLOCK = 4_096
 MAX_PERSISTENT_TWO_PASS, TWO_PASS_BLOCK = 16_384, 8_192
-"""Longest row that one program holds whole where a row of results depends on all of it; longer ones are read twice, so much at a time."""
+"""Longest persistent row that is needed twice, and the block size of longer rows.
+
+It applies if a row of results depends on the whole row.
+"""
 POINTWISE_BLOCK = 2_048
 MIN_POINTWISE_PROGRAMS = 1_024
-"""Blocks that an elementwise kernel should have: smaller ones keep more of the device busy."""
+"""Programs that a pointwise kernel should have; smaller blocks keep the device busier."""
 LONG_BLOCK_COSTS = range(20, 41)
-"""Arithmetic per element for which longer blocks win: there is more to compute while memory is waited for, and registers suffice."""
+"""Costs per element for which longer blocks are faster.
+
+There is more arithmetic to hide the memory latency, and registers suffice.
+"""
 MIN_BUSY_PROGRAMS = 256
-"""Programs that keep every multiprocessor of a large device busy: rows are only put together beyond that."""
+"""Programs that keep a large device busy; only beyond that, a program gets several rows."""
 TILE_SIDE = 64
-"""Rows and columns of a tile where reading and writing run across each other: whole lines of memory both ways."""
+"""Side of a transpose tile, so that reads and writes use whole memory lines."""
 MIN_LARGE_TILES = 512
-"""Tiles of twice that side from which they are taken: fewer leave too much of a large device idle."""
+"""Fewest tiles of twice that side; fewer would leave too much of a large device idle."""
 SHORT_ROWS_ELEMENTS = 2_048
-"""Elements that a program works on at a time when rows are short."""
+"""Elements that a program processes at a time if rows are short."""
 LOOPED_VARIANT_BLOCK = 4_096
-"""Elements from which a row may be too long for a target's registers, and at a time where it is."""
+"""Row length from which a looped variant is printed, and its block size."""
 LONG_COLUMN_ELEMENTS = 2_048
-"""Elements of a column from which more of it is read at a time."""
+"""Column length from which blocks are longer."""
 VERY_LONG_COLUMN_ELEMENTS = 8_192
-"""Elements of a column from which one program has a multiprocessor to itself."""
+"""Column length from which a program has a multiprocessor to itself."""
 COLUMN_LOAD_STAGES = 4
-"""Turns of such a column's loop whose loads are under way at once: together they fill the time until the first arrives."""
+"""Iterations of the loop over such a column whose loads are in flight, to hide latency."""
 MAX_LOAD_SHARED_BYTES = 160_000
-"""Bytes of shared memory that they may take."""
+"""Most bytes of shared memory for loads in flight."""
 MIN_BLOCK = 64
-"""Elements below which no smaller block is tried where a target has too few resources."""
+"""Fewest elements of a block that are tried if a target lacks resources."""
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is at least n."""
+    """Return the least power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def default_blocking(kernel: LoopKernel) -> BlockConfig:
-    """Block sizes and warps for a kernel, from its sizes and from which loop runs along memory."""
+    """Return block sizes and warps of a kernel, by its sizes and its contiguous loop."""
     x = kernel.x.size if isinstance(kernel.x.size, int) else 1 << 20
     if kernel.r is None:
         block = POINTWISE_BLOCK if x >= POINTWISE_BLOCK * MIN_POINTWISE_PROGRAMS else POINTWISE_BLOCK // 2
@@ -91,15 +97,15 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
 
 
 def loop_stages(block: BlockConfig) -> int:
-    """Turns of a loop under way at once."""
+    """Return the number of pipeline stages of a kernel's loop."""
     return 2 if block.is_looped else 1
 
 
 def smaller_configurations(block: BlockConfig) -> tuple[KernelConfig, ...]:
-    """What to try where a target has too little shared memory or too few registers: the same text in ever smaller blocks, each half the one before.
+    """Return smaller configurations, for targets with too little shared memory or registers.
 
-    A row that one program holds whole stays whole in that text (``looped_variant`` is for another): then only warps are fewer, and with them
-    the scratch that they exchange values in.
+    The text is the same; each block is half the one before. A persistent row remains whole (``looped_variant`` needs
+    another text). Then only the number of warps decreases, and with it their shared scratch memory.
     """
     found = [] if not block.is_looped else [_as_configuration(block, block)]
     found += [_as_configuration(cut, block) for cut in _shrinking_blockings(block)]
@@ -107,7 +113,7 @@ def smaller_configurations(block: BlockConfig) -> tuple[KernelConfig, ...]:
 
 
 def looped_variant(block: BlockConfig) -> BlockConfig | None:
-    """A long row that one program holds whole, read part by part instead; None for anything else."""
+    """Return the looped variant of a long persistent row; None for other blocks."""
     if not block.is_one_row_per_program or block.is_looped or block.has_2d_grid or block.r_block < LOOPED_VARIANT_BLOCK:
         return None
     return BlockConfig(1, LOOPED_VARIANT_BLOCK, True, 8)
@@ -123,7 +129,7 @@ def _shrinking_blockings(block: BlockConfig) -> Iterator[BlockConfig]:
 
 
 def _halved(block: BlockConfig) -> BlockConfig | None:
-    """Half the elements, at least as many a warp as before; None where blocks are small, or whole rows."""
+    """Halve the elements, with no fewer per warp; None for small blocks or whole rows."""
     elements = block.x_block * max(block.r_block, 1)
     if elements <= MIN_BLOCK:
         return None
@@ -143,7 +149,7 @@ def _as_configuration(cut: BlockConfig, planned: BlockConfig) -> KernelConfig:
 
 
 def _fits_large_tiles(kernel: LoopKernel) -> bool:
-    """Whether so little of each element is held that a larger tile finds room, and there are enough of them."""
+    """Return True if a larger tile fits in the registers, and there are enough such tiles."""
     assert kernel.r is not None
     held = sum(op.dtype.itemsize for op in kernel.ops if op.name == "load")
     numel = product((kernel.x.size, kernel.r.size))
@@ -151,7 +157,7 @@ def _fits_large_tiles(kernel: LoopKernel) -> bool:
 
 
 def is_outer_reduction(kernel: LoopKernel) -> bool:
-    """Whether rows lie across memory, and there are enough of them to read neighbouring ones together."""
+    """Return True if rows are strided in memory and enough adjacent rows can share a read."""
     x = kernel.x.size
     is_wide = not isinstance(x, int) or x >= 16
     has_scan = any(op.name == "scan" for op in kernel.ops)
@@ -159,7 +165,7 @@ def is_outer_reduction(kernel: LoopKernel) -> bool:
 
 
 def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> BlockConfig:
-    """Rows that lie across memory: neighbouring outer elements are read together."""
+    """Return the blocks of an outer reduction: adjacent outer elements are read together."""
     rows = min(64, power_of_two(x))
     if r is not None and power_of_two(r) <= 64:
         return BlockConfig(rows, power_of_two(r), False, 4)
@@ -172,13 +178,16 @@ def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> Bloc
 
 
 def load_shared_bytes(kernel: LoopKernel, block: BlockConfig) -> int:
-    """Bytes of shared memory that a loop's loads take while they are under way."""
+    """Return the bytes of shared memory that the loop's loads in flight take."""
     loads = {(op.buffer, op.index): op.dtype.itemsize for op in kernel.ops if op.name == "load" and R in op.loops}
     return sum(loads.values()) * block.x_block * block.r_block * block.prefetch_depth
 
 
 def _needs_one_pass(kernel: LoopKernel, online: dict[int, LoopIROp]) -> bool:
-    """Whether one run over each row is enough: it keeps a running largest value, and writes nothing along the row."""
+    """Return True if one pass over each row suffices.
+
+    All reductions are online, and nothing is written along the row.
+    """
     if any(op.name in WRITE_OPS and R in op.loops for op in kernel.ops):
         return False
     return all(op.number in online or op in online.values() for op in kernel.ops if op.name == "reduce")
@@ -189,7 +198,7 @@ def _num_warps(elements: int) -> int:
 
 
 def _count_contiguous_loads(kernel: LoopKernel, loop: str) -> int:
-    """How many loads have neighbouring elements of this loop side by side in memory."""
+    """Count the loads whose consecutive elements along this loop are adjacent in memory."""
     var = kernel.x if loop == X else kernel.r
     return sum(
         1
@@ -208,12 +217,12 @@ def _has_unit_stride(index: IndexExpr, var: LoopVar | None) -> bool:
 
 
 def is_block_multiple(size: Size, block: int) -> bool:
-    """Whether blocks cover a size exactly, so that no bounds are checked."""
+    """Return True if blocks cover a size exactly, so that bounds need no check."""
     return exact_quotient(size, block) is not None
 
 
 def block_count(size: Size, block: int) -> Size:
-    """How many blocks cover a size."""
+    """Return the number of blocks that cover a size."""
     if isinstance(size, int):
         return -(-size // block)
     whole = exact_quotient(size, block)
@@ -221,7 +230,10 @@ def block_count(size: Size, block: int) -> Size:
 
 
 def is_printable_size(size: sympy.Expr) -> bool:
-    """Whether a symbolic size reads well inside a kernel: sums and products of numbers and symbols."""
+    """Return True if a symbolic size is readable in a kernel.
+
+    It may contain sums and products of numbers and symbols.
+    """
     if size.is_Symbol or size.is_Integer:
         return True
     return bool(size.is_Add or size.is_Mul) and all(

@@ -236,7 +236,7 @@ def common_divisor(a, b):
     return a
 """,
 }
-"""Functions that Triton's portable language lacks, by the name that kernels call them by."""
+"""Functions that portable Triton lacks, by the name that kernels use."""
 
 
 LIBDEVICE_HELPERS = frozenset(("tanh_of_half", "one_plus_erf", "sigmoid_of_half", "hurwitz", "bessel_k_far"))

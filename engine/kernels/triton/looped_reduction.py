@@ -1,4 +1,7 @@
-"""One run over a row that is longer than a block: what it accumulates, what it stores, and what becomes of the accumulators after it."""
+"""Looped reductions: one loop over a row that is longer than a block.
+
+It contains the accumulators, the stores, and the final reduction of the accumulators.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ if TYPE_CHECKING:
     from engine.kernels.triton.printer import TritonPrinter
 
 EVICT_LAST, EVICT_FIRST = ', eviction_policy="evict_last"', ', eviction_policy="evict_first"'
-"""What a row that is read again should do in the card's cache: stay until then, and make room afterwards."""
+"""Cache hints for a row that is read again: retain it until then, evict it afterward."""
 
 LARGER_THAN_CACHE = 1 << 27
-"""Bytes of a tensor that no card's cache holds."""
+"""Bytes of a tensor that exceed the cache of every GPU."""
 
 
 class ReductionLoop:
-    """The loop that everything needs whose operands are known after ``level`` earlier runs."""
+    """Loop over all ops whose operands are known after ``level`` earlier loops."""
 
     def __init__(self, printer: TritonPrinter, level: int) -> None:
         self.printer = printer
@@ -40,11 +43,14 @@ class ReductionLoop:
         self.scans = [op for op in live if op.name == "scan" and op.number in self.needed_ops]
 
     def _paired_reductions(self, firsts: dict[int, LoopIROp]) -> list[tuple[LoopIROp, LoopIROp]]:
-        """Reductions of this run that are kept up beside another, and that other."""
+        """Return the reductions of this loop that accumulate along with another, and that other."""
         return [(op, firsts[op.number]) for op in self.reductions if op.number in firsts]
 
     def print_loop(self, read: set[int], later: set[int]) -> None:
-        """Print the loop, and what follows from it. Earlier runs have ``read`` what later ones need again: ``later``."""
+        """Print the loop and the results that follow from it.
+
+        ``read`` are ops that earlier loops computed, ``later`` those that later loops need.
+        """
         if not self.reductions and not self.stores:
             return
         p = self.printer
@@ -88,7 +94,7 @@ class ReductionLoop:
             )
 
     def _streams_past_cache(self, op: LoopIROp) -> bool:
-        """Whether a load reads once what no cache could hold anyway."""
+        """Return True if a load reads only once a tensor that exceeds every cache."""
         if op.name != "load" or op.loops != VARIES_WITH_XR:
             return False
         buffer = self.printer.kernel.buffers[op.buffer]
@@ -112,7 +118,7 @@ class ReductionLoop:
             p.add_line(f"{name} = tl.full({shape}, {p.identity_text(op)}, {TRITON_DTYPES[op.dtype]})", (op.number,))
 
     def _print_scan_carry(self, scan: LoopIROp) -> None:
-        """What comes after this block runs on from the block's last result."""
+        """Carry the last result of a scan's block over to the next block."""
         p = self.printer
         last = f"tl.sum(tl.where(cols == COLS - 1, {p.expression_of(scan).text}, 0), 0)"
         narrow = f".to({TRITON_DTYPES[scan.dtype]})" if scan.dtype in (torch.int8, torch.int16, torch.uint8) else ""
@@ -126,7 +132,10 @@ class ReductionLoop:
         p.add_line(f"{acc} = {combined}", (*value.ops, op.number))
 
     def _accumulate_online_softmax(self, largest: LoopIROp, total: LoopIROp) -> None:
-        """The largest value so far, and the sum of exponentials below it: what was summed below a smaller one is scaled down."""
+        """Accumulate a maximum and a sum of exponentials relative to it (online softmax).
+
+        When the maximum rises, the sum so far is scaled down.
+        """
         p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
         value = p.masked_value(largest)
         if self._is_scalar_accumulator(total):
@@ -144,7 +153,7 @@ class ReductionLoop:
         p.add_line(f"{top} = {raised}", (largest.number,))
 
     def _is_scalar_accumulator(self, op: LoopIROp) -> bool:
-        """Whether a whole row has one running value: the block is reduced each time, and few lanes hold many numbers."""
+        """Return True if a whole row has one scalar accumulator; each block is reduced at once."""
         pairs = {n for largest, total in self.online_softmax_sums.items() for n in (largest, total.number)}
         return self.printer.block.is_one_row_per_program and op.number in pairs
 
@@ -160,7 +169,10 @@ class ReductionLoop:
         p.add_line(f"{top} = {raised}", (largest.number,))
 
     def _accumulate_welford(self, total: LoopIROp, squares: LoopIROp) -> None:
-        """Each lane's mean so far, and the squares around it; a lane beyond the row's end keeps what it has."""
+        """Accumulate each lane's mean and the squares around it (Welford).
+
+        Lanes out of bounds are unchanged.
+        """
         p, mean, acc = self.printer, self.accumulators[total.number], self.accumulators[squares.number]
         value = p.expression_of(total.args[0])
         behind = (*value.ops, total.number, squares.number, squares.args[0].number)
@@ -174,7 +186,7 @@ class ReductionLoop:
         return f"tl.where({p.bounds_test(R)}, {text}, 0.0)" if p.r_masked else text
 
     def _final_accumulator(self, op: LoopIROp) -> str:
-        """The accumulator that a reduction is made from, after the loop."""
+        """Return the accumulator from which a reduction is computed after the loop."""
         p = self.printer
         if op.number in p.online_softmax:
             return self._rescale_online_softmax(op, p.online_softmax[op.number])
@@ -185,7 +197,7 @@ class ReductionLoop:
         return self.accumulators[op.number]
 
     def _element_counts(self, total: LoopIROp) -> str:
-        """How many elements each lane has seen."""
+        """Return the name of the number of elements that each lane has accumulated."""
         p = self.printer
         name = self.accumulators[total.number].removesuffix("_mean") + "_seen"
         if name not in p.used_names:
@@ -194,7 +206,7 @@ class ReductionLoop:
         return name
 
     def _combine_welford(self, squares: LoopIROp, total: LoopIROp) -> str:
-        """Each lane's squares around the mean of the whole row."""
+        """Center each lane's squares on the mean of the whole row."""
         p, mean, acc = self.printer, self.accumulators[total.number], self.accumulators[squares.number]
         average = squares.args[0].args[0].args[1]
         whole = f"{p.expression_of(total).parenthesized} / {p.expression_of(average.args[1]).parenthesized}"
@@ -205,7 +217,10 @@ class ReductionLoop:
         return acc
 
     def _rescale_online_softmax(self, total: LoopIROp, largest: LoopIROp) -> str:
-        """Each lane's sum below the row's largest value; a row of nothing but -inf has no such sum, as in eager."""
+        """Scale each lane's sum to the maximum of the row.
+
+        The sum of a row that contains only -inf is NaN, as in eager.
+        """
         p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
         whole = p.expression_of(largest).text
         if self._is_scalar_accumulator(total):

@@ -1,4 +1,7 @@
-"""Prints a product of matrices with what is computed around it: tiles of the result, each summed up over slices of the inner dimension."""
+"""Prints the matmul template with its fused prologues and epilogue.
+
+A program computes one tile of the result as a sum over slices of the inner dimension.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ from engine.kernels.triton.op_codegen import SIGNATURE_DTYPES
 from engine.kernels.triton.printer import TritonPrinter
 
 LEFT, RIGHT, EPILOGUE = "left", "right", "after"
-"""Where a line stands: with the left operand, with the right one, or after the sum."""
+"""Section of a line: left operand, right operand, or epilogue after the sum."""
 TEMPLATE_NAMES = ("tile", "band", "first", "height", "matrix", "inner", "inner_down", "product", "INNER", "GROUP")
 
 
 class MatmulPrinter(TritonPrinter):
-    """Prints the operands' operations inside the loop over the inner dimension, all else after it."""
+    """Prints the ops of the operands inside the loop over the inner dimension.
+
+    All other ops follow the loop.
+    """
 
     def __init__(self, kernel: LoopKernel, product: MatmulLoops) -> None:
         super().__init__(kernel)
@@ -40,12 +46,15 @@ class MatmulPrinter(TritonPrinter):
         }
 
     def source(self) -> GeneratedKernel:
-        """Everything about the kernel."""
+        """Print the kernel and return all data about it."""
         tiling, made = self.product.config, super().source()
         return replace(made, num_stages=tiling.num_stages, fallback_configs=self._smaller_configurations())
 
     def _smaller_configurations(self) -> tuple[KernelConfig, ...]:
-        """The same tiles with less of the operands on the way at once, for targets with little shared memory."""
+        """Return the same tiles with smaller inner blocks and fewer stages.
+
+        They are for targets with little shared memory.
+        """
         tiling, found = self.product.config, []
         for inner, stages in ((tiling.block_k, 2), (tiling.block_k // 2, 2), (tiling.block_k // 2, 1), (16, 1)):
             if inner >= 16 and (inner, stages) != (tiling.block_k, tiling.num_stages):
@@ -108,7 +117,7 @@ class MatmulPrinter(TritonPrinter):
         self.add_line("col = tile % band // height * COLS + tl.arange(0, COLS)[None, :]")
 
     def _print_operand(self, side: str, root: LoopIROp) -> Expression:
-        """Print what one side of the product is computed from; what lies beyond the inner dimension counts as zero."""
+        """Print the ops of one operand; elements beyond the inner dimension count as zero."""
         self.section = side
         for op in self.live_ops:
             if op.number in self.operand_ops[side]:
@@ -140,7 +149,7 @@ class MatmulPrinter(TritonPrinter):
             self.x_masked, self.r_masked = kept
 
     def bounds_test(self, loop: str) -> str:
-        """The test that a loop's variable is below its size, as this section calls it."""
+        """Return the test that a loop variable is below its size, by its name in this section."""
         if self.section == LEFT and loop == R:
             return f"inner < {self._size_text(self.product.lhs_k.size)}"
         if self.section == RIGHT and loop == X:
@@ -148,13 +157,13 @@ class MatmulPrinter(TritonPrinter):
         return super().bounds_test(loop)
 
     def block_shape_text(self, space: frozenset[str] | set[str]) -> str:
-        """The shape of a block of values in this section."""
+        """Return the shape of a block of values in this section."""
         rows = "INNER" if self.section == RIGHT else "ROWS"
         cols = "INNER" if self.section == LEFT else "COLS"
         return f"({rows if X in space else '1'}, {cols if R in space else '1'})"
 
     def loops_of_index(self, index: IndexExpr) -> set[str]:
-        """Along which loops an index varies; the number of a matrix is the same for a whole tile."""
+        """Return the loops along which an index varies; the matrix number is constant in a tile."""
         known = {self.product.lhs_k: R, self.product.rhs_k: X, self.kernel.x: X, self.kernel.r: R}
         return {known[v] for v in index.variables() if v in known}
 

@@ -1,4 +1,7 @@
-"""How each operation of the loop IR reads in Triton, with only what every target and Triton's interpreter have."""
+"""Triton text of each loop-IR op.
+
+It uses only functions that every target and Triton's interpreter have.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,7 @@ NAN_PROPAGATING = ("maximum", "minimum")
 
 
 def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:
-    """A constant; ``typed`` where nothing beside it tells Triton its type."""
+    """Format a constant; ``typed``: with its dtype, where Triton cannot infer it."""
     if isinstance(value, float) and not math.isfinite(value):
         text = 'float("nan")' if value != value else f'float("{"-" if value < 0 else ""}inf")'
     else:
@@ -128,14 +131,17 @@ def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = Fals
 
 
 def operation_text(name: str, args: Sequence[str], operand: torch.dtype) -> str:
-    """One operation over operands' texts; infix texts come in parentheses-free form, so operands must be closed."""
+    """Format one op over its operands' texts.
+
+    Infix texts have no parentheses, so operands must be parenthesized where needed.
+    """
     if name in INFIX_OPERATORS:
         return f"{args[0]} {INFIX_OPERATORS[name]} {args[1]}"
     if name in JIT_HELPERS:
         return f"{name}({', '.join(args)})"
-    if name == "neg":  # Triton subtracts from zero, which would lose the sign of a zero
+    if name == "neg":  # Triton subtracts from zero, which would lose the sign of a zero.
         return f"{args[0]} * -1.0" if operand.is_floating_point else f"-{args[0]}"
-    if name == "not":  # Triton's interpreter has no complement of unsigned numbers
+    if name == "not":  # Triton's interpreter cannot complement unsigned integers.
         return f"{args[0]} ^ 255" if operand == torch.uint8 else f"~{args[0]}"
     if name == "sqrt":
         return f"{'tl.sqrt_rn' if operand == torch.float32 else 'tl.sqrt'}({args[0]})"
@@ -146,10 +152,10 @@ def operation_text(name: str, args: Sequence[str], operand: torch.dtype) -> str:
 
 
 def needs_parentheses(name: str) -> bool:
-    """Whether an operation's text needs parentheses inside a larger one."""
+    """Return True if an op's text needs parentheses inside a larger expression."""
     return name in INFIX_OPERATORS or name in ("neg", "not")
 
 
 def needs_libdevice(name: str) -> bool:
-    """Whether an operation calls the target's own mathematical library."""
+    """Return True if an op calls libdevice, the target's math library."""
     return name in LIBDEVICE_HELPERS or TRITON_FUNCTIONS.get(name, "").startswith("libdevice.")

@@ -1,4 +1,4 @@
-"""Prints a kernel's loops as Triton that a person can read, and keeps which operations are behind each line."""
+"""Prints a loop kernel as readable Triton, and records the ops behind each line."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from engine.kernels.triton.op_codegen import (
 from engine.records.lowering import LoopOp
 
 MAX_SPLIT_CONFIGS = 4
-"""Sizes of the parts of rows that are tried."""
+"""Most configurations of the looped variant that are tried."""
 MAX_INLINE_LENGTH = 56
-"""Characters up to which a value that is used once is written where it is used."""
+"""Longest expression, in characters, that is inlined into its only use."""
 RESERVED_NAMES = frozenset(
     (
         "tl",
@@ -67,15 +67,16 @@ SCAN_COMBINE_HELPERS = {
     "min": ("smaller", "smaller_or_nan"),
     "logaddexp": ("add_exponents", "add_exponents"),
 }
-"""What puts two parts of a running result together: for whole numbers, for floats."""
+"""Helpers that combine two parts of a scan: for integers, for floats."""
 HALF_PRECISION_HELPERS = {"tanh": "tanh_of_half", "sigmoid": "sigmoid_of_half", "sin": "sine_of_half"}
-"""Helpers that take an operation's place where everything that is read has 16 bits."""
+"""Faster helpers for kernels that read only 16-bit floats."""
 
 
 def print_triton(kernel: LoopKernel | AttentionLaunch, target: str) -> GeneratedKernel:
-    """The kernel's Triton module. The text is the same for every target: it uses only what all of them have.
+    """Print the Triton module of a kernel. The text is the same for every target.
 
-    Long rows that are held whole come with a text that reads them part by part, for targets with too few registers.
+    It uses only features that all targets have. A long persistent row also gets a looped variant of the text, for
+    targets with too few registers.
     """
     if isinstance(kernel, AttentionLaunch):
         from engine.kernels.triton.attention_template import attention_source
@@ -100,7 +101,7 @@ def print_triton(kernel: LoopKernel | AttentionLaunch, target: str) -> Generated
 
 
 class TritonPrinter:
-    """Prints one kernel. Values that vary along the inner loop live inside it; the others stand before or after."""
+    """Prints one kernel. Values that vary along the inner loop are inside it, others outside."""
 
     def __init__(self, kernel: LoopKernel, block: BlockConfig | None = None) -> None:
         self.kernel = kernel
@@ -108,7 +109,7 @@ class TritonPrinter:
         self.lines: list[SourceLine] = []
         self.value_names: dict[int, str] = {}
         self.scan_carries: dict[int, str] = {}
-        """By a running result's number, what a block of a long row runs on from."""
+        """Name of each scan's carry: the result before the current block of a long row."""
         self.used_names: set[str] = set(RESERVED_NAMES)
         self.expressions: dict[int, Expression] = {}
         self.helpers: dict[str, None] = {}
@@ -118,7 +119,7 @@ class TritonPrinter:
         self.streams_stores = False
         self.size_params: dict[Size, str] = {}
         self.float_params: dict[tuple[sympy.Expr, torch.dtype], str] = {}
-        """Names of the fractions that a kernel is given."""
+        """Names of float parameters of the kernel."""
         self.live_ops = dependences.live_ops(kernel.ops)
         self.users = dependences.users_of(self.live_ops)
         self.online_softmax = match_online_softmax(self.live_ops) if self.block.is_looped else {}
@@ -128,14 +129,14 @@ class TritonPrinter:
         self.reads_only_half = bool(read) and all(dtype in (torch.float16, torch.bfloat16) for dtype in read)
         pointwise = kernel.r is None
         self.x_name = "at" if pointwise else "row"
-        # A symbolic size is always passed as a whole: a launcher refuses one that does not fit in 32 bits.
+        # A symbolic size is one parameter; the launcher raises an error if it does not fit in 32 bits.
         self.x_masked = not isinstance(kernel.x.size, int) or not is_block_multiple(kernel.x.size, self.block.x_block)
         self.r_masked = kernel.r is not None and not is_block_multiple(kernel.r.size, self.block.r_block)
         self.name = to_identifier(kernel.name or "kernel")
         self.used_names.add(self.name)
 
     def source(self) -> GeneratedKernel:
-        """Everything about the kernel."""
+        """Print the kernel and return all data about it."""
         pointers = self._pointer_args()
         self._print_body()
         args = (*pointers, *self._size_args(), *self._block_args())
@@ -218,7 +219,7 @@ class TritonPrinter:
         ]
 
     def _size_text(self, size: Size) -> str:
-        """A size as text; symbols, and expressions that a kernel had better not compute, become parameters."""
+        """Format a size; symbols and expressions too complex for a kernel become parameters."""
         if isinstance(size, int):
             return str(size)
         if is_printable_size(size):
@@ -242,7 +243,7 @@ class TritonPrinter:
         return f"def {self.name}({', '.join(parameters)}):"
 
     def unique_name(self, wanted: str) -> str:
-        """A name that nothing in the kernel has yet."""
+        """Return a name that is not used in the kernel yet."""
         name, count = wanted, 1
         while name in self.used_names or keyword.iskeyword(name):
             name, count = f"{wanted}_{count}", count + 1
@@ -288,7 +289,7 @@ class TritonPrinter:
         self.add_line(f"{'cols' if self.block.is_looped else 'col'} = {span}")
 
     def identity_text(self, op: LoopIROp) -> str:
-        """What a reduction ignores, as text."""
+        """Return the identity of a reduction as text."""
         if op.value in REDUCTION_IDENTITIES:
             return REDUCTION_IDENTITIES[op.value]
         if op.dtype.is_floating_point:
@@ -297,7 +298,7 @@ class TritonPrinter:
         return str(limits.min if op.value == "max" else limits.max)
 
     def masked_value(self, op: LoopIROp) -> Expression:
-        """The reduced value over the whole block, what lies beyond the row replaced by what the reduction ignores."""
+        """Return the reduced value of a block; out of bounds it is the identity of the reduction."""
         value = self.expression_of(op.args[0])
         text = value.text
         if R not in op.args[0].loops:
@@ -309,7 +310,7 @@ class TritonPrinter:
         return Expression(f"tl.where({self.bounds_test(R)}, {text}, {self.identity_text(op)})", True, value.ops)
 
     def block_shape_text(self, space: frozenset[str] | set[str]) -> str:
-        """The shape of a block of values that vary along these loops."""
+        """Return the shape of a block of values that vary along these loops."""
         if self.block.r_block == 0:
             return "(BLOCK,)"
         if self.block.is_one_row_per_program:
@@ -317,7 +318,7 @@ class TritonPrinter:
         return f"({'ROWS' if X in space else '1'}, {'COLS' if R in space else '1'})"
 
     def reduction_text(self, op: LoopIROp, value: str) -> str:
-        """A block reduced to one value a row."""
+        """Return the text that reduces a block to one value per row."""
         axis = "0" if self.block.is_one_row_per_program else "1, keep_dims=True"
         if op.value == "prod":
             self.helpers["multiply"] = None
@@ -327,13 +328,13 @@ class TritonPrinter:
         return f"{text}.to({TRITON_DTYPES[op.dtype]})" if op.dtype in (torch.int8, torch.int16, torch.uint8) else text
 
     def bounds_test(self, loop: str) -> str:
-        """The test that a loop's variable is below its size."""
+        """Return the test that a loop variable is below its size."""
         if loop == X:
             return f"{self.x_name} < {self.loop_size_text(X)}"
         return f"col < {self.loop_size_text(R)}"
 
     def loop_size_text(self, loop: str) -> str:
-        """The size of a loop; a symbolic one is a parameter of its own."""
+        """Return the size of a loop; a symbolic size is a parameter."""
         var = self.kernel.x if loop == X else self.kernel.r
         assert var is not None
         if isinstance(var.size, int):
@@ -341,7 +342,7 @@ class TritonPrinter:
         return self._size_name(var.size, "width" if loop == R else "numel" if self.kernel.r is None else "height")
 
     def print_op(self, op: LoopIROp) -> None:
-        """Print an operation's line, unless it is written where it is used."""
+        """Print the line of an op, unless it is inlined into its use."""
         if op.name in WRITE_OPS:
             self._print_store(op)
             return
@@ -375,7 +376,7 @@ class TritonPrinter:
         }
 
     def assign_value(self, op: LoopIROp, made: Expression) -> None:
-        """Print an operation's value under a name of its own."""
+        """Assign the value of an op to a new name."""
         name = self.value_names.get(op.number)
         if name is None:
             name = self.value_names[op.number] = self.unique_name(name_from_label(_value_label(op)))
@@ -383,7 +384,7 @@ class TritonPrinter:
         self.expressions[op.number] = Expression(name, True, ())
 
     def expression_of(self, op: LoopIROp) -> Expression:
-        """How an operation that was printed is referred to."""
+        """Return the expression that refers to a printed op."""
         return self.expressions[op.number]
 
     def _op_expression(self, op: LoopIROp) -> Expression:
@@ -444,7 +445,10 @@ class TritonPrinter:
         )
 
     def _half_precision_expression(self, op: LoopIROp) -> Expression | None:
-        """Operations that need fewer instructions where everything that is read has 16 bits: their errors are far below those bits."""
+        """Return a faster expression if the kernel reads only 16-bit floats, else None.
+
+        The error of the helper is far below 16-bit precision.
+        """
         if not self.reads_only_half or op.dtype != torch.float32:
             return None
         name, value = HALF_PRECISION_HELPERS.get(op.name, ""), op.args[0] if op.args else op
@@ -460,7 +464,7 @@ class TritonPrinter:
         return Expression(f"{name}({text.text})", True, (*text.ops, op.args[0].number, op.number))
 
     def _is_block(self, op: LoopIROp) -> bool:
-        """Whether a value is a block, of which a largest element can be asked, and no single number."""
+        """Return True if a value is a block, which has a maximum element, and not a scalar."""
         return op.loops >= (
             {X} if self.block.r_block == 0 else {R} if self.block.is_one_row_per_program else set()
         ) and bool(op.loops)
@@ -496,7 +500,7 @@ class TritonPrinter:
         return self.x_name if var is self.kernel.x or var == self.kernel.x else "col"
 
     def _pointer_text(self, op: LoopIROp) -> str:
-        """The pointer of a load or store, as wide as its mask."""
+        """Return the pointer of a load or store, broadcast to the shape of its mask."""
         assert op.index is not None
         pointer = self.pointers[op.buffer]
         index = self._index_text(op.index)
@@ -506,13 +510,13 @@ class TritonPrinter:
             space |= self.kernel.ops[number].loops
         is_scattered = op.name == "atomic_add" or (op.name == "store" and op.mask is not None)
         wanted = op.loops if op.name == "load" or is_scattered else space
-        varies = wanted & {R} if self.block.is_one_row_per_program else wanted  # a row is one number
+        varies = wanted & {R} if self.block.is_one_row_per_program else wanted  # The row index is a scalar.
         if varies - space:
             text = f"{text} + tl.zeros({self.block_shape_text(wanted)}, tl.int32)"
         return text
 
     def loops_of_index(self, index: IndexExpr) -> set[str]:
-        """Along which loops an index varies, not counting what it reads."""
+        """Return the loops along which an index varies; indirect parts do not count."""
         return {X if v == self.kernel.x else R for v in index.variables()}
 
     def _mask_text(self, op: LoopIROp, space: frozenset[str]) -> str:
@@ -537,7 +541,7 @@ class TritonPrinter:
         )
 
     def _print_bounds_check(self, op: LoopIROp) -> None:
-        """Stop the device where an index is out of bounds, naming the user's line."""
+        """Print a device assertion that an index is in bounds; its message names the user line."""
         assert op.index is not None
         value, masked = self.expression_of(op.args[0]), (op.mask.number,) if op.mask is not None else ()
         at = f"{op.value}: " if op.value else ""

@@ -1,7 +1,7 @@
-"""Operators that weigh a few neighbours along each dimension, taken apart: gradients of interpolation, of padding by copies and of
-adaptive averages, and interpolation that smooths where it makes smaller.
+"""Decompositions of interpolation, replication padding and adaptive average pooling.
 
-Each dimension has, for every place of the larger picture, the places that it is read from (or added to) and with which weight: its taps.
+They cover the backwards of these operators and anti-aliased interpolation. Taps describe one dimension: for each
+output position, the input positions that it reads (or that its gradient is added to) and their weights.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ import torch
 aten = torch.ops.aten
 
 CUBIC_COEFFICIENT, ANTIALIAS_CUBIC_COEFFICIENT = -0.75, -0.5
-"""The free parameter of cubic convolution (Keys, 1981), as eager has it without and with smoothing."""
+"""Keys' cubic convolution coefficient (1981), as in eager: plain and anti-aliased."""
 
 
 @dataclass(frozen=True)
 class InterpolationTaps:
-    """Along one dimension: ``places`` (taps, outputs) among the inputs, and their ``weights``, None where each is 1."""
+    """Interpolation taps along one dimension.
+
+    ``indices`` (taps, outputs) are positions in the input. ``weights`` has this shape too; None if each weight is 1.
+    """
 
     indices: torch.Tensor
     weights: torch.Tensor | None = None
 
 
 def scatter_add_taps(grad: torch.Tensor, shape: Sequence[Any], sides: Sequence[InterpolationTaps]) -> torch.Tensor:
-    """Zeros of a shape, to which each element of ``grad`` is added at its taps, weighted; sides are the last dimensions."""
+    """Scatter-add ``grad`` into zeros of ``shape``, by weighted taps of the last dimensions."""
     rank, lead = len(sides), grad.dim() - len(sides)
     held = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
     value, indices = grad.to(held), []
@@ -57,7 +60,7 @@ def _float_arange(count: Any, grad: torch.Tensor) -> torch.Tensor:
 
 
 def _source_step(size: Any, count: Any, align: bool, scale: float | None) -> float:
-    """How far apart the sources of neighbouring results are."""
+    """Return the distance between the source positions of adjacent outputs."""
     if align:
         return (size - 1) / (count - 1) if count > 1 else 0.0
     return 1.0 / scale if scale is not None and scale > 0 else size / count
@@ -88,7 +91,7 @@ def _cubic_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: f
 
 
 def _cubic_weight(x: torch.Tensor, a: float) -> torch.Tensor:
-    """The cubic kernel at a distance from 0 to 2."""
+    """Return the weight of the cubic kernel at a distance from 0 to 2."""
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     far = ((x - 5.0) * x + 8.0) * x * a - 4.0 * a
     return torch.where(x <= 1.0, near, far)
@@ -109,7 +112,7 @@ def _adaptive_average_taps(grad: torch.Tensor, size: int, count: int) -> Interpo
 
 
 def _upsample_backward(side: Callable[..., InterpolationTaps], *, aligns: bool) -> Callable[..., torch.Tensor]:
-    """The gradient of an interpolation, from its taps along one dimension."""
+    """Build the backward of an interpolation from its taps along one dimension."""
 
     def backward(grad: torch.Tensor, counts: Sequence[Any], shape: Sequence[Any], *more: Any) -> torch.Tensor:
         sizes = list(shape)[-len(counts) :]
@@ -137,7 +140,10 @@ def _adaptive_avg_pool_backward(rank: int) -> Callable[..., torch.Tensor]:
 
 
 def _antialiased_upsample(reach: float, weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Interpolation whose kernel grows with the step, so that every input counts: width first, then height."""
+    """Build an anti-aliased interpolation: the kernel widens when it downscales.
+
+    The width is resampled first, then the height.
+    """
 
     def forward(a: torch.Tensor, counts: Sequence[int], align: bool, *scales: float | None) -> torch.Tensor:
         given = [*scales, *[None] * (len(counts) - len(scales))]
@@ -209,4 +215,4 @@ INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
         2.0, lambda x: torch.where(x < 2.0, _cubic_weight(x, ANTIALIAS_CUBIC_COEFFICIENT), 0.0)
     ),
 }
-"""Each operator in terms of others."""
+"""Decomposition of each operator."""

@@ -1,5 +1,6 @@
-"""Operators that torch does not take apart, taken apart here: gradients of distances and of normalised weights, distances of all pairs,
-diagonals, operators on lists of tensors, and what a gradient scaler does.
+"""Decompositions that torch lacks.
+
+They cover pairwise distances and their gradient, the gradient of weight norm, ``diag_embed`` and fake quantization.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ aten = torch.ops.aten
 
 
 def _cdist_backward(grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, p: float, distance: torch.Tensor) -> Any:
-    """The gradient for the first of two sets of points, (..., P, M) and (..., R, M), of their distances (..., P, R)."""
+    """Return the gradient of pairwise distances (..., P, R) for the first point set.
+
+    The point sets are (..., P, M) and (..., R, M).
+    """
     apart = a.unsqueeze(-2) - b.unsqueeze(-3)
     towards, length = grad.unsqueeze(-1), distance.unsqueeze(-1)
     if p == 0.0:
@@ -34,7 +38,7 @@ def _cdist_backward(grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, p: flo
 
 
 def _pdist(a: torch.Tensor, p: float = 2.0) -> torch.Tensor:
-    """The distances of all pairs of rows, the first row's first."""
+    """Return the distances of all pairs of rows, ordered by the first row."""
     first, second = torch.triu_indices(a.shape[0], a.shape[0], 1, device=a.device).unbind()
     distances: torch.Tensor = torch.linalg.vector_norm(a[first] - a[second], p, -1)
     return distances
@@ -43,7 +47,10 @@ def _pdist(a: torch.Tensor, p: float = 2.0) -> torch.Tensor:
 def _weight_norm_backward(
     grad: torch.Tensor, direction: torch.Tensor, length: torch.Tensor, norms: torch.Tensor, dim: int
 ) -> Any:
-    """Gradients of ``direction / norm * length``, where norms leave out one dimension."""
+    """Return the gradients of ``direction / norm * length``.
+
+    The norm reduces all dimensions but ``dim``.
+    """
     held = norms.dtype
     dims = [d for d in range(direction.dim()) if d != dim % direction.dim()]
     wide, moved = direction.to(held), grad.to(held)
@@ -54,13 +61,13 @@ def _weight_norm_backward(
 
 
 def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> torch.Tensor:
-    """A last dimension along the diagonal of two new ones."""
+    """Put the last dimension on a diagonal of two new dimensions."""
     rank, size = a.dim() + 1, a.shape[-1] + abs(offset)
     place = torch.arange(size, device=a.device)
     row, column = dim1 % rank, dim2 % rank
     padded = torch.nn.functional.pad(a, (max(offset, 0), max(-offset, 0)))
     is_there = place[None, :] == place[:, None] + offset
-    # Along each column the element is the one of its number.
+    # In each column the diagonal element is the one with the column's number.
     square = torch.where(is_there, padded.unsqueeze(-2), torch.zeros((), dtype=a.dtype, device=a.device))
     return square.movedim((-2, -1), (row, column)).contiguous()
 
@@ -68,7 +75,7 @@ def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1
 def _fake_quantize(
     a: torch.Tensor, scale: torch.Tensor | float, zero: torch.Tensor | float, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers rounded to the nearest of a range of whole steps, and which of them were inside of it."""
+    """Round to a quantization grid; also return a mask of the values within its range."""
     wide = a if a.dtype == torch.float64 else a.to(torch.float32)
     steps = (wide * (1.0 / scale)).round() + zero
     rounded = (steps.clamp(least, most) - zero) * scale
@@ -78,7 +85,7 @@ def _fake_quantize(
 def _fake_quantize_if_enabled(
     a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, enabled: torch.Tensor, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same where a number held in a tensor says so."""
+    """Fake-quantize only if ``enabled`` holds a non-zero number."""
     value, inside = _fake_quantize(a, scale, zero, least, most)
     is_on = enabled != 0
     return torch.where(is_on, value, a), inside | ~is_on
@@ -87,7 +94,7 @@ def _fake_quantize_if_enabled(
 def _fake_quantize_per_channel(
     a: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, axis: int, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same with a step for each place along a dimension."""
+    """Fake-quantize with one scale and zero point per index along ``axis``."""
     shape = [-1 if d == axis % a.dim() else 1 for d in range(a.dim())]
     return _fake_quantize(a, scale.reshape(shape), zero.reshape(shape), least, most)
 
@@ -97,7 +104,7 @@ FOREACH_OPS = (
     "lerp", "log", "log10", "log1p", "log2", "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid", "sign",
     "sin", "sqrt", "sub", "tanh", "trunc",
 )  # fmt: skip
-"""What ``_foreach_`` operators do to each tensor of their lists, by name."""
+"""Names of the operators that ``_foreach_`` operators apply to each tensor of a list."""
 
 
 def _copy_to_dtype(tensor: torch.Tensor, source: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -105,7 +112,7 @@ def _copy_to_dtype(tensor: torch.Tensor, source: torch.Tensor, *_: Any) -> torch
 
 
 def _foreach_op(name: str) -> Callable[..., list[torch.Tensor]]:
-    """An operator on lists as one call for each tensor, which is what eager runs on a CPU."""
+    """Return a foreach operator as one call per tensor, which is how eager runs it on a CPU."""
     function: Callable[..., torch.Tensor] = _copy_to_dtype if name == "copy" else getattr(torch, name)
 
     def call(tensors: list[torch.Tensor], *more: Any, alpha: Any = 1, value: Any = None, **named: Any) -> Any:
@@ -138,17 +145,17 @@ def _foreach_decompositions() -> dict[Any, Callable[..., Any]]:
 def _check_and_unscale(
     grads: list[torch.Tensor], found: torch.Tensor, factor: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Gradients times a factor, and whether one of them was infinite or no number, as ``found`` may say already."""
+    """Multiply gradients by a factor; set ``found`` to 1 if a gradient has an inf or NaN."""
     for grad in grads:
         found = torch.where(torch.isfinite(grad).all(), found, 1.0)
-    # Where the factor is one, even what is no number stays as it is.
+    # With factor 1, even inf and NaN stay unchanged.
     return [torch.where(factor == 1.0, g, (g * factor).to(g.dtype)) for g in grads], found
 
 
 def _update_scale(
     scale: torch.Tensor, steps: torch.Tensor, found: torch.Tensor, growth: float, backoff: float, interval: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A gradient scaler's next scale and how many steps went well since it last changed."""
+    """Return the gradient scaler's next scale, and its good steps since the last change."""
     went_wrong, more = found != 0, steps + 1
     is_due = more == interval
     grown = scale * growth
@@ -169,4 +176,4 @@ MISSING_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_if_enabled,
     aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_per_channel,
 }
-"""Each operator in terms of others."""
+"""Decomposition of each operator."""

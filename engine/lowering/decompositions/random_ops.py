@@ -1,6 +1,6 @@
-"""Takes random operators apart into numbers that a kernel draws by itself and arithmetic on them, where this is asked for.
+"""Decompose random operators into random numbers generated in the kernel and arithmetic.
 
-A seed then gives other numbers than eager's generator does, though the same at each run: hence only when asked for.
+Only with ``fused_random``: a seed then yields other numbers than eager's generator, although the same in each run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_INTEGER_RANGE = 1 << 32
 
 DrawFn = Callable[..., torch.Tensor]
-"""``draw(like, operator)``: numbers for each element of a tensor like this, in the order of its memory."""
+"""``draw(like, operator)``: a random number per element of ``like``, in its memory order."""
 RandomRule = Callable[..., Any]
 
 
 def _box_muller(draw: DrawFn, like: torch.Tensor) -> torch.Tensor:
-    """Box and Muller (1958)."""
+    """Sample a standard normal distribution (Box and Muller, 1958)."""
     length = torch.sqrt(-2.0 * torch.log(1.0 - draw(like)))
     return length * torch.cos((2.0 * math.pi) * draw(like))
 
@@ -72,14 +72,17 @@ RANDOM_DECOMPOSITIONS: dict[Any, tuple[int, RandomRule]] = {
     aten.randint_like.low_dtype: (1, lambda draw, like, _, start, end, **__: _randint_like(draw, like, start, end)),
     aten.native_dropout.default: (1, _dropout),
 }
-"""How many seeds an operator takes, and what it is made of: ``rule(draw, a stand-in for its result, *its arguments)``."""
+"""Number of seeds of each operator, and its decomposition ``rule(draw, like, *args)``.
+
+``like`` stands in for the result of the operator.
+"""
 INTEGER_OPS = frozenset(
     (aten.randint.default, aten.randint.low, aten.randint_like.default, aten.randint_like.low_dtype)
 )
 
 
 class RandomDecomposer:
-    """The random operators of one graph: which seed each takes, and the node that draws all seeds."""
+    """Random operators of one graph, the seed of each, and the node that generates all seeds."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self._first_seed: dict[torch.fx.Node, int] = {}
@@ -91,7 +94,7 @@ class RandomDecomposer:
         self._seeds_node: torch.fx.Node | None = None
 
     def decompose(self, node: torch.fx.Node) -> torch.fx.GraphModule | None:
-        """A random operator as a graph over the seeds and its tensor and size arguments, None for other operators."""
+        """Trace a random operator over the seeds and its inputs; None for other operators."""
         if node not in self._first_seed:
             return None
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -123,7 +126,7 @@ class RandomDecomposer:
             return make_fx(call, tracing_mode="real")(seeds, *values)
 
     def seeds_node(self, graph: torch.fx.Graph, like: torch.fx.Node) -> torch.fx.Node:
-        """The node that draws the seeds, made when it is first needed."""
+        """Return the node that generates the seeds; create it on first use."""
         if self._seeds_node is None:
             device, mode = _first_result(like).device, detect_fake_mode([_first_result(like)])
             self._seeds_node = graph.create_node(
@@ -146,7 +149,10 @@ def _stride_or_rank(value: torch.Tensor, dim: int) -> int:
 
 
 def _can_draw_in_kernel(node: torch.fx.Node) -> bool:
-    """Whether a kernel can draw what an operator does: not in double precision, nor from a generator of the user's."""
+    """Return True if a kernel can generate the numbers of a random operator.
+
+    It cannot for float64, for a user-defined generator, and for integer ranges of 2**32 or more.
+    """
     if node.target not in RANDOM_DECOMPOSITIONS or node.kwargs.get("generator") is not None:
         return False
     if node.target is aten.native_dropout.default and not (node.args[2] and 0.0 < node.args[1] < 1.0):  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""One module per family of operators; importing them fills the table."""
+"""Lowerings of ATen operators, one module per family; importing them fills the registry."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ OP_MODULES = (
 
 
 def find_lowering(operator: Any) -> LoweringFn | None:
-    """The lowering of an operator for real tensors, None where there is none."""
+    """Return the lowering of an operator on real tensors, None without one."""
     return LOWERINGS.get(operator)
 
 
 def find_complex_lowering(operator: Any) -> LoweringFn | None:
-    """The lowering of an operator for calls that take or give complex tensors, None where there is none."""
+    """Return the lowering of an operator for calls with complex tensors, None without one."""
     return COMPLEX_LOWERINGS.get(operator)
 
 
 def has_lowering(operator: Any) -> bool:
-    """Whether an operator has a lowering of either kind."""
+    """Return True if an operator has a lowering for real or complex tensors."""
     return operator in LOWERINGS or operator in COMPLEX_LOWERINGS

@@ -1,4 +1,4 @@
-"""Pooling into a given number of windows, each as large as it must be, and in space and time."""
+"""Adaptive average and max pooling, and the gradient of max pooling."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ Read = Callable[[LoopBuilder, Coordinates, LoopIROp], LoopIROp]
 
 
 def _max_window_length(size: int, count: int) -> int:
-    """The length of the longest of ``count`` windows that cover ``size`` elements."""
+    """Return the length of the longest of ``count`` windows that cover ``size`` elements."""
     return max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
 
 
 def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """``(size, count, longest window)`` of each pooled dimension."""
+    """Return ``(size, count, longest window)`` of each pooled dimension.
+
+    Raises:
+        NotLowered: sizes are symbolic, or windows are too large.
+    """
     check_supported_dtype(a)
     sizes = a.shape[-len(counts) :]
     if not all(isinstance(n, int) and n > 0 for n in (*sizes, *counts)):
@@ -44,14 +48,14 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
 
 
 def _window_bounds(window: IndexExpr, size: int, count: int) -> tuple[IndexExpr, IndexExpr]:
-    """Where a window begins and ends."""
+    """Return the start and the end of a window."""
     return (window * size).div(count), ((window + 1) * size + (count - 1)).div(count)
 
 
 def _window_elements(
     b: LoopBuilder, index: Coordinates, windows: Sequence[tuple[int, int, int]]
 ) -> list[tuple[Coordinates, LoopIROp | None]]:
-    """The places that a window may hold, each with the test whether it does."""
+    """Return the elements that a window may contain, each with a test (None: always)."""
     rank = len(windows)
     lead, outer = index[:-rank], index[-rank:]
     ends = [_window_bounds(w, size, count) for w, (size, count, _) in zip(outer, windows, strict=True)]
@@ -60,7 +64,7 @@ def _window_elements(
         place = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
         inside: LoopIROp | None = None
         for p, (_, end), offset, (size, count, _) in zip(place, ends, offsets, windows, strict=True):
-            if offset < size // count:  # no window is shorter
+            if offset < size // count:  # Every window has at least this many elements.
                 continue
             test = b.call("lt", b.index_value(p), b.index_value(end), dtype=torch.bool)
             inside = test if inside is None else b.logical_and(inside, test)
@@ -91,7 +95,7 @@ def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[A
 def adaptive_max_pool(
     low: LoweringContext, a: LoweredTensor, size: Sequence[Any]
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """The largest element of each window (NaN if there is one), and where it lies among those pooled."""
+    """Return the maximum of each window (NaN if there is one) and its flat index in the input."""
     windows, held = _pooling_windows(a, size), compute_dtype(a.dtype)
     shape = symbolic_shape(fake_result(low)[0])
     lowest = float("-inf") if held.is_floating_point else torch.iinfo(held).min
@@ -128,6 +132,6 @@ def adaptive_max_pool(
 def adaptive_max_pool_backward(
     low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, indices: LoweredTensor
 ) -> LoweredTensor:
-    """Each window's gradient is added to the element that was its largest."""
+    """Add each window's gradient to the element that was its maximum."""
     rank = 3 if low.current_node is not None and "3d" in str(low.current_node.target) else 2
     return max_pool_backward(low, grad, a, indices, rank)

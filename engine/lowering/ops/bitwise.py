@@ -1,4 +1,4 @@
-"""Operators on how numbers are written: shifts, signs, neighbours, rounding to digits, extremes that pass over NaN, common divisors."""
+"""Shifts, copysign, nextafter, fmax, fmin, signbit, rounding to decimals, gcd and lcm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def _shift(low: LoweringContext, a: Any, other: Any, name: str) -> LoweredTensor
     width = torch.iinfo(dtype).bits
 
     def compute(b: LoopBuilder, value: LoopIROp, by: LoopIROp) -> LoopIROp:
-        """Shifts by less than nothing or by the whole width leave no bit, and only the sign to the right: eager's rule, not C's."""
+        """Shift as eager does: a distance out of range yields 0, or the sign for a right shift.
+
+        In C the result would be undefined.
+        """
         zero, most = b.constant(0, dtype), b.constant(width - 1, dtype)
         too_far = b.call("gt", by, most, dtype=torch.bool)
         if dtype != torch.uint8:

@@ -1,6 +1,6 @@
-"""Complex numbers: a complex tensor is a real one with a last dimension of two, the real and the imaginary parts.
+"""Complex operators on the real view: the last dimension, of size 2, is (real, imaginary).
 
-Rotary embeddings written with ``view_as_complex`` and filters of Fourier transforms are index arithmetic and a few products this way.
+Rotary embeddings with ``view_as_complex`` and FFT filters thus become index arithmetic and a few products.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ aten = torch.ops.aten
 prims = torch.ops.prims
 
 ComplexPair = tuple[LoopIROp, LoopIROp]
-"""The real and the imaginary part of one element."""
+"""Real and imaginary part of one element."""
 PairLoader = Callable[[LoopBuilder, Coordinates], ComplexPair]
 ComplexElementwiseFn = Callable[..., ComplexPair]
 """``(builder, *pairs) -> pair``."""
 
 
 def real_or_imag(a: LoweredTensor, part: int) -> LoweredTensor:
-    """The real (0) or imaginary (1) parts of a complex tensor."""
+    """Return the real (0) or imaginary (1) part of a complex tensor."""
     return replace(a, is_complex=False).view(a.shape[:-1], lambda i: (*i, IndexExpr({}, part)))
 
 
 def _pair_loader(a: Any, held: torch.dtype, shape: tuple[Size, ...]) -> PairLoader:
-    """The elements of a tensor or number broadcast to ``shape``, as pairs."""
+    """Return a loader of pairs for a tensor or number broadcast to ``shape``."""
     if isinstance(a, LoweredTensor) and a.is_complex:
         real, imaginary = (
             broadcast_loader(real_or_imag(a, 0), held, shape),
@@ -54,7 +54,11 @@ def _pair_loader(a: Any, held: torch.dtype, shape: tuple[Size, ...]) -> PairLoad
 
 
 def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torch.dtype:
-    """The type of the parts of the result at work."""
+    """Return the dtype of the real and imaginary parts of the current result.
+
+    Raises:
+        NotLowered: loops do not support the result's dtype.
+    """
     dtype = (fake_result(low) if value is None else value).dtype
     if dtype not in REAL_DTYPES:
         raise NotLowered(f"{str(dtype).removeprefix('torch.')} is computed by ATen")
@@ -62,7 +66,7 @@ def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torc
 
 
 def from_pairs(low: LoweringContext, shape: tuple[Size, ...], held: torch.dtype, parts: PairLoader) -> LoweredTensor:
-    """A complex tensor from the pairs of its elements."""
+    """Define a complex tensor from the pairs of its elements."""
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         real, imaginary = parts(b, i[:-1])
@@ -96,7 +100,7 @@ def _complex_mul(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
 
 
 def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
-    """By the larger part of the divisor, so that no square overflows (Smith, 1962)."""
+    """Divide by the larger part of the divisor, so that no square overflows (Smith, 1962)."""
     first, second = b.call("abs", y[0]), b.call("abs", y[1])
     is_first = b.call("ge", first, second, dtype=torch.bool)
     large, small = b.where(is_first, y[0], y[1]), b.where(is_first, y[1], y[0])
@@ -174,7 +178,7 @@ def conj(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 @register_complex_lowering(aten.exp.default)
 def exp(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
-        """The imaginary part stays what it is where it is nothing, also beside infinity."""
+        """Compute exp. A zero imaginary part is returned unchanged, even beside infinity."""
         size = b.call("exp", x[0])
         is_real = b.call("eq", x[1], b.constant(0.0, size.dtype), dtype=torch.bool)
         across = b.where(is_real, x[1], b.call("mul", size, b.call("sin", x[1])))
@@ -192,7 +196,10 @@ def log(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 
 
 def _complex_sqrt(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
-    """The principal one: half the sum of length and size of the real part is never the difference of near numbers."""
+    """Compute the principal square root without cancellation.
+
+    It is based on half the sum of the modulus and the absolute real part, which never subtracts near numbers.
+    """
     real, across, half_ = *x, b.constant(0.5, x[0].dtype)
     length, size = b.call("mul", b.call("hypot", real, across), half_), b.call("mul", b.call("abs", real), half_)
     long = b.call("sqrt", b.call("add", length, size))
@@ -291,7 +298,7 @@ def view_as_real(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 def _real_result(
     low: LoweringContext, a: LoweredTensor, compute: Callable[[LoopBuilder, LoopIROp, LoopIROp], LoopIROp]
 ) -> LoweredTensor:
-    """A real tensor from a complex one."""
+    """Define a real tensor from the parts of a complex one."""
     real, imaginary = real_or_imag(a, 0), real_or_imag(a, 1)
     dtype = fake_result(low).dtype
     return low.pointwise(
@@ -358,7 +365,10 @@ def logical_not(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 
 
 def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBuilder, Coordinates], LoopIROp]:
-    """Whether any part of an element is something, broadcast to ``shape``."""
+    """Return a loader that tests if any part of an element is non-zero.
+
+    The elements are broadcast to ``shape``.
+    """
     if not a.is_complex:
         return broadcast_loader(a, torch.bool, shape)
     parts = _pair_loader(a, a.dtype, shape)
@@ -372,7 +382,7 @@ def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBui
 
 @register_complex_lowering(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
-    """Between complex types and from real ones; to a real one the imaginary parts go."""
+    """Convert between complex and real dtypes; a real result drops the imaginary part."""
     if other.get("layout") not in (None, torch.strided):
         raise NotLowered("other layouts are made by ATen")
     result = fake_result(low)
@@ -405,12 +415,12 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     return _complex_elementwise(low, (complex(fill),), lambda b, x: x)
 
 
-# ---- what does not look at the numbers: the same for a real tensor with one dimension more -------------------------
+# ---- Structural operators: lowered on the real view, which has one more dimension ------------------------------
 
 
 @dataclass(eq=False)
 class _RealNode:
-    """Stands for the node at work while its complex result is made as a real tensor."""
+    """Stands in for the current node while its complex result is lowered as a real tensor."""
 
     name: str
     target: Any
@@ -430,11 +440,11 @@ def _as_real_result(low: LoweringContext) -> Iterator[None]:
 
 
 AdaptArgs = Callable[[int, list[Any]], list[Any]]
-"""``(rank, arguments after the tensor) -> the same`` for a tensor with one dimension more at its end."""
+"""``(rank, args after the tensor) -> args`` for the real view with one more dimension."""
 
 
 def _canonical_dims(*places: int, default: Sequence[Any] = ()) -> AdaptArgs:
-    """Dimensions at these places among the arguments, counted from the front."""
+    """Make the dimensions at these argument positions non-negative."""
 
     def changed(rank: int, args: list[Any]) -> list[Any]:
         filled = [*args, *default[len(args) :]]
@@ -448,7 +458,7 @@ def _canonical_dims(*places: int, default: Sequence[Any] = ()) -> AdaptArgs:
 
 
 SCALAR_IDENTITY_OPS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default, aten.cumsum.default)
-"""Of a single number they are that number."""
+"""On a 0-dim tensor these return the tensor itself."""
 
 
 def _reduction_args(rank: int, args: list[Any]) -> list[Any]:

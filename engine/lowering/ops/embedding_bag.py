@@ -1,4 +1,4 @@
-"""Rows of a table that are looked up and summed in bags, and the gradients of that."""
+"""``embedding_bag`` and its gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.lowering.result_strides import symbolic_shape
 aten = torch.ops.aten
 
 SUM, MEAN, MAX = 0, 1, 2
-"""How a bag's rows are put together."""
+"""Modes of ``embedding_bag``, numbered as in ATen."""
 
 
 def _node_name(low: LoweringContext) -> str:
@@ -29,7 +29,7 @@ def _node_name(low: LoweringContext) -> str:
 
 
 def _bag_of_each_index(low: LoweringContext, indices: LoweredTensor, offsets: LoweredTensor) -> LoweredTensor:
-    """Which bag each index is in: how many begin at or before it, less one."""
+    """Count the bags that start at or before each index: the number of its bag, plus one."""
     places = low.pointwise(
         indices.shape,
         torch.int64,
@@ -44,7 +44,7 @@ def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | Non
 
 
 def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopIROp) -> LoopIROp:
-    """A value, nothing where the index is the one that pads."""
+    """Return a value, or 0 if the index is the padding index."""
     left_out = _is_padding(b, index, padding)
     return value if left_out is None else b.where(left_out, b.constant(0, value.dtype), value)
 
@@ -62,7 +62,10 @@ def embedding_bag(
     include_last: bool = False,
     padding: int = -1,
 ) -> tuple[LoweredTensor, ...]:
-    """``(sums or means, each index's bag, how many indices a bag counts, the same again)``: rows are added to their bags atomically."""
+    """Return ``(result, bag of each index, bag sizes, bag sizes)``.
+
+    Atomic adds sum the rows of each bag.
+    """
     check_supported_dtype(weight)
     if mode == MAX:
         raise NotLowered("the largest of each bag is found by ATen")
@@ -74,7 +77,7 @@ def embedding_bag(
     places = _bag_of_each_index(low, indices, offsets)
 
     def bag(b: LoopBuilder, i: Coordinates) -> Any:
-        """The bag of an index; those behind the last bag's end are in none, and left out where they would be written."""
+        """Return the bag of an index. Indices behind the last bag have none and are not written."""
         return b.indirect_index(
             b.call("sub", places.load(b, i), b.constant(1, torch.int64)), bags, wraps=False, is_checked=False
         )
@@ -130,7 +133,7 @@ def embedding_bag_dense_backward(
     per_sample: LoweredTensor | None,
     padding: int = -1,
 ) -> LoweredTensor:
-    """Each looked-up row gets its bag's gradient, of a mean its share."""
+    """Add each bag's gradient to its looked-up rows, divided by the bag size for a mean."""
     check_supported_dtype(grad)
     if mode == MAX or scale_by_frequency:
         raise NotLowered("gradients of largest rows, or divided by how often a row was looked up, are computed by ATen")
@@ -164,7 +167,7 @@ def embedding_bag_per_sample_weights_backward(
     mode: int,
     padding: int = -1,
 ) -> LoweredTensor:
-    """The product of each looked-up row with its bag's gradient."""
+    """Return the dot product of each looked-up row and its bag's gradient."""
     check_supported_dtype(grad, weight)
     if mode != SUM or 0 in indices.shape or 0 in grad.shape:
         raise NotLowered("weights of empty bags are left to ATen")

@@ -1,4 +1,7 @@
-"""Incomplete gamma functions, the second modified Bessel functions and Airy's, by series and integrals in a wider type where that is needed."""
+"""Incomplete gamma, modified Bessel K and Airy functions, by series and integrals.
+
+They are computed in float64 where they need it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ aten = torch.ops.aten
 F64 = torch.float64
 EULER_GAMMA = 0.57721566490153286
 BESSEL_SERIES_LIMIT = 1.0
-"""Up to where the Bessel functions' series holds its digits."""
+"""Largest argument for which the Bessel series is accurate."""
 
 
 def _below(b: LoopBuilder, x: LoopIROp, limit: float) -> LoopIROp:
@@ -45,7 +48,7 @@ def _product(b: LoopBuilder, *parts: LoopIROp) -> LoopIROp:
 
 
 def _bessel_k(order: int, *, is_scaled: bool) -> Callable[[LoopBuilder, LoopIROp], LoopIROp]:
-    """A Bessel function K, ``is_scaled``: times ``exp(x)``."""
+    """Build a modified Bessel function K; ``is_scaled``: times ``exp(x)``."""
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
         one = b.constant(1.0, x.dtype)
@@ -82,10 +85,10 @@ _lowers_bessel(aten.special_scaled_modified_bessel_k1.default, 1, is_scaled=True
 def _elementwise_in_float64(
     low: LoweringContext, args: tuple[Any, ...], compute: Callable[..., LoopIROp]
 ) -> LoweredTensor:
-    """An elementwise function of numbers that have room for its errors in 64 bits.
+    """Compute an elementwise function of narrower operands in float64.
 
     Raises:
-        NotLowered: they have 64 bits themselves.
+        NotLowered: the operands are float64 already, which leaves no room for rounding errors.
     """
     dtype = promote_dtypes(args, INT_TO_FLOAT)[1]
     if dtype == F64:
@@ -98,11 +101,14 @@ def _elementwise_in_float64(
 
 
 ASYMPTOTIC_LIMIT = 1e4
-"""From where the distribution's shape is taken from the normal one (Temme, 1979), whose error is then below 32 bits."""
+"""From this first argument on, ``_incomplete_gamma_asymptotic`` is accurate to 32 bits.
+
+Uniform expansion by Temme (1979), around the normal distribution.
+"""
 
 
 def _incomplete_gamma(*, is_upper: bool) -> Callable[[LoopBuilder, LoopIROp, LoopIROp], LoopIROp]:
-    """The regularised incomplete gamma function, of what is below x or ``is_upper`` above it."""
+    """Build the regularized incomplete gamma function: lower, or upper if ``is_upper``."""
 
     def compute(b: LoopBuilder, a: LoopIROp, x: LoopIROp) -> LoopIROp:
         zero, one, nothing = (b.constant(v, F64) for v in (0.0, 1.0, math.nan))
@@ -138,7 +144,7 @@ def _incomplete_gamma(*, is_upper: bool) -> Callable[[LoopBuilder, LoopIROp, Loo
 
 
 def _incomplete_gamma_asymptotic(b: LoopBuilder, a: LoopIROp, x: LoopIROp, *, is_upper: bool) -> LoopIROp:
-    """The leading terms of the uniform expansion for a large first argument."""
+    """Compute the leading terms of the uniform expansion for a large first argument."""
 
     def number(value: float) -> LoopIROp:
         return b.constant(value, F64)
@@ -175,12 +181,18 @@ def igammac(low: LoweringContext, a: LoweredTensor, x: LoweredTensor) -> Lowered
 
 AIRY_NEAR = 1.5
 AIRY_FAR = -8.0
-"""Between these Airy's function is its Maclaurin series, above a Bessel function, below its asymptotic expansion."""
+"""Bounds of the Maclaurin series of the Airy function.
+
+Above them a Bessel function is used, below them the asymptotic expansion.
+"""
 AIRY_AT_ZERO, AIRY_SLOPE_AT_ZERO = 0.355028053887817239, -0.258819403792806798
 
 
 def _airy_asymptotic_coefficients() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Coefficients of even and odd powers of ``1 / zeta``, the highest first (Abramowitz and Stegun, 10.4.58)."""
+    """Return the coefficients of even and odd powers of ``1 / zeta``, the highest first.
+
+    Abramowitz and Stegun, 10.4.58.
+    """
     found = [1.0]
     for k in range(1, 12):
         found.append(found[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))

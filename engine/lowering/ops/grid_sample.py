@@ -1,4 +1,4 @@
-"""Pictures read at the places that a grid names, in two and three dimensions, and the gradients for picture and grid."""
+"""``grid_sample`` in two and three dimensions, and the gradients for input and grid."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ from engine.lowering.result_strides import symbolic_shape
 aten = torch.ops.aten
 
 LINEAR, NEAREST, BICUBIC = 0, 1, 2
-"""Between which neighbours a place is taken to lie."""
+"""Interpolation modes, numbered as in ATen."""
 TAP_COUNTS = (2, 1, 4)
-"""Neighbours along each dimension, by that."""
+"""Neighbors along each dimension, by interpolation mode."""
 ZEROS, BORDER, REFLECTION = 0, 1, 2
-"""What lies outside of the picture."""
+"""Padding modes, numbered as in ATen."""
 
 
 @dataclass(frozen=True)
 class Tap:
-    """One neighbour along one dimension: where it is, how much it counts, and how fast that grows with the grid's value."""
+    """One neighbor along one dimension: position, weight, and the weight's derivative.
+
+    The derivative is with respect to the grid's value.
+    """
 
     position: OpExpr
     weight: OpExpr
@@ -42,13 +45,16 @@ class Tap:
 
     @property
     def parts(self) -> tuple[OpExpr, OpExpr, OpExpr]:
-        """All three."""
+        """Position, weight and derivative."""
         return self.position, self.weight, self.derivative
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """One neighbour: its index in the picture, whether it is inside (None: surely), its weight, and its changes along each dimension."""
+    """One neighbor: input index, bounds test (None: always inside), weight, derivatives.
+
+    There is one derivative for each dimension.
+    """
 
     index: Coordinates
     inside: LoopIROp | None
@@ -58,7 +64,10 @@ class Neighbor:
 
 @dataclass(frozen=True)
 class GridSampler:
-    """How a picture (N, C, sizes) is read at a grid (N, places, rank), whose last dimension names the last size first."""
+    """Reads an input (N, C, sizes) at a grid (N, positions, rank).
+
+    The last dimension of the grid names the coordinate of the last size first.
+    """
 
     sizes: tuple[Size, ...]
     grid: LoweredTensor
@@ -69,21 +78,21 @@ class GridSampler:
 
     @property
     def rank(self) -> int:
-        """Dimensions of the picture."""
+        """Number of spatial dimensions of the input."""
         return len(self.sizes)
 
     def neighbors(self, b: LoopBuilder, where: Coordinates) -> Iterator[Neighbor]:
-        """The neighbours of the place that the grid names at ``where``, sample first."""
+        """Yield the neighbors of the grid point at ``where``, an index that begins with the batch."""
         for taps in itertools.product(*self._taps_per_dim(b, where)):
             yield self._combine_taps(b, taps)
 
     @property
     def neighbor_count(self) -> int:
-        """How many neighbours a place has."""
+        """Number of neighbors of a grid point."""
         return int(TAP_COUNTS[self.mode] ** self.rank)
 
     def neighbor(self, b: LoopBuilder, where: Coordinates, number: IndexExpr) -> Neighbor:
-        """One of the neighbours, by its number."""
+        """Return one neighbor of a grid point by its number."""
         taps, width = [], TAP_COUNTS[self.mode]
         for d, side in enumerate(self._taps_per_dim(b, where)):
             chosen, which = side[-1], number.div(width**d).mod(width)
@@ -135,7 +144,7 @@ class GridSampler:
         return taps
 
     def _apply_padding_mode(self, place: OpExpr, slope: OpExpr, count: OpExpr) -> tuple[OpExpr, OpExpr]:
-        """Where a place comes to lie by the padding, and how fast it moves there."""
+        """Apply the padding mode to a position; return the position and its derivative."""
         if self.padding == ZEROS:
             return place, slope
         if self.padding == REFLECTION:
@@ -154,7 +163,10 @@ def _product(parts: Sequence[OpExpr]) -> OpExpr:
 
 
 def _reflect(place: OpExpr, count: OpExpr, *, align: bool) -> tuple[OpExpr, OpExpr]:
-    """A place thrown back at both ends as often as it takes, and 1 or -1: whether it then runs forwards."""
+    """Reflect a position at both ends as often as needed; return it and its sign.
+
+    The sign is -1 where the position runs backward, and 0 along a dimension of size 1 with aligned corners.
+    """
     start, span = (0.0, count - 1.0) if align else (-0.5, count)
     span = (span > 0.0).where(span, 1.0)
     moved = place - start
@@ -170,13 +182,13 @@ def _reflect(place: OpExpr, count: OpExpr, *, align: bool) -> tuple[OpExpr, OpEx
 
 
 def _cubic_inner(x: OpExpr) -> tuple[OpExpr, OpExpr]:
-    """The cubic kernel at a distance of at most 1, and its slope (Keys, 1981)."""
+    """Return the cubic kernel and its slope at a distance of at most 1 (Keys, 1981)."""
     a = CUBIC_COEFFICIENT
     return ((x * (a + 2.0)) - (a + 3.0)) * x * x + 1.0, (x * (3.0 * (a + 2.0)) - 2.0 * (a + 3.0)) * x
 
 
 def _cubic_outer(x: OpExpr) -> tuple[OpExpr, OpExpr]:
-    """The same at a distance from 1 to 2."""
+    """Return the cubic kernel and its slope at a distance from 1 to 2."""
     a = CUBIC_COEFFICIENT
     return ((x * a - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a, (x * (3.0 * a) - 10.0 * a) * x + 8.0 * a
 
@@ -223,7 +235,7 @@ def grid_sampler_backward(
     align: bool,
     wanted: Sequence[bool],
 ) -> tuple[LoweredTensor | None, LoweredTensor]:
-    """The gradient is added to each neighbour by its weight; the grid gets what the neighbours change by, summed over channels."""
+    """Scatter-add the input's gradient to the neighbors; sum the grid's over the channels."""
     sampler = _make_sampler(a, grid, mode, padding, align)
     held = sampler.compute_dtype
     picture = _grad_input(low, grad, a, sampler) if wanted[0] else None
@@ -255,7 +267,10 @@ def grid_sampler_backward(
 
 
 def _grad_input(low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, sampler: GridSampler) -> LoweredTensor:
-    """Zeros, to each place's neighbours in which its gradient is added; the neighbours are a dimension more to walk."""
+    """Scatter-add the gradient of each grid point to its neighbors, by their weights.
+
+    The neighbors are an additional loop dimension.
+    """
     held = sampler.compute_dtype
     zeros = low.pointwise(a.shape, a.dtype, lambda b, i: b.constant(0.0, a.dtype), name="zeros")
 

@@ -17,7 +17,7 @@ from engine.lowering.registry import NotLowered, register_lowering
 
 @register_lowering(aten.histc.default)
 def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 0, max: float = 0) -> LoweredTensor:
-    """How many elements lie in each of equal bins; between the extremes of the data where no other bounds are given."""
+    """Count the elements in bins of equal width; without bounds, between the data's extremes."""
     check_supported_dtype(a)
     if not all(isinstance(v, (int, float)) for v in (min, max)) or 0 in a.shape:
         raise NotLowered("bins with bounds that follow from sizes are filled by ATen")

@@ -1,4 +1,4 @@
-"""Indirect reads and tensors made from nothing: embedding, gather, index, arange, full."""
+"""Indirect reads: embedding, gather, index, index_select."""
 
 from __future__ import annotations
 

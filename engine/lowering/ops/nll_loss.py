@@ -24,7 +24,7 @@ def nll_loss_forward(
     reduction: int,
     ignore_index: int,
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """Negative log-likelihood of class indices; the second result is the total weight."""
+    """Compute the negative log-likelihood of class indices; return it and the total weight."""
     check_supported_dtype(a)
     held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
     classes = a.shape[-1]
@@ -60,7 +60,7 @@ def nll_loss_forward(
         if reduction != 1:
             return low.pointwise((), a.dtype, loss), own_weight
         return low.pointwise((), a.dtype, lambda b, i: b.call("div", loss(b, i), weighed(b, i))), own_weight
-    # One element of each row is picked where the rows are reduced, not by the one program that adds them up.
+    # The rows' own kernel gathers one element per row. The single program that sums them would be slow at that.
     low.no_fuse.add(losses.definition)
     weights = low.pointwise(count, held, weighed, name=f"{name}_weights")
     total = reduce(low, "sum", losses, (0,), False, held, losses.load, name=f"{name}_sum")
@@ -82,7 +82,7 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: LoweredTensor,
 ) -> LoweredTensor:
-    """Minus the loss's gradient at each sample's class, zero elsewhere: nothing is scattered."""
+    """Set minus the loss's gradient at each sample's class, 0 elsewhere, without a scatter."""
     check_supported_dtype(a)
     if len(a.shape) == 1:
         raise NotLowered("the loss of a single sample is computed by ATen")

@@ -1,4 +1,4 @@
-"""Orthogonal polynomials, by their three-term recurrences: each element has a degree of its own."""
+"""Orthogonal polynomials by three-term recurrences; each element has its own degree."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from engine.lowering.registry import register_lowering
 aten = torch.ops.aten
 
 MAX_HERMITE_DEGREE = {torch.float32: 128, torch.float64: 512}
-"""Degrees beyond which eager gives no Hermite polynomial."""
+"""Highest degree of a Hermite polynomial in eager; beyond it the result is NaN."""
 
 
 def _affine(b: LoopBuilder, x: LoopIROp, slope: float, offset: float) -> LoopIROp:
-    """``slope * x + offset``."""
+    """Compute ``slope * x + offset``."""
     value = x if slope == 1.0 else b.call("mul", x, b.constant(slope, x.dtype))
     return value if offset == 0.0 else b.call("add", value, b.constant(offset, x.dtype))
 
@@ -31,7 +31,7 @@ def _degree(b: LoopBuilder, n: LoopIROp) -> LoopIROp:
 
 
 def _chebyshev(slope: float, offset: float, *, is_shifted: bool) -> Any:
-    """One of the four kinds, told apart by the polynomial of degree one."""
+    """Build one of the four kinds of Chebyshev polynomials, given the one of degree 1."""
 
     def compute(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
         x = _affine(b, x, 2.0, -1.0) if is_shifted else x

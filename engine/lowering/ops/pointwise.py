@@ -27,7 +27,7 @@ aten = torch.ops.aten
 prims = torch.ops.prims
 
 ElementwiseFn = Callable[..., LoopIROp]
-"""``(builder, *operands in the computing dtype) -> value`` in the computing dtype of the result."""
+"""``(builder, *operands) -> value``; operands and value are in their compute dtypes."""
 
 
 def elementwise(
@@ -37,7 +37,10 @@ def elementwise(
     kind: Any = DEFAULT,
     dtypes: tuple[torch.dtype, torch.dtype] | None = None,
 ) -> LoweredTensor:
-    """A pointwise tensor over broadcast operands, promoted as eager promotes them; ``dtypes`` overrides (computing, result)."""
+    """Define a pointwise tensor over broadcast operands, with eager's type promotion.
+
+    ``dtypes`` overrides (compute dtype, result dtype).
+    """
     check_supported_dtype(*args)
     held, result = dtypes or promote_dtypes(args, kind)
     for dtype in (held, result):
@@ -262,7 +265,10 @@ def pow_of_scalar(low: LoweringContext, base: Any, exponent: LoweredTensor) -> L
 
 
 def _integer_power(b: LoopBuilder, base: LoopIROp, exponent: LoopIROp) -> LoopIROp:
-    """By squaring, a bit of the exponent at a time; products wrap around as eager's do. Below zero only 1 and -1 have a power that is not 0."""
+    """Compute an integer power by squaring, one bit of the exponent at a time.
+
+    Products wrap around as in eager. With a negative exponent only 1 and -1 have a power other than 0.
+    """
     dtype = base.dtype
     zero, one = b.constant(0, dtype), b.constant(1, dtype)
 
@@ -469,7 +475,7 @@ def addcmul(
 
 @register_lowering(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(low: LoweringContext, a: LoweredTensor, end: LoweredTensor, weight: Any) -> LoweredTensor:
-    """From the nearer end, as eager does, so that both ends are met exactly."""
+    """Interpolate from the nearer end, as eager does, so that both ends are exact."""
 
     def compute(b: LoopBuilder, start: LoopIROp, end: LoopIROp, *weights: LoopIROp) -> LoopIROp:
         share = weights[0] if weights else b.constant(weight, start.dtype)

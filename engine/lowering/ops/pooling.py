@@ -1,4 +1,4 @@
-"""Pooling: windows as index arithmetic, and its gradients."""
+"""Average and max pooling, with windows as index arithmetic, and their gradients."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from engine.lowering.result_strides import symbolic_shape
 aten = torch.ops.aten
 
 MAX_WINDOW = 64
-"""Elements of a window up to which they are read one after the other."""
+"""Largest window whose elements are unrolled in the kernel."""
 
 
 @dataclass(frozen=True)
 class PoolWindow:
-    """Windows along one dimension: ``size`` elements there, ``count`` windows of ``width``, every ``step``, from ``-padding`` on.
+    """Pooling windows along one dimension.
 
-    The elements of a window are ``gap`` apart.
+    There are ``output_size`` windows of ``kernel_size`` elements over ``input_size`` elements. Windows start at
+    ``-padding``, then every ``stride`` elements. The elements of a window have a distance of ``dilation``.
     """
 
     input_size: Size
@@ -42,7 +43,7 @@ class PoolWindow:
 
     @property
     def is_in_bounds(self) -> bool:
-        """Whether every window is known to lie inside the tensor."""
+        """True if every window is known to be within the tensor."""
         return (
             self.padding == 0
             and isinstance(self.input_size, int)
@@ -51,11 +52,11 @@ class PoolWindow:
         )
 
     def start(self, window: IndexExpr) -> IndexExpr:
-        """Where a window begins."""
+        """Return the start of a window."""
         return window * self.stride - self.padding
 
     def length(self, b: LoopBuilder, window: IndexExpr, *, with_padding: bool) -> LoopIROp:
-        """How many elements of a window count."""
+        """Return the number of elements of a window that count."""
         if self.is_in_bounds:
             return b.index_value(IndexExpr({}, self.kernel_size))
         begin = self.start(window)
@@ -87,7 +88,7 @@ def _pool_windows(
 
 
 def _in_bounds_test(b: LoopBuilder, places: Iterable[tuple[IndexExpr, Size, bool]]) -> LoopIROp | None:
-    """Whether every (place, size) is inside; those that are known to be are not tested."""
+    """Test if each ``(index, size, is_known)`` is in bounds; ``is_known`` needs no test."""
     test: LoopIROp | None = None
     for place, size, is_known in places:
         for part in () if is_known else (b.index_ge(place, 0), b.index_lt(place, size)):
@@ -178,7 +179,7 @@ def avg_pool_backward(
     counts_padding: bool,
     divisor: int | None,
 ) -> LoweredTensor:
-    """Each element gathers from the windows that it lies in."""
+    """Gather each element's gradient from the windows that contain it."""
     rank = _pool_rank(low)
     sides = _pool_windows(a, grad.shape, kernel, stride, padding, rank)
     held = compute_dtype(grad.dtype)
@@ -206,7 +207,7 @@ def avg_pool_backward(
 
 
 def _pool_rank(low: LoweringContext) -> int:
-    """Over how many dimensions the operator at work pools, which its name says."""
+    """Return the number of pooled dimensions, which the current operator's name states."""
     return 3 if low.current_node is not None and "3d" in str(low.current_node.target) else 2
 
 
@@ -222,14 +223,14 @@ def max_pool_with_indices_backward(
     ceil_mode: bool,
     indices: LoweredTensor,
 ) -> LoweredTensor:
-    """Each window's gradient is added to the element that was its largest."""
+    """Add each window's gradient to the element that was its maximum."""
     return max_pool_backward(low, grad, a, indices, _pool_rank(low))
 
 
 def max_pool_backward(
     low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, indices: LoweredTensor, rank: int
 ) -> LoweredTensor:
-    """A gradient added at places in planes over the last ``rank`` dimensions."""
+    """Scatter-add a gradient at flat indices into planes of the last ``rank`` dimensions."""
     check_supported_dtype(grad, a)
     sizes = a.shape[-rank:]
     held = compute_dtype(grad.dtype)
@@ -253,7 +254,7 @@ def max_pool_with_indices(
     dilation: Any = (1,),
     ceil_mode: bool = False,
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """The largest element of each window (NaN if there is one), and where it lies in its plane."""
+    """Return the maximum of each window (NaN if there is one) and its flat index in the plane."""
     shape = symbolic_shape(fake_result(low)[0])
     rank = _pool_rank(low)
     sides = _pool_windows(a, shape, kernel, stride, padding, rank, dilation)
@@ -288,7 +289,10 @@ def _masked_load(b: LoopBuilder, a: LoweredTensor, place: Coordinates, inside: L
 
 
 def _first_index_in_plane(b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates) -> LoopIROp:
-    """Where the first element of a window lies in its plane: the answer while nothing is larger than nothing."""
+    """Return the flat index in the plane of a window's first element in bounds.
+
+    It is the result where no element exceeds the lowest number.
+    """
     first, *rest = (_first_in_bounds(b, s, w) for s, w in zip(sides, windows, strict=True))
     for side, place in zip(sides[1:], rest, strict=True):
         first = b.call("add", b.call("mul", first, b.size(side.input_size, b.index_dtype)), place)
@@ -296,7 +300,7 @@ def _first_index_in_plane(b: LoopBuilder, sides: Sequence[PoolWindow], windows: 
 
 
 def _first_in_bounds(b: LoopBuilder, side: PoolWindow, window: IndexExpr) -> LoopIROp:
-    """The first place of a window that is not in the padding."""
+    """Return the first index of a window that is not in the padding."""
     first = side.start(window)
     place, none = b.index_value(first), b.constant(0, b.index_dtype)
     if side.padding == 0:

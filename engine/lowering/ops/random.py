@@ -1,4 +1,4 @@
-"""Random numbers that a kernel makes where it uses them, from a seed and the element's place."""
+"""Random numbers that a kernel generates from a seed and the element's position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.lowering.registry import NotLowered, register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 MAX_ELEMENTS_PER_SEED = 1 << 31
-"""Elements that one seed tells apart."""
+"""Most elements for which one seed yields distinct random numbers."""
 
 
 def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str, drawn: torch.dtype) -> LoweredTensor:

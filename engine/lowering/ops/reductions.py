@@ -1,4 +1,4 @@
-"""Reductions and scans: sums, means, extremes, variances, norms, softmax, running sums."""
+"""Reductions: sum, mean, variance, min, max, argmin, argmax, any, all."""
 
 from __future__ import annotations
 
@@ -34,29 +34,32 @@ ElementFn = Callable[[LoopBuilder, Coordinates], LoopIROp]
 
 
 MIN_BUSY_PROGRAMS = 128
-"""Programs from which a large device is busy: with fewer, long reductions are done in two steps."""
+"""Programs that keep a large device busy. With fewer, long reductions are split."""
 
 
 TARGET_PROGRAMS = 512
 
 
 MIN_SPLIT_ELEMENTS = 1024
-"""Elements of a row that one program should at least reduce."""
+"""Fewest elements of a row that one program of a split reduction reduces."""
 
 
 MIN_COLUMN_SPLIT_ELEMENTS = 64
 
 
 LONG_COLUMN = 8192
-"""Elements of a column from which so much of it is under way at once that one program keeps a multiprocessor busy."""
+"""Columns of this length have enough loads in flight for one program per multiprocessor."""
 
 
 COLUMNS_PER_PROGRAM = 64
-"""Neighbouring columns that one program reduces together."""
+"""Adjacent columns that one program reduces together."""
 
 
 def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
-    """In how many parts each reduction is cut, 1 where there are enough of them, or sizes are symbols."""
+    """Return the number of parts into which each reduction is split.
+
+    It is 1 if there are enough reductions, or if sizes are symbolic.
+    """
     if not isinstance(outputs, int) or not isinstance(count, int):
         return 1
     programs = max(1, outputs // COLUMNS_PER_PROGRAM) if is_columns else outputs
@@ -71,14 +74,14 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
 
 
 def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:
-    """In how many parts a reduction of a tensor is cut."""
+    """Return the number of parts into which the reduction of a tensor is split."""
     last = max((d for d, n in enumerate(a.shape) if n != 1), default=0)
     outputs, count = product(n for d, n in enumerate(a.shape) if d not in dims), product(a.shape[d] for d in dims)
     return _split_count(outputs, count, is_columns=last not in dims)
 
 
 def _full_index(a: LoweredTensor, dims: tuple[int, ...]) -> Callable[[Coordinates, Coordinates], Coordinates]:
-    """From an index of the reduced tensor and one of what is reduced to one of the tensor."""
+    """Return a map from (result index, reduction index) to an index of the tensor."""
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
 
     def place(index: Coordinates, inner: Coordinates) -> Coordinates:
@@ -111,7 +114,10 @@ def reduce(
     *,
     name: str = "",
 ) -> LoweredTensor:
-    """Reduce ``value`` (read at indices of ``a``) over dimensions; in two steps where the outputs are few and the inputs many."""
+    """Reduce ``value``, loaded at indices of ``a``, over dimensions.
+
+    The reduction is split in two steps if the outputs are few and the inputs are many.
+    """
     shape = _reduced_shape(a, dims, False)
     ranges = tuple(a.shape[d] for d in dims)
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
@@ -126,12 +132,12 @@ def reduce(
 
 
 def reduction_identity(b: LoopBuilder, kind: str, dtype: torch.dtype) -> LoopIROp:
-    """The value that a reduction ignores."""
+    """Return the identity of a reduction as an op."""
     return b.constant(reduction_identity_value(kind, compute_dtype(dtype)), dtype)
 
 
 def reduction_identity_value(kind: str, dtype: torch.dtype) -> Any:
-    """The number that a reduction over a computing dtype ignores."""
+    """Return the identity of a reduction as a number of the compute dtype."""
     if kind in ("sum", "prod"):
         return 0 if kind == "sum" else 1
     if dtype == torch.bool:
@@ -238,7 +244,7 @@ def _variance(
     result: torch.dtype,
     name: str,
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """``(variance, mean)``, in two passes over the row: first the mean, then the squared distances from it."""
+    """Return ``(variance, mean)`` by two passes: the mean, then squared distances from it."""
     held = compute_dtype(result)
     if any(a.shape[d] == 0 for d in dims):
         none = low.pointwise(_reduced_shape(a, dims, keepdim), result, lambda b, i: b.constant(math.nan, result))
@@ -283,9 +289,10 @@ def _split_variance(
     held: torch.dtype,
     name: str,
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """``(squared distances from the mean, the mean)``, both from the same of each part, so that what is reduced is read once.
+    """Return ``(sum of squared distances from the mean, mean)``, combined from parts.
 
-    Each part's squares are those around its own mean, and what its mean is away from that of all (Chan, Golub and LeVeque, 1979).
+    The input is read once. The squares of each part are around its own mean; the distance of that mean from the total
+    mean is added (Chan, Golub and LeVeque, 1979).
     """
     shape, ranges = _reduced_shape(a, dims, False), tuple(a.shape[d] for d in dims)
     count = product(ranges)
@@ -373,7 +380,7 @@ def _node_name(low: LoweringContext) -> str:
 def min_or_max(
     low: LoweringContext, kind: str, a: LoweredTensor, dims: tuple[int, ...], keepdim: bool, name: str = ""
 ) -> LoweredTensor:
-    """Largest or smallest value; NaN where any element is NaN, as in eager."""
+    """Reduce to the maximum or minimum; NaN if any element is NaN, as in eager."""
     held = torch.int32 if a.dtype == torch.bool else a.dtype
     base = name or _node_name(low)
     if not a.dtype.is_floating_point:
@@ -430,7 +437,10 @@ def arg_min_or_max(
     top: LoweredTensor,
     name: str = "",
 ) -> LoweredTensor:
-    """Position of the first element equal to ``top`` (kept dims), flat over ``dims``; a NaN counts as the extreme."""
+    """Return the index of the first element equal to ``top``, flat over ``dims``.
+
+    ``top`` has size 1 in ``dims``. A NaN counts as the extreme.
+    """
     count = product(a.shape[d] for d in dims)
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     strides = contiguous_strides(tuple(a.shape[d] for d in dims))

@@ -13,7 +13,7 @@ from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import NotLowered, register_lowering
 
 MAX_SCAN_ELEMENTS = 1 << 17
-"""Elements along which one program runs."""
+"""Longest scan that one program computes."""
 
 
 @register_lowering(aten.cumsum.default)
@@ -39,9 +39,12 @@ def cummin(low: LoweringContext, a: LoweredTensor, dim: int) -> tuple[LoweredTen
 def _cumulative_extreme(
     low: LoweringContext, kind: str, a: LoweredTensor, dim: int
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """The largest (smallest) so far, and where it was last met: the running maximum of the places that hold it."""
+    """Return the cumulative maximum or minimum, and the index of its last occurrence.
+
+    The index is the cumulative maximum of all positions that hold the extreme so far.
+    """
     check_supported_dtype(a)
-    if a.dtype == torch.bool:  # has no smallest and largest number, which bound what a scan holds
+    if a.dtype == torch.bool:  # bool has no smallest and largest number, which a scan needs.
         numbers = low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(a.load(b, i), torch.int32))
         running, places = _cumulative_extreme(low, kind, numbers, dim)
         return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), places
@@ -68,10 +71,10 @@ def logcumsumexp(low: LoweringContext, a: LoweredTensor, dim: int) -> LoweredTen
 
 
 def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
-    """The dimension of a running result, where one program does well to walk along it.
+    """Return the non-negative dimension of a scan.
 
     Raises:
-        NotLowered: it is so long that many programs had better share it, as a library's do.
+        NotLowered: it is so long that many programs should share it, as in a library.
     """
     dim = canonical_dim(dim, len(a.shape))
     size = a.shape[dim] if a.shape else 1

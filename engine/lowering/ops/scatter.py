@@ -1,7 +1,7 @@
-"""Indirect writes: scatter, index_put, index_add and what gradients of look-ups are made of.
+"""Indirect writes: scatter, index_put, index_copy, embedding backward.
 
-Sums go through atomic additions, in float32 where the tensor has 16 bits. Where a program writes one element twice, which write stays
-is as open as it is in eager on a GPU.
+Sums use atomic adds, in float32 for 16-bit tensors. If one element is written twice, the order is undefined, as in
+eager on a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.lowering.result_strides import is_non_overlapping
 aten = torch.ops.aten
 
 ATOMIC_ADD_DTYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
-"""Types in which every target adds atomically."""
+"""Dtypes for which every target has atomic adds."""
 
 ScatterFn = Callable[[LoopBuilder, Coordinates], tuple[Coordinates, LoopIROp]]
 
@@ -33,10 +33,10 @@ ScatterFn = Callable[[LoopBuilder, Coordinates], tuple[Coordinates, LoopIROp]]
 def scatter_into(
     low: LoweringContext, a: LoweredTensor, ranges: Sequence[Size], write: ScatterFn, *, is_added: bool
 ) -> LoweredTensor:
-    """``a`` with what ``write`` gives for each position in ``ranges`` written or added.
+    """Write or add to ``a`` the values that ``write`` returns for each position in ``ranges``.
 
     Raises:
-        NotLowered: the type does not add atomically, or deterministic algorithms are asked for.
+        NotLowered: the dtype has no atomic add, or deterministic algorithms are enabled.
     """
     check_supported_dtype(a)
     if torch.are_deterministic_algorithms_enabled():
@@ -60,7 +60,7 @@ def _initial_value(low: LoweringContext, a: LoweredTensor, held: torch.dtype, na
 
 
 def _constant_value(made: TensorDef) -> float | None:
-    """The number that every element of a Def is, None where they differ."""
+    """Return the constant value of all elements of a definition, None if they differ."""
     if made.kind != "pointwise":
         return None
     ops = build_unfused(made).ops
@@ -77,7 +77,7 @@ def scatter_along_dim(
     *,
     is_added: bool,
 ) -> LoweredTensor:
-    """``a`` with a value written or added at each index along a dimension."""
+    """Write or add a value to ``a`` at each index along a dimension."""
     row, dim = at_least_1d(a), canonical_dim(dim, len(a.shape))
     places = at_least_1d(indices)
 
@@ -130,7 +130,7 @@ def scatter_rows(
     *,
     is_added: bool,
 ) -> LoweredTensor:
-    """``a`` with the rows of ``source`` written or added at the places along ``dim`` that ``indices`` name."""
+    """Write or add the rows of ``source`` to ``a``, at ``indices`` along ``dim``."""
     row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(indices), canonical_dim(dim, len(a.shape))
     held = compute_dtype(a.dtype)
 
@@ -197,7 +197,7 @@ def _masked_put(
     values: LoweredTensor,
     accumulate: bool,
 ) -> LoweredTensor:
-    """``a[mask] = number``, or ``a[:, mask] = number``: a choice for each element."""
+    """Lower ``a[mask] = number`` or ``a[:, mask] = number`` to a select for each element."""
     given = [t for t in indices if t is not None]
     first = next(d for d, t in enumerate(indices) if t is not None)
     is_number = all(n == 1 for n in values.shape)
@@ -223,7 +223,7 @@ def as_strided_scatter(
     stride: Sequence[Any],
     offset: Any = None,
 ) -> LoweredTensor:
-    """A walk over a tensor's memory, written along."""
+    """Write to the elements of a strided view of a tensor's memory."""
     check_supported_dtype(a, source)
     mapping = as_strided_index_map(a, stride, offset)
     if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
@@ -237,7 +237,7 @@ def as_strided_scatter(
 def embedding_dense_backward(
     low: LoweringContext, grad: LoweredTensor, indices: LoweredTensor, rows: Any, padding: int, scale_by_frequency: bool
 ) -> LoweredTensor:
-    """The gradient of a table: each looked-up row's gradient added to its place."""
+    """Add the gradient of each looked-up row to its row of the table."""
     check_supported_dtype(grad)
     if scale_by_frequency:
         raise NotLowered("gradients divided by how often a row was looked up are computed by ATen")

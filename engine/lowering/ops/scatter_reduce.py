@@ -1,7 +1,8 @@
-"""Each element collects what belongs to it: extremes, products and means of rows named by an index, counts in bins, masked copies.
+"""``scatter_reduce`` and related operators as gather-style loops.
 
-Scattering would need atomic operations that no target has. Here every element of the result looks through all candidates, which is
-right in any order and costs their number times the results: only as much as ``MOST`` comparisons.
+Targets lack the atomic operations that a scatter would need. Instead, every element of the result tests all
+candidates, so their order does not matter. The cost is the number of candidates times that of results, at most
+``MAX_COMPARISONS``.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ aten = torch.ops.aten
 
 
 MAX_COMPARISONS = 1 << 24
-"""Comparisons of a place with a candidate that one operator may cost."""
+"""Most tests of a candidate against a result element that one operator may cost."""
 
 
 MAX_MASK_ELEMENTS = 16_384
-"""Elements of a mask whose running count a kernel holds whole."""
+"""Longest mask whose running count one kernel computes."""
 
 
 REDUCTION_KINDS = {
@@ -46,13 +47,13 @@ REDUCTION_KINDS = {
 
 
 MatchFn = Callable[[LoopBuilder, Coordinates, IndexExpr], tuple[LoopIROp, Callable[[], LoopIROp]]]
-"""``(builder, place, candidate) -> (whether it belongs there, its value)``."""
+"""``(builder, index, candidate) -> (test whether it belongs there, its value)``."""
 
 
 def _gather_reduce(
     low: LoweringContext, a: LoweredTensor, count: Size, hits: MatchFn, reduction: str, *, include_self: bool
 ) -> LoweredTensor:
-    """``a`` with the candidates of each element put together with it, or put in its place."""
+    """Reduce the candidates of each element of ``a``, with or without the element itself."""
     total = product((*a.shape, count))
     if not isinstance(total, int) or total > MAX_COMPARISONS:
         raise NotLowered("so many candidates for so many places are put together by ATen")
@@ -96,7 +97,7 @@ def _combine(b: LoopBuilder, reduction: str, own: LoopIROp, new: LoopIROp) -> Lo
 
 
 def _mean_of(b: LoopBuilder, total: LoopIROp, count: LoopIROp) -> LoopIROp:
-    """A mean; of whole numbers rounded down."""
+    """Divide a total by a count; round integers down."""
     if total.dtype.is_floating_point:
         return b.call("div", total, count)
     quotient, rest = b.call("truncdiv", total, count), b.call("rem", total, count)
@@ -105,7 +106,7 @@ def _mean_of(b: LoopBuilder, total: LoopIROp, count: LoopIROp) -> LoopIROp:
 
 
 def _index_matches(b: LoopBuilder, index: LoopIROp, place: IndexExpr, size: Size) -> LoopIROp:
-    """Whether an index, counted from the end where negative, names a place."""
+    """Test if an index, counted from the end if negative, equals a position."""
     wide = b.cast(index, torch.int64)
     is_negative = b.call("lt", wide, b.constant(0, torch.int64), dtype=torch.bool)
     wrapped = b.where(is_negative, b.call("add", wide, b.size(size, torch.int64)), wide)
@@ -138,7 +139,7 @@ def index_reduce(
 def index_add(
     low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor, *, alpha: Any = 1
 ) -> LoweredTensor:
-    """By atomic additions; what no target adds atomically, each element collects."""
+    """Lower to atomic adds; for dtypes without atomic adds, to a gather-style loop."""
     if alpha == 1 and a.dtype in (torch.int8, torch.int16, torch.uint8):
         return index_reduce(low, a, dim, indices, source, "sum")  # type: ignore[no-any-return]
     return scatter_rows(low, a, dim, indices, source, alpha, is_added=True)
@@ -154,7 +155,7 @@ def scatter_reduce_along(
     *,
     include_self: bool = True,
 ) -> LoweredTensor:
-    """``scatter_reduce`` along a dimension: an index for each candidate."""
+    """Lower ``scatter_reduce`` along a dimension; each candidate has an index."""
     if 0 in index.shape:
         raise NotLowered("writing nothing at all is done by ATen")
     if not a.shape or not index.shape:
@@ -203,7 +204,7 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> LoweredTensor:
-    """Sums and means by atomic additions; what no target puts together atomically, each element collects."""
+    """Lower sums and means to atomic adds, other reductions to a gather-style loop."""
     held = compute_dtype(a.dtype)
     if (
         reduce not in ("sum", "mean")
@@ -236,7 +237,10 @@ def scatter_with_reduction(
 
 @register_lowering(aten.masked_scatter.default)
 def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, source: LoweredTensor) -> LoweredTensor:
-    """The elements of the source one after the other where the mask is true: its running count says which."""
+    """Copy the source's elements in order to where the mask is true.
+
+    The running count of the mask is the index into the source.
+    """
     shape = symbolic_shape(fake_result(low))
     check_supported_dtype(a, source)
     count = product(shape)
@@ -299,7 +303,7 @@ def trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> LoweredTensor:
-    """The sum over some dimensions of the product of three tensors."""
+    """Sum the product of three tensors over some dimensions."""
     check_supported_dtype(first, second, third)
     if not first.dtype.is_floating_point:
         raise NotLowered("products of whole numbers are summed by ATen")

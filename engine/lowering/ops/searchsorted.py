@@ -1,4 +1,4 @@
-"""Places in sorted rows: bucketize and searchsorted, as a binary search that is written out."""
+"""``searchsorted``, ``bucketize`` and ``repeat_interleave`` by unrolled binary search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.lowering.result_strides import symbolic_shape
 aten = torch.ops.aten
 
 MAX_ROW_LENGTH = 1 << 16
-"""Rows up to this length are searched by a kernel: each doubling adds a step to its text."""
+"""Longest row that a kernel searches: each doubling adds a step to the kernel's text."""
 
 
 def binary_search(
@@ -29,10 +29,10 @@ def binary_search(
     *,
     right: bool,
 ) -> LoweredTensor:
-    """The first place in the row of ``rows`` whose element is at least (``right``: more than) each value.
+    """Return the first index in a row whose element is at least (``right``: above) each value.
 
     Raises:
-        NotLowered: rows are too long, or their length is not known.
+        NotLowered: rows are too long, or their length is unknown.
     """
     check_supported_dtype(rows, values)
     count = rows.shape[-1]
@@ -59,7 +59,7 @@ def binary_search(
             middle = b.call("truncdiv", b.call("add", start, end), two)
             is_open = b.call("lt", start, end, dtype=torch.bool)
             found = b.masked(is_open, lambda at=middle: row_at(at), wanted)  # type: ignore[misc]
-            # Not the opposite comparison: a value that is no number belongs behind all others.
+            # Not the opposite comparison: NaN belongs behind all numbers.
             is_far = b.call("gt" if right else "ge", found, wanted, dtype=torch.bool)
             onward = b.logical_and(is_open, b.call("not", is_far))
             start, end = (
@@ -94,7 +94,7 @@ def searchsorted(
 
 @register_lowering(aten.repeat_interleave.Tensor)
 def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_size: Any = None) -> LoweredTensor:
-    """The number of each element as often as it says: the first whose running sum is beyond the place."""
+    """Repeat each element's index; a search in the running sum of the counts finds it."""
     if output_size is None or len(repeats.shape) != 1:
         raise NotLowered("how long the result is depends on the data")
     name, (size,) = (

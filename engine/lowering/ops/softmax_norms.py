@@ -29,7 +29,10 @@ from engine.lowering.result_strides import dense_stride
 def _row_max(
     low: LoweringContext, a: LoweredTensor, dim: int, held: torch.dtype
 ) -> tuple[LoweredTensor, Callable[[Coordinates], Coordinates]]:
-    """The row maximum (NaN need not be kept: the exponentials carry it on), and the map from an index to its row."""
+    """Return the row maximum, and the map from an index to its row.
+
+    The maximum need not propagate NaN, since the exponentials do.
+    """
     top = reduce(
         low, "max", a, (dim,), True, held, lambda b, i: b.cast(a.load(b, i), held), name=f"{_node_name(low)}_max"
     )
@@ -152,7 +155,7 @@ def native_group_norm(
     groups: int,
     eps: float,
 ) -> tuple[LoweredTensor, ...]:
-    """Normalise each of ``groups`` groups of channels of each sample."""
+    """Normalize each of ``groups`` groups of channels of each sample."""
     check_supported_dtype(a)
     channels = exact_quotient(as_size(c), groups)
     if channels is None or 0 in a.shape:

@@ -1,4 +1,4 @@
-"""Functions of mathematical physics that no target has, by series that are accurate to the last few bits."""
+"""Special functions that targets lack, by series accurate to the last few bits."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ DIGAMMA_COEFFICIENTS = (
     -8.33333333333333333333e-3,
     8.33333333333333333333e-2,
 )
-"""Bernoulli numbers over twice their index, the twelfth first: the asymptotic series (Abramowitz and Stegun, 6.3.18)."""
+"""Bernoulli numbers B(2n) / 2n, for n from 7 down to 1.
+
+Asymptotic series of digamma (Abramowitz and Stegun, 6.3.18).
+"""
 ASYMPTOTIC_START = 10
-"""How far arguments are moved up until the asymptotic series holds."""
+"""Arguments are shifted up to this, from where the asymptotic series is accurate."""
 
 
 def _polynomial(b: LoopBuilder, x: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
@@ -39,7 +42,10 @@ def _polynomial(b: LoopBuilder, x: LoopIROp, coefficients: tuple[float, ...]) ->
 
 
 def _shift_to_asymptotic(b: LoopBuilder, x: LoopIROp, inverse_power: int) -> tuple[LoopIROp, LoopIROp]:
-    """``(x + n, sum of 1 / (x + k) ** power)`` for as many steps as leave ``x + n`` at least ``STEPS``."""
+    """Return ``(x + n, sum of 1 / (x + k) ** power)`` with n minimal, up to the shift bound.
+
+    ``n`` is the number of steps after which ``x + n`` is at least ``ASYMPTOTIC_START``.
+    """
     limit, one = b.constant(float(ASYMPTOTIC_START), x.dtype), b.constant(1.0, x.dtype)
     total = b.constant(0.0, x.dtype)
     for _ in range(ASYMPTOTIC_START):
@@ -51,7 +57,7 @@ def _shift_to_asymptotic(b: LoopBuilder, x: LoopIROp, inverse_power: int) -> tup
 
 
 def _tan_pi(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-    """``tan(pi x)``, whole turns taken off first."""
+    """Compute ``tan(pi x)``; whole turns are subtracted first."""
     rest = b.call("sub", x, b.call("trunc", x))
     return b.call("tan", b.call("mul", rest, b.constant(math.pi, x.dtype)))
 
@@ -95,7 +101,10 @@ def digamma(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 
 
 def _zeta(b: LoopBuilder, s: LoopIROp, q: LoopIROp) -> LoopIROp:
-    """Hurwitz's zeta function. Its sum over all of ``q + k`` repeats with ``q``, which leads from below zero to above it."""
+    """Compute the Hurwitz zeta function.
+
+    Its sum over ``q + k`` for all integers k is periodic in ``q``. This leads from arguments below zero to above it.
+    """
     zero, one = b.constant(0.0, q.dtype), b.constant(1.0, q.dtype)
     nothing, infinite = b.constant(math.nan, q.dtype), b.constant(math.inf, q.dtype)
     floor = b.call("floor", q)
@@ -132,11 +141,14 @@ def polygamma(low: LoweringContext, n: int, a: LoweredTensor) -> LoweredTensor:
 
 
 HANKEL_START = 30.0
-"""From where Hankel's expansion of the Bessel functions is accurate to the last bits."""
+"""Argument from which Hankel's expansion of Bessel functions is accurate to the last bits."""
 
 
 def _hankel_coefficients(order: int) -> tuple[float, ...]:
-    """Coefficients of the powers of ``1 / x``, the highest first (Abramowitz and Stegun, 9.7.1)."""
+    """Return the coefficients of the powers of ``1 / x``, the highest first.
+
+    Abramowitz and Stegun, 9.7.1.
+    """
     found = [1.0]
     for k in range(1, 17):
         found.append(-found[-1] * (4.0 * order**2 - (2 * k - 1) ** 2) / (8.0 * k))
@@ -144,7 +156,7 @@ def _hankel_coefficients(order: int) -> tuple[float, ...]:
 
 
 def _scaled_bessel(name: str, order: int) -> Any:
-    """A modified Bessel function times ``exp(-abs(x))``."""
+    """Build a modified Bessel function times ``exp(-abs(x))``."""
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
         size = b.call("abs", x)
@@ -169,7 +181,10 @@ register_lowering(aten.special_i1e.default)(
 
 @register_lowering(aten.special_ndtri.default)
 def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    """Where the normal distribution reaches a probability: by Newton's method on the logarithm of its tail, from the tail's expansion."""
+    """Compute the inverse of the normal distribution function.
+
+    Newton's method on the logarithm of the tail starts from the tail's asymptotic expansion.
+    """
 
     def compute(b: LoopBuilder, p: LoopIROp) -> LoopIROp:
         def number(value: float) -> LoopIROp:
@@ -195,7 +210,7 @@ def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 
 @register_lowering(aten.frexp.Tensor)
 def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, LoweredTensor]:
-    """A fraction from a half to one, and the power of two that it is to be multiplied with."""
+    """Return a fraction of magnitude 0.5 to 1, and the exponent of two of its factor."""
     held = compute_dtype(a.dtype)
     whole, bits, most, scale = (torch.int32, 23, 0xFF, 32) if held == torch.float32 else (torch.int64, 52, 0x7FF, 64)
 
@@ -222,7 +237,7 @@ def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, Lowere
 
 @register_lowering(aten.special_spherical_bessel_j0.default)
 def spherical_bessel_j0(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    """``sin(x) / x``, near nothing its Taylor series."""
+    """Compute ``sin(x) / x``, near zero by its Taylor series."""
     taylor = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1))
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
@@ -247,7 +262,7 @@ def modified_bessel_i1(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 
 @register_lowering(aten.angle.default)
 def angle(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    """Of real numbers: half a turn below zero."""
+    """Return pi for negative real numbers, else 0; NaN is propagated."""
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
         is_negative = b.call("lt", x, b.constant(0.0, x.dtype), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Views and rearrangements: index arithmetic on what is already there."""
+"""Views and rearrangements as index arithmetic on existing tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ aten = torch.ops.aten
 
 
 def _reshape_map(old: tuple[Size, ...], new: tuple[Size, ...]) -> Any:
-    """Index map from the new shape to the old one, through as few divisions as grouping dimensions allows."""
+    """Return an index map from the new shape to the old one, with few divisions.
+
+    Dimensions that correspond are grouped, and only groups are divided.
+    """
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -73,7 +76,7 @@ def _reshape_map(old: tuple[Size, ...], new: tuple[Size, ...]) -> Any:
 
 
 def reshape(a: LoweredTensor, shape: Sequence[Size]) -> LoweredTensor:
-    """The same elements in row-major order under another shape (sizes known, no -1)."""
+    """View the elements in row-major order under another shape (known sizes, no -1)."""
     new = tuple(shape)
     if new == tuple(a.shape):
         return a
@@ -83,7 +86,7 @@ def reshape(a: LoweredTensor, shape: Sequence[Size]) -> LoweredTensor:
 
 
 def at_least_1d(a: LoweredTensor) -> LoweredTensor:
-    """A scalar as one element in a row; any other tensor as it is."""
+    """Return a 0-dim tensor as a row of one element; other tensors unchanged."""
     return a if a.shape else reshape(a, (1,))
 
 
@@ -131,7 +134,7 @@ def expand(low: LoweringContext, a: LoweredTensor, size: Sequence[Any], implicit
 
 
 def broadcast_to(a: LoweredTensor, shape: tuple[Size, ...]) -> LoweredTensor:
-    """The tensor repeated along dimensions of size 1 and new leading ones."""
+    """Repeat a tensor along dimensions of size 1 and new leading dimensions."""
     lead = len(shape) - len(a.shape)
     sizes = a.shape
     return a.view(shape, lambda index: tuple(ZERO if sizes[i] == 1 else index[i + lead] for i in range(len(sizes))))
@@ -166,7 +169,7 @@ def slice_(
 
 
 def narrow(a: LoweredTensor, dim: int, start: Size, size: Size) -> LoweredTensor:
-    """``size`` elements along ``dim`` from ``start`` on."""
+    """View ``size`` elements along ``dim`` from ``start`` on."""
     shape = (*a.shape[:dim], size, *a.shape[dim + 1 :])
     return a.view(shape, lambda index: (*index[:dim], index[dim] + start, *index[dim + 1 :]))
 
@@ -316,7 +319,7 @@ def constant_pad_nd(low: LoweringContext, a: LoweredTensor, pad: Sequence[Any], 
 
 
 def _may_pad(count: Size) -> bool:
-    """Whether a padding adds something; a negative one takes away."""
+    """Return True if a padding may add elements; a negative padding removes some."""
     return not isinstance(count, int) or count > 0
 
 
@@ -412,16 +415,16 @@ def _triangle(low: LoweringContext, a: LoweredTensor, diagonal: int, *, is_lower
 def as_strided(
     low: LoweringContext, a: LoweredTensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
 ) -> LoweredTensor:
-    """Any walk over the memory of a tensor that fills it in order from its start."""
+    """View the memory of a contiguous tensor, from its start, under any strides."""
     check_supported_dtype(a)
     return a.view(symbolic_shape(fake_result(low)), as_strided_index_map(a, stride, offset))
 
 
 def as_strided_index_map(a: LoweredTensor, stride: Sequence[Any], offset: Any) -> Callable[[Coordinates], Coordinates]:
-    """From an index of ``as_strided``'s result to one of the tensor.
+    """Return the map from an index of ``as_strided``'s result to one of the tensor.
 
     Raises:
-        NotLowered: the tensor does not fill its memory in order, or does not begin where its storage does.
+        NotLowered: the tensor is not contiguous, or an offset counts from a storage that the kernel does not know.
     """
     steps = tuple(as_size(s) for s in stride)
     if a.index_map is not None or a.definition.stride != contiguous_strides(a.shape):
@@ -434,7 +437,7 @@ def as_strided_index_map(a: LoweredTensor, stride: Sequence[Any], offset: Any) -
 
 @register_lowering(aten.view.dtype)
 def view_dtype(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype) -> LoweredTensor:
-    """The same bits read as another type of the same width."""
+    """Reinterpret the bits as another dtype of the same width."""
     check_supported_dtype(a, fake_result(low))
     if a.dtype.itemsize != dtype.itemsize or torch.bool in (a.dtype, dtype):
         raise NotLowered("bits that make up more or fewer elements of another type are read by ATen")

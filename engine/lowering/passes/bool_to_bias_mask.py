@@ -1,4 +1,4 @@
-"""Masks of truth values that attentions share become numbers once, not inside each of them."""
+"""Pass: converts a bool mask that attention calls share into an additive bias once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ aten = torch.ops.aten
 
 ATTENTION_OP = "engine::attention"
 MASK_POSITION = 3
-"""The mask's position among an attention's arguments."""
+"""Position of the mask in the arguments of attention."""
 
 
 def bool_to_bias_mask(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph with masks as ATen itself would make them, zero where a key is seen and minus infinity elsewhere; the module is changed."""
+    """Replace bool masks by biases, in place: 0 where a key is visible, -inf elsewhere.
+
+    ATen would build the same bias in each attention call.
+    """
     made: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
     for node in list(module.graph.nodes):
         mask = _bool_mask_of(node)
@@ -33,7 +36,7 @@ def bool_to_bias_mask(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _bool_mask_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """An attention's mask of truth values."""
+    """Return the bool mask of an attention call, None without one."""
     target = node.target
     if (
         not isinstance(target, torch._ops.OpOverload)

@@ -1,4 +1,4 @@
-"""Takes operators without a lowering apart with torch's own decompositions, one node at a time, so that each part knows its origin."""
+"""Decompose operators without a lowering, node by node, with provenance of each part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ aten = torch.ops.aten
 
 @functools.cache
 def all_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Decompositions, torch's and ours, of every operator that has neither a lowering nor a library of its own."""
+    """Return the decompositions, from torch and this engine, of operators without a lowering.
+
+    Operators that a library runs and random operators are left out.
+    """
     from torch._decomp import decomposition_table
 
     return {
@@ -34,9 +37,10 @@ def all_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphModule:
-    """The graph with every decomposable operator taken apart. Names of nodes that stay are kept; so is the provenance of all.
+    """Decompose every operator of the graph that can be; record the provenance of all nodes.
 
-    ``fused_random``: random operators too, into numbers that kernels draw themselves.
+    Nodes that are not decomposed have the same names as before. ``fused_random``: also decompose random operators
+    into random numbers that kernels generate.
     """
     old = graph.module
     draws = RandomDecomposer(old) if fused_random else None
@@ -96,7 +100,7 @@ def _can_decompose(target: Any) -> bool:
 
 
 def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
-    """One node's decomposition as a graph over the node's tensor and size arguments, None where there is none."""
+    """Trace one node's decomposition over its tensor and size arguments; None without one."""
     if not _can_decompose(node.target):
         return None
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -115,7 +119,7 @@ def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
     try:
         with mode, torch.no_grad():
             traced = make_fx(call, decomposition_table=all_decompositions(), tracing_mode="real")(*values)
-    except Exception:  # a decomposition that does not take these arguments: ATen does the whole operator
+    except Exception:  # The decomposition rejects these arguments: ATen runs the whole operator.
         return None
     calls = [n.target for n in traced.graph.nodes if n.op == "call_function"]
     if node.target in calls or not all(map(_is_computable, calls)) or not _matches_metadata(node, traced):
@@ -124,7 +128,10 @@ def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
 
 
 def _is_computable(target: Any) -> bool:
-    """Whether a part is better off on its own than inside the whole operator, which ATen also has."""
+    """Return True if a part of a decomposition is lowered, or ATen runs it by design.
+
+    Otherwise the whole operator is better left to ATen.
+    """
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return (
@@ -133,7 +140,7 @@ def _is_computable(target: Any) -> bool:
 
 
 def _matches_metadata(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
-    """Whether the parts give the same dtypes and sizes as the node did."""
+    """Return True if the decomposition has the node's dtypes and static sizes."""
     output = next(n for n in traced.graph.nodes if n.op == "output").args[0]
     results = output if isinstance(output, (tuple, list)) else (output,)
     value = node.meta.get("val")
@@ -165,7 +172,7 @@ def _splice(
     given: Sequence[Any],
     here: NodeProvenance,
 ) -> Any:
-    """Copy the parts over what is given into the new graph; returns what stands for the node (a node, or a tuple of nodes)."""
+    """Copy a decomposition into the new graph; return its result: a node or a tuple of nodes."""
     sources = iter(given)
     inner: dict[torch.fx.Node, Any] = {}
     result: Any = None

@@ -1,4 +1,7 @@
-"""Attention that is written out, as products around a softmax, becomes the one call that keeps no scores in memory."""
+"""Pass: replaces hand-written attention by one attention call.
+
+The call computes both matmuls and the softmax between them, and does not store the scores.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +38,24 @@ SIZE_OPS = (aten.sym_size.int, aten.sym_stride.int)
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 ATTENTION_DTYPES = (torch.float32, *HALF_DTYPES)
 ALIGNMENT_BYTES = 16
-"""Bytes that a head's width is to be a multiple of: for others libraries have no such kernel."""
+"""Head dims must be a multiple of this many bytes: libraries have no kernel for others."""
 MAX_HEAD_DIM = 256
-"""Width of a head beyond which libraries have no such kernel."""
+"""Largest head dim for which libraries have a kernel."""
 MIN_SCORE = -1e30
-"""No score of a key that is seen is below this: lower numbers, in its place, leave nothing of a key."""
+"""Visible scores are assumed to be above this. A lower fill removes a key completely."""
 NEG_INF = float("-inf")
-"""What leaves nothing of a key."""
+"""Fill that removes a key completely."""
 
 
 class _NotFused(Exception):
-    """Why attention stays as it is written; the message is the recorded reason."""
+    """Attention cannot be fused. The message is the recorded reason."""
 
 
 def fuse_attention(module: torch.fx.GraphModule) -> tuple[FusionDecision, ...]:
-    """Put calls of attention in the place of what computes the same; the module is changed. What was decided, and why.
+    """Replace attention by attention calls, in place; return the decisions with their reasons.
 
-    The idea is that of ``torch._inductor.fx_passes.fuse_attention``, which has a list of patterns; here scores are read as a formula.
+    The idea comes from ``torch._inductor.fx_passes.fuse_attention``. That has a list of patterns; here scores are
+    matched as a formula.
     """
     work = _AttentionFuser(module.graph)
     for node in list(module.graph.nodes):
@@ -71,7 +75,7 @@ class _AttentionFuser:
         self._masks: dict[Any, torch.fx.Node] = {}
 
     def try_fuse(self, softmax: torch.fx.Node) -> None:
-        """Exchange the attention around one softmax, if it is one and what it gives is the same."""
+        """Fuse the attention around a softmax if one call computes the same result."""
         given = softmax.args[0]
         scores = match_scores(given) if isinstance(given, torch.fx.Node) else None
         weighted = path_to_value_matmul(softmax)
@@ -112,7 +116,10 @@ class _AttentionFuser:
         self._insert_attention(last, (query, keys, value), mask, scores.scale)
 
     def _with_head_dim(self, operand: torch.fx.Node, heads: Sequence[Any]) -> torch.fx.Node:
-        """A product's operand with heads in a dimension of their own: what it is a view of, or else a view of it."""
+        """Return a matmul operand with heads in a separate dimension.
+
+        It is the tensor that the operand is a view of, or else a new view of the operand.
+        """
         found = operand
         while found.target in COPY_OPS or preserves_element_order(found):
             inner = as_node(found.args[0])
@@ -132,7 +139,7 @@ class _AttentionFuser:
             return self._call_op(operand, aten.view.default, (operand, list(shape)))
 
     def _check_supported(self, query: torch.fx.Node, value: torch.fx.Node, scores: ScoreExpr) -> None:
-        """Raise _Apart where a call would give something else, or nothing would be won by it."""
+        """Raise ``_NotFused`` if an attention call would differ, or libraries lack a kernel."""
         dtype = query.meta["val"].dtype
         widths = [t.meta["val"].shape[-1] for t in (query, value)]
         if dtype not in ATTENTION_DTYPES:
@@ -164,10 +171,10 @@ class _AttentionFuser:
             query, keys, value = given
             given = (query, self._call_op(last, aten.transpose.int, (keys, -2, -1)), value)
             by_heads = query.meta["val"].dim() == 4
-            if not by_heads:  # heads are all that there is
+            if not by_heads:  # Add a batch dimension of size 1.
                 given = tuple(self._call_op(last, aten.unsqueeze.default, (t, 0)) for t in given)
             found = self._call_op(last, composite_op("attention"), (*given, mask), {"scale": scale})
-            # Libraries write heads side by side; whoever is handed the view gets what lies as eager's result.
+            # Libraries store (batch, row, head, column). Readers of the view get the strides of eager's result.
             found.meta["val"] = found.meta["val"].transpose(1, 2).contiguous().transpose(1, 2)
             as_it_is = (aten.permute.default, (found, [0, 1, 2, 3])) if by_heads else (aten.squeeze.dim, (found, 0))
             seen = self._call_op(last, *as_it_is)
@@ -175,11 +182,11 @@ class _AttentionFuser:
         last.replace_all_uses_with(seen)
         self.graph.erase_node(last)
         if by_heads:
-            found.name = last.name  # by which its values are compared
+            found.name = last.name  # Recorded values are compared by this name.
             self._remove_head_copies(seen)
 
     def _remove_head_copies(self, seen: torch.fx.Node) -> None:
-        """Heads lie side by side already: what copies them there is not needed."""
+        """Remove copies to (batch, row, head, column) order: the memory already has this order."""
         for turned in list(seen.users):
             if turned.target not in (aten.transpose.int, aten.permute.default) or len(turned.users) != 1:
                 continue
@@ -192,7 +199,7 @@ class _AttentionFuser:
                 self.graph.erase_node(copy)
 
     def _shared_mask(self, scores: ScoreExpr, dtype: torch.dtype, softmax: torch.fx.Node) -> torch.fx.Node | None:
-        """What is added to the scores; None where nothing is. Attentions that share a mask share what is made of it."""
+        """Return the mask to add to the scores, None without one; equal masks are shared."""
         changes = tuple(change for change, _ in scores.terms)
         if changes and (changes, dtype) not in self._masks:
             with self.graph.inserting_before(softmax), _fake_mode_of(softmax):
@@ -210,7 +217,7 @@ class _AttentionFuser:
                 lowest += min(bound * change.factor for bound in self.value_ranges.range_of(change.node))
             else:
                 rest = made if made is not None else self._full_scalar(at, 0.0, dtype)
-                # As low as numbers get, so that a row that sees no key weighs all keys alike, whatever its scores.
+                # The lowest finite number: a row that sees no key then weighs all keys equally, whatever its scores.
                 fill = NEG_INF if change.fill == NEG_INF else torch.finfo(dtype).min
                 number = self._full_scalar(at, fill, dtype)
                 chosen = (number, rest) if change.fills_where else (rest, number)
@@ -232,7 +239,7 @@ class _AttentionFuser:
         return part if made is None else self._call_op(at, aten.add.Tensor, (made, part))
 
     def _nan_for_masked_rows(self, mask: torch.fx.Node, dtype: torch.dtype, at: torch.fx.Node) -> torch.fx.Node:
-        """The mask, its rows that see no key at all made NaN, as their softmax is: libraries do not agree on those."""
+        """Set mask rows that see no key to NaN, as their softmax is; libraries differ there."""
         most = self._call_op(at, aten.amax.default, (mask, [-1], True))
         is_blind = self._call_op(at, aten.eq.Scalar, (most, NEG_INF))
         return self._call_op(at, aten.where.self, (is_blind, self._full_scalar(at, math.nan, dtype), mask))
@@ -251,7 +258,7 @@ class _AttentionFuser:
 
 
 def _swaps_heads(turned: torch.fx.Node) -> bool:
-    """Whether a view exchanges the second of four dimensions with the third."""
+    """Return True if a view swaps the second and third of four dimensions."""
     if turned.target is aten.permute.default:
         return list(turned.args[1]) == [0, 2, 1, 3]  # type: ignore[arg-type]
     return {int(d) % 4 for d in turned.args[1:]} == {1, 2}  # type: ignore[arg-type]
@@ -265,14 +272,14 @@ def _fake_mode_of(node: torch.fx.Node) -> Any:
 
 
 def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Whoever reads a node's elements."""
+    """Return the readers of a node's elements; size queries do not count."""
     return [user for user in node.users if user.target not in SIZE_OPS]
 
 
 def _redirect_size_reads(
     node: torch.fx.Node, scores: torch.fx.Node, given: tuple[torch.fx.Node, torch.fx.Node]
 ) -> None:
-    """Ask the sizes of what is no longer there of what it was made of."""
+    """Redirect size queries on a removed node to the operands of the matmul."""
     rank = node.meta["val"].dim()
     rows, columns = given if rank == 4 else (as_node(a) for a in scores.args[-2:])
     for user in [u for u in node.users if u.target in SIZE_OPS]:
@@ -281,7 +288,11 @@ def _redirect_size_reads(
 
 
 def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node:
-    """The one view of a product that has heads in a dimension of their own."""
+    """Return the only view of a matmul result with heads in a separate dimension.
+
+    Raises:
+        _NotFused: there is no such view.
+    """
     found = weighted
     while (
         len(users := _readers(found)) == 1
@@ -295,7 +306,7 @@ def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.N
 
 
 def _check_single_reader(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> None:
-    """Raise _Apart where something but the attention itself reads what would no longer be there."""
+    """Raise ``_NotFused`` if anything else reads a tensor that fusion removes."""
     for position, node in enumerate(path):
         if len(_readers(node)) > 1:
             word = "weights" if position >= list(path).index(softmax) else "scores"

@@ -1,4 +1,4 @@
-"""The formula of which a softmax is taken: a product of matrices, scaled, with terms added to it and numbers put in its place."""
+"""Matches the scores under a softmax: a scaled matmul, added terms, masked fills."""
 
 from __future__ import annotations
 
@@ -16,74 +16,78 @@ aten = torch.ops.aten
 RESHAPE_OPS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 COPY_OPS = (aten.clone.default, aten.expand.default, aten.alias.default)
 DIM_MOVING_OPS = (aten.permute.default, aten.transpose.int, aten.unsqueeze.default, aten.squeeze.dim)
-"""Views that may do no more than move dimensions of one element."""
+"""Ops that move dimensions. They match if only dimensions of size 1 change their order."""
 
 
 @dataclass(frozen=True)
 class AddTerm:
-    """A term that is added to scores, ``factor`` times."""
+    """A term that is added to the scores, times ``factor``."""
 
     node: torch.fx.Node
     factor: float
 
     def scaled_by(self, number: float) -> AddTerm:
-        """The same, all of it times a number."""
+        """Return this term scaled by a number."""
         return replace(self, factor=self.factor * number)
 
 
 @dataclass(frozen=True)
 class MaskedFillTerm:
-    """A number in the place of scores where a condition is as ``holds``."""
+    """A constant that replaces scores where a condition equals ``fills_where``."""
 
     node: torch.fx.Node
     fills_where: bool
     fill: float
 
     def scaled_by(self, number: float) -> MaskedFillTerm:
-        """The same, all of it times a number."""
+        """Return this term with its constant scaled by a number."""
         return replace(self, fill=self.fill * number)
 
 
 @dataclass(eq=False)
 class ScoreExpr:
-    """What a softmax is taken of: a product times ``scale``, then one change after another; ``path`` are the nodes on the way."""
+    """Input of a softmax as a formula over one matmul.
+
+    It is the matmul ``product`` times ``scale``, then changed by each of ``terms``. ``path_nodes`` are the nodes from
+    the matmul to the softmax.
+    """
 
     product: torch.fx.Node
     path_nodes: list[torch.fx.Node]
     scale: float = 1.0
     terms: list[tuple[AddTerm | MaskedFillTerm, int]] = field(default_factory=list)
-    """Each with the number of dimensions that scores have there."""
+    """Each term with the rank that the scores have at that point."""
 
     def scaled_by(self, number: float) -> ScoreExpr:
-        """All of it times a number."""
+        """Scale the whole formula by a number, in place."""
         self.scale *= number
         self.terms = [(change.scaled_by(number), rank) for change, rank in self.terms]
         return self
 
     def with_term(self, change: AddTerm | MaskedFillTerm, at: torch.fx.Node) -> ScoreExpr:
-        """With one more change."""
+        """Append a term, in place."""
         self.terms.append((change, at.meta["val"].dim()))
         return self
 
 
 def as_node(value: Any) -> torch.fx.Node:
-    """An argument that is a node."""
+    """Return an argument that must be a node."""
     assert isinstance(value, torch.fx.Node)
     return value
 
 
 def match_scores(node: torch.fx.Node) -> ScoreExpr | None:
-    """A node's value as a formula over one product of matrices; None where it is none."""
+    """Match a node's value as a formula over one matmul; return None without a match."""
     return _ScoreMatcher().match(node)
 
 
 class _ScoreMatcher:
     def __init__(self) -> None:
         self._unmatched: set[torch.fx.Node] = set()
-        """What is known to be no formula: many ways may lead there."""
+        """Nodes that are known not to match. Several paths may lead to one node."""
 
     def match(self, node: torch.fx.Node) -> ScoreExpr | None:
-        """A node's formula."""
+        """Return the formula of a node, None without a match."""
         found = None if node in self._unmatched else self._match(node)
         if found is None:
             self._unmatched.add(node)
@@ -145,14 +149,14 @@ class _ScoreMatcher:
         return None
 
     def _match_operand(self, inner: Any, node: torch.fx.Node) -> ScoreExpr | None:
-        """The scores that an elementwise operation changes, which it may not spread."""
+        """Match the operand of an elementwise op that changes scores without broadcasting them."""
         if not isinstance(inner, torch.fx.Node) or not have_same_shape(inner.meta["val"].shape, node.meta["val"].shape):
             return None
         return self.match(inner)
 
 
 def _constant_value(value: Any) -> float | None:
-    """A number that the graph holds."""
+    """Return the number that a value is known to be in the graph, None if unknown."""
     if isinstance(value, torch.fx.Node):
         if value.target is aten.full.default and not value.args[0]:
             value = value.args[1]
@@ -169,7 +173,7 @@ def _constant_value(value: Any) -> float | None:
 
 
 def _is_float_cast(node: torch.fx.Node) -> bool:
-    """Whether it changes nothing but how precise a number is."""
+    """Return True if the node only changes the floating-point precision."""
     if node.target is not aten._to_copy.default:
         return False
     given, made = as_node(node.args[0]).meta["val"], node.meta["val"]
@@ -177,12 +181,12 @@ def _is_float_cast(node: torch.fx.Node) -> bool:
 
 
 def have_same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two shapes are equal for every value of their symbols."""
+    """Return True if two shapes are equal for every value of their symbols."""
     return len(a) == len(b) and all(sizes_equal(as_size(m), as_size(n)) for m, n in zip(a, b, strict=True))
 
 
 def shapes_of(*nodes: torch.fx.Node) -> tuple[Any, ...]:
-    """The shapes of nodes' values."""
+    """Return the shapes of the nodes' values."""
     return tuple(node.meta["val"].shape for node in nodes)
 
 
@@ -191,7 +195,7 @@ def _without_ones(shape: Sequence[Any]) -> list[Any]:
 
 
 def preserves_element_order(node: torch.fx.Node) -> bool:
-    """Whether it shows the elements of its argument in their order."""
+    """Return True if the node is a view with the elements of its argument in order."""
     if node.target not in DIM_MOVING_OPS:
         return node.target in RESHAPE_OPS
     given = as_node(node.args[0]).meta["val"]
@@ -208,7 +212,7 @@ def preserves_element_order(node: torch.fx.Node) -> bool:
 
 
 def keeps_last_two_dims(a: torch.fx.Node, b: torch.fx.Node) -> bool:
-    """Whether a view leaves the last two dimensions alone, and only puts the others together or apart."""
+    """Return True if a view preserves the last two dimensions and only reshapes the others."""
     first, second = shapes_of(a, b)
     if _has_same_last_two_dims(first, second):
         return True
@@ -223,7 +227,10 @@ def _has_same_last_two_dims(first: Sequence[Any], second: Sequence[Any]) -> bool
 
 
 def path_to_value_matmul(softmax: torch.fx.Node) -> list[torch.fx.Node]:
-    """The way from a softmax to the product of its weights with values, which is last; empty where there is none."""
+    """Return the path from a softmax to the matmul of weights and values, which is last.
+
+    The path is empty if there is none.
+    """
     ways = [[softmax]]
     while ways:
         way = ways.pop()

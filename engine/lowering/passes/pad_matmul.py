@@ -1,4 +1,7 @@
-"""Matrices of odd sizes are multiplied with zeros around them, where a library's kernels for whole lines of memory gain more than that costs."""
+"""Pass: pads matmul operands of unaligned sizes with zeros where that saves time.
+
+The faster library kernels for aligned sizes must save more than the padding costs.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,23 @@ from engine.ir.node_metadata import provenance_of, set_provenance
 aten = torch.ops.aten
 
 ALIGNMENT_BYTES = 16
-"""Bytes that tensor cores are fed at a time: sizes in multiples of as many have fast kernels."""
+"""Alignment in bytes for tensor cores. Sizes that are multiples of it have fast kernels."""
 LARGE_SIZE_MULTIPLE = 64
 LARGE_SIZE = 1024
-"""Sizes beyond this are padded to multiples of ``WIDE``: nearly for nothing, and a little faster still."""
+"""Larger sizes are padded to multiples of ``LARGE_SIZE_MULTIPLE``: cheap and faster."""
 UNALIGNED_FLOPS, ALIGNED_FLOPS = 9e13, 6e14
-"""Operations a second of kernels for odd sizes, and of those for whole lines; measured on an H200."""
+"""FLOP/s of kernels for unaligned and for aligned sizes, measured on an H200."""
 UNALIGNED_BANDWIDTH, ALIGNED_BANDWIDTH = 0.75e12, 3.5e12
 LAUNCH_SECONDS = 3e-6
 MIN_GAIN_SECONDS = 5e-6
-"""Seconds that padding must win."""
+"""Seconds that padding must save."""
 TRANSPOSE_OPS = (aten.t.default, aten.transpose.int, aten.permute.default)
 
 
 def pad_matmul(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph with the products that gain by it padded; the module is changed.
+    """Pad the matmuls that become faster by it, in place.
 
-    A result is seen through a slice, so that only what multiplies it ever reads the zeros.
+    Each result is sliced, so only matmuls read the zeros.
     """
     padding = _MatmulPadder(module.graph)
     for node in list(module.graph.nodes):
@@ -49,7 +52,7 @@ class _MatmulPadder:
     _padded_operands: dict[tuple[torch.fx.Node, int, int], torch.fx.Node] = field(default_factory=dict)
 
     def pad_if_faster(self, node: torch.fx.Node) -> None:
-        """Pad one product, if that gains."""
+        """Pad one matmul if that saves time."""
         a, b = node.args[-2:]
         value = node.meta.get("val")
         if not isinstance(a, torch.fx.Node) or not isinstance(b, torch.fx.Node) or not _has_half_dtype(value):
@@ -75,14 +78,17 @@ class _MatmulPadder:
             for dim, (more, size) in enumerate(((more_m, m), (more_n, n))):
                 if more:
                     found = self._call_op(node, aten.slice.Tensor, (found, dim, 0, size))
-        # Whoever sees the result sees eager's strides: it is copied then.
+        # Readers expect eager's strides. A copy restores them.
         found.meta["val"] = value
         node.replace_all_uses_with(found)
         self.graph.erase_node(node)
         self.is_changed = True
 
     def _is_profitable(self, a: torch.fx.Node, b: torch.fx.Node, more: tuple[int, int, int]) -> bool:
-        """Whether the fast kernel wins more than it costs to make the padded operands; results of kernels are padded as they are made."""
+        """Return True if the aligned kernel saves more time than padding its operands costs.
+
+        Operands that a kernel computes are padded at no cost when the kernel stores them.
+        """
         left, right = a.meta["val"], b.meta["val"]
         (m, k), n, width = left.shape, right.shape[1], left.dtype.itemsize
         moved, work = width * (m * k + k * n + m * n), 2.0 * m * n * k
@@ -99,7 +105,10 @@ class _MatmulPadder:
     def _pad_operand(
         self, user: torch.fx.Node, node: torch.fx.Node, more_rows: int, more_columns: int
     ) -> torch.fx.Node:
-        """A matrix with zeros below and to the right; made once, and in the order in which the matrix lies in memory."""
+        """Return a matrix padded at the bottom and at the right.
+
+        The padded matrix is created once and has the memory order of the matrix.
+        """
         if not more_rows and not more_columns:
             return node
         base, is_transposed = _untransposed(node)
@@ -136,7 +145,7 @@ class _MatmulPadder:
 
 
 def _pad_amount(size: int, per_line: int) -> int:
-    """What a size lacks to be a multiple, none where it is one already."""
+    """Return the padding of a size to a multiple, 0 if it is a multiple already."""
     return -size % (LARGE_SIZE_MULTIPLE if size > LARGE_SIZE else per_line) if size % per_line else 0
 
 
@@ -145,7 +154,7 @@ def _has_half_dtype(value: Any) -> TypeGuard[torch.Tensor]:
 
 
 def _untransposed(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
-    """The matrix of which a node is the transpose, if it is one, and whether it is."""
+    """Return ``(matrix, True)`` if the node is a transposed matrix, else ``(node, False)``."""
     first = node.args[0] if node.args else None
     if node.target not in TRANSPOSE_OPS or not isinstance(first, torch.fx.Node):
         return node, False
@@ -156,7 +165,7 @@ def _untransposed(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
 
 
 def _needs_copy_to_pad(node: torch.fx.Node) -> bool:
-    """Whether a value lies in memory anyway, so that padding it is a copy."""
+    """Return True if a value is in memory anyway, so that padding it needs a copy."""
     from engine.lowering.library_ops import is_library_op
 
     return node.op != "call_function" or is_library_op(node.target)

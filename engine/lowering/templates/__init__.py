@@ -1,1 +1,1 @@
-"""Kernels made from templates where loops over elements would be slow: products of matrices and attention."""
+"""Kernel templates for matmul and attention, which loops over elements compute slowly."""

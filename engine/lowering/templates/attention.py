@@ -1,4 +1,4 @@
-"""Attention as kernels of a template: which calls it can take the place of, and with which tensors."""
+"""Attention template: matches calls, lists candidate block sizes, builds the kernels."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from engine.lowering.templates.matmul import INT32_LIMIT, MATMUL_DTYPES, MAX_GRI
 aten = torch.ops.aten
 
 MAX_HEAD_DIM = 256
-"""Width of a key beyond which no block fits."""
+"""Largest head dim for which a block fits."""
 MAX_FLOAT32_BLOCK = 32
-"""Rows and columns of a block of 32-bit numbers, whose products fill many registers."""
+"""Largest block side for float32, whose products take many registers."""
 FORWARD_BLOCKS = (
     AttentionBlocks(128, 64, 4, 3), AttentionBlocks(64, 64, 4, 3), AttentionBlocks(128, 128, 8, 3), AttentionBlocks(128, 64, 8, 3), AttentionBlocks(64, 128, 4, 3), AttentionBlocks(64, 32, 4, 3),
 )  # fmt: skip
@@ -37,9 +37,10 @@ BACKWARD_BLOCKS = (
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """One call of attention, forward or backward, by the roles of its tensors.
+    """One attention call, forward or backward, with its tensors by role.
 
-    ``rest`` are results that a template does not compute: they hold a generator's state, which no call without dropout looks at.
+    ``unused_results`` are results that the template does not compute. They hold a generator's state, which nothing
+    reads without dropout.
     """
 
     extern: ExternNode
@@ -51,13 +52,13 @@ class AttentionCall:
 
     @property
     def is_backward(self) -> bool:
-        """Whether it computes gradients."""
+        """True if the call computes gradients."""
         return "grad" in self.operands
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionTemplate:
-    """A call of attention that kernels of the template compute; ``sums`` is memory that the backward's kernels share."""
+    """An attention call that the template computes; the backward kernels share ``delta``."""
 
     call: AttentionCall
     blocks: AttentionBlocks
@@ -65,18 +66,18 @@ class AttentionTemplate:
 
     @property
     def output_defs(self) -> dict[TensorDef, None]:
-        """Defs that it writes."""
+        """Definitions that the kernels write."""
         return dict.fromkeys(
             (*self.call.results.values(), *self.call.unused_results, *([] if self.delta is None else [self.delta]))
         )
 
     def input_defs(self) -> set[TensorDef]:
-        """Defs that it reads from memory."""
+        """Return the definitions that the kernels read from memory."""
         return {t.definition for t in self.call.operands.values()}
 
     @property
     def kernel_kinds(self) -> tuple[str, ...]:
-        """Its kernels, in order."""
+        """Kinds of the kernels, in launch order."""
         return (DELTA_KERNEL, GRAD_KEY_VALUE_KERNEL, GRAD_QUERY_KERNEL) if self.call.is_backward else (FORWARD_KERNEL,)
 
 
@@ -89,14 +90,14 @@ BACKWARD_OPS = ("attention_backward", *(f"{name}_backward" for name in FORWARD_O
 RESULT_ROLES = dict.fromkeys(FORWARD_OPS, ("out", "logsumexp")) | dict.fromkeys(
     BACKWARD_OPS, ("grad_query", "grad_key", "grad_value", "grad_mask")
 )
-"""By operator: the roles of its results, in order."""
+"""Roles of the results of each operator, in order."""
 ARGUMENT_ROLES = {"attn_mask": "mask", "attn_bias": "mask", "grad_out": "grad", "grad_out_": "grad"}
-"""The roles of arguments that go by other names."""
+"""Roles of arguments whose name is not their role."""
 OPERAND_ROLES = ("query", "key", "value", "mask", "grad", "out", "logsumexp")
 
 
 def match_attention(extern: ExternNode) -> AttentionCall | None:
-    """The attention that a call computes; None for other calls, and for what the template does not do."""
+    """Match the attention of a call; None for other calls and where unsupported."""
     target = extern.target
     made = (
         RESULT_ROLES.get(target._schema.name.partition("::")[2]) if isinstance(target, torch._ops.OpOverload) else None
@@ -127,14 +128,14 @@ def match_attention(extern: ExternNode) -> AttentionCall | None:
 
 
 def _has_score_shape(made: TensorDef, given: Mapping[str, LoweredTensor]) -> bool:
-    """Whether a gradient of a mask has an element for each score."""
+    """Return True if the gradient of a mask has one element for each score."""
     query, key, mask = given["query"], given["key"], given.get("mask")
     scores = (*query.shape[:3], key.shape[2]) if len(query.shape) == 4 else ()
     return mask is not None and made.shape == scores and made.dtype == mask.dtype
 
 
 def _is_addressable_in_32_bits(value: LoweredTensor) -> bool:
-    """Whether a tensor is in memory, and each head's rows can be counted in 32 bits."""
+    """Return True if a tensor is in memory, and int32 can index the rows of each head."""
     placed = static_strides_of(value)
     if placed is None or not all(isinstance(n, int) for n in value.shape):
         return False
@@ -142,7 +143,7 @@ def _is_addressable_in_32_bits(value: LoweredTensor) -> bool:
 
 
 def static_strides_of(value: LoweredTensor) -> tuple[tuple[int, ...], int] | None:
-    """``(strides, offset)`` of a tensor in memory whose sizes are numbers; None for others."""
+    """Return static ``(strides, offset)`` of a tensor in memory, None for other tensors."""
     variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(value.shape))
     index = tuple(variable(v) for v in variables)
     flat = flatten(value.index_map(index) if value.index_map else index, value.definition.stride)
@@ -163,7 +164,7 @@ def _supports_sizes(call: AttentionCall, shares_keys: bool) -> bool:
     if query[1] != key[1] and (not shares_keys or int(query[1]) % int(key[1])):
         return False
     if call.is_causal and query[2] != key[2] and call.extern.target.namespace != "engine":
-        return False  # libraries do not agree on which corner the diagonal begins in
+        return False  # Libraries differ in the corner at which the causal diagonal starts.
     made = (*call.results.values(), *call.unused_results)
     return all(isinstance(n, int) for d in made for n in (*d.shape, *d.stride))
 
@@ -182,7 +183,7 @@ def _supports_dtypes(call: AttentionCall) -> bool:
 
 
 def attention_kernel(step: AttentionTemplate, kind: str) -> tuple[AttentionKernel, dict[str, str]]:
-    """One kernel of a call, and the buffer of each role."""
+    """Build one kernel of a call; return it with the buffer of each role."""
     call = step.call
     query, key, value = (call.operands[r] for r in ("query", "key", "value"))
     batch, heads, rows, width = (int(n) for n in query.shape)
@@ -239,7 +240,7 @@ def _operand(role: str, value: LoweredTensor, sizes: tuple[int, ...], *, written
     placed = static_strides_of(value)
     assert placed is not None
     stride, offset = placed
-    if role == "mask":  # spread over what it has one of
+    if role == "mask":  # Dimensions of size 1 are broadcast by stride 0.
         missing = 4 - len(stride)
         shape = (1,) * missing + tuple(value.shape)
         stride = tuple(
@@ -256,7 +257,7 @@ def _last_offset(made: TensorDef) -> int:
 
 
 def template_candidates(call: AttentionCall) -> tuple[AttentionTemplate, ...]:
-    """Ways to cut it, the likeliest first."""
+    """Return the candidate block sizes of a call, the likeliest first."""
     query, key = call.operands["query"], call.operands["key"]
     rows, cols, width = (
         int(query.shape[2]),
@@ -278,7 +279,7 @@ def _delta_def(call: AttentionCall) -> TensorDef | None:
 
 
 def fit_blocks(blocks: AttentionBlocks, rows: int, cols: int, width: int, itemsize: int) -> AttentionBlocks:
-    """Blocks no longer than the sequences, and smaller ones for wide heads and wide numbers."""
+    """Limit blocks to the sequence lengths, and further for wide heads and wide dtypes."""
     high, wide = min(blocks.query_block, _next_power_of_two(rows)), min(blocks.key_block, _next_power_of_two(cols))
     if itemsize > 2:
         high, wide = min(high, MAX_FLOAT32_BLOCK), min(wide, MAX_FLOAT32_BLOCK)

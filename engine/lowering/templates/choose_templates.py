@@ -1,4 +1,4 @@
-"""Puts templates in the place of library calls, with the kernels around them taken in, where whoever is asked says so."""
+"""Replaces library calls by templates, with fused neighbors, where the chooser takes one."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from engine.records.lowering import AutotuneChoice, FusionDecision
 
 @dataclass(frozen=True, eq=False)
 class MatmulTemplate:
-    """A product that a kernel of the template computes, cut this way."""
+    """A matmul that the template computes with one configuration."""
 
     fused_matmul: FusedMatmul
     tiling: MatmulConfig
 
 
 ASSUMED_SIZE = 1024
-"""What a symbol is taken for of which no size is at hand."""
+"""Assumed value of a symbol without a size hint."""
 MAX_PROLOGUE_CANDIDATES = 4
-"""Ways to cut a product that are tried with operands computed on the way, and then all of them without."""
+"""Most configurations that are tried with fused prologues; without, all are tried."""
 ScheduleStep = FusionGroup | ExternNode | MatmulTemplate | AttentionTemplate
 MakeSubprogram = Callable[[tuple[ScheduleStep, ...]], LoweredProgram]
-"""Makes a program of some of a schedule's steps, which reads the rest as inputs."""
+"""Builds a program of some steps of a schedule; the results of other steps are its inputs."""
 
 
 def choose_templates(
@@ -55,9 +55,10 @@ def choose_templates(
     forced_fallbacks: Mapping[str, str],
     size_hints: Mapping[str, int],
 ) -> Schedule:
-    """The schedule with a template wherever the chooser takes one.
+    """Return the schedule with templates where the chooser takes one.
 
-    ``kept`` are Defs that the program returns. Nodes in ``refused`` stay as they are. ``sizes``: those at hand, by symbol.
+    ``returned``: definitions that the program returns. ``forced_fallbacks``: nodes that remain ATen calls.
+    ``size_hints``: by symbol.
     """
     if isinstance(chooser, LibraryChooser):
         return schedule
@@ -88,7 +89,7 @@ class _TemplateChooser:
         self.choices: list[AutotuneChoice] = []
 
     def try_matmul(self, call: MatmulCall) -> None:
-        """Ask whether a template computes this product, with all that it can take in and with nothing."""
+        """Let the chooser decide if the template computes a matmul, with or without prologues."""
         whole = self._fuse_around(call)
         forms = [whole]
         if whole.prologues:
@@ -125,15 +126,15 @@ class _TemplateChooser:
             self._apply_template(candidates[answer.chosen - 1], answer)
 
     def _hinted_sizes(self, call: MatmulCall) -> tuple[int, int, int, int]:
-        """A product's sizes, where they are symbols those at hand."""
+        """Return the sizes of a matmul, with symbols replaced by their hints."""
         matrices, rows, cols, inner = (_hinted_size(size, self.size_hints) for size in call.batch_m_n_k)
         return matrices, rows, cols, inner
 
     def try_attention(self, call: AttentionCall) -> None:
-        """Ask whether kernels of the template compute this attention."""
+        """Let the chooser decide if the template computes an attention call."""
         seen = tuple(d for d in call.unused_results if self._is_used(d))
         if any(d.dtype.is_floating_point for d in seen):
-            return  # a gradient of another kind
+            return  # The template does not compute this gradient.
         results = {r: d for r, d in call.results.items() if r != "grad_mask" or self._is_used(d)}
         call = replace(call, unused_results=seen, results=results)
         extern, candidates = call.extern, template_candidates(call)
@@ -148,7 +149,7 @@ class _TemplateChooser:
             self.steps[self.steps.index(extern)] = candidates[answer.chosen - 1]
 
     def _is_used(self, made: TensorDef) -> bool:
-        """Whether anybody looks at a result."""
+        """Return True if a result is returned or read."""
         return made in self.returned or bool(self._readers(made))
 
     def _keep_library_call(self, extern: ExternNode, answer: ChoiceResult) -> None:
@@ -172,7 +173,7 @@ class _TemplateChooser:
             )
 
     def _steps_replaced_by(self, fused: FusedMatmul) -> tuple[ScheduleStep, ...]:
-        """What a template would take the place of, in order."""
+        """Return the steps that a template would replace, in order."""
         parts = _replaced_parts(fused)
         return tuple(s for s in self.steps if s in parts)
 
@@ -187,7 +188,7 @@ class _TemplateChooser:
         return FusedMatmul(call, before, after, stores_result=after is None or is_seen)
 
     def _can_run_at_epilogue(self, call: MatmulCall, after: FusionGroup, readers: list[ScheduleStep]) -> bool:
-        """Whether nobody needs the product before the kernel that would take it in."""
+        """Return True if no step needs the matmul before its epilogue runs."""
         at = self.steps.index(after)
         return all(self.steps.index(r) >= at for r in readers)
 
@@ -219,12 +220,15 @@ def _step_inputs(step: ScheduleStep) -> Collection[TensorDef]:
 
 
 def _replaced_parts(fused: FusedMatmul) -> list[ScheduleStep]:
-    """The steps that a template stands for."""
+    """Return the steps that a template replaces."""
     return [*fused.prologues, fused.matmul.extern, *([] if fused.epilogue is None else [fused.epilogue])]
 
 
 def _rows_if_padding_needed(whole: FusedMatmul) -> int | None:
-    """Rows of a product of 16-bit numbers whose other side would first be copied with zeros around it."""
+    """Return the rows of a 16-bit matmul whose operand a library needs as a padded copy.
+
+    None for other matmuls.
+    """
     matrices, rows, _, _ = whole.matmul.batch_m_n_k
     pads = any(d.is_masked for group in whole.prologues for demands in group.reads.values() for d in demands)
     is_one = matrices == 1 and isinstance(rows, int)

@@ -1,4 +1,4 @@
-"""Products of matrices as kernels of a template, with what is computed just before and right after them."""
+"""Matmul template: matches calls, fuses prologues and an epilogue, builds the kernel."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ aten = torch.ops.aten
 MATMUL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 INT32_LIMIT = 1 << 31
 IEEE_PRECISION = "ieee"
-"""How Triton calls products of 32-bit numbers in full precision, which tensor cores do not make."""
+"""Triton's name for full float32 precision, for which tensor cores are not used."""
 MAX_GRID_Y = 65_535
-"""Programs that a device's grid has in its second dimension."""
+"""Most programs in the second dimension of a grid."""
 
 
 @dataclass(frozen=True, eq=False)
 class MatmulCall:
-    """One product that a library would compute: ``beta * added + alpha * left @ right``, of so many ``matrices``."""
+    """One matmul call: ``beta * bias + alpha * left @ right``, for a batch of matrices."""
 
     extern: ExternNode
     left: LoweredTensor
@@ -43,13 +43,13 @@ class MatmulCall:
 
     @property
     def batch_m_n_k(self) -> tuple[Size, Size, Size, Size]:
-        """Matrices, rows, columns, and the inner size."""
+        """Batch, rows, columns and inner size."""
         *lead, rows, inner = self.left.shape
         return product(lead), rows, self.right.shape[-1], inner
 
 
 def match_matmul(extern: ExternNode) -> MatmulCall | None:
-    """The product that a call computes; None for other calls, and for products that no template does."""
+    """Match the matmul of a call; None for other calls, and where the template is unsupported."""
     args, kwargs = extern.args, extern.kwargs
     added: Any = None
     if extern.target in (aten.mm.default, aten.bmm.default) and not kwargs:
@@ -65,7 +65,7 @@ def match_matmul(extern: ExternNode) -> MatmulCall | None:
     sizes = [*left.shape, *right.shape]
     if any(isinstance(n, int) and n <= 0 for n in sizes) or left.dtype not in MATMUL_DTYPES:
         return None
-    if left.shape[-2] == 1 or right.shape[-1] == 1:  # a matrix and a vector: nothing for tiles
+    if left.shape[-2] == 1 or right.shape[-1] == 1:  # A matrix-vector product gains nothing from tiles.
         return None
     matrices = product(left.shape[:-2])
     if isinstance(matrices, int) and matrices > MAX_GRID_Y:
@@ -79,7 +79,7 @@ def match_matmul(extern: ExternNode) -> MatmulCall | None:
 
 
 def matmul_precision(dtype: torch.dtype) -> str:
-    """How exactly tensor cores take numbers of 32 bits: as torch was told to. Empty for types that leave no choice."""
+    """Return the precision of float32 operands, by torch's setting; empty for other dtypes."""
     if dtype != torch.float32:
         return ""
     return "tf32" if torch.get_float32_matmul_precision() != "highest" else IEEE_PRECISION
@@ -88,7 +88,10 @@ def matmul_precision(dtype: torch.dtype) -> str:
 def solve_loop_vars(
     index: Coordinates, shape: tuple[Size, ...], variables: Sequence[LoopVar], wanted: Coordinates
 ) -> dict[LoopVar, IndexExpr] | None:
-    """What loop variables are where ``index`` is ``wanted``, None unless each variable is a digit of one coordinate and all are covered."""
+    """Solve ``index == wanted`` for the loop variables, None if that is impossible.
+
+    Each variable must be a mixed-radix digit of exactly one coordinate, and all variables must be covered.
+    """
     values: dict[LoopVar, IndexExpr] = {v: IndexExpr() for v in variables if v.size == 1}
     for place, size, target in zip(index, shape, wanted, strict=True):
         if place.const != 0 or not all(isinstance(v, LoopVar) for v in place.terms):
@@ -104,7 +107,7 @@ def solve_loop_vars(
 
 
 def _mixed_radix_vars(place: IndexExpr) -> list[LoopVar] | None:
-    """The variables of a position from the slowest to the fastest, where each is as far apart as all faster ones reach; else None."""
+    """Return the variables of a mixed-radix index, the slowest first; None for other indices."""
     left, order = dict(place.terms), list[LoopVar]()
     reach: Size = 1
     while left:
@@ -119,9 +122,10 @@ def _mixed_radix_vars(place: IndexExpr) -> list[LoopVar] | None:
 
 @dataclass(frozen=True, eq=False)
 class FusedMatmul:
-    """A product with the kernels that it takes in: ``before`` compute an operand, ``after`` computes from its result.
+    """A matmul with the kernels that are fused into it.
 
-    ``is_kept``: the result itself is stored, too.
+    ``prologues`` compute operands, ``epilogue`` computes from the result. ``stores_result``: the result itself is
+    stored, too.
     """
 
     matmul: MatmulCall
@@ -131,24 +135,24 @@ class FusedMatmul:
 
     @property
     def output_defs(self) -> dict[TensorDef, None]:
-        """Defs that it writes."""
+        """Definitions that the kernel writes."""
         made = {} if self.epilogue is None else dict.fromkeys(self.epilogue.stores)
         return {**made, self.matmul.result: None} if self.stores_result or self.epilogue is None else made
 
     @property
     def members(self) -> frozenset[TensorDef]:
-        """Defs that its kernel computes by loops."""
+        """Definitions that the kernel computes by loops."""
         groups = (*self.prologues, *([] if self.epilogue is None else [self.epilogue]))
         return frozenset().union(*(g.members for g in groups))
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Ids of the nodes in it, the product's first."""
+        """Ids of the nodes in the kernel, those of the matmul first."""
         made = sorted(self.members, key=lambda d: d.program_order)
         return tuple(dict.fromkeys((*self.matmul.extern.origins, *(o for m in made for o in m.node_ids))))
 
     def input_defs(self) -> set[TensorDef]:
-        """Defs that it reads from memory."""
+        """Return the definitions that the kernel reads from memory."""
         given = [t for t in (self.matmul.left, self.matmul.right, self.matmul.bias) if t is not None]
         read = {t.definition for t in given}
         for group in (*self.prologues, *([] if self.epilogue is None else [self.epilogue])):
@@ -157,7 +161,7 @@ class FusedMatmul:
 
 
 def can_fuse_epilogue(group: FusionGroup, call: MatmulCall) -> bool:
-    """Whether a kernel walks exactly the elements of a product's result, and can be done where they are made."""
+    """Return True if a kernel loops over exactly the result of a matmul, so that it can fuse."""
     if group.reduction_vars is not None or group.has_scan or any(made.kind != "pointwise" for made in group.members):
         return False
     demands = group.reads_of(call.result)
@@ -167,7 +171,7 @@ def can_fuse_epilogue(group: FusionGroup, call: MatmulCall) -> bool:
 
 
 def can_fuse_prologue(group: FusionGroup, operand: LoweredTensor) -> bool:
-    """Whether a kernel computes nothing but an operand, so cheaply that it may be done again for each tile."""
+    """Return True if a kernel computes only an operand, and is cheap enough to run per tile."""
     if group.reduction_vars is not None or group.has_scan or set(group.stores) != {operand.definition}:
         return False
     if any(made.kind != "pointwise" for made in group.members):
@@ -179,7 +183,10 @@ def can_fuse_prologue(group: FusionGroup, operand: LoweredTensor) -> bool:
 
 
 def _result_index(call: MatmulCall) -> tuple[Coordinates, tuple[LoopVar, LoopVar, LoopVar, LoopVar, LoopVar]]:
-    """Where a product's element is, and the variables: matrix, row, column, inner across, inner down."""
+    """Return the index of a result element, and the variables of the matmul.
+
+    The variables are matrix, row, column, inner index of the left operand, and inner index of the right operand.
+    """
     matrices, rows, cols, inner = call.batch_m_n_k
     made = (
         LoopVar("matrix", matrices),
@@ -193,7 +200,7 @@ def _result_index(call: MatmulCall) -> tuple[Coordinates, tuple[LoopVar, LoopVar
 
 
 class _MatmulBuilder(LoopBuilder):
-    """Writes the operations of one product's kernel: where the result is read, the product stands."""
+    """Builds the ops of a matmul kernel; a load of the result becomes the matmul."""
 
     def __init__(self, fused: FusedMatmul, members: Collection[TensorDef], is_wide: bool) -> None:
         self.matmul = fused.matmul
@@ -203,7 +210,7 @@ class _MatmulBuilder(LoopBuilder):
         self._result_op: LoopIROp | None = None
 
     def load(self, source: TensorDef, index: Coordinates) -> LoopIROp:
-        """One element of a tensor; of the product's result, the sum that has just been made."""
+        """Load an element of a tensor; for the result of the matmul, return the computed sum."""
         if source is not self.matmul.result:
             return super().load(source, index)
         if self._result_op is None:
@@ -229,7 +236,7 @@ class _MatmulBuilder(LoopBuilder):
         return value
 
     def _load_operand(self, operand: LoweredTensor, index: Coordinates) -> LoopIROp:
-        """An operand in the type that tensor cores take: as it is in memory where nothing is computed on the way."""
+        """Load an operand in its own dtype; a plain load from memory is not cast."""
         made = operand.load(self, index)
         if made.name == "to" and made.args[0].name == "load" and made.args[0].dtype == operand.dtype:
             return made.args[0]
@@ -244,7 +251,7 @@ def matmul_kernel(
     names: tuple[str, ...],
     buffers: Mapping[str, Buffer],
 ) -> LoopKernel:
-    """The operations of a product and of what it takes in, over rows and columns of its result."""
+    """Build the kernel of a matmul and its fused kernels, over rows and columns of the result."""
     call = fused.matmul
     is_wide = any(_last_offset(buffers[d.name]) >= INT32_LIMIT for d in (*fused.input_defs(), *fused.output_defs))
     builder = _MatmulBuilder(fused, fused.members, is_wide)
@@ -284,14 +291,14 @@ def _last_offset(buffer: Buffer) -> int:
 
 
 def _flops(call: MatmulCall, cost: int) -> int | None:
-    """Operations of the product, and ``cost`` for each element of its result; None for symbolic sizes."""
+    """Count the FLOPs of the matmul, plus ``cost`` per result element; None if symbolic."""
     matrices, rows, cols, inner = call.batch_m_n_k
     made = product((matrices, rows, cols))
     return 2 * made * inner + made * cost if isinstance(made, int) and isinstance(inner, int) else None
 
 
 def _bytes(ops: Sequence[LoopIROp], buffers: Mapping[str, Buffer]) -> int | None:
-    """Bytes of all that is read or written, each once; None for symbolic sizes."""
+    """Count the bytes of all buffers that are read or written, each once; None if symbolic."""
     touched = {(op.buffer, op.name in WRITE_OPS) for op in ops if op.buffer}
     counts = [(product(buffers[n].shape), buffers[n].dtype.itemsize) for n, _ in touched]
     return sum(c * w for c, w in counts if isinstance(c, int)) if all(isinstance(c, int) for c, _ in counts) else None

@@ -1,8 +1,9 @@
-"""Ways to cut a product of matrices into tiles, the likeliest first: a rough model of time keeps out what need not be measured.
+"""Candidate tile configurations of a matmul, ranked by a rough cost model.
 
-Not among them, since they did not win on an H200 (bf16, Triton 3.6, in turns with cuBLAS, GELU behind two of the six sizes): persistent kernels
-that read tiles by descriptors (Hopper's TMA) reach 0.98 to 1.02 of the library's speed, with specialised warps at most 1.01, where plain pointers
-reach 0.96 to 1.01; sums split among programs, whose parts a last pass adds up, 0.65 to 0.80.
+Some kinds of kernels are not candidates, since they were not faster on an H200 (bf16, Triton 3.6, alternating with
+cuBLAS, GELU after two of the six sizes). Persistent kernels that load tiles by descriptors (Hopper's TMA) reach
+0.98 to 1.02 of the library's speed, at most 1.01 with warp specialization; plain pointers reach 0.96 to 1.01.
+Split-K kernels, whose parts a final pass adds up, reach 0.65 to 0.80.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import math
 from engine.ir.loop_ir.loop_kernel import MatmulConfig
 
 MULTIPROCESSORS = 132
-"""Multiprocessors of the card that the model has in mind."""
+"""Multiprocessors of the device that the cost model assumes."""
 FLOPS_PER_SECOND, BYTES_PER_SECOND, TILE_START_SECONDS = 6e14, 3.5e12, 1.5e-6
-"""Operations and bytes a second, and seconds until a tile's first slice is there."""
+"""FLOP/s, bytes/s, and seconds until a tile's first slice is loaded."""
 MAX_SHARED_BYTES = 200_000
-"""Bytes of shared memory that the slices on the way may take."""
+"""Bytes of shared memory for the slices in flight."""
 MAX_CANDIDATES = 8
-"""Ways that are measured."""
+"""Most candidates that are measured."""
 MAX_TILE_WITHOUT_TENSOR_CORES, MAX_CANDIDATES_WITHOUT_TENSOR_CORES = 64 * 64, 3
-"""Elements of a tile, and ways, where tensor cores do not multiply: each takes seconds to compile, and none is much faster than another."""
+"""Most elements of a tile, and most candidates, if tensor cores are not used.
+
+Each candidate takes seconds to compile, and none is much faster than another.
+"""
 
 _SKINNY_TILINGS = (
     MatmulConfig(16, 32, 128, 4, 4), MatmulConfig(16, 32, 256, 4, 3), MatmulConfig(16, 64, 128, 4, 4), MatmulConfig(16, 16, 256, 4, 4), MatmulConfig(16, 64, 256, 8, 3),
@@ -36,7 +40,10 @@ _SQUARE_TILINGS = (
 def candidate_tilings(
     matrices: int, rows: int, cols: int, inner: int, width: int, *, without_tensor_cores: bool = False
 ) -> tuple[MatmulConfig, ...]:
-    """At most ``MOST`` ways, the one that should be fastest first. ``width``: bytes of an operand's element; ``without_tensor_cores``: no tensor core takes it."""
+    """Return at most ``MAX_CANDIDATES`` configurations, the fastest by the cost model first.
+
+    ``width``: bytes of an operand's element. ``without_tensor_cores``: tensor cores do not support the precision.
+    """
     smallest = min(rows, cols)
     known: tuple[MatmulConfig, ...] = _SKINNY_TILINGS + _SQUARE_TILINGS if smallest < 128 else _SQUARE_TILINGS
     if without_tensor_cores:
@@ -50,7 +57,7 @@ def candidate_tilings(
 
 
 def estimate_seconds(tiling: MatmulConfig, matrices: int, rows: int, cols: int, inner: int, width: int) -> float:
-    """What the model gives: tiles in waves over the multiprocessors, each bound by arithmetic or by what it reads."""
+    """Estimate the run time: waves of tiles, each bound by arithmetic or by its reads."""
     tiles = matrices * math.ceil(rows / tiling.block_m) * math.ceil(cols / tiling.block_n)
     waves = math.ceil(tiles / MULTIPROCESSORS)
     slices = math.ceil(inner / tiling.block_k)
@@ -68,7 +75,7 @@ def estimate_seconds(tiling: MatmulConfig, matrices: int, rows: int, cols: int, 
 
 
 def _fit_to_sizes(tiling: MatmulConfig, rows: int, cols: int, inner: int, width: int) -> MatmulConfig:
-    """The same with sides no longer than the matrices', and slices that fit into shared memory."""
+    """Limit the sides of a tile to the matrix sizes, and its slices to the shared memory."""
     high, wide = _fit_side(tiling.block_m, rows), _fit_side(tiling.block_n, cols)
     deep, stages = min(tiling.block_k, max(16, _next_power_of_two(inner))), tiling.num_stages
     while deep > 16 and width * (high + wide) * deep * stages > MAX_SHARED_BYTES:

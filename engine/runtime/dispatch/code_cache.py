@@ -1,4 +1,7 @@
-"""The dispatcher's cache: one per code object and globals, for one compiler. It lives as long as the code object does."""
+"""Code caches: the cache entries of one code object with one globals dict, per compiler.
+
+A cache lives as long as its code object.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ COMPILE_LOCK = threading.RLock()
 
 
 class CodeCache:
-    """Entries of one code object, newest first, and what is remembered about it between compiles.
+    """Cache entries of one code object, newest first, and its state between compiles.
 
-    Readers take ``entries`` once and use what they got; writers replace the tuple while they hold ``COMPILE_LOCK``.
+    Readers read ``entries`` once and use that tuple. Writers replace the tuple while they hold ``COMPILE_LOCK``.
     """
 
     def __init__(self, function: FunctionType, role: str, parent: str, after: Span | None) -> None:
@@ -32,33 +35,33 @@ class CodeCache:
         )
         self.entries: tuple[CacheEntry, ...] = ()
         self.python_entry: CacheEntry | None = None
-        """What every call that no entry admits runs, once the frame is given up; its guards are not checked."""
+        """Entry that runs on a cache miss once the frame is given up; its guards are not checked."""
         self.python_reason = ""
         self.compile_count = 0
-        """How often this frame was compiled: the number of the next entry."""
+        """Compiles of this frame so far; also the index of the next entry."""
         self.compiles_since_clear = 0
-        """Compiles that count towards the recompile limit: those since the cache was last cleared."""
+        """Compiles since the last clear; they count towards the recompile limit."""
         self.failure_count = 0
         self.last_cause = ""
         self.version = 0
         self.announced_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._dynamic_dims: dict[str, frozenset[int]] = {}
-        # Keeps the key of this cache from being used by another dictionary.
+        # Holds the globals dict, so that its id, a part of the cache's key, is not reused.
         self._globals = function.__globals__
 
     def insert(self, entry: CacheEntry) -> None:
-        """Put a new entry in front."""
+        """Insert a new entry at the front."""
         self.entries = (entry, *self.entries)
         self.version += 1
 
     def fall_back_to_python(self, entry: CacheEntry, why: str) -> None:
-        """From now on what the entries do not admit runs as ``entry``."""
+        """Run ``entry`` on every cache miss from now on; ``why`` is the reason for the record."""
         self.python_entry = entry
         self.python_reason = why
         self.version += 1
 
     def clear(self) -> None:
-        """Forget all entries, and that the frame was given up."""
+        """Remove all entries and forget that the frame was given up."""
         self.entries = ()
         self.python_entry = None
         self.python_reason = ""
@@ -70,23 +73,23 @@ class CodeCache:
 
     @property
     def dynamic_dims(self) -> Mapping[str, frozenset[int]]:
-        """Dimensions seen to change, by origin (automatic dynamic)."""
+        """Dimensions that changed between calls, by source expression (automatic dynamic)."""
         return dict(self._dynamic_dims)
 
     def mark_dynamic_dims(self, origin: str, dimensions: frozenset[int]) -> None:
-        """Remember that these dimensions of an origin change between calls."""
+        """Mark dimensions of a source as changing between calls."""
         self._dynamic_dims[origin] = self._dynamic_dims.get(origin, frozenset()) | dimensions
 
 
 class CompilerCaches:
-    """All caches of one compiler, by code object and globals."""
+    """All code caches of one compiler, by code object and globals."""
 
     def __init__(self) -> None:
         self._by_code: dict[tuple[int, int], CodeCache] = {}
         self._lock = threading.RLock()
 
     def cache_of(self, function: FunctionType, role: str, parent: str = "", after: Span | None = None) -> CodeCache:
-        """The cache of a function's code, made when there is none yet."""
+        """Return the cache of a function's code; create it if there is none."""
         code = function.__code__
         key = (id(code), id(function.__globals__))
         found = self._by_code.get(key)
@@ -99,7 +102,7 @@ class CompilerCaches:
             return self._by_code[key]
 
     def all(self) -> Iterable[CodeCache]:
-        """Every cache alive."""
+        """Return all live code caches of this compiler."""
         return tuple(self._by_code.values())
 
 
@@ -107,16 +110,16 @@ _caches: weakref.WeakKeyDictionary[Any, CompilerCaches] = weakref.WeakKeyDiction
 
 
 def caches_of(compiler: Compiler) -> CompilerCaches:
-    """The caches of one compiler."""
+    """Return the code caches of one compiler."""
     found = _caches.get(compiler)
     return _caches.setdefault(compiler, CompilerCaches()) if found is None else found
 
 
 def all_caches() -> Iterable[CodeCache]:
-    """Every cache of every compiler alive."""
+    """Return all live code caches of all compilers."""
     return tuple(cache for caches in tuple(_caches.values()) for cache in caches.all())
 
 
 def cache_of_code(compiler: Compiler, code: CodeType, namespace: dict[str, Any]) -> CodeCache | None:
-    """The cache of a code object, None when it was never dispatched."""
+    """Return the cache of a code object; None if it was never dispatched."""
     return caches_of(compiler)._by_code.get((id(code), id(namespace)))

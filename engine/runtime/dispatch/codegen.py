@@ -1,4 +1,4 @@
-"""Functions generated for a signature: the dispatcher's fast path, and the way a call's arguments are taken apart and put together."""
+"""Dispatch codegen: the fast path and argument binding, generated per signature."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.bytecode.weak_code_memo import WeakCodeMemo
 from engine.ir.current_session import slow_dispatch_tokens
 
 DISPATCH_FILE = "<engine dispatch>"
-"""File name of generated dispatching functions."""
+"""File name of generated dispatcher functions, as it appears in tracebacks."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """A code object's parameters, by kind."""
+    """Parameter names of a code object, by kind."""
 
     positional_only: tuple[str, ...]
     positional: tuple[str, ...]
@@ -29,7 +29,7 @@ class Parameters:
 
     @classmethod
     def of(cls, code: CodeType) -> Parameters:
-        """The parameters of a code object."""
+        """Return the parameters of a code object."""
         names = code.co_varnames
         count, only = code.co_argcount, code.co_posonlyargcount
         after = count + code.co_kwonlyargcount
@@ -40,30 +40,34 @@ class Parameters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them in ``co_varnames`` order."""
+        """All parameter names in ``co_varnames`` order."""
         ends = tuple(n for n in (self.varargs, self.varkw) if n is not None)
         return (*self.positional_only, *self.positional, *self.keyword_only, *ends)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What is generated once per code object."""
+    """Generated functions for one code object."""
 
     parameters: Parameters
     dispatch_code: CodeType
-    """Code with free variables ``attention``, ``bound`` (the (check, run) pairs), ``cells``, ``leave_out`` and ``miss``; touches no globals."""
+    """Code of the dispatcher; it reads no globals.
+
+    Its free variables: the slow-dispatch tokens, the (check, run) pairs, the closure cells, the function that strips
+    dispatcher frames from tracebacks, and the miss handler.
+    """
     call_positional: Callable[..., Any]
-    """``spread(run, *values)``: call ``run`` with values given in ``co_varnames`` order."""
+    """``call_positional(run, *values)``: call ``run`` with values in ``co_varnames`` order."""
 
 
 def signature_of(code: CodeType) -> Signature:
-    """The generated functions for a code object's signature."""
+    """Return the generated functions for a code object's signature."""
     return _signatures(code)
 
 
 def _generate(code: CodeType) -> Signature:
     parameters = Parameters.of(code)
-    # Parameters get plain names here and their own ones afterwards, so that none can clash with what the text uses.
+    # Neutral parameter names in the text, renamed afterwards, so that none clashes with names in the text.
     plain = [f"p{i}" for i in range(len(parameters.names))]
     heading, call = _header_and_call(parameters, plain)
     values = "".join(f"{p}, " for p in plain)
@@ -95,11 +99,11 @@ def _generate(code: CodeType) -> Signature:
 
 
 _signatures = WeakCodeMemo(_generate)
-_DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatch.py"))))
+_DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatcher.py"))))
 
 
 def strip_dispatch_frames(error: BaseException) -> None:
-    """Let a traceback go on from the caller's frame to the function's own: code that reads it sees the frames of a plain call."""
+    """Remove dispatcher frames from an error's traceback, so that it is eager's."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename in _DISPATCH_FILES:
         traceback = traceback.tb_next
@@ -108,7 +112,7 @@ def strip_dispatch_frames(error: BaseException) -> None:
 
 
 def _definition_and_return(code: CodeType) -> tuple[str, str]:
-    """How a function of this kind is defined, and how it returns what another call gives."""
+    """Return how a function of this kind is defined, and how it returns another call's result."""
     if code.co_flags & inspect.CO_COROUTINE:
         return "async def", "return await {}"
     if code.co_flags & inspect.CO_GENERATOR:
@@ -117,7 +121,7 @@ def _definition_and_return(code: CodeType) -> tuple[str, str]:
 
 
 def _header_and_call(parameters: Parameters, plain: list[str]) -> tuple[str, str]:
-    """The heading that takes the arguments, and the call that passes them on."""
+    """Return the parameter list of the definition, and the call that passes the arguments on."""
     names = iter(plain)
     only = [next(names) for _ in parameters.positional_only]
     positional = [next(names) for _ in parameters.positional]
@@ -146,7 +150,10 @@ def _header_and_call(parameters: Parameters, plain: list[str]) -> tuple[str, str
 def make_dispatch_function(
     function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]
 ) -> tuple[FunctionType, CellType]:
-    """The dispatching function for ``function``, which calls ``miss(values)`` when no entry admits a call, and the cell of its (check, run) pairs."""
+    """Return the dispatcher function for ``function``, and the cell of its (check, run) pairs.
+
+    It calls ``miss(values)`` if no entry's guards pass.
+    """
     code = signature_of(function.__code__).dispatch_code
     bound = CellType(())
     cells = {
@@ -165,7 +172,7 @@ _STRIP_FRAMES_CELL = CellType(strip_dispatch_frames)
 
 
 def copy_metadata(dispatch: FunctionType, function: FunctionType) -> None:
-    """Give a dispatching function everything that a person can ask of the function it stands for."""
+    """Copy a function's metadata (name, doc, defaults, annotations, ...) to a dispatcher."""
     dispatch.__name__ = function.__name__
     dispatch.__qualname__ = function.__qualname__
     dispatch.__doc__ = function.__doc__
@@ -180,10 +187,12 @@ def copy_metadata(dispatch: FunctionType, function: FunctionType) -> None:
 
 
 def bind_call_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values a call would give the parameters, in ``co_varnames`` order, defaults filled in. Runs none of the function.
+    """Return the values a call would bind to the parameters, in ``co_varnames`` order.
+
+    Defaults are filled in. The function itself does not run.
 
     Raises:
-        TypeError: the arguments do not fit, with Python's own message.
+        TypeError: the arguments do not match the signature; Python's own message.
     """
     taken: list[tuple[Any, ...]] = []
     taker, _ = make_dispatch_function(function, taken.append)

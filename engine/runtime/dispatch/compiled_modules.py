@@ -1,4 +1,4 @@
-"""Modules compiled: as a twin that shares the original's state, or in place through torch's own hook."""
+"""Compiled nn.Modules: a subclass instance that shares the original's state, or in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _SLOTS = (ORIGINAL_MODULE_ATTR, "_engine_compiler", "_engine_forward")
 
 
 class _SkipInitSubclass:
-    """First base of a twin's class: keeps the user's ``__init_subclass__`` from running, for the twin is no class of the user's."""
+    """First base of a compiled class; suppresses the user's ``__init_subclass__``.
+
+    The compiled class is internal, not a subclass that the user defined.
+    """
 
     __slots__ = ()
 
@@ -35,7 +38,10 @@ class _SkipInitSubclass:
 
 
 class _CompiledModuleBase(_SkipInitSubclass):
-    """Holds what a twin has beside the original's ``__dict__``: one layout for all, so that a twin can become another class's, as lazy modules do."""
+    """Base of compiled classes with the slots they add to the original's ``__dict__``.
+
+    All compiled classes have the same layout, so that ``__class__`` can be assigned, as lazy modules do.
+    """
 
     __slots__ = _SLOTS
 
@@ -45,10 +51,10 @@ _compiled_classes: MutableMapping[type, type] = weakref.WeakKeyDictionary()
 
 
 def compiled_module(module: Module, compiler: Compiler) -> Any:
-    """A module of the same class (a nameless subclass) that shares the original's ``__dict__``, with its forward compiled.
+    """Return an instance of a generated subclass that shares the module's ``__dict__``.
 
-    Parameters, ``state_dict`` keys, hooks, ``train``/``eval``/``to`` and attribute writes are the original's own. Deep copies are compiled too; a pickle
-    is the original's.
+    Its forward is compiled. Parameters, ``state_dict`` keys, hooks, ``train``/``eval``/``to`` and attribute
+    writes are the original's. Deep copies are compiled too; pickling pickles the original.
 
     Raises:
         BadArgument: the module has no Python forward (a ``ScriptModule``).
@@ -90,18 +96,18 @@ def _compiled_class(cls: type) -> type:
 
 
 def _get_class(twin: Any) -> type:
-    # The user's class: what a method makes by ``self.__class__(...)`` is no twin.
+    # The user's class, so that ``self.__class__(...)`` in a method creates an uncompiled module.
     return type(getattr(twin, ORIGINAL_MODULE_ATTR))
 
 
 def _set_class(twin: Any, cls: type) -> None:
-    """``twin.__class__ = cls``: the original changes its class, and the twin is that class's."""
+    """Assign ``__class__``: the original changes its class, and the compiled module follows."""
     getattr(twin, ORIGINAL_MODULE_ATTR).__class__ = cls
     _CLASS.__set__(twin, _compiled_class(cls))
 
 
 def _get_forward(twin: Any) -> Any:
-    """The compiled forward, bound to the original, so that inside it ``type(self)`` is the user's class."""
+    """Return the compiled forward, bound to the original: ``type(self)`` is the user's class."""
     module = getattr(twin, ORIGINAL_MODULE_ATTR)
     plain = module.forward
     function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
@@ -114,7 +120,7 @@ def _get_forward(twin: Any) -> Any:
 
 
 def _dispatched_forward(forward: Any, compiler: Compiler) -> Any:
-    """A forward (bound method, or a function put on the instance) dispatched."""
+    """Return a dispatched forward (of a bound method, or of a function set on the instance)."""
     if type(forward) is MethodType and type(forward.__func__) is FunctionType:
         return MethodType(make_dispatcher(forward.__func__, compiler), forward.__self__)
     if type(forward) is FunctionType:
@@ -143,7 +149,11 @@ def _copy(twin: Any) -> Any:
 
 
 def _reduce(twin: Any, protocol: Any) -> Any:
-    """The original's pickle. Picklers want ``__newobj__`` to make the class of the very object at hand, so another maker stands in for it."""
+    """Reduce to the original's pickle.
+
+    Picklers require that ``__newobj__`` creates the class of the object being pickled, so ``copyreg._reconstructor``
+    replaces it.
+    """
     made, args, *rest = getattr(twin, ORIGINAL_MODULE_ATTR).__reduce_ex__(protocol)
     if getattr(made, "__name__", "") == "__newobj__" and len(args) == 1:
         return _RECONSTRUCTOR, (args[0], object, None), *rest
@@ -151,7 +161,7 @@ def _reduce(twin: Any, protocol: Any) -> Any:
 
 
 class _CompiledCall:
-    """What an attached module's ``_compiled_call_impl`` holds: its call, dispatched, hooks included."""
+    """The ``_compiled_call_impl`` of an attached module: its dispatched call, hooks included."""
 
     def __init__(self, module: Module, compiler: Compiler) -> None:
         # Weak: the module owns this object.
@@ -166,21 +176,23 @@ class _CompiledCall:
         return self._callee.module_call(module)(*args, **kwargs)
 
     def forward(self) -> Any:
-        """The dispatched forward."""
+        """Return the dispatched forward."""
         module = self._module()
         assert module is not None
         return self._callee.forward(module)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        # A copy of the module is plain, as a copy of a module under torch's own compile() is.
+        # A deep copy of the module is not compiled, as with torch's ``Module.compile``.
         return None
 
 
 def attach(module: Module, compiler: Compiler) -> None:
-    """Compile a module in place, through the hook that torch's own ``Module.compile`` uses: class, identity, ``state_dict`` and pickle stay as they are.
+    """Compile a module in place, through the hook of torch's ``Module.compile``.
+
+    Class, identity, ``state_dict`` and pickle are unchanged.
 
     Raises:
-        BadArgument: another compiler holds the hook.
+        BadArgument: another compiler already uses the hook.
     """
     module = unwrap_compiled(module)
     held = module._compiled_call_impl
@@ -192,14 +204,14 @@ def attach(module: Module, compiler: Compiler) -> None:
 
 
 def detach(module: Module) -> None:
-    """Undo ``attach``; a module that is not attached stays as it is."""
+    """Undo ``attach``; do nothing if the module is not attached."""
     module = unwrap_compiled(module)
     if isinstance(module.__dict__.get("_compiled_call_impl"), _CompiledCall):
         del module.__dict__["_compiled_call_impl"]
 
 
 def compiled_forward(module: Module) -> Any:
-    """The dispatched forward of a compiled or attached module; None for any other."""
+    """Return the dispatched forward of a compiled or attached module; None for any other."""
     if ORIGINAL_MODULE_ATTR in type(module).__dict__:
         return module.forward
     held = module._compiled_call_impl

@@ -1,4 +1,7 @@
-"""Calls made from frames left to Python: each callable is exchanged for its dispatcher, so that what lies below is compiled all the same."""
+"""Callee interception in frames that run as Python: dispatchers replace callables.
+
+So user functions called from such a frame are still compiled.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +38,20 @@ LIBRARIES = frozenset(
         "pytest", "_pytest", "pluggy", "hypothesis", "pip", "setuptools",
     )
 )  # fmt: skip
-"""Packages whose functions are called as they are. All other installed packages (transformers, timm, ...) are the user's program."""
+"""Packages that are never compiled as frames; any other package is user code."""
 
 MAX_CACHED_DISPATCHERS = 512
-"""Dispatchers of functions without a closure that are kept ready."""
+"""Maximum number of cached dispatchers of functions without a closure."""
 
 _STDLIB = tuple(os.path.normpath(p) + os.sep for p in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _SITE_PACKAGES = ("site-packages", "dist-packages")
 
 
 def is_library_function(function: FunctionType) -> bool:
-    """Whether a function belongs to torch, the standard library or another package that is never compiled as a frame."""
+    """Return True if the function belongs to a library that is never compiled as a frame.
+
+    Libraries are the standard library, torch and the packages in ``LIBRARIES``.
+    """
     module = str(function.__globals__.get("__name__", ""))
     root = module.partition(".")[0]
     if root in LIBRARIES:
@@ -57,7 +63,7 @@ def is_library_function(function: FunctionType) -> bool:
 
 
 def is_user_callable(value: Any) -> bool:
-    """Whether calling the value runs a frame of the user's program directly."""
+    """Return True if calling the value directly runs a Python frame of the user's program."""
     if type(value) is FunctionType:
         return not is_library_function(value) or is_user_callable(value.__dict__.get("__wrapped__"))
     if type(value) is MethodType:
@@ -68,16 +74,16 @@ def is_user_callable(value: Any) -> bool:
 
 
 class CalleeDispatcher:
-    """Exchanges callables for one compiler."""
+    """Replaces callables by their dispatchers, for one compiler."""
 
     def __init__(self, compiler: Compiler) -> None:
-        # The compiler owns this object: a strong reference would keep both alive for ever.
+        # Weak: the compiler owns this object, and a strong reference would make a cycle.
         self._compiler = weakref.ref(compiler)
         self._dispatchers: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._intercepted_codes: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
 
     def __call__(self, obj: Any) -> Any:
-        """What to call instead of ``obj``: same arguments, same result."""
+        """Return the callable to call instead of ``obj``, with the same arguments and result."""
         kind = type(obj)
         if kind is FunctionType:
             return self._function(obj)
@@ -95,7 +101,7 @@ class CalleeDispatcher:
         return self._instance(obj)
 
     def _builtin(self, obj: Any, kind: type) -> Any:
-        """What is written in C, which may call a function that it is given."""
+        """Return a wrapper of a C builtin that may call a function among its arguments."""
         given: _BuiltinCallSpec | None = None
         if kind is types.BuiltinFunctionType and type(obj.__self__) is list:
             given = _KEY_KEYWORD if obj.__name__ == "sort" else None
@@ -115,12 +121,12 @@ class CalleeDispatcher:
         return obj(*given_args, **kwargs)
 
     def _iterator(self, iterator: Any) -> Any:
-        """One to consume in its place: it draws from the same iterators, and calls the function's dispatcher."""
+        """Return an equivalent iterator over the same inputs that calls the dispatcher."""
         made = iterator.__reduce__()
         if len(made) != 2:
             return iterator
         function, *drawn = made[1]
-        # A class may do anything in its own __iter__, which would be called once more.
+        # A user class may have side effects in ``__iter__``, which would be called once more.
         if not all(type(getattr(type(i), "__iter__", None)) is types.WrapperDescriptorType for i in drawn):
             return iterator
         exchanged = self(function)
@@ -152,7 +158,10 @@ class CalleeDispatcher:
         return made
 
     def _library(self, function: FunctionType) -> Any:
-        """A library's wrapper around something of the user's runs as Python with its calls exchanged; all else of a library as it is."""
+        """Intercept the calls inside a library function whose closure holds a user callable.
+
+        ``torch.no_grad()`` as a decorator makes such functions. Other library functions are returned unchanged.
+        """
         if function.__closure__ is None or not any(is_user_callable(v) for v in _closure_contents(function)):
             return function
         code = self.intercepted_code(function.__code__)
@@ -163,7 +172,7 @@ class CalleeDispatcher:
         return made
 
     def intercepted_code(self, code: CodeType) -> CodeType | None:
-        """``code`` with its calls exchanged; None when it cannot be rewritten."""
+        """Return ``code`` with its calls intercepted; None if it cannot be rewritten."""
         key = id(code)
         found = self._intercepted_codes.get(key)
         if found is not None and found[0]() is code:
@@ -171,7 +180,7 @@ class CalleeDispatcher:
         try:
             made = intercept_calls(code, self)
         except Exception:
-            # Code that cannot be rewritten is called as it is.
+            # Code that cannot be rewritten is called unchanged.
             return None
         self._intercepted_codes[key] = (weakref.ref(code, lambda _: self._intercepted_codes.pop(key, None)), made)
         return made
@@ -184,7 +193,10 @@ class CalleeDispatcher:
         return method if exchanged is func else MethodType(exchanged, method.__self__)
 
     def _autograd_function_apply(self, apply: MethodType) -> Any:
-        """``apply`` of an ``autograd.Function`` with its forward dispatched; its context and its backward are the function's own."""
+        """Return ``apply`` of an ``autograd.Function`` whose forward is dispatched.
+
+        Its context and its backward are unchanged.
+        """
         cls: Any = apply.__self__
         forward = next((c.__dict__["forward"] for c in cls.__mro__ if "forward" in c.__dict__), None)
         if not isinstance(forward, staticmethod):
@@ -198,7 +210,7 @@ class CalleeDispatcher:
         return MethodType(_APPLY, made)
 
     def _module(self, module: torch.nn.Module) -> Any:
-        """``module(...)`` with its forward and its hooks dispatched."""
+        """Return the dispatched call of a module, hooks included."""
         behind = unwrap_torch_compile(module)
         if behind is not None:
             return self._module(behind)
@@ -214,7 +226,7 @@ class CalleeDispatcher:
         return self.module_call(module)
 
     def module_call(self, module: torch.nn.Module) -> Any:
-        """What ``Module.__call__`` does, dispatched: the forward alone where no hook is registered."""
+        """Return the dispatched ``Module.__call__``; only the forward if there are no hooks."""
         if torch._C._get_tracing_state() is not None:
             return module._call_impl
         if not has_hooks(module):
@@ -227,7 +239,7 @@ class CalleeDispatcher:
         )
 
     def forward(self, module: torch.nn.Module) -> Any:
-        """The module's forward, dispatched; torch's own modules count as the user's program here."""
+        """Return the dispatched forward; forwards of torch's own modules count as user code."""
         forward: Any = module.forward
         if type(forward) is not MethodType or type(forward.__func__) is not FunctionType:
             return self(forward)
@@ -241,7 +253,7 @@ class CalleeDispatcher:
         return MethodType(self._cached_dispatcher(function, compiler), forward.__self__)
 
     def _instance(self, obj: Any) -> Any:
-        """An object whose class defines ``__call__`` in Python."""
+        """Return the dispatched call of an object whose class defines ``__call__`` in Python."""
         call = next((c.__dict__["__call__"] for c in type(obj).__mro__ if "__call__" in c.__dict__), None)
         if type(call) is not FunctionType:
             return obj
@@ -250,14 +262,19 @@ class CalleeDispatcher:
 
 
 CALLING_ITERATORS = frozenset((map, filter))
-"""Iterators that call a function and have no state beside those they draw from. What escapes holds the function that it was given: whoever
-asks for it (``__reduce__``, pickle, copy) must find that; only where one is consumed, another with the function's dispatcher takes its place."""
+"""Iterators that call a function and have no state except the iterators they consume.
+
+They are replaced only where a builtin consumes them: elsewhere ``__reduce__``, pickle or copy would expose the
+dispatcher instead of the user's function.
+"""
 
 
 @dataclass(frozen=True)
 class _BuiltinCallSpec:
-    """What a builtin does with its arguments: whether it calls the first, which place it consumes (``alone``: only without others), and the
-    keyword of what it calls.
+    """Describes how a builtin uses its arguments.
+
+    ``calls_first``: it calls the first argument. ``consumed_position``: position of the iterable it consumes
+    (``only_if_alone``: only if no other positional argument is passed). ``keyword``: keyword of a function it calls.
     """
 
     calls_first: bool = False
@@ -277,7 +294,7 @@ _CALLING_BUILTINS: dict[Any, _BuiltinCallSpec] = {
     sorted: _BuiltinCallSpec(consumed_position=0, keyword="key"),
     **dict.fromkeys((min, max), _BuiltinCallSpec(consumed_position=0, only_if_alone=True, keyword="key")),
 }
-"""Builtins that call a function they are given, or consume an iterator, and do nothing else with it."""
+"""Builtins that call an argument or consume an iterator, and do nothing else with it."""
 
 _APPLY: Any = vars(torch.autograd.Function)["apply"].__func__
 _CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
@@ -303,7 +320,7 @@ def _closure_contents(function: FunctionType) -> list[Any]:
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether calling the module runs any hook."""
+    """Return True if calling the module runs any hook, global hooks included."""
     return bool(
         module._backward_hooks
         or module._backward_pre_hooks
@@ -317,11 +334,17 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def make_callee(compiler: Compiler) -> Callee:
-    """``callee(obj)``: what to call instead of ``obj`` so that Python frames of the user's below are dispatched by ``compiler``.
+    """Return ``callee(obj)``: the callable to call instead of ``obj``.
 
-    Python functions, bound methods, ``functools.partial``, modules and objects with a Python ``__call__`` become dispatchers; builtins that call a function (``sorted``,
-    ``functools.reduce``, ...) are called with its dispatcher, and those that consume ``map`` and ``filter`` with one that calls it; other classes and builtins,
-    what ``engine.disable`` marked, dispatchers, and functions of torch, the standard library and the like are returned as they are (a library's
-    wrapper around a user's function, such as ``torch.no_grad()`` makes, runs as Python with its own calls exchanged).
+    User frames below the call are then dispatched by ``compiler``.
+
+    - Replaced by dispatchers: Python functions, bound methods, ``functools.partial``, modules, objects with a Python
+      ``__call__``.
+    - Builtins that call a function (``sorted``, ``functools.reduce``, ...) receive its dispatcher.
+    - Builtins that consume ``map`` or ``filter`` receive an equivalent iterator that calls the dispatcher.
+    - Returned unchanged: other classes and builtins, functions marked by ``engine.disable``, dispatchers, functions of
+      torch, the standard library and the packages in ``LIBRARIES``.
+    - A library's wrapper around a user function, such as ``torch.no_grad()`` makes, runs as Python with its own calls
+      intercepted.
     """
     return CalleeDispatcher(compiler)

@@ -1,4 +1,7 @@
-"""The dispatcher: a function with the user's signature that runs the cache entry whose check admits the call, and compiles one when none does."""
+"""Dispatcher: run the cache entry whose guards pass; compile a new entry on a cache miss.
+
+A dispatcher is a function with the user function's signature.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,13 @@ __all__ = ["DispatcherState", "dispatcher_state_of", "make_dispatcher", "unwrap_
 
 FIRST_CALL_CAUSE = "first call"
 MAX_FAILURES = 2
-"""Failures of ours on one frame before it is left to Python for good."""
+"""Internal compile errors on one frame, after which it always runs as Python."""
 
 Run = Callable[..., Any]
 
 
 class _Compiling(threading.local):
-    """Whether this thread is compiling: compiled code called from there runs as plain Python."""
+    """Per-thread flag: this thread is compiling; compiled functions called now run eagerly."""
 
     def __init__(self) -> None:
         self.is_compiling = False
@@ -50,11 +53,14 @@ class _Compiling(threading.local):
 
 _compiling = _Compiling()
 _order_lock = threading.Lock()
-"""Held for the few instructions that replace a dispatcher's pairs; a call that finds it taken goes on without reordering."""
+"""Held while a dispatcher's (check, run) pairs are replaced.
+
+A call that finds the lock taken continues without reordering.
+"""
 
 
 class _BoundEntry:
-    """One entry as a function of one dispatcher."""
+    """One cache entry bound to one dispatcher, with that dispatcher's closure cells."""
 
     __slots__ = ("_run_and_promote", "entry", "run")
 
@@ -64,9 +70,9 @@ class _BoundEntry:
         self._run_and_promote: Run | None = None
 
     def run_and_promote(self, owner: DispatcherState) -> Run:
-        """``run``, which first moves its entry to the front."""
+        """Return a function that moves the entry to the front and then runs it."""
         if self._run_and_promote is None:
-            # Weak: a cycle would keep the cells of a resumed frame, and the tensors in them, until the next collection.
+            # Weak: a cycle would retain a resume function's cells and their tensors until the next collection.
             self._run_and_promote = _make_run_and_promote(weakref.ref(owner), self.entry, self.run)
         return self._run_and_promote
 
@@ -82,7 +88,7 @@ def _make_run_and_promote(owner: weakref.ref[DispatcherState], entry: CacheEntry
 
 
 class DispatcherState:
-    """The state behind one dispatching function: one user function (its cells) and the cache of its code."""
+    """State of one dispatcher: the user function with its closure, and the code cache."""
 
     __slots__ = (
         "__weakref__",
@@ -105,7 +111,7 @@ class DispatcherState:
         self._entries_cell: Any = None
 
     def make_dispatcher_function(self) -> FunctionType:
-        """The dispatching function, with the entries that the cache has already."""
+        """Create the dispatcher function, with the entries that the cache already has."""
         dispatch, self._entries_cell = make_dispatch_function(self.function, self._miss_handler())
         if self.cache.version:
             self._sync()
@@ -116,20 +122,20 @@ class DispatcherState:
 
     @property
     def entries(self) -> tuple[CacheEntry, ...]:
-        """Entries in look-up order, most recently hit first."""
+        """Cache entries in lookup order, most recently hit first."""
         if self._version != self.cache.version:
             self._sync()
         return self._lookup_order
 
-    # Order. ``bound`` holds pairs (check, run); the run of all but the first also moves its entry to the front.
+    # Lookup order. ``_entries_cell`` has (check, run) pairs; each run but the first also promotes its entry.
 
     def refresh(self) -> None:
-        """Take over that the cache was cleared."""
+        """Update the lookup order after the cache was cleared."""
         if self._entries_cell is not None:
             self._sync()
 
     def _sync(self) -> None:
-        """Take over what was added to the cache since."""
+        """Update the lookup order after the cache changed."""
         with _order_lock:
             self._version = self.cache.version
             entries = self.cache.entries
@@ -142,7 +148,7 @@ class DispatcherState:
             )
 
     def promote(self, entry: CacheEntry) -> None:
-        """Ask this entry first from now on."""
+        """Move an entry to the front of the lookup order."""
         if self._lookup_order and self._lookup_order[0] is entry:
             return
         if not _order_lock.acquire(blocking=False):
@@ -173,13 +179,13 @@ class DispatcherState:
         return found
 
     def entry_function(self, entry: CacheEntry) -> Run:
-        """The entry's code around this function's own cells."""
+        """Return the entry's code as a function with this function's closure cells."""
         return self._bind_entry(entry).run
 
-    # The careful path.
+    # Slow path.
 
     def on_miss(self, values: tuple[Any, ...]) -> Any:
-        """Serve a call that the fast path did not; ``values`` are the parameters' in ``co_varnames`` order."""
+        """Run a call that missed the fast path; ``values`` are in ``co_varnames`` order."""
         spread = signature_of(self.function.__code__).call_positional
         if _compiling.is_compiling:
             return spread(self.function, *values)
@@ -212,7 +218,7 @@ class DispatcherState:
             active_frames.frames.pop()
 
     def _look_up(self, values: tuple[Any, ...]) -> tuple[CacheEntry | None, list[str]]:
-        """The entry that admits the call, and the ids of those asked, in order."""
+        """Return the entry whose guards pass, and the ids of the entries checked, in order."""
         cells = self.function.__closure__ or ()
         asked = []
         for entry in self.entries:
@@ -223,20 +229,20 @@ class DispatcherState:
         return self.cache.python_entry, asked
 
     def arguments(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        """Values by parameter name."""
+        """Return the values by parameter name."""
         return dict(zip(signature_of(self.function.__code__).parameters.names, values, strict=True))
 
     def scope(self, values: tuple[Any, ...]) -> FrameScope:
-        """What guards read from, for a call with these values."""
+        """Return the scope that guard sources are read from, for a call with these values."""
         cells = zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True)
         return FrameScope(self.arguments(values), dict(cells))
 
     # Compiling.
 
     def _compile(self, values: tuple[Any, ...], session: Session | None) -> tuple[CacheEntry, tuple[GuardFailure, ...]]:
-        """The entry to run for a call that none admits; why the others did not."""
+        """Return the entry for a call that missed all entries, and their guard failures."""
         with COMPILE_LOCK:
-            # Another thread may have compiled what is needed while this one waited.
+            # Another thread may have compiled a matching entry while this one waited for the lock.
             entry, _ = self._look_up(values)
             if entry is not None:
                 return entry, ()
@@ -254,13 +260,13 @@ class DispatcherState:
         return tuple(r for r in found if r is not None)
 
     def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
-        """Why an entry does not serve a call, in the frame's own terms; None when it does."""
+        """Return the guard failure of an entry for a call; None if all guards pass."""
         found = self.compiler.guard_failure(entry, scope)
         after = self.cache.frame.resumes_after
         if found is None or after is None or STACK_VALUE_TEXT not in found.sentence:
             return found
         where = f"{STACK_VALUE_TEXT} at line {after.line}"
-        # Code that changes such a value cannot be written by a person: it has no name.
+        # Only resume functions have such a value. It has no name, so there is no code to fix it with.
         fixes = tuple(Fix(f.text.replace(STACK_VALUE_TEXT, where)) for f in found.fixes)
         return replace(found, sentence=found.sentence.replace(STACK_VALUE_TEXT, where), fixes=fixes)
 
@@ -297,7 +303,7 @@ class DispatcherState:
         return entry
 
     def _on_compile_failure(self, error: Exception, session: Session | None) -> CacheEntry:
-        """A bug of ours: this call runs as Python, and after a few all do."""
+        """Handle an internal error: this call runs as Python, and all calls do after a few errors."""
         if self.compiler.options.fullgraph:
             raise error
         sentence = f"Compiling {self.cache.frame.name} failed: {type(error).__name__}: {error}"
@@ -312,7 +318,7 @@ class DispatcherState:
         return entry
 
     def _on_recompile_limit(self, cause: str, session: Session | None) -> CacheEntry:
-        """The recompile limit is met."""
+        """Handle the recompile limit: later cache misses run as Python, or raise with fullgraph."""
         name, limit = self.cache.frame.name, config.recompile_limit
         if self.compiler.options.fullgraph:
             raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
@@ -327,19 +333,19 @@ class DispatcherState:
         return entry
 
     def _python_entry(self) -> CacheEntry:
-        """The user's code with its calls still dispatched."""
+        """Return an entry that runs the user's code as Python, with callees still dispatched."""
         code = self.function.__code__
         try:
             code = intercept_calls(code, self.compiler.dispatch_callee)
         except Exception:
-            # Code that cannot be rewritten still runs; only the frames below it are not compiled.
+            # Code that cannot be rewritten still runs, but its callees are not compiled.
             code = self.function.__code__
         return CacheEntry(f"{self.cache.frame.id}/python", code, (), _always, "", runs_python=True)
 
     # Generators and coroutines.
 
     def run_uncompiled(self, values: tuple[Any, ...]) -> Any:
-        """Start a generator or coroutine, as Python, with the reason recorded."""
+        """Start a generator or coroutine as Python; record the reason."""
         session = self.compiler.session()
         if session is not None:
             record_frame(session, self.cache)
@@ -355,7 +361,7 @@ _GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
 def skipped_record(function: FunctionType) -> SkippedRecord:
-    """Why a generator or coroutine function is not compiled."""
+    """Return the record of why a generator or coroutine function is not compiled."""
     flags = function.__code__.co_flags
     kind = "a generator" if flags & inspect.CO_GENERATOR else "asynchronous"
     remedy = "Move the tensor work into a plain function that it calls: that one is compiled."
@@ -367,7 +373,7 @@ def _always(*values: Any) -> bool:
 
 
 def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
-    """Remember sizes and numbers that differ from what the entries expect: they become symbols at the next compile."""
+    """Mark sizes and numbers that differ from the entries' as dynamic for the next compile."""
     seen: dict[Any, Any] = {}
     for entry in cache.entries:
         for guard in entry.guards:
@@ -387,16 +393,16 @@ _dispatcher_states: MutableMapping[FunctionType, DispatcherState] = weakref.Weak
 
 
 def dispatcher_state_of(function: Any) -> DispatcherState | None:
-    """The state behind a dispatching function; None for any other object."""
+    """Return the state of a dispatcher function; None for any other object."""
     return _dispatcher_states.get(function) if type(function) is FunctionType else None
 
 
 def reset() -> None:
-    """Forget everything compiled so far, in every compiled function."""
+    """Clear all code caches of all compilers."""
     with COMPILE_LOCK:
         for cache in all_caches():
             cache.clear()
-        # Resume functions are not among these: they are reached only through code that has just been forgotten.
+        # Dispatchers of resume functions are not in this table: only code that was just removed reaches them.
         for state in tuple(_dispatcher_states.values()):
             state.refresh()
 
@@ -404,14 +410,15 @@ def reset() -> None:
 def make_dispatcher(
     function: FunctionType, compiler: Compiler, role: str = "root", parent: str = "", after: Span | None = None
 ) -> FunctionType:
-    """A function with ``function``'s signature that runs compiled code.
+    """Return a function with ``function``'s signature that runs compiled code.
 
     Args:
-        function: any Python function. A dispatcher is unwrapped first; one marked by ``engine.disable`` is returned as it is.
-        compiler: compiles what no entry serves.
+        function: any Python function. A dispatcher is unwrapped first. A function marked by ``engine.disable`` is
+            returned unchanged.
+        compiler: compiles on a cache miss.
         role: the frame's role in records: "root", "callee", "resume" or "cell".
-        parent: for "resume", the id of the frame that broke.
-        after: for "resume", the span of the instruction that it resumes after.
+        parent: for "resume", the id of the frame with the graph break.
+        after: for "resume", the span of the instruction at which the graph broke.
     """
     function = unwrap_compiled(function)
     if is_disabled(function):
@@ -423,7 +430,7 @@ def make_dispatcher(
     state = DispatcherState(function, compiler, cache)
     dispatch = state.make_dispatcher_function()
     if role == "resume":
-        # Made anew at each break, and never seen by a person: no more than it needs.
+        # Created at each graph break and never visible to users, so it needs no metadata.
         return dispatch
     if role == "root" and compiler.root_wrapper is not None:
         dispatch = cast("FunctionType", compiler.root_wrapper(dispatch))
@@ -434,7 +441,10 @@ def make_dispatcher(
 
 
 def _python_dispatcher(function: FunctionType, compiler: Compiler, role: str) -> FunctionType:
-    """Runs its own code, calls dispatched: a delegation would show in ``gi_yieldfrom`` and tracebacks, and would lose ``asend`` and ``athrow``."""
+    """Return a function that runs the generator's or coroutine's own code, callees dispatched.
+
+    A delegating wrapper would appear in ``gi_yieldfrom`` and tracebacks, and would lose ``asend`` and ``athrow``.
+    """
     session = compiler.session()
     cache = caches_of(compiler).cache_of(function, role)
     state = DispatcherState(function, compiler, cache)

@@ -1,4 +1,4 @@
-"""What one can ask of a compiled function without running it: its entries' guards, and what a call would hit."""
+"""Inspection of a compiled function without running it: guards and cache hits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["explain_call", "guards_of", "is_compiled", "reset"]
 
 
 def _resolve_dispatcher(f: Any) -> tuple[DispatcherState, tuple[Any, ...], dict[str, Any]]:
-    """The dispatch state that a call of ``f`` reaches, and the arguments that ``f`` itself supplies.
+    """Return the dispatcher state that a call of ``f`` reaches, and the arguments ``f`` adds.
 
     Raises:
         BadArgument: ``f`` is not compiled.
@@ -43,7 +43,7 @@ def _resolve_dispatcher(f: Any) -> tuple[DispatcherState, tuple[Any, ...], dict[
 
 
 def is_compiled(f: Any) -> bool:
-    """Whether this engine compiled a function or module."""
+    """Return True if this engine compiled the function or module."""
     try:
         _resolve_dispatcher(f)
     except BadArgument:
@@ -52,7 +52,7 @@ def is_compiled(f: Any) -> bool:
 
 
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
-    """The guards of each cache entry, in look-up order.
+    """Return the guards of each cache entry, in lookup order.
 
     Raises:
         BadArgument: ``f`` is not compiled.
@@ -62,13 +62,13 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
 
 
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
-    """Which entry the call would hit and, guard by guard, why the others would not. Runs nothing, moves nothing.
+    """Return which entry the call would hit and, guard by guard, why the others fail.
 
-    A ``TensorSpec`` may stand for a tensor anywhere among the arguments.
+    Runs nothing and does not reorder entries. A ``TensorSpec`` may replace a tensor anywhere in the arguments.
 
     Raises:
         BadArgument: ``f`` is not compiled.
-        TypeError: the arguments do not fit ``f``'s signature.
+        TypeError: the arguments do not match ``f``'s signature.
     """
     state, first, more = _resolve_dispatcher(f)
     scope = state.scope(bind_call_arguments(state.function, (*first, *args), {**more, **kwargs}))

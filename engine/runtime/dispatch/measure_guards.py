@@ -15,9 +15,10 @@ from engine.runtime.dispatch.recorded_arguments import (
 
 
 def measure_guards(session: Session) -> int:
-    """Measure each guard of a live session's entries, on fresh tensors of the recorded shapes; the records then have what each costs.
+    """Measure each guard of a live session's entries on new tensors of the recorded shapes.
 
-    Returns how many entries were measured; those whose arguments are gone are left out.
+    The guard records then have the cost. Returns the number of entries measured; entries whose arguments are no longer
+    available are skipped.
     """
     measured = 0
     for compilation in session.compilations:

@@ -1,4 +1,4 @@
-"""What dispatch tells a session: frames and their files, calls with their caller, what was not compiled."""
+"""Recording of dispatched frames, their files and calls into the session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 class _ActiveFrames(threading.local):
-    """Frames being run under a recording in this thread, outermost first."""
+    """Frames that this thread runs under a recording session, outermost first."""
 
     def __init__(self) -> None:
         self.frames: list[str] = []
@@ -60,7 +60,7 @@ def record_call(
     rejections: Sequence[GuardFailure] = (),
     guard_seconds: float = 0.0,
 ) -> int:
-    """Add one call; returns its index."""
+    """Add one call to the session; return its index."""
     inputs = describe_arguments(arguments)
     caller = caller_span()
     start = time.perf_counter() - session.started
@@ -71,7 +71,7 @@ def record_call(
 
 
 def caller_span() -> Span | None:
-    """The user's line that made the call: the innermost frame that is neither ours nor torch's."""
+    """Return the user's call site: the innermost frame outside the engine and torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -82,7 +82,7 @@ def caller_span() -> Span | None:
 
 
 def _span_at(frame: FrameType) -> Span:
-    # Not through a cache by code object: linked code holds objects among its constants that cannot be hashed, or that answer for themselves.
+    # Not memoized by code object: its constants can be unhashable objects, or objects with a user-defined ``__eq__``.
     file = frame.f_code.co_filename
     position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
     line, end_line, column, end_column = position
@@ -98,6 +98,6 @@ def _span_at(frame: FrameType) -> Span:
 
 
 def _column_in_characters(file: str, line: int, column: int) -> int:
-    """A column in bytes of UTF-8 as a column in characters."""
+    """Convert a column in UTF-8 bytes to a column in characters."""
     text = linecache.getline(file, line)
     return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))

@@ -1,4 +1,4 @@
-"""With which arguments frames of a live session were called: enough to ask what if, and to run a call again, without keeping a tensor alive."""
+"""Arguments of recorded calls, for what-if queries and re-running; retains no tensor."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from engine.runtime.dispatch.dispatcher import DispatcherState
 
 MAX_DEPTH = 4
-"""Containers inside containers that are looked into."""
+"""Maximum nesting depth of containers that are described."""
 MAX_ITEMS = 64
-"""Items of one container that are looked at."""
+"""Maximum number of items of a container that is described."""
 MAX_CALLS = 64
-"""Calls of one frame that are remembered: those that compiled, and the last."""
+"""Maximum number of stored calls per frame that compiled; the last call is extra."""
 
 
 class ValueUnavailable(Exception):
-    """An argument cannot be had again; says which and why."""
+    """Raised with the reason why an argument is no longer available."""
 
 
 @dataclass(frozen=True)
 class RetainedValue:
-    """An object that a call was given, held weakly."""
+    """Weak reference to an argument."""
 
     reference: weakref.ref[Any]
     description: str
@@ -41,7 +41,7 @@ class RetainedValue:
 
 @dataclass(frozen=True)
 class UndescribedValue:
-    """An object that can neither be described nor held weakly."""
+    """An argument that can be neither described nor weakly referenced."""
 
     description: str
 
@@ -51,7 +51,7 @@ ExplainArguments = Callable[[Mapping[str, Any]], "CallExplanation | None"]
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call: its number among the session's calls, the entry that served it, and stand-ins for its arguments by parameter."""
+    """One call: index in the session, cache entry, argument descriptions by parameter."""
 
     index: int
     entry: str
@@ -60,10 +60,11 @@ class RecordedCall:
 
 @dataclass
 class RecordedFrame:
-    """The calls of one frame that are remembered, oldest first, and where they were dispatched.
+    """Stored calls of one frame, oldest first, and its dispatcher state.
 
-    A resumed frame's cells hold what was live at the break, so that its dispatcher is held weakly; any other may outlive what a cell compiled.
-    ``ask`` is there instead for a frame of another compiler: what its cache says to a call with these arguments, or None where it is gone.
+    The state is a weak reference for a resume function, whose cells have the values that were live at the graph break.
+    ``explain`` is set instead for a frame of another compiler: it returns what that compiler's cache does with a call
+    with these arguments, or None if the cache is gone.
     """
 
     dispatcher_state: Callable[[], DispatcherState | None]
@@ -84,7 +85,7 @@ def record_arguments(
     *,
     keep_beyond_next: bool,
 ) -> None:
-    """Remember a call; with ``keep`` beyond the next one."""
+    """Store the arguments of a call; with ``keep_beyond_next``, also after the next call."""
     frames = _recorded_frames.setdefault(session, {})
     frame = frames.get(dispatch.cache.frame.id)
     if frame is None or frame.dispatcher_state() is None:
@@ -99,7 +100,7 @@ def record_arguments(
 
 
 def record_stock_arguments(session: Session, frame: str, ask: ExplainArguments, arguments: Mapping[str, Any]) -> None:
-    """Remember the last call of a frame that another compiler keeps, and how to ask that compiler's cache."""
+    """Store the last call of a frame that another compiler compiled, and its explain function."""
     call = RecordedCall(0, "", {name: describe_argument(value) for name, value in arguments.items()})
     _recorded_frames.setdefault(session, {})[frame] = RecordedFrame(_nothing, last_call=call, explain=ask)
 
@@ -113,12 +114,12 @@ def _itself(dispatch: DispatcherState) -> DispatcherState:
 
 
 def recorded_frame(session: Session, frame: str) -> RecordedFrame | None:
-    """What is remembered of a frame; None for a loaded session, or one that was never called."""
+    """Return the recorded calls of a frame; None for a loaded session or an uncalled frame."""
     return _recorded_frames.get(session, {}).get(frame)
 
 
 def describe_argument(value: Any, depth: int = 0) -> Any:
-    """Something that describes a value and keeps no tensor alive."""
+    """Return a description of a value that retains no tensor."""
     kind = type(value)
     if kind in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided and not value.is_nested:
         return TensorSpec.from_tensor(value)
@@ -157,10 +158,10 @@ _CONSTANTS = frozenset(
 
 
 def resolve_argument(value: Any) -> Any:
-    """The value with what was held weakly in its place; tensors stay descriptions.
+    """Replace weak references by their objects; tensors stay ``TensorSpec``s.
 
     Raises:
-        Gone: it is not there any more.
+        ValueUnavailable: an object no longer exists or was not stored.
     """
     match value:
         case RetainedValue(reference, words):
@@ -179,10 +180,12 @@ def resolve_argument(value: Any) -> Any:
 
 
 def make_argument(value: Any) -> Any:
-    """The value with a fresh tensor for each description: zeros for integers and booleans, which are valid as indices, else random numbers.
+    """Replace each ``TensorSpec`` by a new tensor.
+
+    Floats are random; integers and booleans are zero, which is a valid index.
 
     Raises:
-        Gone: its device is not to be had here.
+        ValueUnavailable: the tensor is not on the CPU, or overlaps itself.
     """
     match value:
         case TensorSpec():

@@ -1,4 +1,7 @@
-"""What if a call's arguments were others: which entry would serve it, asked of the live cache without making a tensor."""
+"""What-if queries: the cache entry that a call with edited arguments would hit.
+
+The live cache is queried with tensor specs, so no tensor is allocated.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ NUMBERS = (int, float, bool, str, type(None))
 
 @dataclass(frozen=True)
 class EditableInput:
-    """One value that a person may change: where it is (``x``, ``xs[0]``), and its fields as text.
+    """One value that can be edited: its path (``x``, ``xs[0]``), and its fields as text.
 
-    A tensor has ``shape``, ``stride``, ``dtype``, ``device`` and ``requires_grad``; anything else a ``value``.
+    A tensor has ``shape``, ``stride``, ``dtype``, ``device`` and ``requires_grad``; any other value has ``value``.
     """
 
     path: str
@@ -41,7 +44,7 @@ class EditableInput:
 
 
 def editable_inputs(session: Session, frame: str) -> tuple[EditableInput, ...]:
-    """What the last recorded call of a frame was given.
+    """Return the editable inputs of a frame's last recorded call.
 
     Raises:
         BadArgument: the session is not live.
@@ -50,10 +53,12 @@ def editable_inputs(session: Session, frame: str) -> tuple[EditableInput, ...]:
 
 
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
-    """Which entry a call like the last one would hit, were these values others: by path, the new text of some of its fields.
+    """Return which entry the last call would hit with edited values.
+
+    ``edits``: new text of fields, by path.
 
     Raises:
-        BadArgument: the session is not live, an argument is gone, or a text is no such value.
+        BadArgument: the session is not live, an argument is no longer available, or a text cannot be parsed.
     """
     try:
         arguments = {n: resolve_argument(_edited(n, v, edits)) for n, v in _last_arguments(session, frame).items()}
@@ -71,7 +76,7 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
 
 
 def explain_entries(dispatch: DispatcherState, scope: FrameScope) -> CallExplanation:
-    """What each entry says to a call."""
+    """Return which entry a call hits, and every guard's result for every entry."""
     entries = dispatch.entries
     results = {e.id: dispatch.compiler.explain(e, scope) for e in entries}
     rejections = {e.id: dispatch.guard_failure(e, scope) for e in entries}
@@ -81,7 +86,7 @@ def explain_entries(dispatch: DispatcherState, scope: FrameScope) -> CallExplana
 
 
 def _last_arguments(session: Session, frame: str) -> Mapping[str, Any]:
-    """What the last recorded call of a live frame was given."""
+    """Return the argument descriptions of the last recorded call of a live frame."""
     found = recorded_frame(session, frame)
     if found is None or found.last_call is None or (found.explain is None and found.dispatcher_state() is None):
         raise BadArgument(NOT_LIVE_MESSAGE)

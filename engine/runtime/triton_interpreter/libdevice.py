@@ -1,4 +1,4 @@
-"""What Triton's interpreter lacks: ``libdevice`` on the CPU, by torch's functions of the same meaning."""
+"""``libdevice`` for Triton's interpreter on the CPU, implemented by torch functions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MODULES = ("libdevice", "cuda.libdevice", "hip.libdevice")
 
 TORCH_EQUIVALENTS: Mapping[str, Callable[..., torch.Tensor]] = {
     **{name: getattr(torch, name) for name in _SAME_NAME},
-    "rint": torch.round,  # both to even
+    "rint": torch.round,  # both round half to even
     "nearbyint": torch.round,
-    "round": lambda x: torch.copysign(torch.floor(x.abs() + 0.5), x),  # C's: halves away from zero
+    "round": lambda x: torch.copysign(torch.floor(x.abs() + 0.5), x),  # C semantics: rounds half away from zero
     "llrint": lambda x: torch.round(x).to(torch.int64),
     "cyl_bessel_i0": torch.special.i0,
     "cyl_bessel_i1": torch.special.i1,
@@ -55,7 +55,10 @@ TORCH_EQUIVALENTS: Mapping[str, Callable[..., torch.Tensor]] = {
 
 @functools.cache
 def install_libdevice() -> None:
-    """Put them where kernels import ``libdevice`` from, once. A function that is missing here says so when it is called."""
+    """Replace the functions of Triton's ``libdevice`` modules, once per process.
+
+    A function without an equivalent in ``TORCH_EQUIVALENTS`` raises NotImplementedError when it is called.
+    """
     for path in _MODULES:
         try:
             module = importlib.import_module(f"triton.language.extra.{path}")
@@ -80,7 +83,7 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 def _elementwise(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """``function`` on the interpreter's tensors, which hold numpy arrays."""
+    """Apply a torch function to the interpreter's tensors, which hold numpy arrays."""
 
     def call(*arguments: Any, _semantic: object = None) -> Any:
         import numpy as np

@@ -1,4 +1,4 @@
-"""What Triton's interpreter gets wrong, put right in place."""
+"""Monkey-patches for bugs of Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 @functools.cache
 def patch_interpreter() -> None:
-    """Make comparisons give truth values, sizes count loops, bfloat16 round to nearest and be multiplied, and assertions hold, once a process.
+    """Patch Triton's interpreter, once per process.
 
-    The interpreter labels a comparison's result with its operands' type: a scalar one, spread over a block, became a block of floats,
-    which ``&`` and ``|`` refuse. It cuts float32 off to bfloat16 where every device rounds to the nearest, halves to even, and
-    multiplies matrices of bfloat16 as if they were whole numbers. Before Triton 3.7 it hands numpy an array of one element where it needs a whole number, which numpy 2.4
-    refuses. Its assertions do nothing unless told otherwise.
+    - A comparison's result had its operands' type: as a float block, which ``&`` and ``|`` reject. Now it is bool.
+    - A cast from float32 to bfloat16 truncated. Now it rounds to nearest even, as devices do.
+    - ``dot`` of bfloat16 blocks multiplied them as integers. Now it multiplies in float32.
+    - Before Triton 3.7 a one-element array was used as an integer, which numpy 2.4 rejects. Now tensors have
+      ``__index__``.
+    - Device assertions were ignored by default. Now they raise.
     """
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     builder = interpreter.InterpreterBuilder
@@ -67,7 +69,10 @@ def _dot_in_float32(dot: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_float32(held: Any) -> Any:
-    """A block of bfloat16, which the interpreter holds as upper halves, in float32; others as they are."""
+    """Convert a bfloat16 block to float32; return other blocks unchanged.
+
+    The interpreter stores bfloat16 as the upper halves of float32.
+    """
     import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
@@ -79,7 +84,7 @@ def _to_float32(held: Any) -> Any:
 
 
 def _round_to_nearest(values: Any) -> Any:
-    """The upper halves of float32 values, rounded: how the interpreter holds bfloat16."""
+    """Round float32 values to bfloat16, as uint16 upper halves (the interpreter's storage)."""
     import numpy as np
 
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)

@@ -1,4 +1,7 @@
-"""Hold a compiled graph's first call against the same graph run operator by operator, where ``engine.config.verify_correctness`` asks for it."""
+"""First-call verification: compare a compiled graph's first call with eager.
+
+Enabled by ``engine.config.verify_correctness``.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from engine.ir.graph_callable import GraphCallable
 
 Run = Callable[..., Any]
 RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
-"""What compiled results may differ by, relative to the largest value; 1e-4 for types that are not listed."""
+"""Tolerance relative to the largest value, by dtype; 1e-4 for dtypes not listed."""
 
 
 def verify_first_call(run: Run, graph: torch.fx.GraphModule, eager: Run, report: Callable[[str], None]) -> Run:
-    """``run``, whose first call, gradients included, is compared with ``plain`` on copies of its inputs; where they differ, ``plain`` serves all later calls.
+    """Return ``run`` with its first call verified against ``eager`` on copies of the inputs.
 
-    ``tell`` is called once with a sentence: what differs, or why nothing can be compared; with "" where all agrees.
+    Gradients are compared too. If the results differ, ``eager`` runs all later calls.
+    ``report`` is called once: with the difference, with the reason why the graph cannot be verified, or with ""
+    if all results agree.
     """
     return _FirstCallVerifier(run, graph, eager, report)
 
@@ -52,7 +57,7 @@ class _FirstCallVerifier:
         with _fork_rng(inputs):
             try:
                 expected = self._eager(*copies)
-            except Exception as raised:  # the user's own, which the compiled graph must raise too
+            except Exception as raised:  # a user error, which the compiled graph must raise too
                 error = raised
         trial = None
         if error is None and _has_gradients(expected, copies):
@@ -72,7 +77,7 @@ class _FirstCallVerifier:
 
 
 def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
-    """Why a graph cannot be run twice; empty where it can."""
+    """Return the reason why the graph cannot be run twice; empty if it can."""
     for node in graph.graph.nodes:
         if isinstance(node.target, GraphCallable) and (node.target.changes_state or node.target.runs_user_python):
             return f"{node.name} {node.target.effect_description if node.target.changes_state else 'runs Python of the user'}"
@@ -87,7 +92,7 @@ def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> s
 
 
 def _copy_input(value: Any) -> Any:
-    """A tensor of its own with the same strides, a leaf or the result of an operation as the original is."""
+    """Return a copy with the same strides; a leaf if the original is a leaf, else a non-leaf."""
     if not isinstance(value, torch.Tensor):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
@@ -100,7 +105,7 @@ def _copy_input(value: Any) -> Any:
 
 
 def _fork_rng(inputs: Sequence[Any]) -> Any:
-    """Random numbers are drawn as they will be by the call itself."""
+    """Fork the RNG state, so that both runs sample the random numbers of the call itself."""
     return torch.random.fork_rng(sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}))
 
 
@@ -113,10 +118,13 @@ def _has_gradients(results: Sequence[Any], inputs: Sequence[Any]) -> bool:
 
 
 def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> str:
-    """What differs between the gradients of two runs, for tangents of ones; empty where nothing does, or where plain ones cannot be had."""
+    """Return the first difference between the gradients of two runs, for tangents of ones.
+
+    Empty if there is none, or if the eager backward raises.
+    """
     try:
         expected = _gradients(*plain)
-    except RuntimeError:  # what the user's own backward raises
+    except RuntimeError:  # a user error in the backward
         return ""
     try:
         found = _gradients(*compiled)
@@ -138,7 +146,7 @@ def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Ten
 
 
 def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) -> Iterator[str]:
-    """What differs between two runs: results first, then inputs as they are afterwards."""
+    """Yield the differences between two runs: results first, then inputs after the call."""
     for number, (a, b) in enumerate(zip(expected, found, strict=True)):
         name = f"result {number}" if number < results else f"input {number - results} afterwards"
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
@@ -154,7 +162,7 @@ def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) ->
 
 
 def _max_difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference where it is beyond what another order of operations explains, else 0."""
+    """Return the largest absolute difference if it exceeds the tolerance, else 0."""
     if a.numel() == 0 or a.is_meta:
         return 0.0
     if not (a.is_floating_point() or a.is_complex()):

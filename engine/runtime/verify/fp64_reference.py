@@ -1,7 +1,7 @@
-"""What a kernel would write with exact arithmetic: its part of the ATen graph, run again in double precision.
+"""Float64 reference values of a kernel: rerun its part of the ATen graph in float64.
 
-Neither ATen nor a kernel is the truth to the last bit, least of all in 16 bits, where ATen rounds after each operation and a kernel
-only at the end. Measured against this, each has an error of its own, and a kernel need only be about as good as ATen.
+ATen's results have rounding errors too, most of all in 16-bit types, where ATen rounds after each operation and a
+kernel only at the end. Against this reference, a kernel's error need only be about as small as ATen's error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.fx
 
 
 class NoFp64Reference(Exception):
-    """Why the exact values of a kernel are not to be had."""
+    """Raised with the reason why the float64 reference of a kernel cannot be computed."""
 
 
 def fp64_values(
@@ -25,17 +25,18 @@ def fp64_values(
     wanted: Sequence[str],
     parts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
-    """Values of the ``wanted`` nodes in float64 (other dtypes as they are), computed from the ``given`` ones.
+    """Compute the ``wanted`` nodes in float64 from the ``given`` values.
 
-    ``parts`` are names for results of calls that have several: the call's name, and which.
+    Values that are not floating point keep their dtype. ``parts`` maps a name to (call, index) for calls with several
+    results.
 
     Raises:
-        NotExact: a node in between draws random numbers, writes to its input, or does not run in double precision.
+        NoFp64Reference: a node in between uses random numbers, mutates its input, or does not run in float64.
     """
     nodes = _nodes_by_name(module, parts)
     targets = [nodes[name] for name in wanted if name in nodes]
     values: dict[torch.fx.Node, Any] = {nodes[n]: _double_input(nodes[n], v) for n, v in given.items() if n in nodes}
-    # A node that is both given and wanted (read and written by the kernel) is not computed from anything.
+    # A node both given and wanted (read and written by the kernel) is not computed: its given value is used.
     between = _nodes_to_run(targets, values)
     for node in module.graph.nodes:
         if node in between:
@@ -45,12 +46,12 @@ def fp64_values(
 
 
 def _real_parts(value: torch.Tensor) -> torch.Tensor:
-    """What kernels see: of a complex tensor its real view."""
+    """Return the tensor as kernels see it: the real view of a complex tensor."""
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def _double_input(node: torch.fx.Node, value: Any) -> Any:
-    """A node's value in double precision, complex again where a kernel sees its parts."""
+    """Convert a node's value to float64; a real view becomes complex again."""
     made = node.meta.get("val")
     if isinstance(made, torch.Tensor) and made.is_complex() and not value.is_complex():
         value = torch.view_as_complex(value.contiguous())
@@ -58,7 +59,7 @@ def _double_input(node: torch.fx.Node, value: Any) -> Any:
 
 
 def _nodes_by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, int]]) -> dict[str, torch.fx.Node]:
-    """Nodes by name; one of several results of a call by its own name."""
+    """Return nodes by name; a getitem node also by its name in ``parts``."""
     nodes = {node.name: node for node in module.graph.nodes}
     names = {place: name for name, place in parts.items()}
     for node in module.graph.nodes:
@@ -68,7 +69,7 @@ def _nodes_by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, 
 
 
 def _nodes_to_run(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> set[torch.fx.Node]:
-    """The nodes that must run: ancestors of the targets, no further than what is known."""
+    """Return the nodes to run: ancestors of the targets, up to nodes whose value is known."""
     found: set[torch.fx.Node] = set()
     stack = list(targets)
     while stack:

@@ -1,6 +1,7 @@
-"""Verify a program's kernels: each runs in Triton's interpreter, in a worker process, on the values that ATen computed, and is compared.
+"""Kernel verification, host side: compare each kernel with ATen in Triton's interpreter.
 
-Every kernel is fed ATen's own intermediate values, so that one kernel's error never shows in another: what differs is at fault itself.
+A worker process interprets the kernels. Each kernel reads ATen's intermediate values, so one kernel's error cannot
+show in another.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ INTERPRETER_NAME = "Triton's interpreter"
 TIMEOUT = 120.0
 """Seconds that one kernel may take in the interpreter."""
 COMPLEX_DTYPES = (torch.complex64, torch.complex128)
-"""Types that kernels compute with by their parts."""
+"""Dtypes that kernels see as real views."""
 FLOAT_PARAMETER_TYPES = ("fp32", "fp64")
-"""Types of parameters that are numbers and need not be whole."""
+"""Types of scalar parameters that are not integers."""
 MAX_ELEMENTS = 1 << 28
-"""Elements of one kernel's buffers together: beyond that interpreting takes hours."""
+"""Maximum number of elements in one kernel's buffers; more would take hours to interpret."""
 
-# The variable must be there before Triton is imported, hence a process of its own kind.
+# TRITON_INTERPRET must be set before Triton is imported, so this pool is separate.
 _pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
 
 
 class HasGraphModule(Protocol):
-    """What is needed of ``ir.aot.AotGraph``."""
+    """The part of ``AotGraph`` that verification needs."""
 
     @property
     def module(self) -> torch.fx.GraphModule:
@@ -48,9 +49,10 @@ class HasGraphModule(Protocol):
 def verify_kernels(
     program: LoweredProgram, graph: HasGraphModule | None, inputs: Iterable[Any]
 ) -> dict[str, VerifyRecord]:
-    """Outcome of every kernel by id, on these inputs (which are not changed). The first kernel that differs says so.
+    """Return the verification record of every kernel, by kernel id, on these inputs.
 
-    What cannot be run apart from the rest is "not verifiable", with the reason.
+    The inputs are not changed. The first kernel that differs is marked in its note.
+    A kernel that cannot be run alone is "not verifiable", with the reason.
     """
     kernels = program.kernels
     module = (
@@ -93,7 +95,7 @@ def _unverifiable(reason: str) -> VerifyRecord:
 def _on_cpu(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    # A copy with the same strides: the reference may write to its inputs.
+    # A copy with the same strides: the ATen graph may mutate its inputs.
     return value.detach().to("cpu", copy=True, memory_format=torch.preserve_format)
 
 
@@ -114,7 +116,7 @@ def _values_needed(program: LoweredProgram) -> frozenset[str]:
 
 
 class _ValueRecorder(torch.fx.Interpreter):
-    """Runs the ATen graph and keeps the values of nodes that kernels read or write."""
+    """Runs the ATen graph and stores the values of nodes that kernels read or write."""
 
     def __init__(
         self, module: torch.fx.GraphModule, needed: frozenset[str], parts: Mapping[str, tuple[str, int]]
@@ -125,18 +127,18 @@ class _ValueRecorder(torch.fx.Interpreter):
         self.values: dict[str, Any] = {}
 
     def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A node's arguments; a graph made for a GPU runs on the CPU."""
+        """Return a node's arguments with devices replaced by the CPU."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         moved: tuple[tuple[Any, ...], dict[str, Any]] = torch.fx.node.map_aggregate((args, kwargs), _device_on_cpu)
         return moved
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph, on the CPU."""
+        """Return a constant of the graph, on the CPU."""
         value = super().get_attr(target, args, kwargs)
         return value.cpu() if isinstance(value, torch.Tensor) else value
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one node; what is kept is a copy, in case a later node writes to it."""
+        """Run one node and store a copy of its value, as a later node may mutate it."""
         value = super().run_node(n)
         several = enumerate(value) if isinstance(value, (tuple, list)) else ()
         results = {self._parts[n.name, i]: v for i, v in several if (n.name, i) in self._parts} or {n.name: value}
@@ -148,7 +150,7 @@ class _ValueRecorder(torch.fx.Interpreter):
 
 
 def _real_parts(value: torch.Tensor) -> torch.Tensor:
-    """What kernels see of a tensor: of a complex one its real view."""
+    """Return the tensor as kernels see it: the real view of a complex tensor."""
     return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX_DTYPES else value
 
 
@@ -165,7 +167,7 @@ def _reference_values(
 
 
 class _SizeValues:
-    """Sizes of the program for these inputs."""
+    """Values of the program's sizes and numbers for these inputs."""
 
     def __init__(self, program: LoweredProgram, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
         self._known = {
@@ -179,10 +181,10 @@ class _SizeValues:
                 self._known[symbol] = values[name] if dimension < 0 else values[name].shape[dimension]
 
     def concrete(self, size: Any) -> int:
-        """One size as a number.
+        """Return the integer value of a size.
 
         Raises:
-            ValueError: it holds a symbol that no input gives.
+            ValueError: it has a symbol that no input provides.
         """
         known = static_size(size)
         if known is not None:
@@ -194,10 +196,10 @@ class _SizeValues:
         return known
 
     def float_value(self, number: Any) -> float:
-        """A number that follows from sizes, or is given.
+        """Return the value of a float expression over sizes and inputs.
 
         Raises:
-            ValueError: it holds a symbol that no input gives.
+            ValueError: it has a symbol that no input provides.
         """
         known = {s: self._known[str(s)] for s in number.free_symbols if str(s) in self._known}
         value = number.subs(known)
@@ -206,7 +208,7 @@ class _SizeValues:
         return float(value)
 
     def violated_assertion(self) -> str:
-        """What the graph assumes and these inputs do not fulfil; empty if they do."""
+        """Return the first runtime assert of the graph that these inputs violate; empty if none."""
         for relation in self._assumptions:
             known = {s: self._known[str(s)] for s in relation.free_symbols if str(s) in self._known}
             if relation.subs(known) == sympy.false:
@@ -214,17 +216,20 @@ class _SizeValues:
         return ""
 
     def concrete_all(self, sizes: Iterable[Size]) -> tuple[int, ...]:
-        """Several sizes."""
+        """Return the integer values of several sizes."""
         return tuple(self.concrete(size) for size in sizes)
 
 
 class _CannotVerify(Exception):
-    """Why one kernel cannot be run apart from the rest."""
+    """Raised with the reason why one kernel cannot be run alone."""
 
 
 @dataclass
 class _Verification:
-    """One run over a program's kernels. ``scratch`` are the buffers without an ATen node, as earlier kernels left them."""
+    """Verification of one program's kernels.
+
+    ``kernel_written``: buffers without an ATen node, as earlier kernels wrote them.
+    """
 
     program: LoweredProgram
     module: torch.fx.GraphModule
@@ -234,7 +239,7 @@ class _Verification:
     kernel_written: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def run(self) -> dict[str, VerifyRecord]:
-        """All kernels in launch order; one launched several times has its worst outcome."""
+        """Verify all kernels in launch order; repeated launches record the worst outcome."""
         records: dict[str, VerifyRecord] = {}
         differs = False
         for kernel in self._launched_kernels():
@@ -262,7 +267,9 @@ class _Verification:
         except (_CannotVerify, ValueError) as reason:
             return _unverifiable(str(reason))
         try:
-            _pool.call("engine.runtime.verify.kernels_in_worker:warm_up", ())  # its time is not the kernel's
+            _pool.call(
+                "engine.runtime.verify.kernels_in_worker:warm_up", ()
+            )  # excludes loading Triton from the timeout
             outcome: KernelComparison = _pool.call(
                 "engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,), timeout=TIMEOUT
             )
@@ -280,7 +287,7 @@ class _Verification:
         return KernelTrial(kernel.name, kernel.text, arguments, (x, y, z))
 
     def _with_fp64_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with the exact values of what the kernel writes where they can be computed."""
+        """Add float64 reference values to the arguments that the kernel writes, where possible."""
         pointers = [a for a in arguments if isinstance(a, BufferArgument)]
         wanted = [p.buffer for p in pointers if p.expected is not None and p.expected.is_floating_point()]
         given = {
@@ -329,7 +336,7 @@ class _Verification:
         return BufferArgument(argument.name, name, buffer.dtype, shape, stride, held, reference, written=True)
 
     def _initial_value(self, start: str | float, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        """What a buffer holds that a kernel changes rather than fills."""
+        """Return the initial contents of a buffer that a kernel updates."""
         if not isinstance(start, str):
             return torch.full(shape, start, dtype=dtype)
         held: torch.Tensor | None = self.values.get(start, self.kernel_written.get(start))

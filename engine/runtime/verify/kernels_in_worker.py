@@ -1,4 +1,4 @@
-"""The worker's side of verification: run one kernel in Triton's interpreter on given tensors, and compare what it wrote."""
+"""Kernel verification, worker side: interpret one launch and compare what it wrote."""
 
 from __future__ import annotations
 
@@ -12,31 +12,43 @@ import torch
 from engine.runtime.kernel_launchers import interpreter_kernel
 
 REDZONE = 8192
-"""Elements before and behind each buffer that nothing may touch: more than a block, so that a missing mask ends there."""
+"""Elements of redzone before and after each buffer.
+
+More than a block, so that accesses without a mask end in it.
+"""
 FILL_BYTE = 0x5B
-"""Every byte of memory not written yet: no plausible result."""
+"""Byte that fills uninitialized memory; no plausible result."""
 
 ULPS = {torch.float64: 16.0, torch.float32: 16.0, torch.float16: 1.0, torch.bfloat16: 1.0}
-"""Allowed error of an element in units of its dtype's precision: 16-bit results are rounded once, from float32."""
+"""Allowed error of an element in units of its dtype's epsilon.
+
+16-bit results are rounded once, from float32.
+"""
 ATEN_ERROR_FACTOR = 4.0
-"""Allowed error in units of the largest error that ATen itself has in this tensor before it rounds the result."""
+"""Allowed error in units of ATen's largest error in this tensor before the final rounding."""
 ACCUMULATION_TOLERANCE = 64.0
-"""Allowed error in units of float32's precision of the tensor's root mean square: sums in another order, where ATen sums in double."""
+"""Allowed error of reordered sums, in units of float32's epsilon times the tensor's RMS.
+
+ATen may accumulate in double.
+"""
 TOLERANCE_WITHOUT_REFERENCE = {
     torch.float64: 1e-9,
     torch.float32: 1e-5,
     torch.float16: 2.0**-8,
     torch.bfloat16: 2.0**-6,
 }
-"""Allowed error relative to the element, and to the tensor's root mean square, where no exact values are to be had."""
+"""Allowed error without a float64 reference, by dtype.
+
+Relative to the element, plus the same fraction of the tensor's RMS.
+"""
 
 
 @dataclass(frozen=True)
 class BufferArgument:
-    """A buffer argument.
+    """A buffer argument of a kernel.
 
-    ``value`` is what it holds (None: not written yet), ``expected`` what ATen has in it afterwards (None: unknown), ``exact`` the same
-    in float64 without rounding in between (None: not to be had).
+    ``value``: contents before the launch (None: uninitialized). ``expected``: ATen's contents after it (None: unknown).
+    ``fp64_reference``: the same in float64 without intermediate rounding (None: not available).
     """
 
     name: str
@@ -52,7 +64,7 @@ class BufferArgument:
 
 @dataclass(frozen=True)
 class KernelTrial:
-    """One launch: the kernel's text, its arguments in order (pointers or plain values), its grid."""
+    """One kernel launch: kernel text, arguments in order (buffers or scalars), grid."""
 
     name: str
     text: str
@@ -62,7 +74,10 @@ class KernelTrial:
 
 @dataclass(frozen=True)
 class KernelComparison:
-    """What came of it. ``written`` are the buffers with no expected value, by name, for kernels that read them later."""
+    """Outcome of one kernel's comparison.
+
+    ``written``: contents of the written buffers without an expected value, by name, for kernels that read them later.
+    """
 
     outcome: str
     max_error: float | None = None
@@ -72,7 +87,7 @@ class KernelComparison:
 
 
 class _RedzonedBuffer:
-    """A buffer between two guards."""
+    """A buffer between two redzones."""
 
     def __init__(self, pointer: BufferArgument) -> None:
         self.pointer = pointer
@@ -84,7 +99,7 @@ class _RedzonedBuffer:
         self._redzone_bytes = self._read_redzones()
         self.tensor = self._memory.as_strided(pointer.shape, pointer.stride, REDZONE)
         if pointer.value is not None:
-            # A stride of 0 keeps one element for many: write it once.
+            # With a stride of 0 one element stands for many: write it once.
             distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in pointer.stride)
             self.tensor[distinct].copy_(pointer.value[distinct])
 
@@ -94,17 +109,17 @@ class _RedzonedBuffer:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing was written outside the buffer."""
+        """Return True if nothing was written outside the buffer."""
         return torch.equal(self._redzone_bytes, self._read_redzones())
 
 
 def warm_up() -> None:
-    """Load Triton and what else the first kernel would wait for."""
+    """Load Triton, so that the first kernel does not wait for it."""
     importlib.import_module("triton.language")
 
 
 def run_and_compare(trial: KernelTrial) -> KernelComparison:
-    """Interpret the kernel and compare.
+    """Interpret the kernel and compare its results with the expected values.
 
     Raises:
         Exception: whatever interpreting the kernel raises.
@@ -114,7 +129,7 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
     values: list[Any] = []
     for argument, arena in zip(trial.arguments, arenas, strict=True):
         if isinstance(argument, BufferArgument) and arena is not None:
-            # One buffer passed twice is one piece of memory.
+            # A buffer passed twice must be the same memory.
             values.append(by_buffer.setdefault(argument.buffer, arena).tensor)
         else:
             values.append(argument)
@@ -148,7 +163,7 @@ def _is_unchanged(arena: _RedzonedBuffer) -> bool:
 
 
 def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal element by element, NaN equal to NaN."""
+    """Return True if all elements are equal; NaN equals NaN."""
     if torch.equal(a, b):
         return True
     return a.is_floating_point() and bool(((a == b) | (a.isnan() & b.isnan())).all())
@@ -160,7 +175,7 @@ def _severity(outcome: KernelComparison) -> tuple[int, float]:
 
 
 def _largest_input(trial: KernelTrial) -> float:
-    """The largest finite magnitude among the floating-point inputs."""
+    """Return the largest finite magnitude among the floating-point inputs."""
     largest = 0.0
     for argument in trial.arguments:
         value = argument.value if isinstance(argument, BufferArgument) else None
@@ -187,12 +202,12 @@ def _compare(arena: _RedzonedBuffer, scale: float) -> KernelComparison:
 def _compare_floats(arena: _RedzonedBuffer, expected: torch.Tensor, scale: float) -> KernelComparison:
     found, aten = arena.tensor.double(), expected.double()
     exact = arena.pointer.fp64_reference
-    # Float32 is what kernels compute in, whatever they store.
+    # Kernels compute in float32, whatever dtype they store.
     eps = torch.finfo(expected.dtype if expected.dtype is torch.float64 else torch.float32).eps
     if exact is not None:
         unit = torch.finfo(expected.dtype).eps
         mid, relative = exact, ULPS.get(expected.dtype, 1.0) * unit
-        # Rounding the result once costs half a unit: what ATen's error exceeds that by came before.
+        # Rounding the result costs half an epsilon. The rest of ATen's error is from before the rounding.
         before_rounding = ((aten - mid).abs() - 0.5 * unit * mid.abs()).clamp(min=0.0)
         allowed = ATEN_ERROR_FACTOR * _largest_finite(
             before_rounding
@@ -201,10 +216,10 @@ def _compare_floats(arena: _RedzonedBuffer, expected: torch.Tensor, scale: float
         mid, relative = aten, TOLERANCE_WITHOUT_REFERENCE.get(expected.dtype, 0.0)
         allowed = relative * _root_mean_square(mid) + 4 * eps * scale
     is_alike = (found == aten) | (found.isnan() & aten.isnan())
-    # What is finite on one side only gives nan or inf here, which no bound admits.
+    # An element finite on one side only yields NaN or inf here, which fails every bound.
     is_near = (found - mid).abs() <= allowed + relative * mid.abs().nan_to_num(0.0, 0.0, 0.0)
     largest = _largest_finite(torch.where(is_alike, 0.0, found - aten))
-    # What a difference from ATen may come to at most, for people: the bound at the largest element, and ATen's own error.
+    # For the record, the maximum difference from ATen: the bound at the largest element plus ATen's own error.
     bound = allowed + relative * _largest_finite(mid) + _largest_finite(aten - mid)
     is_wrong = ~(is_alike | is_near)
     if not bool(is_wrong.any()):
@@ -223,7 +238,7 @@ def _root_mean_square(values: torch.Tensor) -> float:
 
 
 def _describe_element(arena: _RedzonedBuffer, at: list[int]) -> str:
-    """The first element that differs, in words."""
+    """Describe the first element that differs."""
     expected = arena.pointer.expected
     assert expected is not None
     index = tuple(at)

@@ -1,7 +1,7 @@
-"""Compile kernels for targets in the background: results come kernel by kernel, a job can be cancelled, equal kernels compile once.
+"""Background compile jobs: compile kernels for targets in worker processes.
 
-Each kernel is told twice: with everything but SASS as soon as it is compiled, then with SASS, which is disassembled for many kernels
-at once when nothing is left to compile.
+Results are delivered kernel by kernel, jobs can be cancelled, equal kernels compile once. Each kernel is delivered
+twice: without SASS once it is compiled, then with SASS, which is disassembled in batches when the queue is empty.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.runtime.workers.process_pool import WorkerPool
 
 OnDone = Callable[[str, TargetRecord], None]
 
-# By name: stages do not import each other, and it is the child that does the work.
+# By name: stages do not import each other, and only the worker runs these functions.
 COMPILE_TASK = "engine.kernels.targets:compile_unit"
 ADD_SASS_TASK = "engine.kernels.targets:add_sass"
 WARM_UP_TASK = "engine.kernels.targets:preload_triton"
@@ -32,15 +32,15 @@ PROCESSES = max(1, min(4, os.cpu_count() or 2))
 TIMEOUT = 120.0
 """Seconds that one kernel may take."""
 MAX_CACHED_RECORDS = 256
-"""Records of finished kernels kept, by content."""
+"""Maximum number of cached records of finished kernels."""
 MAX_SASS_BATCH = 32
-"""Kernels disassembled at once, at most."""
+"""Maximum number of kernels disassembled in one batch."""
 
 _log = logging.getLogger("engine")
 
 
 class CompileJob:
-    """Kernels being compiled for one target."""
+    """Kernels that are compiled for one target."""
 
     def __init__(self, on_done: OnDone, count: int) -> None:
         self._on_done = on_done
@@ -53,21 +53,24 @@ class CompileJob:
 
     @property
     def done(self) -> bool:
-        """Whether every kernel is finished, or the job was cancelled."""
+        """True if every kernel is finished or the job was cancelled."""
         return self._finished.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; False when ``timeout`` seconds passed first."""
+        """Wait for the end of the job; return False if ``timeout`` seconds passed first."""
         return self._finished.wait(timeout)
 
     def cancel(self) -> None:
-        """Drop what has not begun and stop what has. ``on_done`` is not called again, save for a call under way."""
+        """Cancel the job: drop queued kernels and stop running ones.
+
+        ``on_done`` is not called again, except for a call already in progress.
+        """
         self.is_cancelled = True
         self._finished.set()
         _compiler.cancel_unwanted()
 
     def deliver(self, kernel: str, record: TargetRecord, *, is_final: bool) -> None:
-        """Hand one record on; the last final one ends the job."""
+        """Deliver one record; the last final record ends the job."""
         if not self.is_cancelled:
             try:
                 self._on_done(kernel, record)
@@ -82,7 +85,7 @@ class CompileJob:
 
 @dataclass
 class _CompileTask:
-    """One unit for one target, with everyone who waits for it."""
+    """One compile unit for one target, with all jobs that wait for it."""
 
     unit: CompileUnit
     target: str
@@ -91,23 +94,26 @@ class _CompileTask:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a job that was not cancelled still waits for it."""
+        """True if a job that was not cancelled waits for it."""
         return any(not job.is_cancelled for job, _ in self.waiting_jobs)
 
     def deliver(self, record: TargetRecord, *, is_final: bool) -> None:
-        """Tell every job that waits."""
+        """Deliver a record to every waiting job."""
         for job, kernel in tuple(self.waiting_jobs):
             job.deliver(kernel, record, is_final=is_final)
 
     def failure_record(self, reason: str) -> TargetRecord:
-        """The record of a unit whose worker did not return."""
+        """Return the record of a unit whose worker failed."""
         return TargetRecord(
             self.target, error=f"Triton could not compile {self.unit.name} for {self.target}: {reason}."
         )
 
 
 class _BackgroundCompiler:
-    """What is being compiled in this process, and what is known already. The lock is never held while a job is told."""
+    """All units being compiled in this process, and a cache of finished records.
+
+    The lock is never held while a record is delivered.
+    """
 
     def __init__(self) -> None:
         self._pool = WorkerPool(PROCESSES, {"TRITON_INTERPRET": "0"})
@@ -118,7 +124,7 @@ class _BackgroundCompiler:
         self._without_sass: list[tuple[_CompileTask, Any]] = []
 
     def submit(self, units: Sequence[tuple[str, CompileUnit]], target: str, job: CompileJob) -> None:
-        """Start on every (kernel id, unit) of a job."""
+        """Start compiling every (kernel id, unit) of a job; deliver cached records."""
         known: list[tuple[str, TargetRecord]] = []
         for kernel, unit in units:
             with self._lock:
@@ -135,7 +141,7 @@ class _BackgroundCompiler:
                 self._compiling_count += 1
             self._start(work)
         if known:
-            # Not in the caller's thread: it may hold what on_done needs.
+            # Not in the caller's thread, which may hold a lock that ``on_done`` needs.
             threading.Thread(target=_deliver_all, args=(job, known), name="engine-worker-known", daemon=True).start()
 
     def _start(self, work: _CompileTask) -> None:
@@ -149,7 +155,7 @@ class _BackgroundCompiler:
 
     def _compiled(self, work: _CompileTask, compiled: Any, reason: str | None) -> None:
         if reason is not None and work.was_abandoned and work.is_wanted:
-            # Stopped when nobody wanted it, and somebody came back for it meanwhile.
+            # It was killed while unwanted, and a new job has asked for it meanwhile.
             work.was_abandoned = False
             self._start(work)
             return
@@ -198,14 +204,14 @@ class _BackgroundCompiler:
         work.deliver(record, is_final=True)
 
     def cancel_unwanted(self) -> None:
-        """Stop work that nobody waits for."""
+        """Stop units that no job waits for."""
         with self._lock:
             for work in self._running.values():
                 work.was_abandoned = work.was_abandoned or not work.is_wanted
         self._pool.stop_unwanted()
 
     def start_workers(self) -> None:
-        """Start the processes and load Triton in them."""
+        """Start the worker processes and load Triton in them."""
         for _ in range(PROCESSES):
             self._pool.submit(WARM_UP_TASK, (), lambda _value, _reason: None)
 
@@ -221,8 +227,8 @@ _compiler = _BackgroundCompiler()
 def submit_compile_job(kernels: Sequence[GeneratedKernel], target: str, on_done: OnDone) -> CompileJob:
     """Compile kernels for a target in the background.
 
-    ``on_done(kernel id, record)`` is called in another thread: once with everything but SASS, and once more when that is there (where
-    the target has none, or compiling failed, once). Failures are records with ``error`` set.
+    ``on_done(kernel id, record)`` is called in another thread, twice per kernel: without SASS, then with it.
+    It is called once if the target has no SASS or compilation failed. A failure is a record with ``error`` set.
     """
     units = [(kernel.id, compile_unit_of(kernel)) for kernel in kernels]
     job = CompileJob(on_done, len(units))
@@ -236,12 +242,12 @@ def submit_compile_job(kernels: Sequence[GeneratedKernel], target: str, on_done:
 
 
 def _deliver_without_triton(job: CompileJob, units: Sequence[tuple[str, CompileUnit]], target: str) -> None:
-    """Without Triton no worker is needed to say so (nor do pipes to one work everywhere)."""
+    """Deliver the records for a missing Triton without a worker: pipes may be unavailable too."""
     module, _, name = COMPILE_TASK.partition(":")
     compile_unit = getattr(importlib.import_module(module), name)
     _deliver_all(job, [(kernel, compile_unit(unit, target).record) for kernel, unit in units])
 
 
 def start_workers() -> None:
-    """Start the worker processes now, so that the first job need not wait for Triton to load. Returns at once."""
+    """Start the workers now, so that the first job does not wait for Triton; return at once."""
     _compiler.start_workers()

@@ -1,7 +1,8 @@
-"""Worker processes, started when first needed and kept warm: each is fed by one thread of this process.
+"""Worker process pool: warm processes, started on demand, fed from one priority queue.
 
-They are fresh interpreters (not forks, and not multiprocessing's spawn, which would run the user's ``__main__`` again), at low
-priority, each with its own folder for temporary files, which goes when it does.
+Each process is fed by one thread. Workers are fresh interpreters at low priority: neither forks, nor
+multiprocessing's spawn, which would run the user's ``__main__`` again. Each worker has its own folder for temporary
+files, which is removed when the worker ends.
 """
 
 from __future__ import annotations
@@ -30,21 +31,24 @@ from engine.errors import EngineError
 from engine.runtime.workers.worker_main import TEMP_FOLDER_PREFIX, receive, send
 
 IMPORT_ROOT = str(pathlib.Path(__file__).parents[3])
-# -P and the explicit root: a user's engine.py in the working directory must not be taken for ours.
+# -P and the explicit root: a user's ``engine.py`` in the working directory must not be imported instead.
 BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from engine.runtime.workers.worker_main import main; main()"
 
 MIN_SECONDS_BEFORE_KILL = 1.0
-"""Seconds: a task shorter than this is cheaper to finish than a new process is to start."""
+"""Seconds that a task must have run before it is killed.
+
+Finishing a shorter task is cheaper than starting a new process.
+"""
 
 _log = logging.getLogger("engine")
 
 
 class WorkerFailed(EngineError):
-    """A task in a worker process raised, took too long, or took the process down with it: the message says which."""
+    """Raised when a worker's task raised, timed out or ended the process (see the message)."""
 
 
 class _WorkerProcess:
-    """One worker process. Used by one thread, except ``kill``."""
+    """One worker process, used by one thread only, except for ``kill``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._folder = tempfile.mkdtemp(prefix=TEMP_FOLDER_PREFIX)
@@ -54,14 +58,14 @@ class _WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **environment, "TMPDIR": self._folder},
-            start_new_session=True,  # Ctrl-C in the notebook is not meant for it
+            start_new_session=True,  # Ctrl-C in the notebook must not reach the worker
         )
 
     def call(self, task: str, arguments: tuple[Any, ...], timeout: float) -> Any:
-        """Run one task there.
+        """Run one task in the process and return its value.
 
         Raises:
-            WorkerFailed: with the reason; the process is gone unless the task itself raised.
+            WorkerFailed: with the reason; the process has ended unless the task itself raised.
         """
         stdin, stdout = self._popen.stdin, self._popen.stdout
         assert stdin is not None
@@ -86,12 +90,12 @@ class _WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Return True while the process runs."""
         return self._popen.poll() is None
 
     def kill(self) -> None:
-        """End it and remove its files; may be called twice, and from any thread."""
-        # Reap before killing: what it ended with by itself is worth telling.
+        """End the process and remove its files; may be called repeatedly and from any thread."""
+        # Reap before killing, to report the exit status of a process that ended by itself.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(0.2 if _is_at_eof(self._popen) else 0)
         with contextlib.suppress(OSError):
@@ -113,7 +117,7 @@ def _is_at_eof(popen: subprocess.Popen[bytes]) -> bool:
 
 
 def _readable(stream: Any, timeout: float) -> bool:
-    """Whether something can be read (also the end) within ``timeout`` seconds."""
+    """Return True if the stream has data or is at its end within ``timeout`` seconds."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         return bool(selector.select(timeout))
@@ -121,9 +125,11 @@ def _readable(stream: Any, timeout: float) -> bool:
 
 @dataclass(order=True)
 class WorkerTask:
-    """One call of ``function`` ("module:name") in a worker; ``done`` gets (value, None) or (None, reason) once, in a thread of the pool.
+    """One call of ``function`` ("module:name") in a worker.
 
-    Lower ``rank`` first, then in the order given. When it is not wanted any more at its turn, it is not run and the reason says so.
+    ``on_done`` is called once, in a thread of the pool, with (value, None) or (None, reason). Tasks with lower
+    ``priority`` run first, then in order of submission. A task that is no longer wanted at its turn is not run:
+    its reason says so.
     """
 
     priority: int
@@ -136,7 +142,7 @@ class WorkerTask:
 
 
 class WorkerPool:
-    """Up to ``count`` worker processes with one queue. ``environment`` is added to this process's own."""
+    """Pool of up to ``count`` worker processes; ``environment`` extends this process's own."""
 
     def __init__(self, count: int, environment: Mapping[str, str]) -> None:
         self._count = count
@@ -158,7 +164,7 @@ class WorkerPool:
         timeout: float = 120.0,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Queue a task; starts a process for it when all are busy and ``count`` allows."""
+        """Queue a task; start a process for it if all are busy and ``count`` allows."""
         self._after_fork()
         self._queue.put(WorkerTask(rank, next(self._numbers), function, arguments, timeout, done, is_wanted))
         with self._lock:
@@ -166,7 +172,7 @@ class WorkerPool:
                 self._threads.append(_WorkerThread(self._queue, self._environment))
 
     def call(self, function: str, arguments: tuple[Any, ...], *, timeout: float = 120.0) -> Any:
-        """Run a task and wait for its value.
+        """Run a task and return its value.
 
         Raises:
             WorkerFailed: with the reason.
@@ -178,7 +184,7 @@ class WorkerPool:
         self.submit(function, arguments, told, timeout=timeout, is_wanted=wanted.is_set)
         try:
             value, reason = answers.get()
-        except BaseException:  # Ctrl-C: nobody waits for the answer any more
+        except BaseException:  # Ctrl-C: the result is no longer wanted
             wanted.clear()
             self.stop_unwanted(patience=0.0)
             raise
@@ -187,12 +193,12 @@ class WorkerPool:
         return value
 
     def stop_unwanted(self, patience: float = MIN_SECONDS_BEFORE_KILL) -> None:
-        """End the processes that have spent ``patience`` seconds on a task no longer wanted; others start when needed."""
+        """Kill processes that spent ``patience`` seconds on an unwanted task; restart on demand."""
         for lane in tuple(self._threads):
             lane.stop_unwanted(patience)
 
     def close(self) -> None:
-        """End all processes; tasks not begun fail. The pool can be used again."""
+        """End all processes and fail the queued tasks; the pool can be used again."""
         with self._lock:
             lanes, self._threads = self._threads, []
             tasks, self._queue = self._queue, queue.PriorityQueue()
@@ -201,20 +207,20 @@ class WorkerPool:
         with contextlib.suppress(queue.Empty):
             while True:
                 tasks.get_nowait().on_done(None, "the workers were closed")
-        for _ in lanes:  # to wake their threads
+        for _ in lanes:  # wakes the threads
             tasks.put(WorkerTask(0, 0, "", (), 0.0, lambda _value, _reason: None))
         for lane in lanes:
             lane.join()
 
     def _after_fork(self) -> None:
-        """In a forked copy of this process the threads are gone and the processes belong to the parent: start anew."""
+        """Reset the pool in a forked process: its threads are gone, its workers are the parent's."""
         if self._pid != os.getpid():
             self._pid, self._threads, self._queue = os.getpid(), [], queue.PriorityQueue()
             self._lock = threading.Lock()
 
 
 class _WorkerThread:
-    """One thread and the process it feeds."""
+    """One thread and the worker process that it feeds."""
 
     def __init__(self, tasks: queue.PriorityQueue[WorkerTask], environment: Mapping[str, str]) -> None:
         self._tasks = tasks
@@ -223,7 +229,7 @@ class _WorkerThread:
         self._current: WorkerTask | None = None
         self._task_started = 0.0
         self._closed = False
-        self._lock = threading.Lock()  # between starting a process and closing
+        self._lock = threading.Lock()  # guards ``_process`` against ``close`` while one starts
         self.is_idle = True
         self._thread = threading.Thread(target=self._serve, name="engine-worker", daemon=True)
         self._thread.start()
@@ -251,7 +257,7 @@ class _WorkerThread:
             return None, f"the worker process could not be used: {error}"
 
     def _live_process(self) -> _WorkerProcess:
-        """The process, started anew when it has ended.
+        """Return the process; restart it if it has ended.
 
         Raises:
             WorkerFailed: the pool was closed meanwhile.
@@ -270,21 +276,21 @@ class _WorkerThread:
         return self._closed
 
     def stop_unwanted(self, patience: float) -> None:
-        """End the process if what it does is no longer wanted."""
+        """Kill the process if its task is no longer wanted."""
         current, process = self._current, self._process
         is_long = time.monotonic() - self._task_started >= patience
         if current is not None and process is not None and is_long and not current.is_wanted():
             process.kill()
 
     def close(self) -> None:
-        """End the process and let the thread go."""
+        """Kill the process; the thread ends when it is woken."""
         with self._lock:
             self._closed = True
             if self._process is not None:
                 self._process.kill()
 
     def join(self) -> None:
-        """Wait a moment for the thread: one that still runs when the interpreter is taken down can take it down badly."""
+        """Wait for the thread briefly: a live thread can crash the interpreter's shutdown."""
         if self._thread is not threading.current_thread():
             self._thread.join(2.0)
 

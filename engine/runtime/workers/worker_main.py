@@ -1,7 +1,7 @@
-"""A worker process's side of the pipe: take a task from standard input, answer on what was standard output, until the pipe closes.
+"""Worker process main loop: read tasks from stdin, write results to the original stdout.
 
-A task is (function as "module:name", arguments); an answer (True, value) or (False, reason). Both are pickles behind their length.
-Nothing of the engine is imported before a task names it, and the user's ``__main__`` never is.
+A task is (function as "module:name", arguments). A result is (True, value) or (False, reason). Both are pickles
+behind their length. No engine module is imported before a task names it; the user's ``__main__`` is never imported.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import IO, Any
 
 LENGTH_HEADER = struct.Struct("<Q")
 TEMP_FOLDER_PREFIX = "engine-worker-"
-"""What names of the folders for temporary files begin with."""
+"""Name prefix of the folders for temporary files."""
 
 
 def send(stream: IO[bytes], value: object) -> None:
-    """Write one value."""
+    """Write one pickled value with its length."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(LENGTH_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: IO[bytes]) -> Any:
-    """Read one value.
+    """Read one pickled value.
 
     Raises:
-        EOFError: the other side is gone.
+        EOFError: the other side has closed the pipe.
     """
     head = _read_exactly(stream, LENGTH_HEADER.size)
-    return pickle.loads(_read_exactly(stream, LENGTH_HEADER.unpack(head)[0]))  # noqa: S301 - both ends are ours
+    return pickle.loads(_read_exactly(stream, LENGTH_HEADER.unpack(head)[0]))  # noqa: S301 - both ends of the pipe are this package
 
 
 def _read_exactly(stream: IO[bytes], count: int) -> bytes:
@@ -47,7 +47,7 @@ def _read_exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def main() -> None:
-    """Serve tasks until standard input closes, then remove the folder for temporary files that the parent gave."""
+    """Run tasks until stdin closes, then remove the folder for temporary files in ``TMPDIR``."""
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         _serve()
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Leave when the parent is gone without closing the pipe in time (killed, while a long task runs here)."""
+    """Exit when the parent died without closing the pipe (killed while a long task runs here)."""
     while os.getppid() == parent:
         time.sleep(1.0)
     _remove_folder()
@@ -70,7 +70,7 @@ def _remove_folder() -> None:
 
 
 def _serve() -> None:
-    # Compilers print: what they print must not land among the answers.
+    # Compilers print to stdout; their output must not mix with the results, so stdout becomes stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     if hasattr(os, "nice"):

@@ -7,51 +7,51 @@ from typing import Any
 
 
 def refill_deque(deque: Any, items: list[Any]) -> None:
-    """Give a deque other contents."""
+    """Replace the contents of a deque."""
     deque.clear()
     deque.extend(items)
 
 
 def refill_dict(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
-    """Give a dict other contents, in order, by the methods of ``dict`` itself."""
+    """Replace the contents of a dict in order, with the methods of ``dict`` itself."""
     dict.clear(target)
     for key, value in zip(keys, values, strict=True):
         dict.__setitem__(target, key, value)
 
 
 def add_entries(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
-    """Set items of a dict, in order, by the methods of ``dict`` itself."""
+    """Set items of a dict in order, with the methods of ``dict`` itself."""
     for key, value in zip(keys, values, strict=True):
         dict.__setitem__(target, key, value)
 
 
 def refill_ordered(target: OrderedDict[Any, Any], keys: list[Any], values: list[Any]) -> None:
-    """Give an OrderedDict other contents, by its own methods."""
+    """Replace the contents of an OrderedDict, with its own methods."""
     OrderedDict.clear(target)
     for key, value in zip(keys, values, strict=True):
         OrderedDict.__setitem__(target, key, value)
 
 
 def refill_set(target: set[Any], items: list[Any]) -> None:
-    """Give a set other contents."""
+    """Replace the contents of a set."""
     target.clear()
     target.update(items)
 
 
 def make_buffer(cls: Any, contents: Any, position: int) -> Any:
-    """A text or byte buffer in a given state."""
+    """Return a text or byte buffer with these contents and this position."""
     made = cls(contents)
     made.seek(position)
     return made
 
 
 def refill_list(target: list[Any], items: list[Any]) -> None:
-    """Give a list other contents, by the methods of ``list`` itself."""
+    """Replace the contents of a list, with the methods of ``list`` itself."""
     list.__setitem__(target, slice(None), items)
 
 
 def new_container(cls: Any, *items: Any) -> Any:
-    """An instance of a subclass of a builtin container whose ``__init__`` has been traced already."""
+    """Return an instance of a builtin container subclass without ``__init__``: it was traced."""
     for base in cls.__mro__:
         if base in (OrderedDict, dict, list, set, frozenset, tuple, int, float, complex, str, bytes):
             return base.__new__(cls, *items)

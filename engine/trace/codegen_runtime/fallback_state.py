@@ -12,22 +12,22 @@ from engine.trace.codegen_runtime.torch_contexts import _autocast, _set_autocast
 
 
 class AssumptionError(Exception):
-    """A tensor is not as the graph took for granted."""
+    """Raised if a tensor condition does not have the value that the graph assumed."""
 
 
 def check_condition(tensor: torch.Tensor, truth: bool) -> None:
-    """Raise unless a tensor has this truth."""
+    """Raise unless the tensor has this boolean value."""
     if bool(tensor) is not truth:
         raise AssumptionError
 
 
 def save_rng_state(generator: random.Random) -> Callable[[], None]:
-    """What puts a generator of random numbers back into the state that it has now."""
+    """Return a function that restores the present state of a random number generator."""
     return functools.partial(generator.setstate, generator.getstate())
 
 
 def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
-    """What makes a tensor as it is now: the numbers that it holds, how it is laid out, and how often it has been written to."""
+    """Return a function that restores the present data, layout and version of a tensor."""
     memory, version = tensor.detach(), tensor._version
     kept = memory.clone()
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
@@ -45,7 +45,7 @@ def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
 
 
 def save_requires_grad(tensor: torch.Tensor) -> Callable[[], None]:
-    """What tells a leaf to require gradients, or not to, as it does now."""
+    """Return a function that restores the present ``requires_grad`` of a leaf."""
     return functools.partial(_set_requires_grad, tensor, tensor.requires_grad)
 
 
@@ -54,7 +54,7 @@ def _set_requires_grad(tensor: torch.Tensor, wanted: bool) -> None:
 
 
 def save_grad_context() -> Callable[[], None]:
-    """What switches grad mode and autocast back to what they are now."""
+    """Return a function that restores the present grad mode and autocast state."""
     grad, autocast = torch.is_grad_enabled(), _autocast()
 
     def regain() -> None:

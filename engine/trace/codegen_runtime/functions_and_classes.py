@@ -22,7 +22,7 @@ def make_function(
     attributes: dict[str, Any] | None,
     annotations: dict[str, Any] | None,
 ) -> types.FunctionType:
-    """A function as the traced code made it."""
+    """Return a function as the traced code created it."""
     made = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
     made.__qualname__ = qualname
     made.__kwdefaults__ = keyword_defaults
@@ -34,7 +34,10 @@ def make_function(
 
 
 def make_singledispatch(classes: tuple[Any, ...], functions: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-    """``functools.singledispatch`` of the first function, with the others registered for their classes."""
+    """Return ``functools.singledispatch`` of the first function, with the others registered.
+
+    Each function is registered for the class at its position.
+    """
     made = functools.singledispatch(functions[0])
     for cls, function in zip(classes[1:], functions[1:], strict=True):
         made.register(cls, function)
@@ -44,7 +47,7 @@ def make_singledispatch(classes: tuple[Any, ...], functions: tuple[Any, ...], at
 
 
 def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, **words: Any) -> Any:
-    """What a class statement does when its body has run."""
+    """Create a class as a class statement does after its body has run."""
     resolved = types.resolve_bases(bases)
     metaclass, prepared, rest = types.prepare_class(name, resolved, words)
     for key, value in namespace.items():
@@ -55,14 +58,14 @@ def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /,
 
 
 class _NoInitSubclass:
-    """A base whose ``__init_subclass__`` does nothing."""
+    """Base class whose ``__init_subclass__`` does nothing."""
 
     def __init_subclass__(cls, **words: Any) -> None:
         pass
 
 
 def call_type_new(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, metaclass: Any) -> Any:
-    """What ``type.__new__`` makes, without running any ``__init_subclass__``: that was traced already."""
+    """Create a class like ``type.__new__``, but run no ``__init_subclass__``: it was traced."""
     resolved = types.resolve_bases(bases)
     space = dict(namespace) if resolved is bases else {**namespace, "__orig_bases__": bases}
     make = abc.ABCMeta.__new__ if issubclass(metaclass, abc.ABCMeta) else type.__new__

@@ -10,13 +10,13 @@ from typing import Any
 
 
 def end_unstarted_generator(generator: Any, mark: Any) -> None:
-    """End a generator that waits where it started, its body unrun."""
+    """End a generator that has not run any of its body."""
     with contextlib.suppress(StopIteration):
         generator.send(mark)
 
 
 def make_advanced_iterator(iterable: Any, position: int) -> Iterator[Any]:
-    """An iterator over ``iterable`` that has given ``position`` items already."""
+    """Return an iterator over ``iterable`` that is advanced by ``position`` items."""
     iterator: Any = iter(iterable)
     if hasattr(iterator, "__setstate__"):
         iterator.__setstate__(position)
@@ -25,29 +25,29 @@ def make_advanced_iterator(iterable: Any, position: int) -> Iterator[Any]:
 
 
 def advance_iterator(iterator: Iterator[Any], steps: int) -> None:
-    """Take items from an iterator that code before the end of the graph has seen already."""
+    """Advance an iterator past the items that code before the end of the graph has consumed."""
     for _ in range(steps):
         next(iterator, None)
 
 
 def make_tee(iterator: Iterator[Any]) -> Iterator[Any]:
-    """One of what ``itertools.tee`` makes of an iterator."""
+    """Return an iterator that ``itertools.tee`` makes of ``iterator``."""
     return tee(iterator, 1)[0]
 
 
 def make_reversed(sequence: Any, index: int) -> Iterator[Any]:
-    """A reversed iterator whose next item is number ``index``; -1 is its end."""
+    """Return a reversed iterator whose next item has this index; -1 means exhausted."""
     iterator: Any = reversed(sequence)
     if index < 0:
         for _ in iterator:
-            pass  # one that has ended stays so, whatever is added later
+            pass  # an exhausted iterator stays exhausted even if the sequence grows
     else:
         iterator.__setstate__(index)
     return iter(iterator)
 
 
 def skip_items(iterator: Iterator[Any], count: int) -> Iterator[Any]:
-    """The iterator, ``count`` items on."""
+    """Advance the iterator by ``count`` items and return it."""
     for _ in range(count):
         next(iterator)
     return iterator
@@ -56,7 +56,7 @@ def skip_items(iterator: Iterator[Any], count: int) -> Iterator[Any]:
 def make_suspended_generator(
     code: types.CodeType, namespace: dict[str, Any], names: tuple[str, str], cells: tuple[Any, ...], *values: Any
 ) -> types.GeneratorType[Any, Any, Any]:
-    """A generator that waits at the ``yield`` at which its code begins."""
+    """Return a generator suspended at the ``yield`` with which its code begins."""
     made: types.GeneratorType[Any, Any, Any] = types.FunctionType(code, namespace, code.co_name, None, cells)(*values)
     made.__name__, made.__qualname__ = names
     next(made)
@@ -64,7 +64,7 @@ def make_suspended_generator(
 
 
 def make_finished_generator(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A generator that has come to its end."""
+    """Return a finished generator."""
     made = make(*args, **kwargs)
     made.close()
     return made

@@ -7,7 +7,10 @@ from typing import Any
 
 
 class TailCall:
-    """What a resume function returns instead of calling the next one: the root's code calls it, so that loops do not nest frames."""
+    """Call of the next resume function, returned to the root's code, which runs it.
+
+    Therefore loops do not nest Python frames.
+    """
 
     __slots__ = ("arguments", "function")
 
@@ -16,18 +19,21 @@ class TailCall:
         self.arguments = arguments
 
     def take_arguments(self) -> tuple[Any, ...]:
-        """The arguments, which nothing but the call holds then: an error that they lead to may know the frame of the caller."""
+        """Return the arguments and release them.
+
+        Afterwards only the call holds them: an exception may reference the frame of the caller.
+        """
         arguments, self.arguments = self.arguments, ()
         return arguments
 
 
 def run_tail_calls(result: Any) -> Any:
-    """Go on with resume functions until one returns a value."""
+    """Run resume functions until one returns a value."""
     while type(result) is TailCall:
         result = result.function(*result.take_arguments())
     return result
 
 
 def call_exit(leave: Callable[..., Any], error: BaseException) -> Any:
-    """What a ``with`` statement calls when an exception passes it."""
+    """Call ``__exit__`` as a ``with`` statement does for an exception."""
     return leave(type(error), error, error.__traceback__)

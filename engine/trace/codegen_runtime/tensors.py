@@ -9,18 +9,21 @@ from torch.utils.hooks import RemovableHandle
 
 
 def make_removable_handle(before: RemovableHandle | None, table: Any, *others: Any) -> RemovableHandle:
-    """A handle for a hook that is about to be put into these tables; the one ``before`` has its number already."""
+    """Return a handle for a hook that is about to be stored in these tables.
+
+    ``before`` is the previous handle: it has taken its hook id already.
+    """
     return RemovableHandle(table, extra_dict=list(others))
 
 
 def as_subclass(tensor: torch.Tensor, cls: type) -> Any:
-    """``tensor.as_subclass(cls)`` without asking the classes concerned."""
+    """Return ``tensor.as_subclass(cls)`` without ``__torch_function__`` dispatch."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.as_subclass(cls)
 
 
 def to_numpy(tensor: torch.Tensor, is_scalar: bool) -> Any:
-    """The numpy array over a tensor's memory, or its one number."""
+    """Return the numpy array over a tensor's memory, or its one number."""
     array = tensor.numpy()
     return array[()] if is_scalar else array
 
@@ -28,7 +31,7 @@ def to_numpy(tensor: torch.Tensor, is_scalar: bool) -> Any:
 def make_array_view(
     memory: Any, shape: tuple[int, ...], strides: tuple[int, ...], begin: int, is_writeable: bool, dtype: Any
 ) -> Any:
-    """A numpy array over the memory of another one."""
+    """Return a numpy array over the memory of another array."""
     array = type(memory)(shape, dtype, memory, begin, strides)
     array.flags.writeable = is_writeable
     return array

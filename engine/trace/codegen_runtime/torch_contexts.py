@@ -12,13 +12,13 @@ from engine.ir.introspection.torch_global_state import without_torch_function_mo
 
 
 def call_without_function_modes(run: Callable[..., Any], *inputs: Any) -> Any:
-    """Call a graph in which torch-function modes have done their part already."""
+    """Call a graph without torch-function modes: tracing has applied them already."""
     with without_torch_function_modes():
         return run(*inputs)
 
 
 def switch_function_modes(left: int, *entered: Any) -> None:
-    """Take so many torch-function modes out of force, the innermost first, and put others in force."""
+    """Exit ``left`` torch-function modes, innermost first, and enter others."""
     for _ in range(left):
         torch._C._pop_torch_function_stack()
     for mode in entered:
@@ -26,12 +26,16 @@ def switch_function_modes(left: int, *entered: Any) -> None:
 
 
 def call_restoring_grad_state(graph: Callable[..., Any], *inputs: Any) -> Any:
-    """Call a graph that switches grad mode or autocast; if it raises half-way, they are as before."""
+    """Call a graph that switches grad mode or autocast; restore both if it raises."""
     return call_leaving_with_block(torch.is_grad_enabled(), graph, *inputs)
 
 
 def call_leaving_with_block(grad: bool, graph: Callable[..., Any], *inputs: Any) -> Any:
-    """The same for the rest of a ``with`` statement that was entered before: an exception leaves it, and grad mode is what it was outside."""
+    """Call a graph inside a resumed ``with`` block; if it raises, leave the block.
+
+    Grad mode becomes ``grad``, the mode outside the block. Autocast is restored, and contexts that the graph
+    entered are exited.
+    """
     entered = len(_ENTERED.contexts)
     autocast = _autocast()
     try:
@@ -54,7 +58,7 @@ def _set_autocast(state: tuple[int, list[tuple[str, bool, torch.dtype]]]) -> Non
     for device, enabled, dtype in settings:
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
-    # Where contexts are not counted right, weights that autocast keeps as another type are kept for ever.
+    # With a wrong nesting count, autocast's cache of cast weights would never be freed.
     for _ in range(nesting - _autocast_nesting()):
         torch.autocast_increment_nesting()
     for _ in range(_autocast_nesting() - nesting):
@@ -63,14 +67,17 @@ def _set_autocast(state: tuple[int, list[tuple[str, bool, torch.dtype]]]) -> Non
 
 
 def _autocast_nesting() -> int:
-    """How many autocast contexts are open."""
+    """Return the number of open autocast contexts."""
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return nesting
 
 
 def make_grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
-    """``torch.no_grad`` and its like, without switching grad mode; entered when ``before``, the mode to return to, is given."""
+    """Return ``torch.no_grad`` or a similar context, without switching grad mode.
+
+    It is already entered if ``before``, the mode to restore, is given.
+    """
     made = object.__new__(cls)
     if cls is torch.set_grad_enabled:
         made.mode = mode
@@ -80,12 +87,12 @@ def make_grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
 
 
 def wrap_in_grad_mode(mode: bool, function: Callable[..., Any]) -> Any:
-    """A function that runs in a grad mode."""
+    """Wrap a function so that it runs in a grad mode."""
     return (torch.enable_grad() if mode else torch.no_grad())(function)
 
 
 def exit_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
-    """Leave an autocast context that found these settings."""
+    """Exit an autocast context that replaced these settings."""
     if torch.autocast_decrement_nesting() == 0:
         torch.clear_autocast_cache()
     torch.set_autocast_enabled(device, enabled)
@@ -94,7 +101,7 @@ def exit_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: boo
 
 
 def make_context(make: Callable[..., Any], entered: bool, names: tuple[str, ...], *values: Any) -> Any:
-    """A context manager, entered if so wished."""
+    """Return a context manager; enter it if ``entered`` is true."""
     made = make(**dict(zip(names, values, strict=True)))
     if entered:
         made.__enter__()
@@ -102,7 +109,7 @@ def make_context(make: Callable[..., Any], entered: bool, names: tuple[str, ...]
 
 
 class _EnteredContexts(threading.local):
-    """Contexts that running graphs of this thread have entered and not left."""
+    """Contexts that running graphs of this thread have entered and not exited."""
 
     def __init__(self) -> None:
         self.contexts: list[Any] = []
@@ -112,13 +119,16 @@ _ENTERED = _EnteredContexts()
 
 
 def enter_context(made: Any) -> Any:
-    """Enter a context in a graph; it is left by ``exit_context``, or when the graph raises."""
+    """Enter a context in a graph.
+
+    ``exit_context`` exits it, or the caller of the graph if the graph raises.
+    """
     made.__enter__()
     _ENTERED.contexts.append(made)
     return made
 
 
 def exit_context(made: Any) -> None:
-    """Leave a context that the graph entered."""
+    """Exit a context that the graph entered."""
     _ENTERED.contexts.remove(made)
     made.__exit__(None, None, None)

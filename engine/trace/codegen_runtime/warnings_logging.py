@@ -11,7 +11,7 @@ from typing import Any
 
 
 def warn_at_line(message: Any, category: type[Warning], file: str, line: int, namespace: dict[str, Any]) -> None:
-    """``warnings.warn`` as if a line of a file had called it."""
+    """Call ``warnings.warn`` as if this line of this file had called it."""
     registry = namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, file, line, namespace.get("__name__") or "<sys>", registry)
 
@@ -19,13 +19,16 @@ def warn_at_line(message: Any, category: type[Warning], file: str, line: int, na
 def log_at_line(
     logger: logging.Logger, level: int, file: str, line: int, function: str, message: str, *args: Any
 ) -> None:
-    """``logger.log`` as if a line of a file had called it."""
+    """Call ``logger.log`` as if this line of this file had called it."""
     if logger.isEnabledFor(level):
         logger.handle(logger.makeRecord(logger.name, level, file, line, message, args, None, function))
 
 
 def warn_at_caller(message: Any, category: type[Warning], above: int) -> None:
-    """``warnings.warn`` as if the caller so many frames of the user's above the compiled one had called it."""
+    """Call ``warnings.warn`` as if a caller of the compiled frame had called it.
+
+    ``above`` is the number of user frames above the compiled one.
+    """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and above:
         frame = frame.f_back

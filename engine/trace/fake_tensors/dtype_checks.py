@@ -1,4 +1,7 @@
-"""Types that an operator refuses, which fake tensors let through: told while tracing, so that nothing before it is lost."""
+"""Dtype errors that eager raises and fake tensors miss.
+
+They are found while tracing, so that code before the error is not lost.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _ELEMENTWISE_OPS = frozenset(
     "floor fmod frac hypot iand ilshift imod imul invert ior irshift isub ixor ldexp logit lshift mod mul multiply or pow relu remainder round "
     "rshift rsub sub subtract trunc xor".split()
 )
-"""Operators on elements, as they are named with underscores taken off, that refuse some types when they run."""
+"""Elementwise operators, without underscores, that reject some dtypes only when they run."""
 _BITWISE_PREFIXES = (
     "and",
     "bitwise",
@@ -33,10 +36,10 @@ _BITWISE_PREFIXES = (
 
 
 def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Try an operator out on single elements where it is one that refuses types.
+    """Run an operator on one-element tensors to find dtype errors.
 
     Raises:
-        Skip: it refuses these.
+        SkipFrame: the operator rejects these dtypes.
     """
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     bare = name.strip("_")
@@ -54,13 +57,13 @@ def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 def _example_number(value: Any) -> Any:
-    """A number of the same type, which has the same effect on types; None for what is no plain number."""
+    """Return a number of the same type, which promotes alike; None if it is no plain number."""
     return type(value)(1) if type(value) in (bool, int, float) else None
 
 
 @functools.cache
 def _dtype_error(target: Any, kinds: tuple[Any, ...]) -> str:
-    """What torch says of operands of such types; empty where it takes them."""
+    """Return torch's error for operands of these types, or "" if it accepts them."""
     devices = {kind[2].type for kind in kinds if isinstance(kind, tuple)}
     if not all(d == "cpu" or (d == "cuda" and torch.cuda.is_available()) for d in devices):
         return ""

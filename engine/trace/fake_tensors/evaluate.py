@@ -28,7 +28,7 @@ _DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
 def evaluate_on_fakes(
     tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
 ) -> Any:
-    """The operation over fake tensors; see ``emit`` for what it raises."""
+    """Run the operation on fake tensors; it raises the errors of ``emit_node``."""
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     try:
         with tx.fake_mode:
@@ -40,18 +40,19 @@ def evaluate_on_fakes(
             except _DATA_DEPENDENT:
                 if by_python:
                     raise
-                # Composites in C++ look at values where Python forms need not, and do not see a fake under torch.func's wrappers.
+                # C++ composites may read values that the Python decompositions do not need.
+                # They also miss a fake tensor inside a functorch wrapper.
                 return call_on_fakes(run, args, kwargs, by_python=True)
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)
         raise data_dependent_break(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
     except DynamicOutputShapeException as error:
-        raise Unsupported("dynamic-output", f"the size of the result of {name} depends on values") from error
+        raise Unsupported("dynamic-output", f"the output size of {name} depends on data") from error
     except UnsupportedOperatorException as error:
-        raise Unsupported("unsupported-operation", f"{name} cannot be evaluated without real tensors") from error
+        raise Unsupported("unsupported-operation", f"{name} does not run on fake tensors") from error
     except NotImplementedError as error:
         raise Unsupported(
-            "unsupported-operation", f"{name} cannot be evaluated without real tensors: {_first_line(error)}"
+            "unsupported-operation", f"{name} does not run on fake tensors: {_first_line(error)}"
         ) from error
     except (
         RuntimeError,
@@ -65,16 +66,23 @@ def evaluate_on_fakes(
         OverflowError,
     ) as error:
         if has_unbacked_symbols((args, kwargs)):
-            raise Unsupported("data-dependent", f"{name} needs to know a size: {_first_line(error)}") from error
+            raise Unsupported("data-dependent", f"{name} needs a concrete size: {_first_line(error)}") from error
         raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
 
 
 _MAY_RETURN_INPUT = frozenset(("dropout", "dropout_"))
-"""Operators that may give back their operand, of which the Python form makes a copy; that in C++ keeps symbols."""
+"""Operators that may return their input.
+
+The Python decomposition returns a copy; the C++ one supports symbols.
+"""
 
 
 def call_on_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, by_python: bool) -> Any:
-    """What ``run`` gives; by torch's Python forms of composites where that is asked, as for symbols: those in C++ make plain numbers of them, or fail."""
+    """Call ``run`` on fake tensors.
+
+    With ``by_python``, composite operators run through torch's Python decompositions. Symbols need this: C++
+    composites specialize them or fail.
+    """
     by_python = by_python and getattr(run, "__name__", "") not in _MAY_RETURN_INPUT
     with enable_python_dispatcher() if by_python else contextlib.nullcontext():
         return run(*args, **kwargs)

@@ -1,4 +1,7 @@
-"""Tensors of which torch makes no fake as they are: what had its memory exchanged, and still has the gradient or the base of before."""
+"""Prepare tensors that torch cannot fakeify: their data was exchanged.
+
+Such a tensor has a gradient or a base that does not match its new data.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from engine.trace.tracer import Tracer
 
 
 def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a plain one that sees the same memory in the same way."""
+    """Return the tensor, or a replacement that torch can fakeify.
+
+    The replacement has the same storage, sizes, strides and ``requires_grad``.
+    """
     if tensor.is_leaf and tensor.grad is not None and not _has_same_metadata(tensor.grad, tensor):
         with torch.no_grad():
             return tensor.detach().requires_grad_(tensor.requires_grad)
@@ -56,7 +62,10 @@ def _shares_storage_with_base(view: torch.Tensor, base: torch.Tensor) -> bool:
 
 
 def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
-    """The fake tensor that stands for an input: an inference tensor only where the input is one, whatever mode the tracer is in."""
+    """Return the fake tensor of an input.
+
+    It is an inference tensor only if the input is one, whatever mode the tracer is in.
+    """
     from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
 
     if torch.is_inference_mode_enabled() and not tensor.is_inference():
@@ -77,7 +86,10 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
 
 
 def _plain_like_functorch_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of its own that looks like one inside a transformation of ``torch.func``: one row of ``vmap``, say."""
+    """Return a plain tensor that looks like the tensor inside a functorch transform.
+
+    For example, it looks like one row of a ``vmap``.
+    """
     with torch.no_grad():
         twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     return twin.requires_grad_(tensor.requires_grad)

@@ -1,4 +1,7 @@
-"""Puts fake tensors back as they were where an operation on them raises half-way: fakes are given sizes before types are looked at."""
+"""Restore fake tensors after an operation on them raises.
+
+Some operations resize their fake result before they check dtypes.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _INPLACE_OPERATORS = frozenset(
     getattr(operator, name)
     for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
 )
-"""Python's operators that may write to their first operand."""
+"""Python operators that may mutate their first operand."""
 
 
 @dataclass(frozen=True)
 class FakeMetadata:
-    """How a fake tensor was laid out before an operation, and how often it had been written to."""
+    """Sizes, strides, storage offset and version of a fake tensor before an operation."""
 
     fake: torch.Tensor
     shape: tuple[Any, ...]
@@ -33,7 +36,7 @@ class FakeMetadata:
     version: int
 
     def restore(self, tx: Tracer) -> None:
-        """Lay the tensor out as it was, where it is laid out otherwise."""
+        """Restore the metadata and the version of the fake tensor."""
         fake = self.fake
         before = (*self.shape, None, *self.stride, self.offset)
         now = (*fake.shape, None, *fake.stride(), fake.storage_offset())
@@ -45,7 +48,10 @@ class FakeMetadata:
 
 
 def save_fake_metadata(target: Any, args: list[Any], kwargs: dict[str, Any]) -> list[FakeMetadata]:
-    """The layouts of what an operation may lay out anew: what it writes its result to, or all that a function of the user's is given."""
+    """Save the metadata of tensors that an operation may resize.
+
+    These are the tensors that it writes to, or all arguments of a user function.
+    """
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     writes = name.endswith("_") or target in _INPLACE_OPERATORS
     given = kwargs.get("out", args[0] if args and writes else None)
@@ -60,5 +66,5 @@ def save_fake_metadata(target: Any, args: list[Any], kwargs: dict[str, Any]) -> 
 
 
 def _guard_free_size(size: Any) -> Any:
-    """A size to be compared without taking anything for granted of it."""
+    """Return a size that can be compared without adding a guard."""
     return size.node.expr if isinstance(size, torch.SymInt) else size

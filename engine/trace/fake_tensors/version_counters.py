@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def _foreach_targets(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor, int]]:
-    """The tensors that a ``_foreach_..._`` operator writes to, which fakes do not count, with their versions."""
+    """Return the tensors that a ``_foreach_*_`` operator mutates, with their versions.
+
+    Fake tensors do not count these mutations.
+    """
     name = getattr(target, "__name__", "").partition(".")[0]
     if (
         not name.startswith("_foreach_")
@@ -25,14 +28,17 @@ def _foreach_targets(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor, 
     ):
         return []
     given = [t for a in fakes if isinstance(a, (list, tuple)) for t in a if isinstance(t, torch.Tensor)]
-    # What a subclass does to lists is not counted for real tensors either.
+    # Lists that a tensor subclass handles are not counted for real tensors either.
     if not all(isinstance(t, FakeTensor) for t in given):
         return []
     return [(t, t._version) for t in fakes[0] if not t.is_inference()]
 
 
 def bump_custom_op_versions(target: Any, fakes: list[Any], keyword_fakes: dict[str, Any]) -> None:
-    """A custom operator's fake need not change what the operator itself changes: its schema tells."""
+    """Bump the versions of arguments that a custom operator's schema marks as mutated.
+
+    The operator's fake implementation need not mutate them.
+    """
     overload = (
         target.default
         if isinstance(target, torch._ops.OpOverloadPacket) and "default" in target.overloads()
@@ -60,7 +66,10 @@ def bump_inference_mode_version(
     result: Any,
     before: list[tuple[int, bool]] | None,
 ) -> None:
-    """In inference mode fakes do not count what operators that are made of others (``absolute_``) write; real tensors do."""
+    """Bump the version of a tensor that was mutated in inference mode by a composite operator.
+
+    Operators such as ``absolute_`` count this for real tensors, but not for fake tensors.
+    """
     if not torch.is_inference_mode_enabled() or not isinstance(result, torch.Tensor) or result.is_inference():
         return
     name = str(target) if op == "call_method" else getattr(target, "__name__", "")
@@ -71,7 +80,10 @@ def bump_inference_mode_version(
 
 
 def tensor_versions(values: Any) -> list[tuple[int, bool]] | None:
-    """Versions of all tensors inside, and whether they require grad; None when one does not count its versions."""
+    """Return the version and ``requires_grad`` of each tensor inside.
+
+    Return None if one is an inference tensor: those have no version counter.
+    """
     found: list[tuple[int, bool]] = []
     todo = [values]
     while todo:

@@ -1,4 +1,7 @@
-"""Whether a function asks autograd about single tensors: after a break it may do so of what the graph made."""
+"""Find autograd API calls on single tensors in code that may run after a graph break.
+
+Such code may use these APIs on outputs of the graph.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _AUTOGRAD_API_NAMES = ("register_hook", "retain_grad", "register_multi_grad_hook
 
 
 def find_autograd_use(frame: Frame) -> str:
-    """What a function calls for that, anywhere; empty when it calls nothing of the kind by name."""
+    """Return the autograd API name that the frame's code uses anywhere, or "" if none.
+
+    The search is by name only.
+    """
     names = frame.code.co_names
     found = next((name for name in _AUTOGRAD_API_NAMES if name in names), "")
     if found:

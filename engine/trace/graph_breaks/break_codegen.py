@@ -1,4 +1,4 @@
-"""Code for a frame that breaks: run the one instruction in Python, then go on in resume functions."""
+"""Code for a frame that breaks: run one instruction in Python, then call resume functions."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _CONDITIONAL_JUMPS: dict[str, bool] = {
     "JUMP_IF_TRUE_OR_POP": False,
     "JUMP_IF_FALSE_OR_POP": False,
 }
-"""Conditional jumps on a truth: whether both ways take the condition off the stack."""
+"""Conditional jumps on a boolean; True if both paths pop the condition."""
 _ITERATOR_CONSUMERS = frozenset(("LIST_EXTEND", "SET_UPDATE", "UNPACK_SEQUENCE", "UNPACK_EX", "CONTAINS_OP"))
-"""Instructions that draw from the iterator on top of the stack."""
+"""Instructions that consume the iterator on top of the stack."""
 
 _STACK_EFFECTS: dict[str, tuple[int, int]] = {
     "BINARY_OP": (2, 1),
@@ -87,11 +87,11 @@ _STACK_EFFECTS: dict[str, tuple[int, int]] = {
     "BEFORE_WITH": (1, 2),
     "CHECK_EXC_MATCH": (2, 2),
 }
-"""Instructions that work on the top of the stack alone: how many values they take and leave."""
+"""Instructions that only use the top of the stack: how many values they pop and push."""
 
 
 def stack_effect(op: DecodedInstruction) -> tuple[int, int] | None:
-    """How many values an instruction takes and leaves; None where it cannot be run by itself."""
+    """Return how many values an instruction pops and pushes; None if it cannot run by itself."""
     known = _STACK_EFFECTS.get(op.opname)
     if known is not None:
         return known
@@ -118,7 +118,7 @@ def stack_effect(op: DecodedInstruction) -> tuple[int, int] | None:
 
 
 def _constructed_objects(values: Iterable[Variable]) -> set[int]:
-    """The ids of those objects of the user's that the traced code made which are reached from ``values``."""
+    """Return the ids of reachable user-defined objects that the traced code created."""
     return {
         id(value)
         for value in reachable_variables(values)
@@ -128,14 +128,17 @@ def _constructed_objects(values: Iterable[Variable]) -> set[int]:
 
 @dataclass(frozen=True)
 class ResumeTarget:
-    """What follows the broken instruction on one path: the stack left below (values or names of temporaries) and where to go on."""
+    """Continuation after the broken instruction on one path.
+
+    ``index`` is the next instruction, ``stack`` the remaining stack: variables or names of temporaries.
+    """
 
     index: int
     stack: list[Variable | str]
 
 
 class BreakCodegen:
-    """Emits the break at one instruction of the root frame."""
+    """Emitter of the graph break at one instruction of a frame."""
 
     def __init__(
         self,
@@ -162,18 +165,18 @@ class BreakCodegen:
         self.handler_label = Label()
 
     def variables_to_load(self) -> list[Variable]:
-        """All that the new code may have to load."""
+        """Return all variables that the new code may load."""
         return [*(v for v in self.stack if v is not NULL), *self.frame.locals.values(), *self.cells()]
 
     def cells(self) -> list[Variable]:
-        """The cells of the call."""
+        """Return the cells of the call."""
         return [c for c in self.frame.cells.values() if isinstance(c, Variable)]
 
     def emit(self, replay: Callable[[], None]) -> None:
-        """Emit everything after the graph; ``replay`` emits the side effects.
+        """Emit all code after the graph; ``emit_side_effects`` emits the side effects.
 
         Raises:
-            Unsupported: this instruction cannot be left to Python by itself.
+            Unsupported: Python cannot run this instruction by itself.
         """
         self.check_exc_stack()
         here = self.live_locals[self.op.index]
@@ -183,7 +186,7 @@ class BreakCodegen:
             for v in reachable_variables([v for v in self.stack if v is not NULL] + local)
             if v.reconstruct_before_break
         ]
-        # Python closes a generator that is left half-way also where the broken instruction raises.
+        # Python closes a suspended generator also if the broken instruction raises. Its local must exist by then.
         early = [*dated, *(v for v in self.frame.locals.values() if is_suspended_generator(v))]
         self.load_all(early)
         self.pop_many(len(early))
@@ -205,18 +208,21 @@ class BreakCodegen:
         self.emit_handler()
 
     def check_exc_stack(self) -> None:
-        """Refuse where the stack does not hold all exceptions that are being handled.
+        """Check that the stack holds every exception that is being handled.
 
         Raises:
-            Unsupported: so it is.
+            Unsupported: it does not.
         """
         if [v.exception for v in self.stack if isinstance(v, ExcInfoVariable)] != self.frame.exc_stack:
             raise Unsupported("side-effect", "an exception is about to leave its handler")
 
-    # An instruction in Python that may raise, inside the user's try and with blocks.
+    # The broken instruction runs in Python and may raise, inside the user's try and with blocks.
 
     def _begin_try(self) -> TryBegin | None:
-        """What follows is the broken instruction: it sees the exception being handled, and what it raises goes to the user's handler."""
+        """Begin the try block of the broken instruction.
+
+        The instruction sees the exception that is being handled. What it raises goes to the user's handler.
+        """
         out = self.cg.body
         if self.handler is None:
             return None
@@ -228,17 +234,17 @@ class BreakCodegen:
         return out.try_begin(self.handler_label, 1 if self.frame.exc_stack else 0)
 
     def _end_try(self, begin: TryBegin | None) -> None:
-        """The broken instruction is done; its results are still on the stack."""
+        """End the try block; the results of the instruction are still on the stack."""
         if begin is not None:
             self.cg.body.try_end(begin)
 
     def _pop_exc(self) -> None:
-        """The results are off the stack: no exception is being handled from here on."""
+        """Pop the handled exception; the results must be off the stack."""
         if self.frame.exc_stack:
             self.cg.body.emit("POP_EXCEPT")
 
     def emit_handler(self) -> None:
-        """Where an exception of the broken instruction goes: on at the user's handler."""
+        """Emit the handler of the broken instruction: it resumes at the user's handler."""
         if self.handler is None:
             return
         out = self.cg.body
@@ -249,14 +255,14 @@ class BreakCodegen:
         self.return_resume_call(self.handler_target(self.pop_to_temp()))
 
     def handler_target(self, error: str) -> ResumeTarget:
-        """Where the function goes on when the instruction has raised what the variable holds."""
+        """Return the continuation at the handler; the local ``error`` holds the exception."""
         assert self.handler is not None
         stack: list[Variable | str] = [*self.stack[: self.handler.depth]]
         if self.handler.pushes_lasti:
             stack.append(ConstantVariable(InstructionOffset(self.op.offset // 2)))
         return ResumeTarget(self.handler.target, [*stack, error])
 
-    # The kinds of break.
+    # One emitter for each kind of break.
 
     def _jump(self, replay: Callable[[], None]) -> None:
         takes = _CONDITIONAL_JUMPS[self.op.opname]
@@ -360,7 +366,10 @@ class BreakCodegen:
         self.return_resume_call(ResumeTarget(self.op.index + 1, [*self.stack[:-1], *(pair if as_method else [found])]))
 
     def _with_except(self, replay: Callable[[], None]) -> None:
-        """A context manager's ``__exit__`` is told of an exception; the stack stays as it is."""
+        """Emit a call of ``__exit__`` with the exception that passes a ``with`` block.
+
+        The instruction leaves its operands on the stack.
+        """
         self.load_all(self.stack)
         self.pop_many(len(self.stack))
         replay()
@@ -374,7 +383,7 @@ class BreakCodegen:
         self.return_resume_call(ResumeTarget(self.op.index + 1, [*self.stack, result]))
 
     def _raise(self, replay: Callable[[], None]) -> None:
-        """A ``raise`` of something unknown: nothing follows it but a handler."""
+        """Emit a ``raise`` of an unknown object; only a handler can follow it."""
         split = len(self.stack) - self.op.arg
         self.load_all(self.stack)
         self.pop_many(len(self.stack))
@@ -387,7 +396,7 @@ class BreakCodegen:
     def _stack_only(self, replay: Callable[[], None]) -> None:
         counts = stack_effect(self.op)
         if counts is None:
-            raise Unsupported("side-effect", f"the instruction {self.op.opname} cannot be left to Python by itself")
+            raise Unsupported("side-effect", f"no graph break is possible at the instruction {self.op.opname}")
         takes, leaves = counts
         split = len(self.stack) - takes
         below, taken = self.stack[:split], self.stack[split:]
@@ -421,46 +430,52 @@ class BreakCodegen:
     def _broken_instruction(self) -> Instr:
         return next(i for i, n in editable_instructions(self.code) if n == self.op.index and isinstance(i, Instr))
 
-    # Pieces.
+    # Helpers.
 
     def load_all(self, values: list[Variable]) -> None:
-        """Push values in order."""
-        # The last value must end on top: what stands for NULL goes below all others.
+        """Push variables in order."""
+        # The last variable must end on top, so placeholders for NULL go below all others.
         for _ in [v for v in values if v is NULL]:
             self.cg.load_const(None)
         self.cg.load_all(v for v in values if v is not NULL)
         self.cg.fill_deferred()
 
     def _materialize_both_branches(self) -> None:
-        """Build live locals before the paths part, so that both find them."""
+        """Reconstruct live locals before the paths diverge, so that both have them."""
         self.materialize(self.live_locals[self.op.index + 1] | self.live_locals[self.op.target])
 
     def materialize(self, wanted: frozenset[str]) -> None:
-        """Build these locals now."""
+        """Reconstruct these locals now."""
         values = [v for n, v in self.frame.locals.items() if n in wanted]
         self.load_all(values)
         self.pop_many(len(values))
 
     def pop_many(self, count: int) -> None:
-        """Pop so many values."""
+        """Pop ``count`` values."""
         for _ in range(count):
             self.cg.body.emit("POP_TOP")
 
     def pop_to_temp(self) -> str:
-        """Pop into a fresh variable; its name."""
+        """Pop into a new temporary and return its name."""
         name = self.cg.new_temp("t")
         self.cg.body.store(name)
         return name
 
     def store_cells(self) -> None:
-        """Put the contents of the frame's own cells into them: resume functions and closures share the cells."""
+        """Store the contents of the frame's own cells.
+
+        Resume functions and closures share these cells.
+        """
         for name in self.code.co_cellvars:
             cell: Any = self.frame.cells.get(name)
             if cell is not None:
                 self.cg.store_root_cell(name, cell)
 
     def return_resume_call(self, outcome: ResumeTarget) -> None:
-        """Return what the rest of the function returns. What is built on the way there, no other way has."""
+        """Return the result of the rest of the function.
+
+        Objects reconstructed on this path do not exist on other paths.
+        """
         with self.cg.alternative_path():
             if resume_info(self.code) is None:
                 self.load_resume_result(outcome)
@@ -469,7 +484,7 @@ class BreakCodegen:
             self.cg.body.return_value()
 
     def load_resume_result(self, outcome: ResumeTarget, *, is_broken: bool = False) -> None:
-        """Run the rest of the function and push what it returns."""
+        """Run the rest of the function and push its return value."""
         out = self.cg.body
         out.callable(lambda: self.cg.load_const(run_tail_calls))
         self._emit_resume_call(outcome, None, is_broken=is_broken)
@@ -478,17 +493,17 @@ class BreakCodegen:
     def _emit_resume_call(
         self, outcome: ResumeTarget, wrapper: type[TailCall] | None, *, is_broken: bool = False
     ) -> None:
-        """Push what the resume function returns, or with ``wrapper`` what stands for the call of it."""
+        """Push the result of the resume function, or with ``wrapper`` a ``TailCall`` of it."""
         out = self.cg.body
         first, holder = self._super_argument()
         held = self._kept_alive_locals() | {n for n, v in self.frame.locals.items() if is_suspended_generator(v)}
-        # What this function was given of the stack has left it, and the next one has parameters of these names.
+        # Stack parameters of this resume function are consumed, and the next one has parameters of the same names.
         wanted = self.live_locals[outcome.index] | {n for n in held if not n.startswith(STACK_PARAM_PREFIX)}
         names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
-            raise Unsupported("side-effect", "the rest of a comprehension")
+            raise Unsupported("side-effect", "a graph break inside a comprehension")
         if any(isinstance(v, CellVariable) for v in outcome.stack):
-            raise Unsupported("side-effect", "a comprehension whose variable a function closes over")
+            raise Unsupported("side-effect", "a comprehension whose variable is captured by a closure")
         kinds = tuple(self._stack_slot_kind(v) for v in outcome.stack)
         code = resume_code(self.code, ResumePoint(outcome.index, kinds, names, first, is_broken))
         slot = ConstSlot("resume")
@@ -509,16 +524,18 @@ class BreakCodegen:
                 self.cg.load(value)
         self.cg.load_all(self.frame.locals[n] for n in names)
         self.cg.fill_deferred()
-        # An exception knows the frames that it went through, and one that holds it would live until garbage is collected.
+        # An exception references the frames that it passed. A frame that references it too would form a cycle,
+        # and live until the next garbage collection.
         for name in [v for v in outcome.stack if isinstance(v, str)] + self.cg.temps_of_type(ExceptionVariable):
             self.cg.load_const(None)
             out.store(name)
         out.call(sum(k in (VALUE, HANDLED_EXCEPTION) for k in kinds) + len(names) + bool(first) + (wrapper is not None))
 
     def _kept_alive_locals(self) -> frozenset[str]:
-        """Variables that nothing reads any more, but that keep an object alive to which the broken instruction may have made a weak reference.
+        """Return dead locals that must still keep an object alive.
 
-        The function's first part holds what it made until the whole call ends; a resume function ends before the next one begins.
+        The broken instruction may have created a weak reference to the object. The root function's frame holds
+        its objects until the whole call ends, but a resume function ends before the next one begins.
         """
         if resume_info(self.code) is None:
             return frozenset()
@@ -529,7 +546,10 @@ class BreakCodegen:
         )
 
     def _super_argument(self) -> tuple[str, Variable | None]:
-        """The parameter that ``super()`` will look at, and its value; one that is a cell here comes as a parameter of its own beside the cell."""
+        """Return the parameter that ``super()`` reads, and its variable.
+
+        If the parameter is a cell here, its content is passed as an extra parameter beside the cell.
+        """
         name = super_argument_name(self.code)
         if name in self.frame.locals:
             return name, self.frame.locals[name]
@@ -539,7 +559,7 @@ class BreakCodegen:
         return "__first", cell.content
 
     def _stack_slot_kind(self, value: Variable | str) -> str | int:
-        """How a resume function gets a value of the stack."""
+        """Return the way in which a resume function receives a stack value."""
         if isinstance(value, ExcInfoVariable):
             return HANDLED_EXCEPTION
         if isinstance(value, ConstantVariable) and type(value.value) is InstructionOffset:
@@ -547,7 +567,7 @@ class BreakCodegen:
         return NULL_KIND if value is NULL else VALUE
 
     def _load_resume_function(self, slot: ConstSlot, code: CodeType, free: tuple[str, ...]) -> None:
-        """Push the resume function; with cells, made around them now."""
+        """Push the resume function; if it has free variables, build it around the cells now."""
         out = self.cg.body
         if not free:
             out.const(slot)
@@ -575,7 +595,7 @@ class BreakCodegen:
         out.call(1)
 
     def _load_inlined_cells(self, free: tuple[str, ...]) -> None:
-        """Push the cells of a call that was traced inline."""
+        """Push a tuple with the cells of an inlined call."""
         for name in free:
             self.cg.load(self.frame.cells[name])
         self.cg.fill_deferred()

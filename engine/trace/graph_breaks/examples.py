@@ -1,4 +1,4 @@
-"""For each kind of break the shortest function that has it, and the same function without it."""
+"""Examples: for each break reason, a minimal function with the break and one without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BreakExample:
-    """Two texts that define ``f(x)``, x being a tensor; ``torch`` and ``engine`` are imported. ``before`` has the break, ``after`` has none."""
+    """Source code of two functions ``f(x)`` with a tensor ``x``: with and without the break.
+
+    ``before`` has the break, ``after`` has none. ``torch`` and ``engine`` are imported.
+    """
 
     before: str
     after: str
@@ -324,4 +327,4 @@ BREAK_EXAMPLES: dict[str, BreakExample] = {
         """,
     ),
 }
-"""Kinds without an example: ``internal``, a defect of ours."""
+"""Example of each break reason; ``internal`` (an internal error) has none."""

@@ -1,7 +1,10 @@
-"""Breaks inside calls that are traced inline: the graph ends there, and each function of the call stack goes on in a resume function of its own.
+"""Graph breaks inside inlined calls: each frame of the call stack gets a resume function.
 
-The innermost one starts with the broken instruction, which runs in its own code as Python would run it; what it returns is handed to the rest of its
-caller, and so on outwards. (The idea of one break for a whole stack of calls is that of nested graph breaks in torch._dynamo.)
+The graph ends inside the calls. The innermost resume function starts with the instruction that broke and
+runs it as Python would. Its return value goes to the resume function of its caller, and so on up to the
+root.
+
+This follows nested graph breaks in torch._dynamo.
 """
 
 from __future__ import annotations
@@ -31,14 +34,18 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _FRAME_READER_NAMES = frozenset(("eval", "exec", "locals", "_getframe"))
-"""Names of what finds the local variables of the function that calls it."""
+"""Names of the builtins that read the local variables of their caller."""
 _FRAME_READERS = frozenset((eval, exec, locals, sys._getframe))
 _NAME_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"))
 _CALL_PREFIX_OPS = frozenset(("KW_NAMES", "PRECALL"))
 
 
 def find_inlined_breakpoint(tx: Tracer) -> InlinedBreakpoint | None:
-    """Where the graph can end now, as far inside the calls as there is something in the graph or tensors to go on with; None: in the root frame."""
+    """Return the innermost point inside inlined calls where the graph can end now, or None.
+
+    None means the root frame's instruction. All calls down to that point must be resumable. The frame there
+    must have added graph operations, or have tensors to continue with.
+    """
     if len(tx.frames) < 2 or tx.in_subgraph():
         return None
     depth = 0
@@ -59,7 +66,7 @@ def find_inlined_breakpoint(tx: Tracer) -> InlinedBreakpoint | None:
 
 
 def _can_split_call(caller: Frame, frame: Frame) -> bool:
-    """Whether a call can be cut in two, and its caller go on with what it returns."""
+    """Return True if the call can be split in two and its caller can use what it returns."""
     code = frame.code
     return (
         frame.returns_to_call
@@ -72,7 +79,10 @@ def _can_split_call(caller: Frame, frame: Frame) -> bool:
 
 
 def may_read_own_frame(frame: Frame, stack: Sequence[Variable] | None = None) -> bool:
-    """Whether what follows in a call may look at the call's own local variables, of which a resume function has those that it reads."""
+    """Return True if the rest of the call may read its own local variables.
+
+    A resume function has only the variables that its code reads.
+    """
     if not _FRAME_READER_NAMES.intersection(frame.code.co_names):
         return False
     if any(
@@ -88,20 +98,23 @@ def may_read_own_frame(frame: Frame, stack: Sequence[Variable] | None = None) ->
 
 
 def _builtin_of(value: Variable) -> Any:
-    """The builtin that a value is, if it is one."""
+    """Return the builtin function that the variable represents, or None."""
     found = value.real_object if isinstance(value, LazyVariable) else value.as_python_object()
     return found if isinstance(found, BuiltinFunctionType) else None
 
 
 def _is_user_code(frame: Frame) -> bool:
-    """Whether a function would be compiled by itself were it called by Python: those of libraries are left alone, save torch's over tensors."""
+    """Return True if the function would be compiled if Python called it.
+
+    Library functions are not compiled, except torch functions over tensors.
+    """
     module = frame.globals.name
     is_of_torch = is_library_file(frame.code.co_filename)
     return not is_of_torch or module.startswith("torch.nn.modules.") or is_traceable_torch_module(module)
 
 
 def _is_decorator_wrapper(wrapper: Frame, wrapped: Frame) -> bool:
-    """Whether a library's function is the wrapper that a decorator put around what it calls."""
+    """Return True if ``wrapper`` is a decorator's wrapper around the function that it calls."""
     contents = (
         _resolved(c.content) for c in wrapper.cells.values() if isinstance(getattr(c, "content", None), Variable)
     )
@@ -109,12 +122,15 @@ def _is_decorator_wrapper(wrapper: Frame, wrapped: Frame) -> bool:
 
 
 def _resolved(value: Variable) -> Variable | None:
-    """What is known of a value, without looking at it."""
+    """Return the variable without realizing it; None if it is lazy and not realized."""
     return value.realized if isinstance(value, LazyVariable) else value
 
 
 def _reaches_suspended_generator(value: Variable, depth: int) -> bool:
-    """Whether a generator is within reach that may run handlers when nothing holds it any more."""
+    """Return True if a suspended generator with exception handlers is reachable.
+
+    It may run these handlers when it is destroyed.
+    """
     if isinstance(value, LazyVariable):
         if value.realized is None:
             return isinstance(value.real_object, GeneratorType) and bool(value.real_object.gi_code.co_exceptiontable)
@@ -125,7 +141,7 @@ def _reaches_suspended_generator(value: Variable, depth: int) -> bool:
 
 
 def _frame_has_tensors(tx: Tracer, frame: Frame) -> bool:
-    """Whether a call has done something in the graph, or holds what may do so later."""
+    """Return True if the call added graph operations or can reach tensors or modules."""
     if tx.graph.op_count != frame.ops_at_entry:
         return True
     cells = (c.content for c in frame.cells.values() if isinstance(getattr(c, "content", None), Variable))
@@ -143,7 +159,7 @@ def _reaches_tensor(value: Variable, depth: int) -> bool:
 
 
 def holds_tensor(value: Any, depth: int) -> bool:
-    """Whether a tensor or module is within reach of an object."""
+    """Return True if a tensor or module is reachable from the object."""
     if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return True
     if depth == 0:
@@ -159,7 +175,10 @@ def holds_tensor(value: Any, depth: int) -> bool:
 
 
 def broken_instruction_index(code: Any, decoded: DecodedCode) -> int | None:
-    """The index of the instruction that this resume function starts with and leaves to Python, if it does."""
+    """Return the index of the broken instruction at which a resume function starts, or None.
+
+    Python runs this instruction.
+    """
     known = resume_info(code)
     if known is None or not known.is_inlined_break:
         return None
@@ -170,7 +189,10 @@ def broken_instruction_index(code: Any, decoded: DecodedCode) -> int | None:
 
 
 class NestedBreakCodegen:
-    """Emits a break inside calls; ``frames`` are the root's and those of the calls, outermost first."""
+    """Emitter of a graph break inside inlined calls.
+
+    ``frames`` are the root frame and the inlined frames, outermost first.
+    """
 
     def __init__(self, tx: Tracer, cg: PyCodegen, frames: list[Frame]) -> None:
         self.cg = cg
@@ -180,19 +202,19 @@ class NestedBreakCodegen:
         self.result = cg.new_temp("t")
 
     def variables_to_load(self) -> list[Variable]:
-        """All that the new code may have to load."""
+        """Return all variables that the new code may load."""
         return [v for level in self.frame_codegens for v in level.variables_to_load()]
 
     @property
     def resume_slots(self) -> list[Any]:
-        """What the emitted code calls to go on."""
+        """Resume functions that the emitted code calls."""
         return [slot for level in self.frame_codegens for slot in level.resume_slots]
 
     def emit(self, replay: Callable[[], None]) -> None:
-        """Emit everything after the graph; ``replay`` emits the side effects.
+        """Emit all code after the graph; ``emit_side_effects`` emits the side effects.
 
         Raises:
-            Unsupported: one of the functions cannot be cut in two here.
+            Unsupported: one of the functions cannot be split in two here.
         """
         *outer, inner = self.frame_codegens
         root = self.frame_codegens[0]
@@ -212,7 +234,10 @@ class NestedBreakCodegen:
         root.emit_handler()
 
     def _materialize_live(self, level: BreakCodegen, index: int) -> None:
-        """Build what the function will need while it is as it was when the graph ended."""
+        """Reconstruct the variables that the function needs later.
+
+        They must have their state of the moment when the graph ended.
+        """
         level.load_all(level.stack)
         level.pop_many(len(level.stack))
         level.materialize(level.live_locals[index])
@@ -221,7 +246,7 @@ class NestedBreakCodegen:
             level.pop_many(len(level.cells()))
 
     def _emit_rest_of_frame(self, n: int, start: int) -> None:
-        """Run the rest of one call; ``result`` holds what it returns."""
+        """Run the rest of one call and store its return value in ``result``."""
         level, out = self.frame_codegens[n], self.cg.body
         if n == len(self.frame_codegens) - 1:
             self._emit_in_try_block(n, ResumeTarget(start, [*level.stack]), is_broken=True)
@@ -236,7 +261,7 @@ class NestedBreakCodegen:
         out.label(joined)
 
     def _emit_in_try_block(self, n: int, outcome: ResumeTarget, *, is_broken: bool = False) -> None:
-        """Go on with one call, where what it raises goes to the nearest handler around it in its callers."""
+        """Continue one call inside the nearest try block of its callers."""
         out = self.cg.body
         around = next((level for level in reversed(self.frame_codegens[:n]) if level.handler is not None), None)
         begin = None if around is None else out.try_begin(around.handler_label, 0)
@@ -247,7 +272,7 @@ class NestedBreakCodegen:
 
 
 def _first_index_of_call(level: BreakCodegen) -> int:
-    """The first instruction that belongs to the broken one."""
+    """Return the index of the first instruction that belongs to the broken call."""
     index = level.op.index
     while index and level.decoded.ops[index - 1].opname in _CALL_PREFIX_OPS:
         index -= 1

@@ -1,4 +1,4 @@
-"""Handlers of opcodes, one file per family. Importing this package fills the table."""
+"""Opcode handlers, one module per family. Importing this package fills the registry."""
 
 from engine.trace.handlers import (
     attributes,

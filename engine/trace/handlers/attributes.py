@@ -1,4 +1,4 @@
-"""Attributes."""
+"""Handlers of attribute opcodes: LOAD_ATTR, STORE_ATTR, DELETE_ATTR and super attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def push_method(frame: Frame, value: Variable) -> None:
-    """Push what a method load leaves: always (NULL, bound attribute)."""
+    """Push the result of a method load, always as NULL and a bound attribute."""
     frame.stack.extend((value, NULL) if VERSION >= (3, 13) else (NULL, value))
 
 

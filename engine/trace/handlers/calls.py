@@ -1,4 +1,4 @@
-"""Calls and the making of functions."""
+"""Handlers of call opcodes and of MAKE_FUNCTION."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pop_call(frame: Frame, count: int) -> tuple[Variable, list[Variable]]:
-    """Pop what a call takes: the callable, and its positional arguments (``self`` first, where it lies beside)."""
+    """Pop the callable and the positional arguments of a call (``self`` first, if present)."""
     args = frame.popn(count)
     above, below = frame.stack.pop(), frame.stack.pop()
     if VERSION >= (3, 13):
@@ -94,7 +94,10 @@ def _set_function_attribute(tx: Tracer, frame: Frame, op: DecodedInstruction) ->
 
 
 def _set_made_attribute(tx: Tracer, made: NestedUserFunctionVariable, flag: int, value: Variable) -> None:
-    """Set what MAKE_FUNCTION's flag says: 1 defaults, 2 keyword defaults, 4 annotations, 8 closure."""
+    """Set an attribute by MAKE_FUNCTION's flag.
+
+    1: defaults, 2: keyword defaults, 4: annotations, 8: closure.
+    """
     match flag:
         case 4:
             parts = list(sequence_items(tx, value))

@@ -1,4 +1,4 @@
-"""Class statements inside functions: the names of their bodies."""
+"""Handlers of name opcodes in the bodies of class statements."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _load_class_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("LOAD_LOCALS")
 def _load_locals(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(NONE)  # the names themselves are looked up in the frame by the instruction that follows
+    frame.push(NONE)  # placeholder: the next instruction looks the names up in the frame
 
 
 @handles("LOAD_FROM_DICT_OR_DEREF")

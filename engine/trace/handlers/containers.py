@@ -1,4 +1,4 @@
-"""Building and unpacking containers, and formatting."""
+"""Handlers that build, unpack and update containers, and that format f-strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raising, catching, and ``with``."""
+"""Handlers of raise, except, except* and with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
-    """What ``raise value`` raises."""
+    """Return the exception that ``raise value`` raises."""
     if isinstance(value, ClassVariable) and issubclass(value.real_object, BaseException):
         cls, value = value.real_object, realize(tx, value.call(tx, [], {}))
         if not issubclass(value.python_type(), BaseException):
@@ -40,14 +40,14 @@ def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
     if issubclass(value.python_type(), BaseException) and (
         not isinstance(value, ExceptionVariable) or value.source is not None
     ):
-        raise Unsupported("unsupported-operation", f"raising a {value.describe()} that came from outside")
+        raise Unsupported("unsupported-operation", f"raising a {value.describe()} that was created outside the function")
     if not isinstance(value, ExceptionVariable):
         return tx.raise_type_error("exceptions must derive from BaseException")  # type: ignore[no-any-return]
     return value
 
 
 def _cause(tx: Tracer, value: Variable) -> Variable:
-    """What ``raise ... from value`` names as the cause: any exception, one that came from outside too."""
+    """Return the cause of ``raise ... from value``: any exception, also an external one."""
     if isinstance(value, ClassVariable) and issubclass(value.real_object, BaseException):
         value = realize(tx, value.call(tx, [], {}))
     if not is_none(value) and not issubclass(value.python_type(), BaseException):
@@ -98,7 +98,7 @@ def _check_match(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     try:
         wanted = realize(tx, frame.stack.pop()).as_python_constant(tx)
     except NotPythonConstant:
-        raise Unsupported("unsupported-operation", "except with a class that is not known while tracing") from None
+        raise Unsupported("unsupported-operation", "an except clause whose class is not known while tracing") from None
     every = wanted if isinstance(wanted, tuple) else (wanted,)
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in every):
         tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")
@@ -135,7 +135,7 @@ def _before_with(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def _check_manager(tx: Tracer, manager: UserDefinedObjectVariable) -> None:
-    """Raise Python's TypeError where a class lacks one of the two methods."""
+    """Raise Python's TypeError if the class lacks ``__enter__`` or ``__exit__``."""
     text = f"'{manager.python_type().__name__}' object does not support the context manager protocol"
     if manager.lookup_special_method(tx, "__enter__") is None:
         tx.raise_type_error(text)

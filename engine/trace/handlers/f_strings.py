@@ -32,7 +32,7 @@ def _string(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str) -> Variable:
-    """One part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
+    """Format one part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
     value = realize(tx, value)
     if isinstance(value, SymNodeVariable):
         return StringFormatVariable([(value, conversion, spec)])

@@ -1,4 +1,4 @@
-"""Bodies of generators."""
+"""Handlers of generator opcodes: YIELD_VALUE, SEND and yield from."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def _send(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def _send_to_delegate(tx: Tracer, inner: Variable, sent: Variable) -> tuple[Variable | None, Variable]:
-    """What ``yield from`` gets of its iterator: an item, or None and what the iterator returned."""
+    """Send a value to the iterator of ``yield from``.
+
+    Return the next item, or None and the iterator's return value.
+    """
     if isinstance(inner, GeneratorVariable):
         item = inner.send(tx, sent)
         return item, inner.take_return_value() if item is None else NONE

@@ -1,4 +1,4 @@
-"""Imports inside functions."""
+"""Handlers of imports inside functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jumps and loops."""
+"""Handlers of jumps and loops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _if_false(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("TO_BOOL")
 def _to_bool(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    """The truth of what the next instruction decides a jump by, since Python 3.13."""
+    """Evaluate the boolean on which the next instruction branches (Python 3.13 and later)."""
     value = realize(tx, frame.stack.pop())
     jump = frame.decoded.ops[frame.next_index]
     after = frame.next_index + 1
@@ -53,7 +53,11 @@ def _to_bool(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def _branch_condition(tx: Tracer, frame: Frame, value: Variable, *, on_true: int, on_false: int) -> bool:
-    """The truth of what decides a jump. Where one way can only raise, a tensor is taken to lead the other way, and the code checks it."""
+    """Return the boolean value of a branch condition.
+
+    For a tensor condition, if one branch can only raise, assume the other one: generated code checks the
+    condition.
+    """
     if isinstance(value, TensorVariable) and not isinstance(tx.graph, SubgraphBuilder):
         bad, good = _only_raises(frame, on_true), _only_raises(frame, on_false)
         if bad != good and value.fake.numel() == 1 and not value.fake.is_meta:
@@ -67,7 +71,7 @@ _LOOKAHEAD_STOPS = ("RETURN", "YIELD", "FOR_ITER", "RERAISE")
 
 
 def _only_raises(frame: Frame, start: int) -> bool:
-    """Whether instructions from here on lead to a ``raise`` without any further choice."""
+    """Return True if the instructions from ``start`` lead to a ``raise`` without any branch."""
     for op in frame.decoded.ops[start : start + _MAX_LOOKAHEAD]:
         if op.opname == "RAISE_VARARGS":
             return True

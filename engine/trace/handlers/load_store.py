@@ -1,4 +1,4 @@
-"""Constants, locals, globals, cells."""
+"""Handlers that load, store and delete constants, locals, globals and cells."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def _load_const(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 def push_local(tx: Tracer, frame: Frame, name: str) -> None:
     """Push a local variable."""
-    value = frame.locals.get(
-        name, frame.cells.get(name)
-    )  # from 3.13 on, a closure takes its cells as if they were locals
+    value = frame.locals.get(name, frame.cells.get(name))  # since 3.13, a closure loads its cells like locals
     if value is None:
         raise _unbound(tx, name)
     frame.push(value)
@@ -70,7 +68,7 @@ def _store_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if value is NULL:
         frame.locals.pop(op.argval, None)
     elif isinstance(value, CellVariable) and op.argval in shared_cell_names(frame.code):
-        frame.cells[op.argval] = value  # the end of a comprehension whose variable has a cell of its own
+        frame.cells[op.argval] = value  # end of a comprehension whose variable has its own cell
     else:
         frame.locals[op.argval] = value
 
@@ -103,7 +101,7 @@ def _load_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def read_global(tx: Tracer, frame: Frame, name: str) -> Variable:
-    """A global variable or a builtin."""
+    """Return a global variable or a builtin."""
     key = (id(frame.globals.values), name)
     known = tx.loaded_globals.get(key)
     if known is None:
@@ -121,7 +119,7 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
             return written
     elif name in namespace.values:
         real = namespace.values[name]
-        if frame.is_trusted and not isinstance(real, (list, dict, set, torch.Tensor, bool)):  # a bool may be a switch
+        if frame.is_trusted and not isinstance(real, (list, dict, set, torch.Tensor, bool)):  # a bool may change
             return ConstantVariable(real) if is_literal(real) else tx.wrap_static(real, name)
         return tx.make_lazy(real, GlobalSource(namespace, name))
     builtin_names = frame.builtins if isinstance(frame.builtins, dict) else vars(frame.builtins)
@@ -153,13 +151,13 @@ def _delete_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         tx.guard_type(frame.globals.values[op.argval], OptionalGlobalSource(*key), "it is deleted")
     tx.record_global_write(frame.globals, op.argval, None)
     if not is_real:
-        del tx.global_writes[key]  # it came and went
+        del tx.global_writes[key]  # set and deleted during the call: no side effect
 
 
 def _cell(frame: Frame, name: str) -> CellVariable:
     found = frame.cells.get(name)
     if not isinstance(found, CellVariable):
-        raise Unsupported("unsupported-operation", f"the closure variable {name!r} before it exists")
+        raise Unsupported("unsupported-operation", f"the closure variable {name!r} is read before it is set")
     return found
 
 
@@ -169,7 +167,7 @@ def _load_closure(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def read_cell(tx: Tracer, frame: Frame, name: str) -> Variable:
-    """What a closure variable holds."""
+    """Return the content of a closure variable."""
     cell = _cell(frame, name)
     content = cell.content
     if content is None:

@@ -1,4 +1,4 @@
-"""``match`` statements."""
+"""Handlers of ``match`` statements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _TPFLAGS_SEQUENCE, _TPFLAGS_MAPPING = 1 << 5, 1 << 6
-"""Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING: what the class patterns ask of a type."""
+"""Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING: type flags that patterns read."""
 _SELF_MATCHING_TYPES = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
@@ -75,7 +75,10 @@ def _class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def _positional_names(tx: Tracer, cls: Variable, count: int) -> list[Variable] | None:
-    """The attributes that positional patterns match; None where the one pattern matches the value itself."""
+    """Return the attributes that positional patterns match.
+
+    Return None if the single pattern matches the value itself, as for ``int(x)``.
+    """
     held: Any = cls.as_python_object()
     if not count:
         return []

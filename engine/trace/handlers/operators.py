@@ -1,4 +1,4 @@
-"""Operators, indexing, comparison."""
+"""Handlers of operators, subscripts and comparisons."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _intrinsic(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         case "stop-iteration":
             return
         case _:
-            raise Unsupported("unsupported-opcode", "a rare kind of statement")
+            raise Unsupported("unsupported-opcode", "an unsupported kind of statement")
 
 
 _PREPARE_RERAISE = 1
@@ -120,6 +120,6 @@ _PREPARE_RERAISE = 1
 @handles("CALL_INTRINSIC_2")
 def _intrinsic_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if op.arg != _PREPARE_RERAISE:
-        raise Unsupported("unsupported-opcode", "a rare kind of statement")
+        raise Unsupported("unsupported-opcode", "an unsupported kind of statement")
     whole, raised = frame.popn(2)
     frame.push(prep_reraise_star(tx, realize(tx, whole), list(sequence_items(tx, raised))))

@@ -1,4 +1,4 @@
-"""The stack itself, no-ops, and returning."""
+"""Handlers of stack opcodes, cells, no-ops and returns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def _kw_names(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("MAKE_CELL")
 def _make_cell(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     name = str(op.argval)
-    # After RESUME it is the cell of a comprehension's variable: not the one that generated code reaches by this name.
+    # MAKE_CELL after RESUME creates the cell of a comprehension variable.
+    # Generated code cannot reach that cell by this name.
     is_own = frame.parent is None and op.index < resume_index(frame.code)
     root_name = name if is_own else ""
     frame.cells[name] = CellVariable(frame.locals.pop(name, None), root_name=root_name)

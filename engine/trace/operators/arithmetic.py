@@ -1,4 +1,4 @@
-"""Python's operators over values: arithmetic, comparison, membership, folding of pure functions."""
+"""Python operators over variables: arithmetic, comparison, identity, constant folding."""
 
 from __future__ import annotations
 
@@ -77,24 +77,27 @@ def _is_graph_variable(value: Variable) -> bool:
 
 
 def _becomes_node(left: Variable, right: Variable) -> bool:
-    """Whether an operator on these two becomes a node: one is a graph's value, the other that or a constant."""
+    """Return True if the operator on these two becomes a node.
+
+    One must be a graph variable, the other a graph variable or a constant.
+    """
     if not (_is_graph_variable(left) or _is_graph_variable(right)):
         return False
     return all(_is_graph_variable(v) or isinstance(v, ConstantVariable) for v in (left, right))
 
 
 def _is_symint(value: Variable) -> bool:
-    """Whether it is a symbol for a whole number."""
+    """Return True if the variable is a SymInt."""
     from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
     return isinstance(value, SymNodeVariable) and value.python_type() is int
 
 
 def _coerce_numpy_scalars(tx: Tracer, left: Variable, right: Variable, *, compared: bool) -> tuple[Variable, Variable]:
-    """Operands as symbols know them.
+    """Convert operands for operators with symbols.
 
-    A symbol beside a number of numpy's is a constant, as the result is numpy's, a tensor is compared with Python's number, and a truth beside a
-    symbol is a whole number.
+    Beside a numpy scalar, a symbol becomes a constant, since the result is numpy's. In a comparison with a
+    tensor, a numpy scalar becomes a Python number. Beside a SymInt, a bool becomes an int.
     """
     from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
@@ -115,7 +118,7 @@ def _coerce_numpy_scalars(tx: Tracer, left: Variable, right: Variable, *, compar
 
 
 def _symbolize_changing_scalars(tx: Tracer, left: Variable, right: Variable) -> tuple[Variable, Variable]:
-    """Operands, with symbols for changing numbers of numpy's beside a tensor."""
+    """Replace a numpy scalar that changes between calls by a symbol, if the other is a tensor."""
     from engine.trace.variables.constants import DynamicNumpyScalarVariable
     from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -127,7 +130,7 @@ def _symbolize_changing_scalars(tx: Tracer, left: Variable, right: Variable) -> 
 
 
 def binary_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable:
-    """``left symbol right``; ``symbol`` may be in-place (``+=``)."""
+    """Trace ``left symbol right``; ``symbol`` may be in-place (``+=``)."""
     from engine.trace.variables.containers.builtin_subclasses import as_builtin
     from engine.trace.variables.tensors.sym_float_division import floor_divide_by_power_of_two
 
@@ -178,7 +181,11 @@ def binary_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Varia
 def _builtin_after_not_implemented(
     tx: Tracer, function: Callable[..., Any], name: str, left: Variable, right: Variable
 ) -> Variable | None:
-    """What builtin numbers' own methods make of operands whose classes have refused: Python tells, of classes that refuse; None where none has."""
+    """Apply the builtin number operator after user-defined methods returned NotImplemented.
+
+    Return None if no operand's class defines such a method. CPython's dispatch runs on stand-in classes that
+    return NotImplemented.
+    """
     from engine.trace.variables.containers.builtin_subclasses import BuiltinSubclassVariable, as_builtin
 
     classes: dict[type, type] = {}
@@ -208,11 +215,11 @@ def _return_not_implemented(*operands: Any) -> Any:
 
 
 _SPECIALIZED_FLOAT_OPS = frozenset(("**", "//", "%"))
-"""Operators that ShapeEnv refuses for some floats, for example a power of a negative one."""
+"""Operators that ShapeEnv rejects for some floats, e.g. the power of a negative float."""
 
 
 def _specialize_symfloats(tx: Tracer, symbol: str, left: Variable, right: Variable) -> tuple[Variable, Variable]:
-    """The operands, those as constants that are floats under an operator which cannot take them as symbols."""
+    """Specialize symbolic floats if the operator does not support them as symbols."""
     from engine.trace.variables.tensors.sym_node import SymNodeVariable
     from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -223,7 +230,7 @@ def _specialize_symfloats(tx: Tracer, symbol: str, left: Variable, right: Variab
         and isinstance(right, ConstantVariable)
         and type(right.value) is int
     ):
-        # Algebra joins divisions, which holds for positive divisors only.
+        # sympy merges nested floor divisions; that is right for positive divisors only
         return (unary_op(tx, "-", left), ConstantVariable(-right.value)) if right.value < 0 else operands
     if any(isinstance(v, SymNodeVariable) for v in operands) and any(v.python_type() is complex for v in operands):
         first, second = (
@@ -246,14 +253,14 @@ def _specialize_symfloats(tx: Tracer, symbol: str, left: Variable, right: Variab
 
 
 def _is_symbool(value: Variable) -> bool:
-    """Whether it is a symbol that is true or false."""
+    """Return True if the variable is a SymBool."""
     from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
     return isinstance(value, SymNodeVariable) and value.python_type() is bool
 
 
 def _specialize_symbools(tx: Tracer, symbol: str, left: Variable, right: Variable) -> tuple[Variable, Variable]:
-    """The operands, truths as constants where the operator is none that symbols of this kind know."""
+    """Specialize SymBool operands when SymBool does not implement the operator."""
     if not (_is_symbool(left) or _is_symbool(right)) or symbol.rstrip("=") in ("+", "-", "*"):
         return left, right
     if symbol.rstrip("=") in ("&", "|") and all(v.python_type() is bool for v in (left, right)):
@@ -263,7 +270,7 @@ def _specialize_symbools(tx: Tracer, symbol: str, left: Variable, right: Variabl
 
 
 def _compare_symbool(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable | None:
-    """``truth == constant`` and ``truth != constant``; None for anything else."""
+    """Trace ``==`` and ``!=`` of a SymBool and a constant; return None for anything else."""
     truth, other = (left, right) if _is_symbool(left) else (right, left)
     if symbol not in ("==", "!=") or not _is_symbool(truth):
         return None
@@ -273,12 +280,15 @@ def _compare_symbool(tx: Tracer, symbol: str, left: Variable, right: Variable) -
 
 
 def _is_positive(value: Any) -> bool:
-    """Whether a symbol is greater than zero in this call; one that only the graph knows is not looked at."""
+    """Return True if the symbol's hint is positive, or if it is unbacked and has no hint."""
     return has_unbacked_symbols(value.sym) or value.sym.node.hint > 0
 
 
 def numpy_op(tx: Tracer, function: Callable[..., Any], operands: list[Variable]) -> Variable | None:
-    """An operator on numpy arrays; None where no operand is one, or where numpy was never imported."""
+    """Apply the operator to numpy arrays; return None if no operand is one.
+
+    Return None too if numpy was never imported.
+    """
     if "numpy" not in sys.modules:
         return None
     from engine.trace.variables.tensors.numpy_arrays import numpy_operator
@@ -287,7 +297,10 @@ def numpy_op(tx: Tracer, function: Callable[..., Any], operands: list[Variable])
 
 
 def _has_inplace_method(left: Variable, name: str) -> bool:
-    """Whether the in-place operator writes to its left operand: a tensor has no ``__imatmul__``, and gives its name to another one."""
+    """Return True if the in-place operator mutates its left operand.
+
+    ``torch.Tensor`` has no ``__imatmul__``: ``@=`` binds the name to a new tensor.
+    """
     from engine.trace.variables.tensors.tensor import TensorVariable
 
     return isinstance(left, TensorVariable) and hasattr(torch.Tensor, f"__{name}__")
@@ -341,7 +354,10 @@ def _container_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> V
 
 
 def _dict_view_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable | None:
-    """A set operation of a dict's view and anything that can be iterated: always a new set; None where the left side's own method decides."""
+    """Apply a set operator to a dict view and an iterable: the result is always a new set.
+
+    Return None if the left operand's class defines the operator itself.
+    """
     from engine.trace.variables.containers.sequences import sequence_items
     from engine.trace.variables.containers.sets import SetVariable
     from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -357,7 +373,7 @@ def _dict_view_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> V
 
 
 def _class_entry_of(value: Variable, name: str) -> Any:
-    """The entry of a value's class for an operator's method."""
+    """Return the class entry for an operator's special method."""
     from engine.trace.variables.objects.classes import find_in_class
 
     found = find_in_class(value.python_type(), f"__{name}__")
@@ -368,7 +384,7 @@ _SET_METHODS = {"|": "union", "&": "intersection", "-": "difference", "^": "symm
 
 
 _MAX_LIST_LENGTH = sys.maxsize // 8
-"""More items than a list can have."""
+"""A list cannot have more items than this."""
 
 
 def _repeat_sequence(tx: Tracer, symbol: str, sequence: Any, times: ConstantVariable) -> Variable | None:
@@ -394,7 +410,10 @@ def _repeat_sequence(tx: Tracer, symbol: str, sequence: Any, times: ConstantVari
 def call_user_operators(
     tx: Tracer, name: str, left: Variable, right: Variable, *, in_place: bool = False
 ) -> Variable | None:
-    """What the operands' own methods for an operator give; None where they have none, or refuse."""
+    """Call the operands' own methods for an operator.
+
+    Return None if they have none, or if all return NotImplemented.
+    """
     from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
     plain = name[1:] if in_place else name
@@ -407,7 +426,7 @@ def call_user_operators(
         and right.python_type() is not left.python_type()
         and issubclass(right.python_type(), left.python_type())
     )
-    if left.python_type() is right.python_type():  # then what is reflected is not asked
+    if left.python_type() is right.python_type():  # CPython does not try the reflected method for operands of one type
         tries.append(first)
     else:
         tries.extend([second, first] if reflected_first else [first, second])
@@ -424,7 +443,7 @@ def call_user_operators(
 
 
 def compare_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable:
-    """``left symbol right`` for the six comparisons."""
+    """Trace ``left symbol right`` for the six comparisons."""
     from engine.trace.variables.containers.builtin_subclasses import as_builtin
     from engine.trace.variables.containers.sequences import SequenceVariable
     from engine.trace.variables.objects.id_and_hash import compare_ids
@@ -482,7 +501,7 @@ def compare_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Vari
         left, right = (
             as_builtin(left),
             as_builtin(right),
-        )  # own methods have been asked; the builtin's, of the other side, knows both
+        )  # user methods were called above; the builtin method of the other side handles both
     try:
         values = tx.as_python_constants([left, right])
     except NotPythonConstant:
@@ -501,7 +520,7 @@ def compare_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Vari
 
 
 def _compare_sets(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable | None:
-    """The six comparisons of sets and of dicts' views that behave as sets; None for anything else."""
+    """Compare sets and set-like dict views; return None for anything else."""
     from engine.trace.variables.containers.dicts import DictViewVariable
     from engine.trace.variables.containers.sequences import sequence_items
     from engine.trace.variables.containers.sets import SetVariable
@@ -527,7 +546,7 @@ def _equal_sequences(tx: Tracer, left: Any, right: Any) -> bool:
     ):
         return False
     at = 0
-    while at < min(len(left.items), len(right.items)):  # which comparing may change
+    while at < min(len(left.items), len(right.items)):  # comparing may mutate the lists
         if not identical_or_equal(tx, realize(tx, left.items[at]), realize(tx, right.items[at])):
             return False
         at += 1
@@ -535,7 +554,7 @@ def _equal_sequences(tx: Tracer, left: Any, right: Any) -> bool:
 
 
 def _order_sequences(tx: Tracer, symbol: str, left: Any, right: Any) -> Variable:
-    """Order of two tuples or two lists: that of their first items that differ, else of their lengths."""
+    """Order two tuples or two lists by their first items that differ, else by length."""
     for a, b in zip(left.items, right.items, strict=False):
         if not identical_or_equal(tx, realize(tx, a), realize(tx, b)):
             return compare_op(tx, symbol, a, b)
@@ -543,7 +562,10 @@ def _order_sequences(tx: Tracer, symbol: str, left: Any, right: Any) -> Variable
 
 
 def _default_equal(tx: Tracer, left: Variable, right: Variable) -> bool | None:
-    """Equality where neither side defines its own: identity, or the equality of containers; None where unknown."""
+    """Return equality where neither side defines ``__eq__``: identity, or container equality.
+
+    Return None if it is unknown.
+    """
     from engine.trace.variables.callables.builtin_functions import BuiltinVariable
     from engine.trace.variables.callables.functions import FunctionVariable
     from engine.trace.variables.containers.dicts import DictVariable
@@ -582,13 +604,13 @@ def _default_equal(tx: Tracer, left: Variable, right: Variable) -> bool | None:
 
 
 def _has_builtin_eq(cls: type) -> bool:
-    """Whether instances equal none of another kind: those of builtin classes."""
+    """Return True for builtin types: their instances never equal instances of other types."""
     owner = next(base for base in cls.__mro__ if "__eq__" in vars(base))
     return owner.__module__ in ("builtins", "collections", "torch")
 
 
 def is_same_object(tx: Tracer, left: Variable, right: Variable) -> bool:
-    """``left is right``."""
+    """Return ``left is right``."""
     from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
     from engine.trace.variables.tensors.storages import compare_storages
 
@@ -623,7 +645,10 @@ def _is_symbolic_number(value: Variable) -> bool:
 
 
 def _is_inner_tensor(value: Variable, other: Variable) -> bool:
-    """Whether a tensor was read from inside a wrapper that was made of the other one, or has it under another name, too."""
+    """Return True if ``value`` is an inner tensor of a wrapper and is the tensor ``other``.
+
+    It was read from a wrapper subclass built around ``other``, or one that has it under another name too.
+    """
     from engine.trace.variables.tensors.tensor import TensorVariable, is_wrapper_subclass
 
     if not (isinstance(value, TensorVariable) and isinstance(other, TensorVariable)) or value.fake is not other.fake:
@@ -633,13 +658,13 @@ def _is_inner_tensor(value: Variable, other: Variable) -> bool:
 
 
 def is_empty_tuple(value: Variable) -> bool:
-    """Of these there is one."""
+    """Return True for the empty tuple, which is a singleton."""
     from engine.trace.variables.containers.sequences import TupleVariable
 
     return isinstance(value, TupleVariable) and value.cls is tuple and not value.items
 
 
-_UNINTERNED_TYPES = (int, float, complex, str, bytes)  # of these, equal ones may be two objects
+_UNINTERNED_TYPES = (int, float, complex, str, bytes)  # equal instances of these types may be distinct objects
 
 
 def _is_same_constant(tx: Tracer, left: ConstantVariable, right: ConstantVariable) -> bool:
@@ -656,16 +681,16 @@ def _is_same_constant(tx: Tracer, left: ConstantVariable, right: ConstantVariabl
 
 
 def identical_or_equal(tx: Tracer, left: Variable, right: Variable) -> bool:
-    """What ``in``, ``index`` and container equality ask of two items."""
+    """Compare two items as ``in``, ``index`` and container equality do: identity or equality."""
     if left is right:
         return True
     if isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable) and left.value is right.value:
-        return True  # also what does not equal itself, as NaN
+        return True  # also for values that do not equal themselves, such as NaN
     return realize(tx, compare_op(tx, "==", left, right)).is_truthy(tx)
 
 
 def unary_op(tx: Tracer, symbol: str, value: Variable) -> Variable:
-    """``-x``, ``+x``, ``~x``."""
+    """Trace ``-x``, ``+x`` or ``~x``."""
     from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
     value = realize(tx, value)
@@ -687,7 +712,7 @@ def unary_op(tx: Tracer, symbol: str, value: Variable) -> Variable:
 
 
 def fold_constant_call(tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[str, Variable], what: str) -> Variable:
-    """Call a pure function now, on constants only."""
+    """Call a pure function at trace time; all arguments must be constants."""
     try:
         values = tx.as_python_constants(args)
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
@@ -706,7 +731,7 @@ _OPERATOR_METHOD_NAMES = frozenset((*_OPERATOR_METHODS, *COMPARE_METHODS, "__rmu
 def call_special_by_name(
     tx: Tracer, of: Variable, name: str, args: list[Variable], kwargs: dict[str, Variable]
 ) -> Variable:
-    """A special method called by its name on a builtin container, or any other method on constants."""
+    """Call a special method by its name on a builtin container, or any method on constants."""
     if len(args) == 1 and name in _OPERATOR_METHOD_NAMES and returns_not_implemented(tx, of, name, args[0]):
         return ConstantVariable(NotImplemented)
     if name == "__rmul__" and len(args) == 1:
@@ -743,13 +768,16 @@ def call_special_by_name(
 
 
 def sort_items(tx: Tracer, items: list[Variable], kwargs: dict[str, Variable]) -> list[Variable]:
-    """Items in the order of ``sorted(items, key=..., reverse=...)``; comparing runs traced code where needed."""
+    """Return the items in the order of ``sorted(items, key=..., reverse=...)``.
+
+    Comparisons run traced code where needed.
+    """
     key = realize(tx, kwargs["key"]) if "key" in kwargs else ConstantVariable(None)
     reverse = realize(tx, kwargs["reverse"]).is_truthy(tx) if "reverse" in kwargs else False
     by_key = isinstance(key, ConstantVariable) and key.value is None
     keys = [realize(tx, i) if by_key else realize(tx, key.call(tx, [i], {})) for i in items]
 
-    def less(a: int, b: int) -> int:  # sorting asks nothing else
+    def less(a: int, b: int) -> int:  # sorting calls only ``<``
         return -realize(tx, compare_op(tx, "<", keys[a], keys[b])).is_truthy(tx)
 
     order = sorted(range(len(items)), key=functools.cmp_to_key(less), reverse=reverse)

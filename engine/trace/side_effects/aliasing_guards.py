@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def add_aliasing_guards(tx: Tracer) -> None:
-    """A change of one input must not show through another: guard that those which were distinct stay so."""
+    """Guard that distinct inputs stay distinct: a mutation of one must not show in another."""
     by_type: dict[type, list[Variable]] = {}
     for value, _ in tx.variables_by_id.values():
         if value.source is not None and not isinstance(value, TensorVariable):
@@ -40,7 +40,7 @@ def add_aliasing_guards(tx: Tracer) -> None:
         if value.source is None or isinstance(value, (CellVariable, TensorVariable)):
             continue
         for other in by_type.get(value.python_type(), ()):
-            # A container's contents and the object that holds them have one origin.
+            # A container and the object that wraps it have one source.
             if other is value or other.source is None or other.source == value.source:
                 continue
             if not (_is_kwargs_dict(tx, value) or _is_kwargs_dict(tx, other)):
@@ -49,14 +49,17 @@ def add_aliasing_guards(tx: Tracer) -> None:
         id(real) in tx.viewed_dict_ids and id(value) in tx.mutated_variables
         for value, real in tx.variables_by_id.values()
     ):
-        raise SkipFrame("side-effect", "a dict is changed of which a view came from outside")
+        raise SkipFrame("side-effect", "a dict is mutated, and a view of it was created outside the function")
     _guard_tensors_distinct(tx, why)
     _guard_keys_distinct(tx)
     _guard_no_overlap(tx)
 
 
 def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
-    """One guard for all tensors, where attributes are set on some: there may be as many as a model has parameters."""
+    """Add one guard for all tensors if attributes are set on some of them.
+
+    One guard per pair would be too many: a model has many parameters.
+    """
     is_set = any(isinstance(v, TensorVariable) and v.source is not None for v in tx.mutated_variables.values())
     if is_set or requires_grad_inputs(tx):
         origins = dict.fromkeys(
@@ -68,7 +71,7 @@ def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
 
 
 def _guard_keys_distinct(tx: Tracer) -> None:
-    """Objects that were keys are as many keys in every call."""
+    """Guard that objects used as keys remain distinct in every call."""
     by_type: dict[type, dict[Source, None]] = {}
     for value in tx.identity_keys.values():
         if value.source is not None and not isinstance(value.source, ConstantSource):
@@ -83,7 +86,10 @@ def _guard_keys_distinct(tx: Tracer) -> None:
 
 
 def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
-    """Whether Python makes the object anew for each call, as it does the dictionary of a call's keywords: nothing else can be it."""
+    """Return True if Python creates the object for each call: the dict of ``**kwargs``.
+
+    Nothing else can alias it.
+    """
     code = tx.request.function.__code__
     if not code.co_flags & inspect.CO_VARKEYWORDS:
         return False
@@ -115,7 +121,10 @@ def _guard_no_overlap(tx: Tracer) -> None:
 
 
 def _guard_unaliased_writes(tx: Tracer, alone: list[TensorVariable], used: list[TensorVariable], why: str) -> None:
-    """One guard for all written tensors that share with none: of each pair by itself an optimiser's step would have thousands."""
+    """Add one guard for all mutated tensors that share storage with no other tensor.
+
+    One guard per pair would be thousands for an optimizer step.
+    """
     others = {id(v): v for v in used if v.real_object is not None}
     written = [v.real_object for v in alone if others.pop(id(v), None) is not None]
     if written and not mutated_storages_are_disjoint(len(written), *written, *(v.real_object for v in others.values())):
@@ -138,5 +147,5 @@ def _check_one_storage_per_memory(written: TensorVariable, others: list[TensorVa
             continue
         names = f"{written.describe()} and {other.describe()}"
         raise SkipFrame(
-            "side-effect", f"one of {names} is changed, which lie over the same memory by different storages"
+            "side-effect", f"one of {names} is mutated; they share memory through different storages"
         )

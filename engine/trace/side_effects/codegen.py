@@ -1,4 +1,7 @@
-"""Replaying after the graph what the traced code did to objects that exist: contents, attributes, globals, cells."""
+"""Side effects on existing objects, which generated code applies after the graph.
+
+They change contents, attributes, globals and cells.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def side_effect_variables(tx: Tracer) -> list[Variable]:
-    """Values that replaying will load: for codegen's search for cycles."""
+    """Return the variables that side effects will load, for codegen's search for cycles."""
     found: list[Variable] = [v for v in tx.global_writes.values() if v is not None]
     for value in tx.mutated_variables.values():
         found.extend(value.child_variables())
@@ -36,7 +39,7 @@ def side_effect_variables(tx: Tracer) -> list[Variable]:
 
 
 def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
-    """Emit all side effects, in the order of their first occurrence; what they are, in words."""
+    """Emit all side effects in order of first occurrence; return their descriptions."""
     told: list[str] = []
     for value in list(tx.mutated_variables.values()):
         text = _emit_mutation(cg, value)
@@ -131,7 +134,7 @@ def _emit_global_write(
 
 
 def _emit_on_global(cg: PyCodegen, verb: str, namespace: GlobalsNamespace, name: str, *, own: bool) -> None:
-    """Store what is on the stack to a global name, or delete it, as ``verb`` says."""
+    """Emit a store of the top of the stack to a global, or its deletion, as ``verb`` says."""
     if own:
         cg.body.emit(f"{verb}_GLOBAL", name)
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _storages_written_through_data(tx: Tracer) -> set[int]:
-    """Storages written to through ``x.data``, whose writes ``x`` does not count."""
+    """Return the storages mutated through ``x.data``; the version of ``x`` does not show this."""
     found: set[int] = set()
     for node in tx.graph.graph.nodes:
         if node.target is getattr and node.args[1] == "data":
@@ -28,11 +28,11 @@ def _storages_written_through_data(tx: Tracer) -> set[int]:
 
 
 _UNKNOWN_STORAGE = 0
-"""The home of a tensor that does not tell where its numbers are."""
+"""Storage id of a tensor whose storage is not accessible: it may be any."""
 
 
 def _storage_id(value: TensorVariable) -> int | None:
-    """The storage that holds an input's numbers; None of what is no input."""
+    """Return the id of an input's storage; None if the tensor is no input."""
     if value.real_object is None:
         return None
     try:
@@ -46,7 +46,7 @@ def _may_share_storage(home: int | None, other: int | None) -> bool:
 
 
 def mutates_inputs(tx: Tracer) -> bool:
-    """Whether the graph changes an input in place."""
+    """Return True if the graph mutates an input."""
     return (
         tx.graph_sets_data
         or bool(tx.data_assigned_inputs)
@@ -56,7 +56,10 @@ def mutates_inputs(tx: Tracer) -> bool:
 
 
 def _updates_running_stats(name: str, node: torch.fx.Node) -> bool:
-    """Whether a normalisation computes the statistics of its input: its sixth argument in every spelling."""
+    """Return True if a normalization computes batch statistics and updates the running ones.
+
+    In every overload this is the sixth argument.
+    """
     given = node.args[5] if len(node.args) > 5 else None
     for word in ("training", "use_input_stats"):
         given = node.kwargs.get(word, given)
@@ -64,7 +67,10 @@ def _updates_running_stats(name: str, node: torch.fx.Node) -> bool:
 
 
 def _running_stats(tx: Tracer) -> set[int]:
-    """Ids of tensors that normalisations update without counting it as a change: what they take besides their input and needs no gradient."""
+    """Return the ids of fake tensors that normalizations update without a version bump.
+
+    These are the arguments after the input that need no gradient.
+    """
     found: set[int] = set()
     for node in tx.graph.graph.nodes:
         name = str(getattr(node.target, "__name__", node.target))
@@ -79,7 +85,10 @@ def _running_stats(tx: Tracer) -> set[int]:
 
 
 def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
-    """Inputs that the graph changes in place, where putting their numbers back undoes all of that; None where it does not."""
+    """Return the sources of mutated inputs if restoring their data undoes all mutations.
+
+    Return None if it does not.
+    """
     if tx.graph_sets_data or _storages_written_through_data(tx):
         return None
     found: list[Source] = []
@@ -102,38 +111,42 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
         ):
             return None
         if held.requires_grad and not (is_leaf_without_regeneration(held) and is_leaf_without_regeneration(fake)):
-            return None  # its history changed with it
+            return None  # its autograd history changed too
         if torch._debug_has_internal_overlap(held):
-            return None  # numbers cannot be put back where elements share a place
+            return None  # elements share memory, so a copy cannot be written back
         found.append(value.source)
     return found
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a strided one of torch's own class, of which a copy holds all that an operation changes."""
+    """Return True if a copy of the tensor holds all that an operation changes.
+
+    This means a strided tensor of one of torch's classes.
+    """
     return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout is torch.strided
 
 
 def alias_gains_requires_grad(tx: Tracer) -> bool:
-    """Whether an input came to require gradients by a change in place while another input shares its memory.
+    """Return True if a mutated input now requires grad while another input shares its storage.
 
-    The graph runs on the real tensors, where both then require gradients; the fake of the other one does not show that.
+    The graph runs on the real tensors. There both then require grad, but the fake of the other one does not
+    show it.
     """
     used: list[TensorVariable] = [v for v, _ in tx.input_tensors]
     return any(
         value.real_object is not None
         and value.fake.requires_grad != value.real_object.requires_grad
-        and not value.fake.is_leaf  # a leaf was told so itself, which changes no other tensor
+        and not value.fake.is_leaf  # a leaf: ``requires_grad_`` was called on it, which affects no other tensor
         and any(_may_share_storage(_storage_id(value), _storage_id(o)) for o in used if o is not value)
         for value in used
     )
 
 
 def resizes_leaf_input(tx: Tracer) -> bool:
-    """Whether an input that gathers gradients is given other sizes in place.
+    """Return True if a leaf input that requires grad is resized in place.
 
-    Its gradient has the sizes that it had when autograd first asked for it, if what asked is still alive: how long that
-    lives, a graph does not keep.
+    Its gradient accumulator has the size at which autograd first created it, if that is still alive. A graph
+    does not preserve this lifetime.
     """
     used: list[TensorVariable] = [v for v, _ in tx.input_tensors]
     return any(
@@ -146,12 +159,12 @@ def resizes_leaf_input(tx: Tracer) -> bool:
 
 
 def _comparable_sizes(shape: Sequence[Any]) -> list[Any]:
-    """Sizes that can be compared without asking for a guard; those that differ from row to row have a name and no expression."""
+    """Return sizes that can be compared without adding a guard; ragged sizes compare by name."""
     nodes = [s.node if isinstance(s, torch.SymInt) else s for s in shape]
     return [n if isinstance(n, int) else getattr(n, "expr", str(n)) for n in nodes]
 
 
 def requires_grad_inputs(tx: Tracer) -> list[Source]:
-    """Inputs that the graph tells to require gradients, or not to."""
+    """Return the sources of inputs on which the graph calls ``requires_grad_``."""
     names = {node.name for node in requires_grad_calls(tx.graph.graph).values()}
     return [i.source for i in tx.graph.inputs if i.name in names]

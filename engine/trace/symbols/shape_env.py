@@ -1,4 +1,4 @@
-"""torch's ShapeEnv, which here also notes the user's line at which it came to assume something of a symbol."""
+"""A ShapeEnv that records the user line behind each guard and specialization."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from engine.options import config
 
 
 class RecordingShapeEnv(ShapeEnv):
-    """``where`` says why and at which line of the user's code something is assumed now."""
+    """ShapeEnv that records causes.
+
+    ``where`` returns the cause of an assumption: a reason and the current line of the user's code.
+    """
 
     def __init__(self, where: Callable[[str], Cause]) -> None:
         super().__init__(
             allow_scalar_outputs=config.capture_scalar_outputs,
             allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
         )
-        # Weak: fake tensors in the graph keep this alive, and must not keep the tracer with the arguments of the call.
+        # Weak: fake tensors in the graph hold this ShapeEnv. They must not hold the tracer with the call's arguments.
         self._cause_method = weakref.WeakMethod(where)
         self.guard_causes: dict[Any, Cause] = {}
-        """By relation."""
+        """Causes by guarded relation."""
         self.specialization_causes: dict[Any, Cause] = {}
-        """By symbol that was found to equal something else."""
+        """Causes by symbol that was replaced by another expression."""
 
     def _cause(self, why: str) -> Cause:
         method = self._cause_method()
@@ -34,7 +37,7 @@ class RecordingShapeEnv(ShapeEnv):
 
     def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
         self.guard_causes.setdefault(
-            g, self._cause("a size or number is a symbol, and tracing took this relation for granted")
+            g, self._cause("the traced code assumed this relation between symbols")
         )
         super()._log_guard(prefix, g, forcing_spec)
 
@@ -42,4 +45,4 @@ class RecordingShapeEnv(ShapeEnv):
         known = self.replacements.get(a)
         super()._set_replacement(a, tgt, msg)
         if self.replacements.get(a) is not known:
-            self.specialization_causes[a] = self._cause("a size or number had to be this very one")
+            self.specialization_causes[a] = self._cause("the traced code needed this concrete value")

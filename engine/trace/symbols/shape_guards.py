@@ -1,4 +1,4 @@
-"""Guards on symbolic sizes: torch's ShapeEnv gathered them, here they become relations over origins."""
+"""Guards on symbolic sizes: relations that torch's ShapeEnv recorded, over sources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ SymbolicLayout = tuple[Sequence[Any], Sequence[Any], Any]
 
 @dataclass(frozen=True)
 class _SymbolSource:
-    """How a symbol's value is found: the size or number that ``symbol`` names, divided without rest by ``factor``."""
+    """Source of a symbol's value: the size or number ``symbol``, divided by ``multiple``.
+
+    The division leaves no remainder.
+    """
 
     symbol: sympy.Symbol
     source: DimSource
@@ -48,7 +51,7 @@ class _SymbolSource:
 
 
 def add_shape_guards(tx: Tracer) -> None:
-    """Add a guard for each relation that tracing assumed of symbols, and for how strides follow from sizes."""
+    """Add guards for relations that tracing assumed, and for strides that depend on sizes."""
     env = tx.shape_env
     if not env.var_to_sources:
         return
@@ -68,7 +71,7 @@ def add_shape_guards(tx: Tracer) -> None:
             *([] if low is None else [sympy.Ge(symbol, low)]),
             *([] if high is None else [sympy.Le(symbol, high)]),
         ]:
-            _guard_relation(tx, bound, first, tx.guard_cause("the compiled code serves these sizes and numbers"))
+            _guard_relation(tx, bound, first, tx.guard_cause("the compiled code is valid for these sizes and numbers"))
     for symbol, found in places.items():
         for n, place in enumerate(found[1:]):
             other = sympy.Symbol(f"{symbol.name}_{n}", integer=True)
@@ -85,34 +88,37 @@ def add_shape_guards(tx: Tracer) -> None:
 
 
 def shape_guards_since(tx: Tracer, count: int) -> tuple[Guard, ...]:
-    """Guards for what was assumed of symbols after the first ``count`` guards were gathered.
+    """Return shape guards for assumptions made after the first ``count`` guards.
 
     Raises:
-        Skip: it cannot be read from a call's arguments.
+        SkipFrame: an assumption cannot be read from the call's arguments.
     """
     add_shape_guards(tx)
     return tuple(tx.guards.since(count))
 
 
 def _is_trivial_for_ragged(env: RecordingShapeEnv, relation: Any) -> bool:
-    """Whether a relation tells nothing of a call: one ragged size differs from every number; of those made while tracing nothing is read."""
+    """Return True if a relation over ragged sizes needs no guard.
+
+    One ragged size differs from every number. Ragged sizes created while tracing cannot be read from inputs.
+    """
     ragged = [s for s in relation.free_symbols if _is_ragged(env, s)]
     return bool(ragged) and (len(ragged) == 1 or any(_is_intermediate_ragged(env, s) for s in ragged))
 
 
 def _is_ragged(env: RecordingShapeEnv, symbol: Any) -> bool:
-    """Whether it stands for the ragged size of a nested tensor."""
+    """Return True if the symbol is the ragged size of a nested tensor."""
     return _is_intermediate_ragged(env, symbol) or isinstance(env.backed_var_to_val.get(symbol), SingletonInt)
 
 
 def _is_intermediate_ragged(env: RecordingShapeEnv, symbol: Any) -> bool:
-    """Whether it stands for the ragged size of a nested tensor made while tracing."""
+    """Return True if the symbol is the ragged size of a nested tensor created while tracing."""
     sources = env.var_to_sources.get(symbol, [])
     return bool(sources) and all(getattr(s, "desc", "") == "intermediate_offsets_or_lengths" for s in sources)
 
 
 def symbol_bounds(env: RecordingShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
-    """The least and the greatest value that a symbol may have; None where there is no bound."""
+    """Return the lower and upper bound of a symbol; None where it has none."""
     bounds = env.var_to_range.get(symbol)
     if bounds is None:
         return None, None
@@ -121,11 +127,11 @@ def symbol_bounds(env: RecordingShapeEnv, symbol: sympy.Symbol) -> tuple[int | N
 
 
 NO_UPPER_BOUND = sys.maxsize - 1
-"""ShapeEnv's upper bound for sizes of which nothing is known."""
+"""Upper bound that ShapeEnv uses for sizes of unknown range."""
 
 
 def _guard_relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, _SymbolSource], cause: Cause) -> None:
-    # Two symbols found equal have become one since: only that one has a place to be read from.
+    # Of two equal symbols ShapeEnv retains one, and only that one has a source.
     relation = tx.shape_env.replace(relation)
     if relation in (sympy.true, True):
         return
@@ -137,16 +143,16 @@ def _guard_relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, _Symbol
 def _over_inputs(
     relation: Any, first: dict[sympy.Symbol, _SymbolSource]
 ) -> tuple[Any, tuple[tuple[sympy.Symbol, Source, int], ...]]:
-    """A relation over what can be read at a call, and where that is read.
+    """Rewrite a relation over input sizes and numbers, and return it with their sources.
 
     Raises:
-        Skip: a symbol of it can be read nowhere.
+        SkipFrame: no input has one of its symbols.
     """
     free = sorted(relation.free_symbols, key=lambda s: s.name)
     unread = [s for s in free if s not in first]
     if unread:
         raise SkipFrame(
-            "internal", f"no input has the size {unread[0]}, of which {relation_display(relation)} is taken for granted"
+            "internal", f"the code assumes {relation_display(relation)}, but no input has the size {unread[0]}"
         )
     readings = [first[s] for s in free]
     changed = relation.xreplace({s: r.expression for s, r in zip(free, readings, strict=True) if r.multiple != 1})
@@ -154,7 +160,10 @@ def _over_inputs(
 
 
 def _guard_derived_sizes(tx: Tracer, first: dict[sympy.Symbol, _SymbolSource]) -> None:
-    """Guard input sizes and numbers that are expressions; a symbol that is read nowhere else is read from one that is a multiple of it."""
+    """Guard input sizes and numbers that are expressions.
+
+    A symbol without a source of its own is read from an input that is a multiple of it.
+    """
     composed = [
         (origin, dim, size.node.expr)
         for origin, layout in _input_layouts(tx)
@@ -174,21 +183,21 @@ def _guard_derived_sizes(tx: Tracer, first: dict[sympy.Symbol, _SymbolSource]) -
         place = (own, origin, dim)
         if isinstance(rest, sympy.Symbol) and rest not in first and factor.is_integer and factor > 0:
             first[rest] = _SymbolSource(own, (origin, dim), int(factor))
-            cause = tx.guard_cause("this size was taken to be a multiple of a number")
+            cause = tx.guard_cause("this size was assumed to be a multiple of a number")
             tx.add_guard(SymbolicShapeGuard(origin, sympy.Eq(Mod(own, int(factor)), 0), (place,), cause=cause))
             continue
         relation, symbols = _over_inputs(expression, first)
-        cause = tx.guard_cause("this size was taken to follow from others")
+        cause = tx.guard_cause("this size was assumed to follow from other sizes")
         tx.add_guard(SymbolicShapeGuard(origin, sympy.Eq(own, relation), (place, *symbols), cause=cause))
 
 
 def _is_symbolic(size: Any) -> bool:
-    """Whether a size is an expression over symbols; the ragged size of a nested tensor is a number of its own kind."""
+    """Return True if a size is an expression over symbols; a ragged size (nested int) is not."""
     return not isinstance(size, int) and not is_nested_int(size)
 
 
 def _is_ragged_symbol(size: Any) -> bool:
-    """Whether a size is ragged, and a symbol: it may be another one in each call."""
+    """Return True if a size is ragged and a symbol: it may differ between calls."""
     return is_nested_int(size) and isinstance(getattr(size.node, "expr", None), sympy.Symbol)
 
 
@@ -196,7 +205,7 @@ def _symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
     found: dict[sympy.Symbol, list[DimSource]] = {}
     apart: dict[
         sympy.Symbol, list[DimSource]
-    ] = {}  # strides that follow from no size, as those of a slice, and where it starts
+    ] = {}  # strides that depend on no size, e.g. of a slice, and storage offsets
     for origin, (sizes, strides, offset) in _input_layouts(tx):
         for dim, size in enumerate(sizes):
             if _is_symbolic(size) or _is_ragged_symbol(size):
@@ -229,7 +238,10 @@ def _symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
 
 
 def _base_symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
-    """Where sizes and layouts are read of the tensors that inputs are views of: torch makes symbols of those too."""
+    """Return the sources of symbols that belong to the bases of input views.
+
+    torch creates symbols for the sizes and layouts of these bases too.
+    """
     found: dict[sympy.Symbol, list[DimSource]] = {}
     for symbol, sources in tx.shape_env.var_to_sources.items():
         for source in sources:
@@ -241,7 +253,7 @@ def _base_symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
 
 
 def _property_source(of: Source, source: Any) -> DimSource:
-    """Where the size, stride or start that one of torch's sources names is read."""
+    """Return the source of the size, stride or storage offset that a torch source names."""
     match source.prop.name:
         case "SIZE":
             return of, source.idx
@@ -268,7 +280,10 @@ def _guard_strides(tx: Tracer, first: dict[sympy.Symbol, _SymbolSource]) -> None
 
 
 def _input_layouts(tx: Tracer) -> Iterator[tuple[Source, SymbolicLayout]]:
-    """Each input and each tensor inside of one, with the layout that it came with: that is what a call's arguments are compared with."""
+    """Yield each input and each of its inner tensors with its original layout.
+
+    Guards compare the call's arguments with this layout.
+    """
     for value, _ in tx.input_tensors:
         yield from _with_inner_tensors(tx, value.fake, value.source)
 

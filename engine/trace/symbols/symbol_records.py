@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
-    """What became of each size and number that was made a symbol, with the lines that assumed something of it."""
+    """Return a record of each symbolic size and number, with the lines behind its assumptions."""
     env = tx.shape_env
     told = []
     for symbol, sources in env.var_to_sources.items():
@@ -58,7 +58,7 @@ def _symbol_reason(tx: Tracer, symbol: Any, sources: list[Any]) -> str:
 
 
 def _source_expr(source: Any) -> str:
-    """Where a symbol is read, as a person writes it."""
+    """Return the source of a symbol as a user would write it."""
     if isinstance(source, Source):
         return user_expr(source)
     return f"{user_expr(source.base)}.shape[{source.idx}]"

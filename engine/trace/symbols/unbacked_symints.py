@@ -1,4 +1,4 @@
-"""Numbers and sizes that only the running graph knows: symbols without a value, and what the graph checks of them."""
+"""Unbacked symbols: numbers and sizes without a hint, and runtime assertions on them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def is_unbacked_float(value: Any) -> bool:
-    """Whether it is a float that only the running graph knows. It may be NaN, of which algebra knows nothing."""
+    """Return True for an unbacked float.
+
+    It may be NaN, which symbolic algebra does not cover.
+    """
     return isinstance(value, torch.SymFloat) and has_unbacked_symbols(value)
 
 
 def emit_runtime_asserts(tx: Tracer) -> None:
-    """Let the graph check what was just assumed of numbers that only it knows; where it does not hold, Python runs the function's own code.
+    """Emit runtime assertions for new assumptions on unbacked symbols.
+
+    If one fails, Python runs the original code.
 
     Raises:
-        Unsupported: in the body of a higher-order operation, where nothing can be checked.
+        Unsupported: in a subgraph body, where nothing can be asserted.
     """
     env = tx.shape_env
     for symbol in env.pending_fresh_unbacked_symbols:
@@ -45,16 +50,19 @@ def emit_runtime_asserts(tx: Tracer) -> None:
     for assumed in new:
         tx.runtime_assert_exprs.add(assumed.expr)
         if all(symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in assumed.expr.free_symbols):
-            continue  # of such floats nothing is concluded while tracing
+            continue  # tracing concludes nothing from assumptions on unbacked floats
         if tx.in_subgraph():
             raise Unsupported(
-                "data-dependent", "the body of a higher-order operation assumes something of a tensor's values"
+                "data-dependent", "the body of a higher-order operator assumes something about a tensor's values"
             )
         tx.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
 
 
 def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:
-    """The break for something that needs a number in Python: where the number comes to be, so that all that follows knows it."""
+    """Return a graph break for code that needs a concrete number.
+
+    The break is at the instruction that created the number, so that all later code knows it.
+    """
     refused = Unsupported(kind, what)
     expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
     refused.created_at = max(
@@ -64,7 +72,7 @@ def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsup
 
 
 def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
-    """A node that computes a relation over symbols."""
+    """Emit nodes that compute a relation over symbols."""
     graph = tx.graph.graph
     tracer = GraphAppendingTracer(graph)
     read = {s: torch.fx.Proxy(_symbol_node(tx, s), tracer) for s in sorted(relation.free_symbols, key=lambda s: s.name)}
@@ -75,13 +83,13 @@ def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
         _complete_node(tx, added)
         added = added.next
     if not isinstance(made, torch.fx.Proxy):
-        raise Unsupported("data-dependent", f"{relation} is assumed of a tensor's values")
+        raise Unsupported("data-dependent", f"{relation} is assumed for a value that depends on data")
     node: torch.fx.Node = made.node
     return node
 
 
 def _complete_node(tx: Tracer, node: torch.fx.Node) -> None:
-    """Complete a node that fx appended."""
+    """Add the fake value and the provenance to a node that fx appended."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["example_value"])
     target: Any = node.target
     with tx.fake_mode:
@@ -91,7 +99,7 @@ def _complete_node(tx: Tracer, node: torch.fx.Node) -> None:
 
 
 def _symbol_node(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
-    """The node that gives a symbol's value; one is added where it is the size of a tensor."""
+    """Return the node that computes a symbol; add one if the symbol is the size of a tensor."""
     nodes: list[torch.fx.Node] = list(tx.graph.graph.nodes)
     for node in nodes:
         value = node.meta.get("example_value")
@@ -108,7 +116,7 @@ def _symbol_node(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
     for value, _ in tx.input_tensors:
         if (dim := _dim_of(value.fake, symbol)) is not None:
             return _emit_size(tx, value.node(tx), value.fake, dim)
-    raise Unsupported("data-dependent", f"nothing in the graph tells {symbol}, of which something is assumed")
+    raise Unsupported("data-dependent", f"the code assumes something about {symbol}, which the graph does not compute")
 
 
 def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:

@@ -1,4 +1,4 @@
-"""What every value can be asked, the lazily wrapped value, and constants."""
+"""Variable base class, lazy variables, and constants."""
 
 from __future__ import annotations
 
@@ -18,73 +18,79 @@ if TYPE_CHECKING:
 
 
 def type_name(cls: type) -> str:
-    """What Python's messages call a class: those that C code defines with their module."""
+    """Return the class name that CPython's messages use; C classes include their module."""
     if cls.__flags__ & _HEAPTYPE_FLAG or cls.__module__ == "builtins":
         return cls.__name__
     return f"{cls.__module__}.{cls.__name__}"
 
 
 def full_type_name(cls: type) -> str:
-    """What some messages call a class from Python 3.13 on: with its module, if that is no plain one; before, its bare name."""
+    """Return the class name that some messages qualify with the module since Python 3.13.
+
+    Before 3.13 the name is bare. Classes of ``builtins`` and ``__main__`` never show their module.
+    """
     if VERSION < (3, 13):
         return cls.__name__
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 _HEAPTYPE_FLAG = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE."""
+"""The flag ``Py_TPFLAGS_HEAPTYPE`` of ``type.__flags__``."""
 
 
 NO_DICT_SUFFIX = " and no __dict__ for setting new attributes" if VERSION >= (3, 13) else ""
-"""What ends the refusal to set or delete an attribute of an object that has no ``__dict__``."""
+"""End of the error message for an attribute write on an object without ``__dict__``."""
 
 
 class Variable:
-    """Base of all kinds. The verbs refuse: a kind implements those that it supports.
+    """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
 
-    ``origin`` says how compiled code reaches the value again; None for values made while tracing.
+    ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
     """
 
     source: Source | None = None
     is_mutable = False
     is_constructed = False
-    """Whether it was made while tracing although it has an origin: each call makes its own."""
+    """True if each call constructs its own object although the variable has a source."""
     reconstruct_before_break = False
-    """Whether rebuilding it gives what holds at that moment: it is rebuilt before Python does anything at a break, and kept."""
+    """True if reconstruction reads state that Python may change after a graph break.
+
+    Such a variable is reconstructed before any Python code runs at the break, and the result is stored.
+    """
 
     def python_type(self) -> type:
-        """The Python type that ``type(x)`` gives."""
+        """Return the Python type of the value, as ``type(x)`` does."""
         raise NotImplementedError(type(self).__name__)
 
     def describe(self) -> str:
-        """A few words for people."""
+        """Return a short description for messages."""
         return self.python_type().__name__
 
     def unsupported(self, what: str) -> Unsupported:
-        """The break for an operation that this kind does not support."""
+        """Return the graph break for an operation that this variable does not support."""
         return Unsupported("unsupported-operation", f"{what} on a value of type {self.python_type().__name__}")
 
     def lacks_methods(self, *names: str) -> bool:
-        """Whether the value's class has none of these special methods."""
+        """Return True if the value's class defines none of these special methods."""
         return not any(name in base.__dict__ for base in self.python_type().__mro__ for name in names)
 
     def _require_method(self, tx: Tracer, name: str, text: str, *instead: str) -> None:
-        """Raise the user's TypeError where the class has no method for the operation."""
+        """Raise the user's TypeError if the class has neither this method nor an alternative."""
         if self.lacks_methods(name, *instead):
             tx.raise_type_error(text.format(type_name(self.python_type())))
 
     def as_python_object(self) -> Any:
-        """The one Python object that this value is known to be, else ``NotImplemented``."""
+        """Return the Python object that this variable is by identity, else ``NotImplemented``."""
         return NotImplemented
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        """``self.name``."""
+        """Return the variable of ``self.name``."""
         if self.lacks_methods(name, "__getattr__") and self.python_type().__dictoffset__ == 0:
             return tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")  # type: ignore[no-any-return]
         raise self.unsupported(f"reading the attribute {name!r}")
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        """``self.name = value``."""
+        """Trace ``self.name = value``."""
         if self.lacks_methods(name, "__getattr__") and self.python_type().__dictoffset__ == 0:
             tx.raise_error(
                 AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'{NO_DICT_SUFFIX}"
@@ -92,91 +98,91 @@ class Variable:
         raise self.unsupported(f"setting the attribute {name!r}")
 
     def del_attr(self, tx: Tracer, name: str) -> None:
-        """``del self.name``."""
+        """Trace ``del self.name``."""
         raise self.unsupported(f"deleting the attribute {name!r}")
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """``self(*args, **kwargs)``."""
+        """Trace ``self(*args, **kwargs)``."""
         if self.lacks_methods("__call__"):
             return tx.raise_type_error(f"'{type_name(self.python_type())}' object is not callable")  # type: ignore[no-any-return]
         raise Unsupported("unknown-call", f"calling {self.describe()}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """``self.name(*args, **kwargs)``."""
+        """Trace ``self.name(*args, **kwargs)``."""
         return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
 
     def is_truthy(self, tx: Tracer) -> bool:
-        """``bool(self)``."""
+        """Return ``bool(self)``."""
         if self.lacks_methods("__bool__", "__len__"):
             return True
         raise self.unsupported("a truth test")
 
     def length(self, tx: Tracer) -> Variable:
-        """``len(self)``."""
+        """Return the variable of ``len(self)``."""
         self._require_method(tx, "__len__", "object of type '{}' has no len()")
         raise self.unsupported("len()")
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        """``iter(self)``."""
+        """Return the variable of ``iter(self)``."""
         self._require_method(tx, "__iter__", "'{}' object is not iterable", "__getitem__")
         raise self.unsupported("iteration")
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        """``next(self)``; None when exhausted."""
+        """Return the variable of ``next(self)``, or None when the iterator is exhausted."""
         self._require_method(tx, "__next__", "'{}' object is not an iterator")
         raise self.unsupported("next()")
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        """``self[key]``."""
+        """Return the variable of ``self[key]``."""
         self._require_method(tx, "__getitem__", "'{}' object is not subscriptable")
         raise self.unsupported("indexing")
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        """``self[key] = value``."""
+        """Trace ``self[key] = value``."""
         self._require_method(tx, "__setitem__", "'{}' object does not support item assignment")
         raise self.unsupported("item assignment")
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
-        """``del self[key]``."""
+        """Trace ``del self[key]``."""
         self._require_method(tx, "__delitem__", "'{}' object doesn't support item deletion")
         raise self.unsupported("item deletion")
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
-        """``item in self``."""
+        """Return ``item in self``."""
         self._require_method(tx, "__contains__", "argument of type '{}' is not iterable", "__iter__", "__getitem__")
         raise self.unsupported("a membership test")
 
     def hash_key(self, tx: Tracer) -> Any:
-        """What stands for the value as a dict key: equal for equal values."""
+        """Return a hashable object for use as a dict key. Equal values have equal keys."""
         if self.python_type().__hash__ is None:
             tx.raise_type_error(f"unhashable type: '{type_name(self.python_type())}'")
         raise self.unsupported("hashing")
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        """The value as a Python object free of tensors.
+        """Return the value as a Python object without tensors.
 
         Raises:
-            NotConstant: it is not fully known.
+            NotPythonConstant: the value is not fully known while tracing.
         """
         raise NotPythonConstant
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        """The value as an argument of an fx node, and the same over fake tensors."""
+        """Return the value as an argument of an fx node, and as an argument of a fake tensor call."""
         raise Unsupported(
             "unsupported-argument", f"a value of type {self.python_type().__name__} as an argument of a torch operation"
         )
 
     def child_variables(self) -> list[Variable]:
-        """Values held inside, for codegen's walk."""
+        """Return the variables inside this one, for codegen's traversal."""
         return []
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        """Push the value in generated code; only called for values that have no origin."""
+        """Emit bytecode that pushes the value. Called only for variables without a source."""
         raise Unsupported("side-effect", f"rebuilding a value of type {self.python_type().__name__} after the graph")
 
 
 class RealObjectVariable(Variable):
-    """A kind that stands for one real object, reached through ``origin`` where it has one."""
+    """A variable of one real object, loaded through ``source`` if it has one."""
 
     def __init__(self, real_object: Any, source: Source | None) -> None:
         self.real_object = real_object
@@ -190,11 +196,11 @@ class RealObjectVariable(Variable):
 
 
 class NotPythonConstant(Exception):
-    """``python()`` of a value that is not fully known while tracing."""
+    """Raised by ``as_python_constant`` if the value is not fully known while tracing."""
 
 
 class LazyVariable(Variable):
-    """A real object that nothing has looked at yet: no guards until ``force``."""
+    """A real object that has no variable yet. It adds no guards before ``realize``."""
 
     __slots__ = ("real_object", "realized", "source")
 
@@ -214,7 +220,7 @@ class LazyVariable(Variable):
         )
 
     def realize(self, tx: Tracer) -> Variable:
-        """The value, wrapped and guarded at the first call."""
+        """Return the realized variable. The first call wraps the object and adds its guards."""
         if self.realized is None:
             assert self.source is not None
             self.realized = tx.wrap(self.real_object, self.source)
@@ -222,9 +228,9 @@ class LazyVariable(Variable):
 
 
 class StringFormatVariable(Variable):
-    """Text with numbers in it that are symbols: made after the graph, unless something looks at it.
+    """A string with symbolic numbers, formatted after the graph unless it is realized.
 
-    ``parts`` are pieces of text and (value, conversion, format), as in an f-string.
+    ``parts`` are strings and (variable, conversion, format) tuples, as in an f-string.
     """
 
     __slots__ = ("parts", "realized")
@@ -240,7 +246,7 @@ class StringFormatVariable(Variable):
         return self.realized.describe() if self.realized is not None else "text (not looked at)"
 
     def realize(self, tx: Tracer) -> Variable:
-        """The text itself; which numbers are in it is taken for granted."""
+        """Return the string as a constant. This specializes the numbers in it."""
         if self.realized is None:
             from engine.trace.codegen_runtime.f_strings import format_value
 
@@ -261,12 +267,12 @@ class StringFormatVariable(Variable):
 
 
 def realize(tx: Tracer, value: Variable) -> Variable:
-    """Look at a value: what a lazy one stands for, any other itself."""
+    """Realize a lazy variable; return any other variable unchanged."""
     return value.realize(tx) if value.__class__ is LazyVariable or value.__class__ is StringFormatVariable else value
 
 
 def reachable_variables(values: Iterable[Variable]) -> Iterator[Variable]:
-    """Each value that is reached from these, once; not those that nothing has looked at."""
+    """Yield each variable reachable from these, once. Unrealized lazy variables are skipped."""
     seen: set[int] = set()
     todo = list(values)
     while todo:
@@ -295,13 +301,13 @@ NULL = NullVariable()
 
 
 class AttributeDictVariable(Variable):
-    """A kind whose attributes are kept by name, as written by the traced code."""
+    """A variable that stores its attributes by name, as the traced code sets them."""
 
     attributes: dict[str, Variable]
 
 
 class ConstantVariable(Variable):
-    """An immutable Python object known while tracing: numbers, strings, None, dtypes, devices, enum members."""
+    """An immutable Python object known while tracing: number, string, None, dtype, enum."""
 
     __slots__ = ("source", "value")
 
@@ -315,7 +321,7 @@ class ConstantVariable(Variable):
     def describe(self) -> str:
         try:
             text = repr(self.value)
-        except ValueError:  # a whole number of more digits than texts may have
+        except ValueError:  # an int with more digits than CPython converts to a string
             return "a number with very many digits"
         return text if len(text) <= 60 else text[:57] + "..."
 
@@ -330,16 +336,16 @@ class ConstantVariable(Variable):
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         value = self.value
-        if type(value).__module__ == "numpy" and hasattr(value, "item"):  # fx knows Python's own numbers only
+        if type(value).__module__ == "numpy" and hasattr(value, "item"):  # fx serializes Python numbers only
             value = value.item()
-            if type(value) is bool:  # most operations count it as a fraction then, and some as a truth value
-                raise Unsupported("unsupported-argument", "a truth value of numpy as an argument of a torch operation")
+            if type(value) is bool:  # eager ops disagree: most treat it as a float, some as a bool
+                raise Unsupported("unsupported-argument", "a numpy bool as an argument of a torch operation")
         for kind in (int, float, str):
             if isinstance(value, kind) and isinstance(
                 value, enum.Enum
-            ):  # an operation takes it as the number that it is
+            ):  # an op takes the enum member as its number or string
                 value = kind(value) if kind is not str else str.__str__(value)
-        if type(type(value)).__name__ == "pybind11_type":  # fx writes calls as Python, where it has no name
+        if type(type(value)).__name__ == "pybind11_type":  # fx writes Python source, where this type has no name
             raise Unsupported("unsupported-argument", f"{value} as an argument of a torch operation")
         if type(value) is complex and not _survives_repr_round_trip(value):
             node = tx.graph.create_node("call_function", complex, (value.real, value.imag), {}, tx.node_provenance())
@@ -374,13 +380,16 @@ class ConstantVariable(Variable):
 
 
 def _survives_repr_round_trip(value: complex) -> bool:
-    """Whether the text of a complex number, as fx writes it, is that number: not with NaN, infinity or a negative zero."""
+    """Return True if fx can write a complex number as Python source without changing it.
+
+    NaN, infinities and negative zeros do not survive ``repr``.
+    """
     parts = (value.real, value.imag)
     return cmath.isfinite(value) and not any(part == 0 and math.copysign(1, part) < 0 for part in parts)
 
 
 def is_none(value: Variable) -> bool:
-    """Whether a looked-at value is None."""
+    """Return True if a realized variable is the constant None."""
     return isinstance(value, ConstantVariable) and value.value is None
 
 

@@ -1,4 +1,7 @@
-"""From real objects to values: a registry of builders by exact type, then ordered predicates, filled in by each family."""
+"""Build variables from real objects: builders by exact type, then conditional builders.
+
+Each module of variables registers its builders here (``VariableBuilder`` and ``SourcelessBuilder`` in Dynamo).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def register_builder(*types: type) -> Callable[[VariableBuilder], VariableBuilde
 
 
 def register_builder_if(order: int, predicate: Callable[[Any], bool]) -> Callable[[VariableBuilder], VariableBuilder]:
-    """Register a builder for what exact types miss; lower ``order`` is asked first."""
+    """Register a builder for objects without an exact-type builder. Low ``order`` runs first."""
 
     def register(builder: VariableBuilder) -> VariableBuilder:
         _CONDITIONAL_BUILDERS.append((order, predicate, builder))
@@ -46,7 +49,7 @@ def register_builder_if(order: int, predicate: Callable[[Any], bool]) -> Callabl
 def register_sourceless_builder(
     *types: type,
 ) -> Callable[[Callable[[Tracer, Any], Variable]], Callable[[Tracer, Any], Variable]]:
-    """Register how a Python object of these types, made by folding, becomes a fresh value."""
+    """Register the builder of a new, sourceless variable for Python objects of these types."""
 
     def register(maker: Callable[[Tracer, Any], Variable]) -> Callable[[Tracer, Any], Variable]:
         for t in types:
@@ -57,7 +60,7 @@ def register_sourceless_builder(
 
 
 def build_variable(tx: Tracer, real: Any, origin: Source) -> Variable:
-    """The value for a real object, with the guards that reading it takes."""
+    """Build the variable of a real object and add the guards for reading it."""
     exact = _BUILDERS_BY_TYPE.get(type(real))
     if exact is not None:
         return exact(tx, real, origin)
@@ -68,7 +71,7 @@ def build_variable(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def build_sourceless(tx: Tracer, value: Any) -> Variable:
-    """A fresh value (no origin) for a Python object."""
+    """Build a new, sourceless variable for a Python object."""
     maker = _SOURCELESS_BUILDERS.get(type(value))
     if maker is not None:
         return maker(tx, value)
@@ -81,7 +84,7 @@ def build_sourceless(tx: Tracer, value: Any) -> Variable:
 
         return SequenceIteratorVariable(
             [build_sourceless(tx, item) for item in value], type(value)
-        )  # each call makes its own
+        )  # new for each call
     return tx.wrap_static(value)
 
 
@@ -91,11 +94,14 @@ _BUILTIN_ITERATOR_TYPES = frozenset(
     for over in _SAMPLE_ITERABLES
     for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
 )
-"""Iterators over what is all there."""
+"""Types of iterators over built-in containers, which are finite."""
 
 
 def is_literal(value: Any) -> bool:
-    """Whether ``Const`` can hold it: immutable, and equal values are interchangeable."""
+    """Return True if ``ConstantVariable`` can hold the object.
+
+    Such an object is immutable, and equal objects are interchangeable.
+    """
     from engine.trace.variables.constants import LITERAL_TYPES, is_enum_or_numpy_scalar
 
     return type(value) in LITERAL_TYPES or is_enum_or_numpy_scalar(value) or is_dtensor_placement(value)

@@ -1,4 +1,4 @@
-"""Callables with a rule of their own, and where the rules are looked up."""
+"""Registry of tracing rules per callable, by identity, by name or by code object."""
 
 from __future__ import annotations
 
@@ -18,22 +18,28 @@ CallRule = Callable[["Tracer", list[Variable], dict[str, Variable]], Variable]
 
 
 RULES_BY_ID: dict[int, tuple[Any, CallRule]] = {}
-"""Callables with a rule of their own, by id; the callable is kept beside it."""
+"""Rules by ``id`` of the callable. The entry holds the callable, so the id stays valid."""
 
 
 RULES_BY_NAME: dict[tuple[str, str], CallRule] = {}
-"""Rules for functions of modules that must not be imported for their sake, and for class methods from C: by module or class, and name."""
+"""Rules by (module or class, name).
+
+For functions of modules that must not be imported for the registration, and for class methods of C types.
+"""
 
 
 CodeRule = Callable[["Tracer", Any, list[Variable], dict[str, Variable]], Variable]
 
 
 RULES_BY_CODE: dict[int, tuple[types.CodeType, CodeRule]] = {}
-"""Rules for wrappers that the standard library makes anew for each function, by the id of the code that they share."""
+"""Rules by ``id`` of a code object that many functions share.
+
+The standard library creates such a wrapper for each decorated function.
+"""
 
 
 def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
-    """Register what calling one of these callables does in traced code."""
+    """Register the tracing rule for calls of these callables."""
 
     def register(rule: CallRule) -> CallRule:
         for fn in callables:
@@ -44,12 +50,12 @@ def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
 
 
 def find_rule(fn: Any) -> CallRule | None:
-    """The rule for a callable, if it has one."""
+    """Return the rule for a callable, or None."""
     known = RULES_BY_ID.get(id(fn))
     if known is not None and known[0] is fn:
         return known[1]
     if type(fn) is types.BuiltinFunctionType and isinstance(fn.__self__, type):
-        # Class methods from C are bound anew at each access.
+        # Class methods of C types are new objects at each access.
         return RULES_BY_NAME.get((fn.__self__.__name__, fn.__name__))
     if (
         type(fn) is types.FunctionType
@@ -58,13 +64,16 @@ def find_rule(fn: Any) -> CallRule | None:
     ):
         return RULES_BY_NAME.get((fn.__module__, fn.__name__))
     if type(fn) is types.FunctionType and fn.__code__ is DISABLE_DYNAMO_CODE and hasattr(fn, "__wrapped__"):
-        return find_rule(fn.__wrapped__)  # torch wraps torch.manual_seed so, once torch._dynamo is loaded
+        return find_rule(fn.__wrapped__)  # once torch._dynamo is loaded, torch.manual_seed is wrapped like this
     again = builtin_of_first_import(fn)
     return None if again is None else find_rule(again)
 
 
 def builtin_of_first_import(fn: Any) -> Any:
-    """The function that a module of the standard library from C gave at its first import, of one from a later import; None for any other."""
+    """Return the function of a stdlib C module's first import for one of a later import.
+
+    None for any other callable.
+    """
     owner = getattr(fn, "__self__", None) if type(fn) is types.BuiltinFunctionType else None
     if type(owner) is not types.ModuleType or owner.__name__ not in sys.stdlib_module_names:
         return None
@@ -81,4 +90,4 @@ DISABLE_DYNAMO_CODE = next(
     ),
     None,
 )
-"""The code of what ``torch._disable_dynamo`` makes of a function of torch's own."""
+"""Code of the wrapper that ``torch._disable_dynamo`` puts around torch's functions."""

@@ -1,4 +1,4 @@
-"""Constants read from real objects, with the guards they take."""
+"""Builders of constants from real objects, with their guards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 DATETIME_TYPES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
-"""Immutable objects of the standard library."""
+"""Immutable classes of ``datetime``."""
 
 if importlib.util.find_spec("numpy") is None:
     _NUMPY_SCALAR_TYPES: tuple[type, ...] = ()
@@ -63,7 +63,7 @@ LITERAL_TYPES = frozenset(
 
 
 def is_enum_or_numpy_scalar(value: Any) -> bool:
-    """Whether it is a member of an enumeration, or a number or type of numpy's."""
+    """Return True for an enum member (also of pybind11), a numpy scalar or a numpy dtype."""
     return isinstance(value, (enum.Enum, *_NUMPY_SCALAR_TYPES)) or (
         type(type(value)).__name__ == "pybind11_type" and isinstance(getattr(type(value), "__members__", None), dict)
     )
@@ -119,7 +119,10 @@ def _numpy_literal(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 class DynamicNumpyScalarVariable(ConstantVariable):
-    """A number of numpy's that was seen to change: a symbol beside tensors, to which it is Python's number; a constant wherever else it is looked at."""
+    """A numpy scalar whose value changed between calls.
+
+    Together with tensors it is a symbol, which computes as the Python number. Every other use specializes it.
+    """
 
     __slots__ = ("_is_guarded", "_real_value", "_symbol", "_tx")
 
@@ -133,7 +136,7 @@ class DynamicNumpyScalarVariable(ConstantVariable):
 
     @property
     def value(self) -> Any:
-        """The number, which is taken for granted from here on."""
+        """The specialized number. The first read adds an equality guard."""
         if not self._is_guarded:
             self._is_guarded = True
             assert self.source is not None
@@ -148,7 +151,7 @@ class DynamicNumpyScalarVariable(ConstantVariable):
         return repr(self._real_value)
 
     def as_symbol(self, tx: Tracer) -> Variable:
-        """The same number as a symbol; as a constant where it is known already, or no symbol can stand for it."""
+        """Return the number as a symbol, or itself if it is specialized or cannot be symbolic."""
         if self._symbol is None and not self._is_guarded:
             assert self.source is not None
             origin = MethodResultSource(self.source, "item")

@@ -1,4 +1,4 @@
-"""Import every family of variables and the opcode handlers, so that each fills its part of the tables.
+"""Import all variable families and opcode handlers, which fill the registries.
 
 The order matters where two families register a rule for the same callable: the later one wins.
 """

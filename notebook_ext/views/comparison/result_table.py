@@ -1,4 +1,4 @@
-"""The numbers of ``--compare``: each value of each call, and how far ours, torch.compile's and eager's are apart."""
+"""Table of ``--compare``: differences between this compiler, torch.compile and eager."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBER = "padding:2px 12px 2px 0;text-align:right;font-variant-numeric:tabular-n
 
 
 def result_table_text(compared: TorchComparison) -> str:
-    """The table as text, in columns."""
+    """Return the table as text in columns."""
     table = [COLUMN_TITLES, *map(_cells, compared.rows[:MAX_ROWS])]
     widths = [max(len(row[i]) for row in table) for i in range(len(COLUMN_TITLES))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
@@ -23,7 +23,7 @@ def result_table_text(compared: TorchComparison) -> str:
 
 
 def result_table_html(compared: TorchComparison) -> str:
-    """The table as HTML without script; all text in it is escaped."""
+    """Return the table as HTML without scripts; all text is escaped."""
     heads = "".join(
         f'<th scope="col" style="{NUMBER if i > 2 else CELL};font-weight:600">{h}</th>'
         for i, h in enumerate(COLUMN_TITLES)

@@ -1,4 +1,7 @@
-"""Two recordings, or two cache entries, side by side: as a table that stays readable without a kernel, as text, and for the live view."""
+"""Comparison of two sessions or cache entries, as text, as HTML and as JSON.
+
+The HTML needs no kernel; the JSON is for the explorer.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,14 @@ STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13p
 CODE = "font:12px/17px var(--jp-code-font-family,Menlo,Consolas,monospace);margin:0 0 4px 18px;white-space:pre-wrap;overflow-wrap:anywhere"
 MUTED_STYLE = "color:var(--jp-ui-font-color2,#5a5a5a)"
 MAX_LINES = 40
-"""Lines of one change that are shown."""
+"""Maximum number of displayed lines of one change."""
 
 
 def comparison_text(found: SessionComparison, first: str, second: str) -> str:
-    """The comparison as lines: what changed, marked with - and + as in a patch; what is equal in a word."""
+    """Return the comparison as lines.
+
+    Changes are marked with - and + as in a patch. An unchanged function has one line.
+    """
     lines = [headline(found, first, second)]
     for frame in found.frames:
         lines += _frame_lines(frame, first, second)
@@ -31,7 +37,7 @@ def comparison_text(found: SessionComparison, first: str, second: str) -> str:
 
 
 def headline(found: SessionComparison, first: str, second: str) -> str:
-    """One sentence."""
+    """Return the comparison as one sentence."""
     a, b = one_line(first, 40), one_line(second, 40)
     changed = [f for f in found.frames if _changed(f)]
     if not changed:
@@ -74,7 +80,7 @@ def _diff_lines(change: AspectComparison) -> Iterator[tuple[str, str]]:
 
 
 def comparison_html(found: SessionComparison, first: str, second: str) -> str:
-    """The comparison as HTML without script; all text in it is escaped."""
+    """Return the comparison as HTML without scripts; all text is escaped."""
     rows = "".join(_frame_html(f, first, second) for f in found.frames)
     head = html.escape(headline(found, first, second))
     totals = "".join(
@@ -94,7 +100,10 @@ def _frame_html(frame: FrameComparison, first: str, second: str) -> str:
 
 
 def comparison(first: Session, second: Session, names: tuple[str, str]) -> dict[str, Any]:
-    """What changed between two sessions, function by function; ``only`` names the session that alone has a function."""
+    """Return the changes between two sessions, function by function.
+
+    ``only`` names the session if the other one does not have the function.
+    """
     found = compare_sessions(first, second)
     return {
         "headline": headline(found, *names),
@@ -127,7 +136,9 @@ def _change_row(change: AspectComparison) -> dict[str, Any]:
 
 
 def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
-    """One cache entry in short, to be set beside another: its facts by name, its guards and its kernels' resources as lines.
+    """Return one cache entry in short for comparison: facts, guards and kernel resources.
+
+    Guards and kernel resources are lines of text.
 
     Raises:
         KeyError: there is no such compilation.
@@ -171,7 +182,7 @@ def _unique_kernels(record: CompilationRecord) -> list[KernelRecord]:
 
 
 def _resources(kernel: KernelRecord, target: str) -> str:
-    """One kernel as a line: launch, memory, and what it takes of the target."""
+    """Return one kernel as a line: launch, memory, and resources on the target."""
     parts = [f"{kernel.id} {one_line(kernel.name, 60)}: grid {sanitize(kernel.grid) or '?'}"]
     parts += [f"{sanitize(k)}={sanitize(v)}" for k, v in (kernel.launch_args or {}).items()]
     parts += [f"{format_bytes(kernel.bytes_moved)} moved"] if kernel.bytes_moved is not None else []

@@ -1,4 +1,4 @@
-"""A graph as it stood between two passes over it, made again from the edits that each pass was recorded with."""
+"""Rebuilds a graph as it was between two passes, from the recorded edits of each pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 
 @dataclass(frozen=True)
 class IntermediateGraph:
-    """Where a graph stood: ``stage`` names it as the explorer does ("joint@2": after the second pass), ``words`` as a person does."""
+    """Identity of an intermediate graph.
+
+    ``stage`` is its key in the explorer ("joint@2": after the second pass), ``label`` its display name.
+    """
 
     stage: str
     label: str
@@ -26,7 +29,7 @@ class IntermediateGraph:
 
 
 def passes_of(record: CompilationRecord, graph: GraphRecord) -> tuple[PassRecord, ...]:
-    """The passes that made a graph what it is, then those of lowering over it."""
+    """Return the passes that created a graph, then the lowering passes over it."""
     lowering = {"aten": record.lowering, "forward": record.lowering, "backward": record.backward_lowering}.get(
         graph.stage
     )
@@ -34,12 +37,18 @@ def passes_of(record: CompilationRecord, graph: GraphRecord) -> tuple[PassRecord
 
 
 def is_replayable(told: PassRecord) -> bool:
-    """Whether the graphs around a pass can be shown: it changed something, and every edit was recorded."""
+    """Return True if the pass changed something and all of its edits were recorded.
+
+    Only then can the graphs around it be rebuilt.
+    """
     return told.has_exact_edits and bool(told.edits)
 
 
 def intermediate_graphs(record: CompilationRecord) -> list[IntermediateGraph]:
-    """The graphs around each pass that changed something, in order: before the first of a row of passes, and after each."""
+    """Return the graphs around each pass that changed something, in order.
+
+    These are the graph before the first of consecutive passes, and the graph after each pass.
+    """
     found = []
     for graph in record.graphs:
         passes = passes_of(record, graph)
@@ -59,7 +68,10 @@ def intermediate_graphs(record: CompilationRecord) -> list[IntermediateGraph]:
 
 
 def intermediate_graph(record: CompilationRecord, stage: str) -> GraphRecord | None:
-    """The graph that a snapshot's stage names; None where there is none. Each node's origins are what it was before the last pass."""
+    """Return the intermediate graph of a stage, else None.
+
+    The origins of a node are its nodes before the last pass.
+    """
     base, _, number = stage.partition("@")
     graph = next((g for g in record.graphs if g.stage == base), None)
     if graph is None or not any(s.stage == stage for s in intermediate_graphs(record)):
@@ -77,14 +89,20 @@ def intermediate_graph(record: CompilationRecord, stage: str) -> GraphRecord | N
 
 
 def graph_before_pass(record: CompilationRecord, stage: str) -> GraphRecord | None:
-    """The graph that the pass before a snapshot was run over; None for a first one, and for what is no snapshot."""
+    """Return the graph before the last pass of an intermediate graph.
+
+    Return None for the first graph, and for a stage that is not an intermediate graph.
+    """
     base, _, number = stage.partition("@")
     return intermediate_graph(record, f"{base}@{int(number) - 1}") if number.isdecimal() and int(number) else None
 
 
 @functools.lru_cache(maxsize=16)
 def lines_after_passes(passes: tuple[PassRecord, ...], count: int) -> tuple[str, ...]:
-    """The graph after ``count`` passes, a line a node. The edits up to there are exact where ``has_exact_edits`` says so."""
+    """Return the graph after ``count`` passes, one line for each node.
+
+    The result is exact only if ``is_exact`` holds for all edits up to there.
+    """
     if count < len(passes) and passes[count].lines_before:
         return passes[count].lines_before
     if not count:
@@ -93,7 +111,7 @@ def lines_after_passes(passes: tuple[PassRecord, ...], count: int) -> tuple[str,
 
 
 def apply_edits(lines: Sequence[str], edits: Sequence[EditRecord]) -> tuple[str, ...]:
-    """Lines with edits done from the top down."""
+    """Return the lines after applying edits from the top down."""
     found = list(lines)
     for edit in edits:
         found[edit.line : edit.line + edit.removed_count] = edit.added_lines
@@ -101,12 +119,19 @@ def apply_edits(lines: Sequence[str], edits: Sequence[EditRecord]) -> tuple[str,
 
 
 def _known(record: CompilationRecord) -> dict[str, NodeRecord]:
-    """What is known of nodes by their text: types, places and modules, of whichever stage has the same statement."""
+    """Return nodes by their text, for types, source lines and modules of equal statements.
+
+    If several stages have the same statement, the first stage wins.
+    """
     return {n.text: n for g in reversed(record.graphs) for n in g.nodes}
 
 
 def nodes_from_lines(lines: Sequence[str], stage: str, known: dict[str, NodeRecord]) -> tuple[NodeRecord, ...]:
-    """Nodes from their lines: what each reads is told by the names in it; the rest is taken from an equal statement elsewhere."""
+    """Return nodes from their lines.
+
+    The inputs of a node are the names in its line. Other fields are copied from an equal statement in
+    ``known``.
+    """
     seen: dict[str, str] = {}
     nodes = []
     for number, line in enumerate(lines):
@@ -127,7 +152,7 @@ def nodes_from_lines(lines: Sequence[str], stage: str, known: dict[str, NodeReco
 
 
 def _split_line(line: str, number: int) -> tuple[str, str, str]:
-    """A line's operation, name and what it computes."""
+    """Return the operation, the name and the expression of a line."""
     if line.isidentifier():
         return "placeholder", line, ""
     if line.startswith("return "):
@@ -141,7 +166,10 @@ def _split_line(line: str, number: int) -> tuple[str, str, str]:
 def _with_origins(
     nodes: tuple[NodeRecord, ...], before: tuple[NodeRecord, ...], edits: Sequence[EditRecord]
 ) -> tuple[NodeRecord, ...]:
-    """Origins by edit: what an edit made comes of what it took away, by name where the name stayed; all else is as it was."""
+    """Add origins to nodes: each added node comes from the nodes that its edit removed.
+
+    If a removed node has the same name, it is the only origin. Unedited nodes come from themselves.
+    """
     origins: list[tuple[str, ...]] = [(n.id,) for n in before]
     for edit in edits:
         gone = origins[edit.line : edit.line + edit.removed_count]

@@ -1,4 +1,4 @@
-"""Places for the nodes of a small graph, by Graphviz where this machine has it: calls as clusters, edges as it routes them."""
+"""Lays out a small graph with Graphviz, if it is installed; calls are clusters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from notebook_ext.views.graph.node_table import HEIGHT, INPUT_OPS, MAX_GRAPHVIZ_
 TIMEOUT_SECONDS = 20.0
 DOTS_PER_INCH = 72
 PROGRAMS = ("dot", "graphviz-pure")
-"""Graphviz itself, else its port that comes as a Python package."""
+"""Names of layout programs: Graphviz, else its port as a Python package."""
 MISSING_MESSAGE = (
     "Graphviz is not on this machine, so the graph keeps our own layout: pip install graphviz-pure, or your system's "
     "graphviz package, brings it."
@@ -25,7 +25,9 @@ MISSING_MESSAGE = (
 
 
 def graphviz_layout(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
-    """Where Graphviz puts the nodes of a graph, in pixels: ``nodes`` as [x, y] of the top left, ``edges`` as [from, to, path], or a ``problem``.
+    """Return Graphviz's positions in pixels, or a ``problem``.
+
+    ``nodes`` are [x, y] of the top left corner, ``edges`` are [from, to, path].
 
     Raises:
         KeyError: there is no such graph.
@@ -52,18 +54,18 @@ def graphviz_layout(session: Session, compilation: str, stage: str = "") -> dict
 
 
 def no_layout(problem: str) -> dict[str, Any]:
-    """No places, and why."""
+    """Return an empty layout with the reason."""
     return {"nodes": [], "edges": [], "width": 0, "height": 0, "problem": problem}
 
 
 def find_graphviz() -> str | None:
-    """The program that lays graphs out: on the path, or beside this Python."""
+    """Return the layout program from PATH or from the folder of this Python."""
     beside = str(pathlib.Path(sys.executable).parent)
     return next((found for name in PROGRAMS if (found := shutil.which(name) or shutil.which(name, path=beside))), None)
 
 
 def dot_source(record: GraphRecord) -> str:
-    """The graph in the language of Graphviz: nodes by number, calls as clusters inside of each other."""
+    """Return the graph in the DOT language: numbered nodes, calls as nested clusters."""
     import graphviz
 
     nodes = record.nodes
@@ -82,7 +84,9 @@ def dot_source(record: GraphRecord) -> str:
     ]
     for i, call in enumerate(inside):
         (whole if call < 0 else clusters[call]).node(f"n{i}")
-    for i in reversed(range(len(clusters))):  # an inner call comes after the one around it
+    for i in reversed(
+        range(len(clusters))
+    ):  # Add inner clusters first: an inner call has a higher number than the call around it.
         (whole if parents[i] < 0 else clusters[parents[i]]).subgraph(clusters[i])
     whole.edges((f"n{a}", f"n{b}") for a, b in edges)
     text: str = whole.source
@@ -92,7 +96,10 @@ def dot_source(record: GraphRecord) -> str:
 def _nested_calls(
     nodes: tuple[NodeRecord, ...], edges: list[tuple[int, int]]
 ) -> tuple[list[int], list[str], list[int]]:
-    """Runs of nodes of one call, as the front end nests them: each call's parent and label, and each node's call; -1 for none."""
+    """Return the calls as runs of nodes, nested as in the front end.
+
+    The result is each call's parent, each call's label, and each node's call; -1 for none.
+    """
     parents: list[int] = []
     labels: list[str] = []
     inside = [-1] * len(nodes)
@@ -112,7 +119,7 @@ def _nested_calls(
         inside[i] = opened[-1][1] if opened else -1
     placed = set()
     for a, b in edges:
-        if nodes[a].op in INPUT_OPS and a not in placed:  # an input stands with its first reader
+        if nodes[a].op in INPUT_OPS and a not in placed:  # An input belongs to the call of its first reader.
             placed.add(a)
             inside[a] = inside[b]
     return parents, labels, inside
@@ -126,7 +133,7 @@ def _run(program: str, text: str) -> str:
 
 
 def _read(plain: str, count: int) -> dict[str, Any]:
-    """Places from Graphviz's plain output, whose unit is the inch and whose y goes upwards."""
+    """Parse Graphviz's plain output, which is in inches with y upward."""
     nodes: list[list[int]] = [[0, 0] for _ in range(count)]
     edges: list[list[Any]] = []
     width = height = 0.0

@@ -1,4 +1,7 @@
-"""A graph laid out in ranks by depth, in linear time, with long edges cut into paired pins; and the same as an SVG picture."""
+"""Graph view: nodes as columns, edges, origins and passes; and the graph as SVG.
+
+The SVG has a layered layout, computed in linear time. Long edges become pairs of pins.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,20 @@ from notebook_ext.views.graph.graph_between_passes import (
 WIDTH, HEIGHT = 168, 34
 GAP_X, GAP_Y = 22, 26
 LONG_EDGE = 4
-"""An edge that spans at least this many ranks is drawn as two pins with one name."""
+"""Number of ranks from which an edge is drawn as two pins with one name."""
 MAX_PER_RANK = 8
-"""Wider ranks (hundreds of parameters) wrap into several rows."""
+"""Maximum number of nodes in one row; wider ranks (hundreds of parameters) wrap."""
 MAX_GRAPHVIZ_NODES = 150
-"""Graphs of up to this many nodes are laid out by Graphviz; for larger ones only a linear layout is fast enough."""
+"""Maximum number of nodes for Graphviz.
+
+Only a linear-time layout is fast enough for larger graphs.
+"""
 LINE_COLORS = ("#666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
 
 
 @dataclass(frozen=True)
 class NodeBox:
-    """One node's place, in pixels from the top left."""
+    """Position of one node in pixels from the top left."""
 
     node: NodeRecord
     x: int
@@ -40,7 +46,11 @@ class NodeBox:
 
 
 def layered_layout(graph: GraphRecord) -> list[NodeBox]:
-    """Places for all nodes: a node's rank is one more than its deepest input's; within a rank, nodes follow their inputs."""
+    """Return the positions of all nodes.
+
+    The rank of a node is one more than its deepest input's. Within a rank, nodes are ordered by their
+    inputs.
+    """
     nodes = {n.id: n for n in graph.nodes}
     ranks = _ranks(graph.nodes, nodes)
     by_rank: dict[int, list[NodeRecord]] = {}
@@ -60,7 +70,10 @@ def layered_layout(graph: GraphRecord) -> list[NodeBox]:
 
 
 def _ranks(order: tuple[NodeRecord, ...], nodes: dict[str, NodeRecord]) -> dict[str, int]:
-    """Depth of each node. Inputs are pulled down to just above their first reader, so that parameters stand beside their use."""
+    """Return the depth of each node.
+
+    Graph inputs move down to just above their first reader, so that parameters are close to their use.
+    """
     ranks: dict[str, int] = {}
     first_reader: dict[str, int] = {}
     for node in order:
@@ -82,10 +95,12 @@ def _preferred_column(node: NodeRecord, columns: dict[str, float]) -> float:
 
 
 def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
-    """One graph of a compilation; ``stages`` names those there are. The front end lays it out, because calls in it open and close.
+    """Return one graph of a compilation; ``stages`` names all of them.
 
-    ``is_small``: Graphviz can lay it out (``places``). ``nodes`` are columns, with texts that repeat as numbers into ``strings``; ``edges`` are pairs of node numbers. ``before`` is the graph that
-    this one was made from, by name and text, and ``origins`` each node's nodes in it. ``passes`` are the rewrites that it went through.
+    The front end computes the layout, because calls in the graph open and close. ``is_small``: Graphviz can
+    lay it out (``layout``). ``nodes`` are columns; repeated texts are indices into ``strings``. ``edges``
+    are pairs of node numbers. ``before`` is the graph that this one was created from, as names and texts;
+    ``origins`` are the numbers of each node's origins in it. ``passes`` are the rewrites of the graph.
 
     Raises:
         KeyError: there is no such compilation.
@@ -135,14 +150,17 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
 
 
 def graph_at(record: CompilationRecord, stage: str) -> GraphRecord | None:
-    """The graph of a stage, or as it stood between two passes; the first where there is no such stage."""
+    """Return the graph of a stage or between two passes; the first graph if there is none."""
     found = next((g for g in record.graphs if g.stage == stage), None)
     between = intermediate_graph(record, stage) if found is None else None
     return found or between or (record.graphs[0] if record.graphs else None)
 
 
 def _pass(graph: GraphRecord, number: int, told: PassRecord) -> dict[str, Any]:
-    """A pass as a diff: lines of nodes that went and came. ``snapshot`` is the stage of the graph as it left it."""
+    """Return a pass as a diff of node lines.
+
+    ``intermediate_graph`` is the stage name of the graph after the pass.
+    """
     return {
         "snapshot": f"{graph.stage}@{number}" if is_replayable(told) else "",
         "name": one_line(told.name, 40),
@@ -155,13 +173,13 @@ def _pass(graph: GraphRecord, number: int, told: PassRecord) -> dict[str, Any]:
 
 
 def node_line(node: NodeRecord) -> str:
-    """A node as one line, its type as a comment."""
+    """Return a node as one line with its type as a comment."""
     kind = tensor_type(node.dtype, node.shape)
     return one_line(node.text, 300) + (f"  # {kind}" if kind else "")
 
 
 def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecord | None, list[list[int]]]:
-    """The graph that most origins of this one's nodes stand in, and each node's origins there."""
+    """Return the graph with most origins of this graph's nodes, and each node's origins in it."""
     wanted = {o for n in chosen.nodes for o in n.origins}
     others = [g for g in record.graphs if g is not chosen]
     if (earlier := graph_before_pass(record, chosen.stage)) is not None:
@@ -174,7 +192,7 @@ def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecor
     origins = [{index[o] for o in n.origins if o in index} for n in chosen.nodes]
     for node, found in zip(chosen.nodes, origins, strict=True):
         if not found and (node.op, node.name) in same:
-            found.add(same[node.op, node.name])  # inputs and the output are carried over by name
+            found.add(same[node.op, node.name])  # Inputs and outputs have the same names in all graphs.
     return before, [sorted(found) for found in origins]
 
 
@@ -220,14 +238,20 @@ NODE_COLUMNS = ("name", "text", "op", "target", "type", "bytes", "path", "kernel
 
 
 def call_path(node: NodeRecord) -> list[str]:
-    """The calls that a node stands in: modules; without one, the outermost line of a call that was inlined."""
+    """Return the calls that contain a node: its modules, else the inlined call.
+
+    An inlined call is named by its outermost line.
+    """
     if node.module:
         return [one_line(part, 40) for part in node.module.split(".")]
     return [f"inlined at line {node.stack[0].line}"] if len(node.stack) > 1 else []
 
 
 def graph_svg(session: Session, compilation: CompilationRecord, record: GraphRecord, limit: int = 120) -> str:
-    """The graph as a picture on a light ground: at most ``limit`` nodes, the rest counted in a last line."""
+    """Return the graph as SVG on a light background.
+
+    It draws at most ``limit`` nodes; a last line counts the rest.
+    """
     boxes = sorted(layered_layout(record), key=lambda b: (b.y, b.x))
     shown = boxes[:limit]
     index = {b.node.id: i for i, b in enumerate(shown)}

@@ -1,4 +1,7 @@
-"""Texts of kernels and of their stages as lines worth reading: debug information and imports are left out, numbers stay."""
+"""Readable lines of kernel listings: debug information and imports are removed.
+
+Line numbers stay those of the listing.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ _DEBUG_LINE = {
     "amdgcn": re.compile(r"\s*(?:\.loc\b|\.file\b|\.cfi_|\.Ltmp\d+:|\.Lfunc\w+:|;|$)"),
     "sass": re.compile(r"\s*$"),
 }
-"""Lines of a listing that only carry debug information, or nothing."""
+"""Lines that are empty or hold only debug information, by kind of listing."""
 _DEBUG_SUFFIX = {
     "mlir": re.compile(r""" loc\((?:#loc\d*|unknown|"[^"]*"\(#loc\d*\))\)"""),
     "llir": re.compile(r",? !(?:dbg|srcloc) !\d+"),
     "ptx": re.compile(r"\s+// .*$"),
 }
-"""The same within a line."""
+"""Debug information at the end of a line, by kind of listing."""
 _ADDRESS = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s*")
 _TABS = re.compile(r" *\t[ \t]*")
 _DEBUG_SECTION = re.compile(r"\s*\.section\s+\.debug")
 
 
 def readable_lines(listing: Listing) -> Iterator[tuple[int, str]]:
-    """Lines worth reading, with their numbers, tabs as blanks."""
+    """Yield the readable lines with their numbers; tabs become spaces."""
     kind = "mlir" if listing.stage in ("ttir", "ttgir") else listing.stage
     debug, tail = _DEBUG_LINE.get(kind), _DEBUG_SUFFIX.get(kind)
     for number, line in enumerate(sanitize(listing.text).split("\n"), 1):
@@ -39,7 +42,7 @@ def readable_lines(listing: Listing) -> Iterator[tuple[int, str]]:
 
 
 def _tidy(line: str, stage: str) -> str:
-    """Assembly without its wide tabs, SASS with its address as plain digits."""
+    """Return an assembly line without wide tabs; a SASS line has its address as plain digits."""
     if stage == "sass":
         return _ADDRESS.sub(r"\1  ", line)
     if stage not in ("ptx", "amdgcn"):
@@ -49,14 +52,17 @@ def _tidy(line: str, stage: str) -> str:
 
 
 def kernel_lines(text: str) -> Iterator[tuple[int, str]]:
-    """A Triton module's lines with their numbers, from the kernel's decorator on: the imports before it say nothing."""
+    """Yield the numbered lines of a Triton module from its first decorator on.
+
+    The imports before it carry no information.
+    """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith("@")), 0)
     yield from enumerate(lines[start:], start + 1)
 
 
 def coverage_text(instructions: int, linked: int, labelled: int) -> str:
-    """How much of a listing is accounted for; empty where nothing was counted."""
+    """Return how many instructions of a listing are attributed; empty if none were counted."""
     if not instructions:
         return ""
     rest = instructions - linked - labelled

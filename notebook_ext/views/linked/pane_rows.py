@@ -1,4 +1,4 @@
-"""The rows of each pane of the linked view, every row knowing the rows it came from."""
+"""Rows of each pane of the linked view; each row lists the rows that it comes from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ UNKNOWN_ORIGIN = "torch's trace does not tell where this line came from"
 
 @dataclass(frozen=True, slots=True)
 class PaneRow:
-    """One line of a pane. ``up`` are numbers of rows it came from, the nearest first; ``callers`` are source rows that led there.
+    """One line of a pane.
 
-    ``label`` says why there is no origin, ``fate`` why nothing follows; ``mark`` is a source row with start and end column.
+    ``origins`` are the numbers of the rows that it comes from, the nearest first; ``callers`` are the
+    source rows of its callers. ``label`` says why there is no origin, ``outcome`` why no later row comes
+    from it. ``mark`` is a source row with start and end column.
     """
 
     text: str
@@ -38,7 +40,11 @@ class PaneRow:
 
 @dataclass
 class Pane:
-    """One stage. ``first`` is the number of its first row, ``segments`` are (kernel, first row, end row) in pane-relative rows."""
+    """One stage.
+
+    ``first`` is the number of its first row. ``segments`` are (kernel, first row, end row), counted from
+    the pane's first row.
+    """
 
     id: str
     title: str
@@ -52,12 +58,15 @@ class Pane:
 
     @property
     def end(self) -> int:
-        """The number after its last row."""
+        """Number after the last row."""
         return self.first + len(self.rows)
 
 
 class LinkedPanes:
-    """All panes of one compilation, filled from the source downwards so that every row can name earlier ones."""
+    """All panes of one compilation.
+
+    They are filled from the source down, so that every row can refer to earlier ones.
+    """
 
     def __init__(self, session: Session, compilation: CompilationRecord, target: str) -> None:
         self.session = session
@@ -68,10 +77,10 @@ class LinkedPanes:
         self.ordinals = source_lines.ordinals(session, compilation)
         self.panes: list[Pane] = []
         self.row_of_node: dict[str, int] = {}
-        """Row numbers by id of node or loop op."""
+        """Row numbers by id of a node or loop op."""
         self.row_of_place: dict[source_lines.FileLine, int] = {}
         self.rows_of_line: dict[tuple[str, str], dict[int, int]] = {}
-        """Row numbers by line, for each (pane, kernel)."""
+        """Row numbers by line number, for each (pane, kernel)."""
         self._source()
         self._bytecode()
         parent = self._graphs()
@@ -131,7 +140,7 @@ class LinkedPanes:
     # Graphs.
 
     def _graphs(self) -> str:
-        """The fx and ATen panes; returns the pane that loops come from."""
+        """Add the FX and ATen panes; return the id of the pane that the loop IR comes from."""
         by_stage = {g.stage: g for g in self.compilation.graphs}
         forward = next((by_stage[s] for s in ("aten", "forward", "joint") if s in by_stage), None)
         self._graph("fx", "FX", "source", by_stage.get("fx"))
@@ -222,7 +231,10 @@ class LinkedPanes:
             self._listing(stage, title, language)
 
     def _torch_kernels(self, parent: str) -> None:
-        """Inductor's kernels, linked as wholes to the nodes that it names, and the program that launches them."""
+        """Add Inductor's kernels and the wrapper program that launches them.
+
+        Each kernel is linked as a whole to the nodes that Inductor names.
+        """
         is_cpp = bool(self.kernels) and all(k.language == "cpp" for k in self.kernels)
         pane = self._open("triton", "C++" if is_cpp else "Triton", parent, "cpp" if is_cpp else "python")
         for kernel in self.kernels:
@@ -249,7 +261,7 @@ class LinkedPanes:
         return tuple(dict.fromkeys(self.row_of_node[i] for i in ids if i in self.row_of_node))
 
     def _segment(self, pane: Pane, kernel: KernelRecord, rows: Iterable[PaneRow], ids: Iterable[str] = ()) -> None:
-        """Add one kernel's rows, under a heading where there is more than one kernel, numbered from 1."""
+        """Add the rows of one kernel, numbered from 1; with several kernels, under a heading."""
         start = len(pane.rows)
         if len(self.kernels) > 1:
             pane.rows.append(PaneRow(f"{kernel.id}  {sanitize(kernel.name)}", is_head=True))
@@ -294,7 +306,10 @@ class LinkedPanes:
             pane.note = coverage_text(*coverage) + (f", {pluralize(missing, 'kernel')} to come" if missing else "")
 
     def _listing_rows(self, listing: Listing, kernel: str) -> Iterable[PaneRow]:
-        """A listing's lines by their own numbers; debug information is left out, because the links are made from it."""
+        """Yield the lines of a listing with their own numbers.
+
+        Debug information is left out: the links were computed from it.
+        """
         links = {link.line: link for link in listing.links}
         triton = self.rows_of_line.get(("triton", kernel), {})
         ptx = self.rows_of_line.get(("ptx", kernel), {}) if listing.stage == "sass" else {}
@@ -339,6 +354,6 @@ class LinkedPanes:
 
 
 def node_text(node: NodeRecord) -> str:
-    """A node as one line of Python with its type as a comment."""
+    """Return a node as one line of Python with its type as a comment."""
     kind, text = tensor_type(node.dtype, node.shape), one_line(node.text, 400)
     return f"{text}  # {kind}" if kind else text

@@ -1,4 +1,4 @@
-"""The linked view: one compilation's panes with every row linked to the rows it came from, as compact JSON-able values."""
+"""Linked view: panes of one compilation and the links between their rows, as compact JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from notebook_ext.views.format_text import one_line, sanitize
 from notebook_ext.views.linked.pane_rows import LinkedPanes, Pane, PaneRow
 
 INLINE_TEXT_LIMIT = 60_000
-"""Panes with at most this many characters travel with the structure; longer ones when they are opened."""
+"""Maximum number of characters of a pane that is sent with the structure.
+
+Longer panes are sent when they open.
+"""
 
 
 def linked(session: Session, compilation: str, target: str = "") -> dict[str, Any]:
-    """Panes and links of one compilation for one target; large texts are left out and come from ``pane_text``.
+    """Return panes and links of one compilation for one target.
 
-    Rows are numbered through all panes, source first. ``up`` holds for each row the rows it came from: a number, a list, or -1 for none.
+    Large texts are left out; ``pane_text`` returns them. Rows are numbered through all panes, source first.
+    ``up`` has for each row the rows that it comes from: a number, a list, or -1 for none.
 
     Raises:
         KeyError: there is no such compilation.
@@ -27,7 +31,7 @@ def linked(session: Session, compilation: str, target: str = "") -> dict[str, An
 
 
 def pane_text(session: Session, compilation: str, target: str, pane: str) -> list[str]:
-    """The lines of one pane.
+    """Return the lines of one pane.
 
     Raises:
         KeyError: there is no such compilation.
@@ -37,12 +41,12 @@ def pane_text(session: Session, compilation: str, target: str, pane: str) -> lis
 
 
 def targets_of(record: CompilationRecord) -> list[str]:
-    """Targets that kernels of this compilation were compiled for, in the order they arrived."""
+    """Return the targets that kernels of this compilation were compiled for, in that order."""
     return list(dict.fromkeys(t.target for k in record.kernels for t in k.targets))
 
 
 def default_target(session: Session, record: CompilationRecord) -> str:
-    """The target to show first: the one asked for, else the first that was compiled."""
+    """Return the target to show first: the requested one, else the first that was compiled."""
     known = targets_of(record)
     wanted = (record.lowering.target if record.lowering else "") or session.target
     return wanted if wanted in known or not known else known[0]

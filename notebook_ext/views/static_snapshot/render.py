@@ -1,4 +1,4 @@
-"""The static twin: what the widget shows, as HTML and as text that need no kernel, no script and no network."""
+"""Static snapshot of the explorer as HTML and text, without kernel, scripts and network."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from notebook_ext.views.summary import groups, has_graph, summary
 from notebook_ext.views.timings import timings
 
 MAX_ROWS = 60
-"""Rows kept of one table."""
+"""Maximum number of rows in one table."""
 MAX_STAGE_ROWS = 24
-"""Rows kept of a table about one stage of one compilation."""
+"""Maximum number of rows in a table about one stage of one compilation."""
 MAX_NODES = 40
-"""Nodes kept of one picture."""
+"""Maximum number of nodes in one picture."""
 MAX_LINES = 120
-"""Lines kept of one text."""
+"""Maximum number of lines in one text."""
 
 CODE = "margin:4px 0;padding:6px 8px;background:#f7f7f7;color:#1f1f1f;border:1px solid #d0d0d0;overflow-x:auto;font:12px/17px monospace;white-space:pre"
 CELL = "text-align:left;vertical-align:top"
@@ -37,16 +37,17 @@ HUES = ("#666666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b59
 
 @dataclass(frozen=True)
 class SnapshotSection:
-    """One closed piece of the twin."""
+    """One collapsed section of the static snapshot."""
 
     title: str
     html: str
 
 
 def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) -> str:
-    """The twin as one closed ``<details>``, at most ``limit_kb`` thousand bytes; sections that do not fit are counted.
+    """Return the static snapshot as one collapsed ``<details>`` of at most ``limit_kb`` kB.
 
-    Styles are inline and pictures are data URIs, so that viewers which drop scripts and style sheets still show it. With ``timed`` off, times are left out.
+    Sections that do not fit are left out, and a line names them. Styles are inline and pictures are data
+    URIs, because viewers may drop scripts and style sheets. With ``timed`` off, it has no times.
     """
     kept: list[str] = []
     left_out: list[str] = []
@@ -67,7 +68,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) 
 
 
 def summary_html(session: Session, *, timed: bool = True) -> str:
-    """The summary line as HTML, without buttons; remedies and notes below it."""
+    """Return the summary line as HTML without buttons; hints and notes follow below it."""
     told = summary(session, timed=timed)
     parts = [
         f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text)
@@ -80,7 +81,7 @@ def summary_html(session: Session, *, timed: bool = True) -> str:
 
 
 def snapshot_text(session: Session) -> str:
-    """The twin as plain text: the summary, then breaks, recompiles, kernels and times."""
+    """Return the static snapshot as text: summary, breaks, recompiles, kernels and times."""
     lines = [summary(session).text]
     told = breaks(session)
     examples: set[str] = set()
@@ -157,7 +158,7 @@ def _break_sections(session: Session) -> Iterator[SnapshotSection]:
 
 
 def _example(record: dict[str, Any], shown: set[str]) -> str:
-    """The shortest function with such a break, and the same without it: once for each kind."""
+    """Return an example with such a graph break and one without it, once for each kind."""
     if not record["before"] or record["kind"] in shown:
         return ""
     shown.add(record["kind"])
@@ -204,7 +205,10 @@ def _source_sections(session: Session) -> Iterator[SnapshotSection]:
 def _function_rows(
     rows: list[source_lines.SourceRow], numbers: dict[source_lines.FileLine, int], first_line: int
 ) -> list[source_lines.SourceRow]:
-    """Of a function's file only what lies between its first line and the last line in use; other files as they are."""
+    """Return the rows of each file up to its last line in use, and headings.
+
+    Rows start at the first line of the function or the first line in use, whichever comes first.
+    """
     ends = {file: max(line for f, line in numbers if f == file) for file, _ in numbers}
     starts = {file: min([first_line, *(line for f, line in numbers if f == file)]) for file in ends}
     return [r for r in rows if not r.line or starts.get(r.file, 0) <= r.line <= ends.get(r.file, 0)]
@@ -288,7 +292,10 @@ _COLOURS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number":
 
 
 def _highlighted(code: str) -> str:
-    """Python text with inline colours that read on the light ground; only what is coloured gets an element. Plain where Pygments is missing."""
+    """Return Python code as HTML with inline colors for a light background.
+
+    Only colored text gets an element. Without Pygments the text is plain.
+    """
     try:
         from pygments.lexers import PythonLexer
     except ImportError:

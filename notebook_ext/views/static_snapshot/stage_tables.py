@@ -1,4 +1,7 @@
-"""Rows of the static twin's tables about single stages: lines and what became of them, layers, partition, fusion, steps, backwards."""
+"""Tables of the static snapshot, one for each stage.
+
+They show source lines, AOT wrappers, the partition, fusion, tracer steps and captured backwards.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ Table = tuple[str, list[str], list[list[str]]]
 
 
 def line_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
-    """What comes first of one compilation: its lines and what became of them, and the layers around its graph."""
+    """Return the first tables of a compilation: its source lines and its AOT wrappers."""
     return _with_entry(compilation, [_lines(session, compilation), _wrappers(session, compilation)])
 
 
 def detail_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
-    """The rest of what the explorer's views show of one compilation."""
+    """Return the tables of the remaining stages of a compilation."""
     tables = [
         _graphs(compilation),
         _partition(session, compilation),
@@ -40,14 +43,14 @@ def _with_entry(compilation: CompilationRecord, tables: list[Table]) -> list[Tab
 
 
 def backward_table(session: Session) -> Table:
-    """The backwards that were captured, each with its cause."""
+    """Return the table of captured backwards, each with its cause."""
     told = backward(session)
     rows = [[c["id"], c["facts"].rpartition(", captured in ")[0], c["cause"]] for c in told["captures"]]
     return "Captured backwards", ["Capture", "What it holds", "Why it was captured"], rows
 
 
 def _lines(session: Session, compilation: CompilationRecord) -> Table:
-    """For each source line in use: how many nodes of each graph came of it, and which kernels."""
+    """Return the nodes of each graph and the kernels that come from each source line."""
     ordinals = source_lines.ordinals(session, compilation)
     files = {f.id for f in session.files}
     counts: dict[int, Counter[str]] = {}
@@ -89,7 +92,7 @@ def _partition(session: Session, compilation: CompilationRecord) -> Table:
 
 
 def _wrapper_values(session: Session, compilation: CompilationRecord) -> Table:
-    """What small tensors held on the way of the last call that was noted."""
+    """Return the values of small tensors at the wrappers, for the last recorded call."""
     passages = aot_wrappers(session, compilation.id).get("passages") or [{"moments": []}]
     rows = [[m["ring"], m["direction"], name, text] for m in passages[-1]["moments"] for name, text in m["values"]]
     return "What small tensors held", ["Layer", "On the way", "Value", "Contents"], rows
@@ -126,7 +129,7 @@ def _choices(compilation: CompilationRecord) -> Table:
 
 
 def _steps(compilation: CompilationRecord) -> Table:
-    """The tracer's steps that added something, where steps were recorded."""
+    """Return the tracer steps that added something, if steps were recorded."""
     rows = [
         [
             str(step.index + 1),

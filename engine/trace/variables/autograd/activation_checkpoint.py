@@ -1,4 +1,4 @@
-"""``torch.utils.checkpoint``: values are those of a plain call, its nodes are marked as what the backward computes again."""
+"""``torch.utils.checkpoint``: inlines the function and marks its nodes for recompute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
-"""Arguments that are not the function's."""
+"""Keyword arguments of ``checkpoint`` itself, not of the function."""
 
 
 @register_rule(torch.utils.checkpoint.checkpoint)
@@ -34,10 +34,12 @@ def _checkpoint(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -
 
 @contextlib.contextmanager
 def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
-    """Eager runs the function twice where gradients are needed: what it changes outside of itself, it changes twice.
+    """Check that a checkpointed function has no side effects.
+
+    If gradients are needed, eager runs the function twice, and each side effect occurs twice.
 
     Raises:
-        Unsupported: it changed something.
+        Unsupported: the function has a side effect.
     """
     changes, known = tx.external_mutation_count, set(tx.graph.graph.nodes)
     given = {id(value) for value, _ in tx.input_tensors}
@@ -53,7 +55,7 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
     written += [node.name for node in added if is_with_effects(node)]
     if tx.external_mutation_count != changes or written:
         what = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
-        raise Unsupported("side-effect", f"a checkpointed function {what}, and the backward runs it again")
+        raise Unsupported("side-effect", f"a checkpointed function {what}, and the backward recomputes it")
 
 
 def _version(node: torch.fx.Node) -> int:
@@ -75,19 +77,22 @@ def _requires_grad(node: torch.fx.Node) -> bool:
 
 
 def _policy(tx: Tracer, value: Variable) -> Any:
-    """The policy of a selective checkpoint, which says of each operator whether its result is saved; None for contexts of other kinds."""
+    """Return the policy of a selective checkpoint, which says per operator what is saved.
+
+    None for other contexts.
+    """
     make = _real_object(tx, value)
     if make is NotImplemented:
         return None
     try:
         forward, _ = make()
-    except Exception:  # the forward's values are the same without contexts of the user's own
+    except Exception:  # user-defined contexts do not change the forward's values
         return None
     return getattr(forward, "policy_fn", None)
 
 
 def _real_object(tx: Tracer, value: Variable) -> Any:
-    """The Python object that a value is, also of a partial function made in traced code."""
+    """Return the Python object of a variable, also of a ``partial`` created in traced code."""
     from engine.trace.variables.callables.partials import FunctoolsPartialVariable
     from engine.trace.variables.containers.sequences import sequence_items
 

@@ -1,4 +1,4 @@
-"""The ``ctx`` that autograd itself hands to an ``autograd.Function`` whose forward runs as a frame of its own."""
+"""The ``ctx`` of an ``autograd.Function`` whose forward is a frame of its own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CTX_ATTRIBUTES = {
     "mark_dirty": "dirty_tensors",
     "mark_non_differentiable": "non_differentiable",
 }
-"""The methods that keep their arguments, which autograd looks at when the forward has returned, and under which name."""
+"""Methods that store their arguments on ctx, and the attribute that autograd reads later."""
 
 
 class RealAutogradContextVariable(UserDefinedObjectVariable):
-    """A context from outside: what is set on it is set after the graph, before the forward returns."""
+    """A real ctx. Its attributes are set after the graph, before the forward returns."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in _CTX_ATTRIBUTES or name == "set_materialize_grads":

@@ -1,4 +1,7 @@
-"""``torch.autograd.Function`` on objects, or with free tensors: forward and backward become graphs of their own, which one node runs under autograd."""
+"""``torch.autograd.Function`` traced as two subgraphs, forward and backward.
+
+One graph node runs them under autograd. Used if an argument is an object or a body reads free tensors.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SavedIndices:
-    """What the backward needs of the forward: places among the further results of its graph."""
+    """Indices of the extra forward outputs that the backward needs."""
 
     saved_for_backward: tuple[int, ...]
-    """Those given to ``save_for_backward``, which autograd checks for later writes."""
+    """Outputs passed to ``save_for_backward``; autograd checks them for in-place changes."""
     saved_intermediates: tuple[int, ...]
 
 
 class AutogradFunctionTracer:
-    """Traces one application of a function. ``forward`` and ``backward`` call its methods on values."""
+    """Inputs, outputs and gradients of one traced ``autograd.Function.apply``."""
 
     def __init__(self, tx: Tracer, cls: type, given: list[Variable], needed: list[bool]) -> None:
         self.tx = tx
@@ -52,7 +55,7 @@ class AutogradFunctionTracer:
             value.as_node_arg(tx)
 
     def forward_inputs(self, builder: SubgraphBuilder) -> list[Variable]:
-        """What the forward sees: tensors and symbols as parameters of its graph, all else as it is."""
+        """Return the forward's arguments: placeholders for tensors and symbols, others unchanged."""
         return [self._make_placeholder(builder, v) for v in self.inputs]
 
     def _make_placeholder(self, builder: SubgraphBuilder, value: Variable) -> Variable:
@@ -65,10 +68,11 @@ class AutogradFunctionTracer:
         )
 
     def check_outputs(self, result: Variable, known: set[int]) -> list[Variable]:
-        """What the forward returned, one by one; ``known`` are ids of the values that the backward can get at.
+        """Return the forward's outputs as a list; ``known`` are ids that the backward can reach.
 
         Raises:
-            Unsupported: something in it is neither a tensor nor constant, nor an argument, nor an object without tensors that is nobody else's.
+            Unsupported: an output is neither a tensor, a constant, an argument, nor a new object without tensors that
+                the backward cannot reach.
         """
         found = [realize(self.tx, i) for i in result.items] if isinstance(result, TupleVariable) else [result]
         own = {id(realize(self.tx, g)) for g in self.inputs}
@@ -78,21 +82,21 @@ class AutogradFunctionTracer:
             or self._is_unreachable_from_backward(o, known)
             for o in found
         ):
-            raise Unsupported("unknown-call", f"{self.cls.__name__} returns more than tensors and constants")
+            raise Unsupported("unknown-call", f"{self.cls.__name__} returns values other than tensors and constants")
         return found
 
     def _is_unreachable_from_backward(self, output: Variable, known: set[int]) -> bool:
-        """Whether an object was made by the forward, holds nothing of its graph, and is out of the backward's reach."""
+        """Return True for a new object without graph values that the backward cannot reach."""
         inside = [v for v in reachable_variables([output]) if not isinstance(v, ConstantVariable)]
         return output.source is None and not any(
             isinstance(v, (TensorVariable, SymNodeVariable)) or id(v) in known for v in inside
         )
 
     def gradient_nodes(self, result: Variable) -> list[torch.fx.Node | None]:
-        """The backward's results, as nodes: one for each tensor or symbol given.
+        """Return the backward's results as nodes, one per tensor or symbol argument.
 
         Raises:
-            Unsupported: it returned too few, or what is no tensor.
+            Unsupported: there are too few or too many results, or one is neither a tensor nor a constant.
         """
         result = realize(self.tx, result)
         is_many = isinstance(result, TupleVariable) or result.python_type() is list
@@ -101,7 +105,7 @@ class AutogradFunctionTracer:
         if len(found) < count or any(
             g is not NONE and not isinstance(g, (TensorVariable, ConstantVariable)) for g in found
         ):
-            raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} returns other than a gradient each")
+            raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} does not return one gradient per input")
         if any(isinstance(g, TensorVariable) for g in found[count:]):
             raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} returns too many gradients")
         return [
@@ -112,10 +116,12 @@ class AutogradFunctionTracer:
 
 
 def check_no_attribute_writes(cls: type, values: list[Variable]) -> None:
-    """What a forward writes on its arguments and results stays on them in Python; those of a graph are other tensors.
+    """Check that the forward sets no attributes on its argument and result tensors.
+
+    In Python such attributes persist, but the tensors of a subgraph are other objects.
 
     Raises:
-        Unsupported: it writes an attribute of one.
+        Unsupported: the forward sets an attribute of a tensor.
     """
     written = next((name for v in values if isinstance(v, TensorVariable) for name in v.attr_writes), None)
     if written is not None:
@@ -125,10 +131,10 @@ def check_no_attribute_writes(cls: type, values: list[Variable]) -> None:
 def trace_forward_and_backward(
     tx: Tracer, cls: type, given: list[Variable], ctx: Any, result_of: Method, once: bool
 ) -> Variable:
-    """The node that runs forward and backward as graphs under autograd, and its results as Python would pack them.
+    """Emit the node that runs forward and backward under autograd; return its packed results.
 
     Raises:
-        Unsupported: a body does what no graph of its own can hold.
+        Unsupported: a body contains an operation that a subgraph cannot hold.
     """
     bodies = AutogradFunctionTracer(tx, cls, given, ctx.needs_input_grad)
     grad = torch.is_grad_enabled()
@@ -154,7 +160,7 @@ def trace_forward_and_backward(
             found = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
             torch._C._set_grad_enabled(grad)
             if _tensor_versions(forward) != before:
-                raise Unsupported("unknown-call", f"the backward of {cls.__name__} changes what its forward made")
+                raise Unsupported("unknown-call", f"the backward of {cls.__name__} mutates a tensor of its forward")
             backward.graph.output(tuple(found))
     except BaseException:
         forward.discard()
@@ -212,7 +218,10 @@ def _emit_apply(
 
 
 class _GraphAutogradFunction:
-    """Runs two graphs as forward and backward of an autograd function. ``counts``: of what it is given but free tensors, and of its results."""
+    """Runs two graph modules as forward and backward of an ``autograd.Function``.
+
+    ``counts`` is the number of inputs without the free tensors, and the number of outputs.
+    """
 
     def __init__(
         self,

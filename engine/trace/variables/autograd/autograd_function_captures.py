@@ -1,4 +1,7 @@
-"""What code that runs after the call reads from outside: it may have changed by then, so it must be read when that code runs."""
+"""Mutable globals and closure state that a user-defined backward reads.
+
+The state may change after the call, so it must be read when the backward runs.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ _IMMUTABLE_TYPES = (
     torch.device,
     torch.layout,
 )
-"""Kinds whose objects never change: only the name that holds one may be given another."""
+"""Types of immutable objects; only the variable that holds one can be reassigned."""
 
 
 def find_mutable_capture(functions: Iterable[Any]) -> str:
-    """The name of something that the functions, or those that they call by name, read from outside and that may change; else empty.
+    """Return the name of mutable state that the functions or their callees read, or "".
 
-    A number or a tensor that a global holds counts where code of its module assigns that global anew.
+    A number or a tensor counts if a closure cell holds it, or if code of its module reassigns the global.
     """
     seen: set[int] = set()
     todo = list(functions)
@@ -66,7 +69,7 @@ def find_mutable_capture(functions: Iterable[Any]) -> str:
 
 
 def is_mutable_state(held: Any) -> bool:
-    """Whether what an object holds may be another at a later time."""
+    """Return True if the contents of an object may change."""
     if isinstance(held, (tuple, frozenset)):
         return any(map(is_mutable_state, held))
     if isinstance(held, (*_IMMUTABLE_TYPES, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
@@ -75,7 +78,7 @@ def is_mutable_state(held: Any) -> bool:
 
 
 def names_read_by(code: types.CodeType) -> set[str]:
-    """Names of globals and attributes that code reads, and code inside of it."""
+    """Return the names of globals and attributes that the code and its nested code read."""
     inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*map(names_read_by, inner))
 
@@ -87,7 +90,10 @@ def _is_immutable_or_tensor(held: Any) -> bool:
 
 
 def _find_mutable_attribute(owner: Any, names: set[str]) -> str:
-    """An attribute of a class or a module, among the names, that holds data and not code."""
+    """Return the name of a mutable attribute of a class or module, or "".
+
+    Only attributes among ``names`` that hold data count, not functions or descriptors.
+    """
     is_class = isinstance(owner, type)
     home: str = owner.__module__ if is_class else owner.__name__
     if is_trusted_module(home) or (is_class and issubclass(owner, enum.Enum)):
@@ -116,7 +122,7 @@ _STORE_GLOBAL_OPCODES = (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"])
 
 
 def _is_reassigned_in_module(name: str, space: dict[str, Any]) -> bool:
-    """Whether a function or method of a module assigns one of its globals."""
+    """Return True if a function or method of the module assigns the global ``name``."""
     held = [v for v in space.values() if getattr(v, "__module__", None) == space.get("__name__")]
     return any(_stores_global(code, name) for value in held for code in _code_objects_of(value))
 

@@ -1,4 +1,8 @@
-"""``torch.autograd.Function``: its bodies are traced for what they take for granted, and autograd itself runs it as one node."""
+"""``torch.autograd.Function.apply`` in traced code.
+
+The bodies are traced for their guards; autograd runs the function as one node. If that is not possible, the bodies
+become subgraphs.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +48,14 @@ if TYPE_CHECKING:
 
 
 class AutogradFunctionContextVariable(UserDefinedObjectVariable):
-    """The ``ctx`` of an ``autograd.Function`` while its bodies are looked into."""
+    """The ``ctx`` of an ``autograd.Function`` while its bodies are traced."""
 
     def __init__(self, needs_input_grad: list[bool]) -> None:
         super().__init__(FunctionCtx, None, NotImplemented)
         self.saved_tensors: list[Variable] = []
         self.needs_input_grad = needs_input_grad
         self.non_differentiable: list[Variable] = []
-        """Results that have no gradient."""
+        """Outputs marked as non-differentiable."""
         self.materialize_grads = True
         self.dirty_tensors: list[Variable] = []
 
@@ -88,7 +92,7 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
 def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     cls: Any = realize(tx, args[0]).as_python_object()
     if not (isinstance(cls, type) and issubclass(cls, Function)):
-        raise Unsupported("unknown-call", "an autograd.Function is applied to more than tensors and constants")
+        raise Unsupported("unknown-call", "an autograd.Function has arguments other than tensors and constants")
     given = [realize(tx, a) for a in _bind_positional(tx, cls, args[1:], kwargs)]
     if not torch.is_grad_enabled() and not isinstance(tx.graph, SubgraphBuilder):
         return _trace_forward_only(tx, cls, given)
@@ -110,7 +114,7 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
         if len(tx.input_tensors) != known:
             return _trace_bodies_to_graphs(tx, cls, given)
     except UserException as error:
-        raise Unsupported("unknown-call", f"{cls.__name__} raises while it is looked into") from error
+        raise Unsupported("unknown-call", f"{cls.__name__} raises while it is traced") from error
     late = (
         find_mutable_capture(_wrapped_functions(cls.backward))
         if any(_needs_input_grad(given)) and torch.is_grad_enabled()
@@ -122,11 +126,14 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
 
 
 _FUNCTIONS_WITH_SIDE_EFFECTS: weakref.WeakSet[type] = weakref.WeakSet()
-"""Functions seen to change Python objects outside of themselves: their node must not run their own code, which would change them once more."""
+"""Functions that mutate outer Python objects.
+
+Their node must not run the user's code, because it would repeat the mutation.
+"""
 
 
 def _function_instance(tx: Tracer, cls: type[Function], args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """An object of a function's class, which nobody needs: its methods are static."""
+    """Create an instance of a Function class. It has no state: the methods are static."""
     return UserDefinedObjectVariable(cls, None, NotImplemented)
 
 
@@ -147,7 +154,7 @@ _INSTANTIATION_WARNING = next(
 
 
 class _KwargsProbe(torch.autograd.Function):
-    """Asks whether this torch passes arguments by name on."""
+    """Probe: does this torch version pass keyword arguments to ``forward``?"""
 
     @staticmethod
     def forward(_: Any, given: int) -> int:
@@ -166,10 +173,12 @@ def _apply_accepts_kwargs() -> bool:
 def _bind_positional(
     tx: Tracer, cls: type[Function], args: list[Variable], kwargs: dict[str, Variable]
 ) -> list[Variable]:
-    """All arguments by position, as autograd binds them: with a context of its own, a forward has its defaults filled in.
+    """Return all arguments by position, as autograd binds them.
+
+    With ``setup_context``, the defaults of ``forward`` are filled in.
 
     Raises:
-        Unsupported: they do not fit the forward, or this torch takes none by name.
+        Unsupported: the arguments do not fit ``forward``, or this torch version takes no keyword arguments.
     """
     has_context = cls.setup_context is torch.autograd.Function.setup_context
     code = getattr(cls.forward, "__code__", None)
@@ -178,7 +187,7 @@ def _bind_positional(
     if code is None or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         if not kwargs:
             return args
-        raise Unsupported("unknown-call", f"{cls.__name__} takes arguments by name")
+        raise Unsupported("unknown-call", f"{cls.__name__} is applied with keyword arguments")
     names = code.co_varnames[int(has_context) : code.co_argcount]
     given = dict(zip(names, args, strict=False))
     defaults = () if has_context else cls.forward.__defaults__ or ()
@@ -189,19 +198,20 @@ def _bind_positional(
     wanted = names[: last + 1]
     fits = len(args) <= len(names) and not both and set(given) <= set(names) and set(wanted) <= {*given, *values}
     if not fits or (has_context and not _apply_accepts_kwargs()):
-        raise Unsupported("unknown-call", f"{cls.__name__} is applied to arguments that its forward does not take")
+        raise Unsupported("unknown-call", f"{cls.__name__} is applied to arguments that its forward does not accept")
     return [given[n] if n in given else tx.from_python(values[n]) for n in wanted]
 
 
 class _NeedsBodyGraphs(Exception):
-    """A node that calls the function does not do.
+    """Raised if one node that calls the function is not enough.
 
-    A body reads a tensor that is no argument, the forward gives back objects that it made, or the backward keeps a container that it is given.
+    A body reads a tensor that is not an argument, the forward returns Python objects, or the backward stores a
+    container argument.
     """
 
 
 def _can_be_graph_inputs(tx: Tracer, given: list[Variable]) -> bool:
-    """Whether a graph can hold all arguments."""
+    """Return True if all arguments can be graph inputs."""
     try:
         flatten_variable(tx, TupleVariable(given), [])
     except Unsupported:
@@ -210,10 +220,12 @@ def _can_be_graph_inputs(tx: Tracer, given: list[Variable]) -> bool:
 
 
 def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variable]) -> Variable:
-    """The function where it takes objects, or reads tensors that it is not given: its bodies are traced into graphs of their own.
+    """Trace forward and backward into subgraphs.
+
+    For functions that take Python objects or read tensors that are not arguments.
 
     Raises:
-        Unsupported: it marks what it changes, or wants to be told of missing gradients.
+        Unsupported: the function calls ``mark_dirty`` or ``set_materialize_grads(False)``.
     """
     ctx = AutogradFunctionContextVariable(_needs_input_grad(given))
     if not any(ctx.needs_input_grad) and not isinstance(tx.graph, SubgraphBuilder):
@@ -228,7 +240,7 @@ def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variabl
         if name == "forward":
             found = _call_forward(tx, cls, ctx, args)
             if ctx.dirty_tensors or not ctx.materialize_grads:
-                raise Unsupported("unknown-call", f"{cls.__name__} marks what it changes, or takes missing gradients")
+                raise Unsupported("unknown-call", f"{cls.__name__} calls mark_dirty or set_materialize_grads(False)")
             return found
         _check_backward(tx, cls, ctx)
         return _static_method(tx, cls, name).call(tx, args, {})
@@ -237,37 +249,39 @@ def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variabl
 
 
 def _check_backward(tx: Tracer, cls: type[Function], ctx: AutogradFunctionContextVariable) -> None:
-    """Python would run the backward later, when what is changed before or after this point has changed: it must not get at that.
+    """Check that a traced backward reads no mutable state.
+
+    Eager runs the backward later and would see later mutations.
 
     Raises:
-        Unsupported: it may.
+        Unsupported: it may read such state.
     """
     backward = _TracedBackward(cls.__name__, list(_wrapped_functions(cls.backward)), ctx, tx.root_instruction_number)
     if any(type(layer) is not types.FunctionType for layer in backward.wrapped_functions):
-        raise Unsupported("unknown-call", f"the backward of {cls.__name__} is no plain function")
+        raise Unsupported("unknown-call", f"the backward of {cls.__name__} is not a plain function")
     if backward.reads_mutated_state(tx) or backward.reads_deferred_state():
         raise backward.graph_break()
     tx.traced_backwards.append(backward)
 
 
 def _wrapped_functions(function: Any) -> Iterator[Any]:
-    """A function and those that it is wrapped around, by decorators that say so."""
+    """Yield a function and the functions that it wraps, by ``__wrapped__``."""
     while function is not None:
         yield function
         function = getattr(function, "__wrapped__", None)
 
 
 class _TracedBackward(NamedTuple):
-    """A backward that was traced with what it reads from outside as it was then."""
+    """A backward traced with the external state at the time of ``apply``."""
 
     name: str
     wrapped_functions: list[Any]
     ctx: AutogradFunctionContextVariable
     applied_at: int
-    """Which of the root's instructions applied the function."""
+    """Number of the root frame's instruction that applied the function."""
 
     def reads_mutated_state(self, tx: Tracer) -> bool:
-        """Whether it may get at what the traced code has changed so far."""
+        """Return True if the backward may read state that the traced code mutated so far."""
         for layer in self.wrapped_functions:
             names = names_read_by(layer.__code__)
             cells = [cell for cell in layer.__closure__ or () if cell != _EMPTY_CELL]
@@ -283,7 +297,7 @@ class _TracedBackward(NamedTuple):
         return False
 
     def reads_deferred_state(self) -> bool:
-        """Whether it may get at what other code may have changed by the time it runs."""
+        """Return True if the backward may read state that other code can mutate before it runs."""
         names = set().union(*(names_read_by(layer.__code__) for layer in self.wrapped_functions))
         kept = [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
         return bool(find_mutable_capture(self.wrapped_functions)) or any(
@@ -291,17 +305,17 @@ class _TracedBackward(NamedTuple):
         )
 
     def graph_break(self) -> Unsupported:
-        """Python must apply the function, whose backward runs later."""
-        reason = Unsupported("side-effect", f"the backward of {self.name} reads what may be changed before it runs")
+        """Return the graph break that lets Python apply the function."""
+        reason = Unsupported("side-effect", f"the backward of {self.name} reads values that may change before it runs")
         reason.created_at = self.applied_at
         return reason
 
 
 def check_traced_backwards(tx: Tracer) -> None:
-    """Look once more where the graph ends: what a backward reads may have been changed after the function was applied.
+    """Check at the end of the graph for state that was mutated after the function was applied.
 
     Raises:
-        Restart: it was.
+        RestartTracing: a traced backward reads such state.
     """
     for backward in tx.traced_backwards:
         if backward.reads_mutated_state(tx):
@@ -315,21 +329,24 @@ def _is_external_and_mutable(value: Variable) -> bool:
 
 
 def _needs_input_grad(given: list[Variable]) -> list[bool]:
-    """Which arguments want a gradient."""
+    """Return for each argument whether it requires a gradient."""
     return [isinstance(a, TensorVariable) and a.fake.requires_grad for a in given]
 
 
 _EMPTY_CELL = types.CellType()
 _ONCE_DIFFERENTIABLE_CODE = torch.autograd.function.once_differentiable(lambda *_: None).__code__
-"""The code that marks a backward as one that cannot be differentiated."""
+"""Code of the wrapper that ``once_differentiable`` puts around a backward."""
 
 
 def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) -> Variable:
-    """Nothing records gradients: the forward is an ordinary call, whatever its arguments are, but for what it marks or gives back."""
+    """Trace the forward as an ordinary call, because no gradient is recorded.
+
+    Dirty tensors and returned inputs are handled as autograd does.
+    """
     ctx = AutogradFunctionContextVariable(_needs_input_grad(given))
     result = _call_forward(tx, cls, ctx, given)
     dirty = [realize(tx, d) for d in ctx.dirty_tensors]
-    for marked in dirty:  # autograd counts it as one write more
+    for marked in dirty:  # autograd bumps the version once more
         if isinstance(marked, TensorVariable):
             emit_node(tx, "call_function", torch.autograd.graph.increment_version, [marked])
     if isinstance(result, TupleVariable):
@@ -338,7 +355,7 @@ def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) 
 
 
 def _alias_returned_input(tx: Tracer, output: Variable, given: list[Variable], dirty: list[Variable]) -> Variable:
-    """A result, or another tensor over its memory where it is an argument, as autograd has it where no gradient is recorded."""
+    """Return the output, or an alias if it is an input, as autograd does without gradients."""
     if not isinstance(output, TensorVariable) or (
         output in dirty and output in given and not output.fake.requires_grad
     ):
@@ -357,11 +374,11 @@ def _mark_custom_function_view(view: torch.Tensor) -> None:
 
 
 _MARK_CUSTOM_FUNCTION_VIEW = GraphCallable("made_by_hand", _mark_custom_function_view)
-"""Autograd remembers that a function of the user's own made a view, though it records no gradient: it may not be written to."""
+"""Marks a view from a custom function, even without gradient. Autograd forbids writing it."""
 
 
 def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) -> None:
-    """Trace forward and backward for their guards, and for what cannot be part of a graph; the nodes are thrown away."""
+    """Trace forward and backward for their guards and graph breaks, then discard the nodes."""
     needed = _needs_input_grad(given)
     ctx = AutogradFunctionContextVariable(needed)
     numbers = len(tx.symbolic_input_scalars)
@@ -375,7 +392,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
             check_no_attribute_writes(cls, [*inputs, *outputs])
             if any(id(o) in containers for o in outputs):
                 raise _MutatesContainerArgument(
-                    "side-effect", f"{cls.__name__} gives back a container that it is given"
+                    "side-effect", f"{cls.__name__} returns a container argument"
                 )
             if grad and any(needed):
                 grads: list[Variable] = [
@@ -392,20 +409,22 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
         ):
             raise _NeedsBodyGraphs
         builder.discard()
-    for number in tx.symbolic_input_scalars[numbers:]:  # the node runs the function's own code, which reads it anew
+    for number in tx.symbolic_input_scalars[numbers:]:  # the node runs the user's code, which reads the number again
         number.as_python_constant(tx)
 
 
 class _MutatesContainerArgument(Unsupported):
-    """A body changes a container that it is given, or gives it back."""
+    """Raised if a body mutates or returns a container argument."""
 
 
 @contextlib.contextmanager
 def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Variable]) -> Iterator[set[int]]:
-    """What stands for arguments must not be changed: the containers themselves would not be.
+    """Check that the variables of container arguments are not mutated.
+
+    The mutation would not reach the real containers.
 
     Raises:
-        _ChangesArgument: one was.
+        _MutatesContainerArgument: one was mutated.
     """
     given = {
         id(v)
@@ -420,11 +439,11 @@ def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Va
         if before is not None:
             before.extend(changed)
     if any(id(v) in given for v in changed):
-        raise _MutatesContainerArgument("side-effect", f"{cls.__name__} changes a container that it is given")
+        raise _MutatesContainerArgument("side-effect", f"{cls.__name__} mutates a container argument")
 
 
 def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, value: Variable) -> Variable:
-    """What a body sees of an argument."""
+    """Create the subgraph input of an argument."""
     leaves: list[Variable] = []
     tree = flatten_variable(tx, value, leaves)
     twins: list[Variable] = []

@@ -1,4 +1,4 @@
-"""Forward-mode gradients in traced code: ``dual_level``, and tensors that carry a tangent inside of it."""
+"""Forward-mode AD in traced code: ``dual_level``, ``make_dual``, ``unpack_dual``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kwargs = dict[str, Variable]
 
 
 class DualLevelVariable(GraphContextVariable):
-    """``dual_level()``: entered in the graph, and here, where fakes carry tangents too."""
+    """``dual_level()``, entered in the graph and while tracing, so that fakes have tangents."""
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         entered = super().call_method(tx, name, args, kwargs)
@@ -33,7 +33,7 @@ class DualLevelVariable(GraphContextVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.active:
-            raise Unsupported("side-effect", "a dual level is open, and leaving it would take all tangents away")
+            raise Unsupported("side-effect", "a graph break inside a dual level would lose all tangents")
         super().reconstruct(cg)
 
 
@@ -43,16 +43,19 @@ def _dual_level(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _unpack_without_level(tx: Tracer, tensor: Variable) -> Variable:
-    """What ``unpack_dual`` gives where no level is open, which the compiled code takes for granted."""
+    """Trace ``unpack_dual`` without an open level, and guard that there is none."""
     level = AttrSource(ConstantSource(forward_ad, forward_ad.__name__), "_current_level")
     tx.add_guard(
-        EqualsMatch(level, forward_ad._current_level, cause=tx.guard_cause("a tensor was asked for its tangent"))
+        EqualsMatch(level, forward_ad._current_level, cause=tx.guard_cause("the tangent of a tensor was read"))
     )
     return tx.wrap_static(forward_ad.UnpackedDualTensor).call(tx, [tensor, NONE], {})
 
 
 def _register_dual_function(function: Any) -> None:
-    """A function that is a node, which only the graph as traced may run: tangents are no part of functional graphs."""
+    """Register a function that becomes a node of a graph that runs as traced.
+
+    Functionalization does not handle tangents.
+    """
     target = GraphCallable(function.__name__, function, changes_state=True, effect="carries tangents beside tensors")
 
     @register_rule(function)

@@ -1,4 +1,7 @@
-"""Gradients computed inside traced code, and hooks on tensors: nodes that run eager autograd where the graph runs as traced."""
+"""``autograd.grad``, tensor hooks and ``requires_grad_`` in traced code.
+
+They become nodes that call eager autograd when the graph runs as traced.
+"""
 
 from __future__ import annotations
 
@@ -44,25 +47,25 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     _, inputs = (_realized_tensors(tx, named.get(n, NONE)) for n in ("outputs", "inputs"))
     is_from_outside = any(v.real_object is not None and v.real_object.grad_fn is not None for v, _ in tx.input_tensors)
     if is_from_outside and not all(map(_is_intermediate, inputs)):
-        raise Unsupported("unknown-call", "torch.autograd.grad where a tensor has a history from outside")
+        raise Unsupported("unknown-call", "torch.autograd.grad on a tensor whose autograd history began outside the function")
     if isinstance(tx.graph, SubgraphBuilder) and not tx.graph.is_autograd_function_body:
-        raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operation")
+        raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operator")
     return emit_node(tx, "call_function", torch.autograd.grad, args, kwargs)
 
 
 def _realized_tensors(tx: Tracer, given: Variable) -> list[Variable]:
-    """The tensors that are given: only what has been looked at is known to the tracer as an argument of the call."""
+    """Realize the tensors passed to ``autograd.grad``, so that they become graph inputs."""
     given = realize(tx, given)
     return [realize(tx, v) for v in (sequence_items(tx, given) if isinstance(given, SequenceVariable) else [given])]
 
 
 def _is_intermediate(value: Variable) -> bool:
-    """Whether what a gradient is wanted of was made here: then no way to it leads through what came before."""
+    """Return True for an intermediate tensor: its gradient never flows into the outer history."""
     return isinstance(value, TensorVariable) and value.real_object is None and value.fake.grad_fn is not None
 
 
 def _as_tuple(tx: Tracer, given: Variable) -> Variable:
-    """Tensors from whatever gives them one by one, as ``torch.autograd.grad`` takes its first arguments."""
+    """Convert an iterable of tensors to a tuple, as ``torch.autograd.grad`` does."""
     given = realize(tx, given)
     if isinstance(given, (TensorVariable, SequenceVariable, GraphObjectVariable)) or not is_iterable(given):
         return given
@@ -70,7 +73,7 @@ def _as_tuple(tx: Tracer, given: Variable) -> Variable:
 
 
 class GraphObjectVariable(Variable):
-    """Something that is neither a tensor nor a number and that a node gives: a hook's handle, a node of autograd's."""
+    """A node output that is not a tensor or number, such as a hook handle or autograd node."""
 
     def __init__(self, node: torch.fx.Node, cls: type) -> None:
         self.node = node
@@ -93,7 +96,7 @@ class GraphObjectVariable(Variable):
 
 
 class TensorHookHandleVariable(GraphObjectVariable):
-    """What registering a hook returned."""
+    """The handle of a tensor hook registered in traced code."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return BuiltinMethodVariable(self, name) if name == "remove" else super().get_attr(tx, name)
@@ -115,10 +118,10 @@ def _emit_effect(tx: Tracer, name: str, run: Callable[..., Any], nodes: list[tor
 
 
 def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
-    """``tensor.register_hook(hook)``: the hook becomes a graph of its own, run by autograd.
+    """Trace ``tensor.register_hook(hook)``. The hook becomes a subgraph that autograd runs.
 
     Raises:
-        Unsupported: the hook does more than compute, or the tensor wants no gradient.
+        Unsupported: the hook has side effects, or the tensor does not require gradients.
     """
     if not tensor.fake.requires_grad or isinstance(tx.graph, SubgraphBuilder):
         raise Unsupported("unknown-call", "Tensor.register_hook is called")
@@ -142,21 +145,21 @@ def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variabl
 
 
 def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
-    """``tensor.register_post_accumulate_grad_hook(hook)``: autograd calls the hook itself, as Python.
+    """Trace ``tensor.register_post_accumulate_grad_hook(hook)``. The hook remains Python.
 
     Raises:
-        Unsupported: the hook holds what only this call knows, or the tensor is no leaf that wants a gradient.
+        Unsupported: the hook depends on objects of this call, or the tensor is not a leaf that requires gradients.
     """
     if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, SubgraphBuilder):
         raise Unsupported("unknown-call", "Tensor.register_post_accumulate_grad_hook is called")
     tensor.guard_is_leaf(tx)
-    real = real_hook_function(tx, hook, "after it added to a gradient")
+    real = real_hook_function(tx, hook, "after it accumulated into a gradient")
     node = _emit_effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
     return TensorHookHandleVariable(node, torch.utils.hooks.RemovableHandle)
 
 
 class _RegisterHook:
-    """Registers a traced hook on a tensor."""
+    """Callable of a node: registers a traced hook on a tensor."""
 
     def __init__(self, body: Callable[..., Any], tree: TreeSpec) -> None:
         self._body = body
@@ -167,10 +170,10 @@ class _RegisterHook:
 
 
 def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: Args, kwargs: Kwargs) -> Variable:
-    """``requires_grad_`` or ``retain_grad`` of a tensor: a node that is kept, although no data changes.
+    """Emit ``requires_grad_`` or ``retain_grad`` as a node that is never dead code.
 
     Raises:
-        Unsupported: it is an argument's, and none that is known to be a leaf with memory of its own.
+        Unsupported: the tensor is an input, unless ``requires_grad_`` is called on a leaf that is not a view.
     """
     if tensor.source is not None and not (name == "requires_grad_" and _can_change_requires_grad(tx, tensor)):
         raise Unsupported("unknown-call", f"Tensor.{name} of an argument is called")
@@ -195,7 +198,10 @@ def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: A
 
 
 def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
-    """Whether the graph may tell an argument to require gradients, or not to: its fake is then as the argument will be."""
+    """Return True if the graph may change ``requires_grad`` of an input.
+
+    The fake tensor then behaves as the input does afterwards.
+    """
     held = tensor.real_object
     if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tx.graph, SubgraphBuilder):
         return False
@@ -208,7 +214,7 @@ def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
 
 
 def grad_fn(tx: Tracer, tensor: TensorVariable) -> Variable:
-    """``tensor.grad_fn``."""
+    """Trace ``tensor.grad_fn``."""
     found = tensor.fake.grad_fn
     if tensor.real_object is not None:
         if tensor.real_object.grad_fn is not None or found is not None:

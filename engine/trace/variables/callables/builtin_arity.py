@@ -1,4 +1,7 @@
-"""How many arguments callables from C take: a call with others raises Python's own TypeError before any rule sees it."""
+"""Argument counts of C callables.
+
+A mismatch raises Python's TypeError before any rule runs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ _UNBOUNDED = 10_000
 
 @dataclass(frozen=True)
 class Arity:
-    """``least`` to ``most`` arguments in all, at most ``positional`` of them by position; the others by these names (None: by any)."""
+    """Number of arguments that a callable accepts.
+
+    ``min_count`` to ``max_count`` in all, at most ``max_positional`` by position. ``keyword_names`` are the allowed
+    keywords; None allows any.
+    """
 
     min_count: int
     max_count: int
@@ -27,7 +34,7 @@ class Arity:
     keyword_names: frozenset[str] | None = frozenset()
 
     def accepts(self, count: int, words: dict[str, Variable]) -> bool:
-        """Whether a call with ``count`` positional arguments and these keywords can be bound."""
+        """Return True if a call with ``count`` positional arguments and these keywords can bind."""
         if self.keyword_names is None:
             return self.min_count <= count <= self.max_positional
         return (
@@ -139,7 +146,7 @@ _C_MODULES = frozenset(
 
 @functools.lru_cache(maxsize=2048)
 def _arity_of(held: Any) -> Arity | None:
-    """What a callable from C takes; None where that is not known."""
+    """Return the arity of a C callable; None if it is unknown."""
     known = _KNOWN_ARITIES.get(held)
     if known is not None:
         return known
@@ -164,7 +171,7 @@ def _arity_of(held: Any) -> Arity | None:
 
 
 def check_arity(tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    """Raise the user's TypeError where a callable from C does not take so many arguments."""
+    """Raise Python's TypeError if a C callable does not accept these arguments."""
     try:
         arity = _arity_of(held)
     except TypeError:
@@ -190,7 +197,7 @@ _CONTAINER_FACTORIES: dict[type, Any] = {
 
 
 def check_method_arity(tx: Tracer, cls: type, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    """The same for a method of a builtin container."""
+    """Raise Python's TypeError if a builtin container method does not accept these arguments."""
     make = _CONTAINER_FACTORIES.get(cls)
     method = getattr(cls, name, None)
     if make is None or method is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BuiltinVariable(RealObjectVariable):
-    """A function or method from C."""
+    """A function or method implemented in C."""
 
     def describe(self) -> str:
         module = getattr(self.real_object, "__module__", None)
@@ -84,7 +84,10 @@ _SCALARS = (int, float, bytes)
 def call_classmethod_on_subclass(
     tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, Variable]
 ) -> Variable | None:
-    """A class method from C called on a subclass, of which it makes an instance; None for any other callable."""
+    """Call a C classmethod on a subclass, which returns an instance of that subclass.
+
+    Return None for any other callable.
+    """
     cls = held.__self__ if type(held) is types.BuiltinFunctionType else None
     if not isinstance(cls, type) or cls in _SCALARS:
         return None
@@ -128,7 +131,7 @@ def _is_builtin(real: Any) -> bool:
 @register_builder_if(30, _is_builtin)
 def _builtin(tx: Tracer, real: Any, origin: Source) -> Variable:
     owner = getattr(real, "__self__", None) if isinstance(real, types.BuiltinFunctionType) else None
-    if type(owner).__name__.startswith("pybind11"):  # what pybind's functions are bound to tells nothing
+    if type(owner).__name__.startswith("pybind11"):  # the __self__ of a pybind11 function carries no information
         owner = None
     if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not has_call_rule(real):
         return _bound_builtin(tx, real, owner, origin)
@@ -137,14 +140,14 @@ def _builtin(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def has_call_rule(real: Any) -> bool:
-    """Whether calling a builtin has a rule of its own."""
+    """Return True if the builtin is a graph operator or has a call rule."""
     from engine.trace.variables.torch_api.trace_rules import is_in_graph_function
 
     return is_in_graph_function(real) or find_rule(real) is not None
 
 
 def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Source) -> Variable:
-    """A builtin method that was bound outside: ``items.append``."""
+    """Wrap a builtin method that was bound outside the traced code, such as ``items.append``."""
     tx.guard_type(real, origin, "it was called")
     tx.add_guard(EqualsMatch(AttrSource(origin, "__name__"), real.__name__, cause=tx.guard_cause("it was called")))
     of = tx.wrap(owner, AttrSource(origin, "__self__"))

@@ -1,4 +1,4 @@
-"""Closures' cells."""
+"""Variable for closure cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CellVariable(Variable):
-    """A closure cell. Its content lives here; None while it is empty."""
+    """A closure cell that holds its own content; None while it is empty."""
 
     __slots__ = ("content", "is_class_cell", "name", "real_object", "root_frame_name", "source", "was_empty")
     is_mutable = True
@@ -29,21 +29,21 @@ class CellVariable(Variable):
         self.source = source
         self.real_object = real_object
         self.root_frame_name = root_name
-        """Set for the root frame's own cells: generated code reaches them by this name."""
+        """Variable name of a cell of the root frame; generated code loads the cell by it."""
         self.was_empty = content is None
         self.is_class_cell = False
-        """Whether it is the ``__class__`` cell of a class that the traced code makes."""
+        """True for the ``__class__`` cell of a class created while tracing."""
 
     def python_type(self) -> type:
         return types.CellType
 
     def set_content(self, tx: Tracer, value: Variable | None) -> None:
-        """Change what it holds."""
+        """Set the content; None empties the cell."""
         tx.record_mutation(self)
         self.content = value
 
     def guard_empty(self, tx: Tracer) -> None:
-        """Someone has looked and found nothing in it: a cell that exists may be filled at the next call."""
+        """Guard that an external cell is empty, since traced code observed that."""
         if not self.was_empty:
             return
         cause = tx.guard_cause("the closure variable was empty")
@@ -80,7 +80,7 @@ class CellVariable(Variable):
         cg.body.call(0 if self.content is None else 1)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Put the present content into the existing cell on top of the stack, and pop it."""
+        """Emit code that pops the existing cell on the stack and sets its content."""
         if self.content is None:
             cg.body.emit("DELETE_ATTR", "cell_contents")
             return
@@ -90,7 +90,7 @@ class CellVariable(Variable):
 
 
 def build_cell(tx: Tracer, cell: types.CellType, contents: Source) -> CellVariable:
-    """The value for an existing cell; ``contents`` is the origin of what it holds."""
+    """Return the variable of an existing cell; ``contents`` is the source of its content."""
     known = tx.variables_by_id.get(id(cell))
     if known is not None:
         assert isinstance(known[0], CellVariable)

@@ -1,4 +1,4 @@
-"""``property``, ``classmethod`` and ``staticmethod`` objects taken by themselves: their parts, and what binding them by name gives."""
+"""``property``, ``classmethod`` and ``staticmethod`` objects used as values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
 
 
 class ExternalDescriptorVariable(RealObjectVariable):
-    """One that exists: it does not change what it is made of."""
+    """An external descriptor; the functions that it wraps do not change."""
 
     def is_truthy(self, tx: Tracer) -> bool:
         return True
@@ -29,7 +29,7 @@ class ExternalDescriptorVariable(RealObjectVariable):
         return tx.as_identity_key(self)
 
     def wrapped_function(self, tx: Tracer, name: str) -> Variable:
-        """A function that it is made of, or None."""
+        """Return an attribute such as ``fget``: a wrapped function or None."""
         assert self.source is not None
         return realize(tx, tx.wrap(getattr(self.real_object, name), AttrSource(self.source, name)))
 
@@ -55,7 +55,7 @@ class ExternalDescriptorVariable(RealObjectVariable):
 
 
 def call_descriptor_method(tx: Tracer, of: Any, name: str, args: list[Variable]) -> Variable:
-    """``of.__get__(instance, owner)``, ``of.__set__(instance, value)``, ``of.__delete__(instance)``."""
+    """Call ``__get__``, ``__set__`` or ``__delete__`` of a descriptor."""
     held = of.real_object
     instance, *rest = [realize(tx, a) for a in args]
     if isinstance(held, property):
@@ -74,7 +74,7 @@ def call_descriptor_method(tx: Tracer, of: Any, name: str, args: list[Variable])
         else tx.wrap(instance.python_type(), class_source(instance.python_type()))
     )
     if hasattr(type(held.__func__), "__get__") and not hasattr(held.__func__, "__code__"):
-        raise Unsupported("unknown-call", "classmethod.__get__() of what is itself a descriptor")
+        raise Unsupported("unknown-call", "classmethod.__get__() of a descriptor")
     return BoundMethodVariable(owner, of.wrapped_function(tx, "__func__"))
 
 

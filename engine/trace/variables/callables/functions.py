@@ -1,4 +1,4 @@
-"""Python functions: real ones, and those that the traced code makes."""
+"""Variables for Python functions: external ones and those created while tracing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class FunctionVariable(Variable):
-    """A Python function: code, defaults and cells are what inlining needs."""
+    """Base class of Python functions: code, defaults and cells, as inlining needs them."""
 
     code: types.CodeType
     namespace: GlobalsNamespace
@@ -51,15 +51,15 @@ class FunctionVariable(Variable):
         return True
 
     def defaults(self, tx: Tracer) -> list[Variable]:
-        """Defaults of the last positional parameters."""
+        """Return the defaults of the last positional parameters."""
         raise NotImplementedError
 
     def keyword_defaults(self, tx: Tracer) -> dict[str, Variable]:
-        """Defaults of keyword-only parameters."""
+        """Return the defaults of keyword-only parameters."""
         raise NotImplementedError
 
     def cells(self, tx: Tracer) -> list[CellVariable]:
-        """Cells in the order of ``co_freevars``."""
+        """Return the cells in the order of ``co_freevars``."""
         raise NotImplementedError
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -76,7 +76,7 @@ class FunctionVariable(Variable):
 
 
 class UserFunctionVariable(FunctionVariable):
-    """A function object that exists."""
+    """A Python function that exists outside the traced code."""
 
     is_mutable = True
 
@@ -180,7 +180,7 @@ class UserFunctionVariable(FunctionVariable):
             try:
                 return emit_node(tx, "call_function", self.real_object, args, kwargs)
             except Unsupported as error:
-                # An argument that no node can take: its body may only read from it.
+                # The graph cannot take an argument, but the function body may still be inlined.
                 if error.kind != "unsupported-argument":
                     raise
         if not may_inline(self.real_object):
@@ -189,9 +189,9 @@ class UserFunctionVariable(FunctionVariable):
         return super().call(tx, args, kwargs)
 
     def _constant_result(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """``assume_constant_result``: the call is made while tracing, and its result embedded.
+        """Implement ``assume_constant_result``: call the function now and embed its result.
 
-        Objects from outside are handed over as they were before the call: none may have been changed since.
+        External objects are passed in their state before the traced call, so none may be mutated yet.
         """
         objects = [a for a in (*args, *kwargs.values()) if not tx.is_python_constant(a)]
         given = [
@@ -199,7 +199,7 @@ class UserFunctionVariable(FunctionVariable):
             for a in (*args, *kwargs.values())
         ]
         if any(g is NotImplemented for g in given) or (objects and tx.mutated_variables):
-            raise Unsupported("unknown-call", f"{self.describe()} is called with what is not constant")
+            raise Unsupported("unknown-call", f"{self.describe()} is called with arguments that are not constants")
         words = dict(zip(kwargs, given[len(args) :], strict=True))
         return tx.fold_constant(self.real_object, *given[: len(args)], **words)
 
@@ -221,7 +221,7 @@ class UserFunctionVariable(FunctionVariable):
         return tx.wrap(getattr(self.real_object, name), AttrSource(self._function_source, name))
 
     def _get_dict(self, tx: Tracer) -> Variable:
-        """``f.__dict__``; of a function of torch's own only where it is empty."""
+        """Return ``f.__dict__``; a trusted function must have an empty one."""
         from engine.trace.variables.containers.dicts import DictVariable
 
         if not self.is_trusted and self.source is not None:
@@ -230,7 +230,7 @@ class UserFunctionVariable(FunctionVariable):
 
 
 class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
-    """A function that the traced code made: a closure, a lambda, a comprehension."""
+    """A function created while tracing: a closure, a lambda or a comprehension."""
 
     is_mutable = True
 
@@ -245,7 +245,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         self.annotations: dict[str, Variable] = {}
         self._annotations: Variable | None = None
         self.stub: Any = None
-        """What stands for it inside a twin."""
+        """A stub function that represents it in a ``real_stand_in`` class."""
 
     def hash_key(self, tx: Tracer) -> Any:
         return self
@@ -328,7 +328,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         del self.attributes[name]
 
     def _annotation_dict(self) -> Variable:
-        """``f.__annotations__``: one dict, to which more may be added."""
+        """Return ``f.__annotations__``: always one and the same mutable dict."""
         if self._annotations is None:
             self._annotations = DictVariable.from_str_keys(self.annotations)
         return self._annotations
@@ -364,7 +364,10 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         cg.body.call(9)
 
     def _load_with_class(self, cg: PyCodegen) -> bool:
-        """Load it with the class whose method it is: the class is made of it, and it may refer to the class."""
+        """Load the classes that own this method first; return True if that loaded the method.
+
+        Building such a class builds its methods, and the method may refer to the class.
+        """
         for cell in self.cell_values:
             if cell.is_class_cell and cell.content is not None and not cg.is_cached(cell):
                 cg.load(cell.content)
@@ -376,7 +379,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
 
 
 class FunctionDictVariable(Variable):
-    """The ``__dict__`` of a function, or of a cache around one, that the traced code made: updated, read by key, or listed."""
+    """``__dict__`` of a function or lru_cache created while tracing."""
 
     def __init__(self, of: AttributeDictVariable) -> None:
         self.function = of
@@ -436,11 +439,11 @@ def _function(tx: Tracer, real: types.FunctionType, origin: Source) -> Variable:
     value = UserFunctionVariable(real, origin)
     if unwrap_compiled(real) is not real:
         tx.add_guard(
-            IdMatch(origin, real, cause=tx.guard_cause(f"the compiled function {real.__qualname__} was looked into"))
+            IdMatch(origin, real, cause=tx.guard_cause(f"the compiled function {real.__qualname__} was inlined"))
         )
     elif not value.is_trusted:
         tx.add_guard(
-            CodeMatch(origin, real.__code__, cause=tx.guard_cause(f"the function {real.__qualname__} was looked into"))
+            CodeMatch(origin, real.__code__, cause=tx.guard_cause(f"the function {real.__qualname__} was inlined"))
         )
     elif not isinstance(origin, ConstantSource):
         tx.add_guard(IdMatch(origin, real, cause=tx.guard_cause(f"the function {real.__qualname__} was called")))

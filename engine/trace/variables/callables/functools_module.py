@@ -1,4 +1,4 @@
-"""Rules for ``functools`` and ``operator``: callables made of other callables."""
+"""Rules for functools, operator, heapq and bisect: callables built from other callables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Kwargs = dict[str, Variable]
 
 
 def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
-    """What an object shows of itself inside of itself is a few dots."""
+    """Implement ``recursive_repr``: an object inside its own repr shows the fill value."""
     cells = dict(zip(of.code.co_freevars, of.cells(tx), strict=True))
     fill = cells["fillvalue"].content if "fillvalue" in cells else None
     shown = (id(of.code), id(realize(tx, args[0])))
@@ -51,7 +51,7 @@ def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kw
 
 _RECURSIVE_REPR_WRAPPERS: tuple[tuple[Any, Any], ...] = (
     (reprlib.recursive_repr()(repr), _recursive_repr),
-    # dataclasses had one of its own before 3.12.
+    # dataclasses has its own copy before Python 3.12
     *((wrap(repr), _recursive_repr) for name, wrap in vars(dataclasses).items() if name == "_recursive_repr"),
 )
 
@@ -61,7 +61,7 @@ for _wrapper, _rule in _RECURSIVE_REPR_WRAPPERS:
 
 
 def bind_partialmethod(tx: Tracer, found: Any, instance: Variable, owner: type, name: str) -> Variable:
-    """A ``functools.partialmethod`` of the class ``owner``, read through an instance."""
+    """Bind a ``functools.partialmethod`` of the class ``owner`` to an instance."""
     place = GetItemSource(AttrSource(class_source(owner), "__dict__"), name)
     tx.add_guard(IdMatch(place, found, cause=tx.guard_cause(f"the method {name!r} was used")))
     origin = ConstantSource(found, name)
@@ -74,7 +74,7 @@ def bind_partialmethod(tx: Tracer, found: Any, instance: Variable, owner: type, 
 
 
 class CmpKeyVariable(UserDefinedObjectVariable):
-    """What ``functools.cmp_to_key(compare)`` makes of an item."""
+    """The key object that ``functools.cmp_to_key(cmp_function)`` creates for an item."""
 
     def __init__(self, compare: Variable, item: Variable) -> None:
         super().__init__(type(functools.cmp_to_key(max)(1)), None, NotImplemented)
@@ -112,7 +112,7 @@ _COMPARE_SYMBOLS = {method: symbol for symbol, (_, method, _) in arithmetic.COMP
 
 
 class _CmpKeyMethodVariable(Variable):
-    """``key < other`` of such keys, bound to the left one."""
+    """A rich comparison method of a key object, bound to the left key."""
 
     def __init__(self, of: CmpKeyVariable, symbol: str) -> None:
         self.key_variable = of
@@ -130,7 +130,7 @@ class _CmpKeyMethodVariable(Variable):
 
 
 class _CmpToKeyVariable(Variable):
-    """``functools.cmp_to_key(compare)``."""
+    """The result of ``functools.cmp_to_key(cmp_function)``."""
 
     def __init__(self, compare: Variable) -> None:
         self.cmp_function = compare

@@ -1,4 +1,4 @@
-"""Generators that are being run."""
+"""Variable for generators whose bodies are traced."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class GeneratorVariable(IteratorVariable):
         self.frame = frame
         self.created_at = born
         self.creation_call = made_by
-        """The function, and what it was called with."""
+        """The generator function and its positional and keyword arguments."""
         self.is_started = False
         self.is_running = False
         self.was_renamed = False
         self.innermost_user_frame: Frame | None = None
-        """The innermost frame that may hold it, once it was found half-way."""
+        """Innermost frame that may use the generator, once a suspended generator was found."""
         self.names: dict[str, Variable] = {
             "__name__": ConstantVariable(frame.code.co_name),
             "__qualname__": ConstantVariable(frame.code.co_qualname),
@@ -51,7 +51,7 @@ class GeneratorVariable(IteratorVariable):
         return None
 
     def yield_from_iterator(self) -> Variable | None:
-        """The iterator that the body waits for in ``yield from``."""
+        """Return the iterator that the body delegates to in ``yield from``, or None."""
         frame = self.frame
         if self.is_running or frame.is_finished or not frame.op.index:
             return None
@@ -62,7 +62,10 @@ class GeneratorVariable(IteratorVariable):
         return self.send(tx, NONE)
 
     def send(self, tx: Tracer, value: Variable) -> Variable | None:
-        """Run to the next ``yield``; None when the body returned (its value is then in ``frame.result``)."""
+        """Run to the next ``yield``; return None when the body returned.
+
+        The return value is then in ``frame.result``.
+        """
         from engine.trace.inline_generators import resume_generator
 
         return resume_generator(tx, self, value)
@@ -83,16 +86,16 @@ class GeneratorVariable(IteratorVariable):
         return super().call_method(tx, name, args, kwargs)
 
     def before_step(self, tx: Tracer) -> None:
-        """The body is about to run on."""
+        """Record the mutation before the body runs."""
         tx.record_mutation(self)
 
     def take_return_value(self) -> Variable:
-        """What the body returned, told once: later ends have no value."""
+        """Return the return value of the body, only once; later calls return None."""
         result, self.frame.result = self.frame.result, None
         return result or NONE
 
     def raise_stop_iteration(self, tx: Tracer) -> Variable:
-        """Raise the StopIteration that says that the body returned."""
+        """Raise the StopIteration that carries the return value of the body."""
         result = realize(tx, self.take_return_value())
         raise tx.make_stop_iteration(None if is_none(result) else result)
 
@@ -144,7 +147,7 @@ class GeneratorVariable(IteratorVariable):
         CallExpressionVariable(operator.call, [function, *args], kwargs).reconstruct(cg)
 
     def _reconstruct_suspended(self, cg: PyCodegen) -> None:
-        """Push a generator over the same code that begins at the present ``yield``."""
+        """Emit code that pushes a generator over the same code, suspended at this ``yield``."""
         from engine.trace.graph_breaks.nested_breaks import may_read_own_frame
 
         frame = self.frame
@@ -167,7 +170,10 @@ class GeneratorVariable(IteratorVariable):
         cg.body.call(4 + len(values))
 
     def rebuild_error(self) -> Unsupported:
-        """Why a graph cannot end here: Python makes the generator instead."""
+        """Return the error for a generator that cannot be rebuilt after the graph.
+
+        Its instruction number is that of the creation, so Python creates the generator instead.
+        """
         error = Unsupported("side-effect", f"rebuilding the generator {self.frame.code.co_qualname} after the graph")
         error.created_at = self.created_at
         return error

@@ -1,4 +1,4 @@
-"""``functools.lru_cache`` and ``functools.singledispatch`` around functions: made in traced code, or met from outside."""
+"""functools.lru_cache and functools.singledispatch, external or created while tracing."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ _CACHE_INFO: Any = vars(functools)["_CacheInfo"]
 def _cache_key(tx: Tracer, args: Args, kwargs: Kwargs, *, typed: bool) -> Any:
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
     kinds = tuple(v.python_type() for v in given) if typed else ()
-    # CPython keeps a lone number or text under itself, which is no other key's equal.
+    # CPython uses a lone int or str itself as the key, which equals no key of another form.
     is_alone = not typed and not kwargs and len(given) == 1 and given[0].python_type() in (int, str)
     return (len(args), tuple(kwargs), tuple(v.hash_key(tx) for v in given), kinds, is_alone)
 
 
 class _CacheUse:
-    """What a cache from outside gave in this trace, and before which instruction it was first used."""
+    """Results of an external cache in this trace, and the instruction of its first use."""
 
     def __init__(self, born: int) -> None:
         self.created_at = born
@@ -73,10 +73,10 @@ class _CacheUse:
 
 
 class ExternalLruCacheVariable(BuiltinVariable):
-    """A function from outside under ``functools.lru_cache``: looked into, once for equal arguments.
+    """An external function under ``functools.lru_cache``: traced once for equal arguments.
 
-    What it has cached already is not known: a function that changes anything outside itself is Python's to call, and one that is given what
-    changes from call to call. Tensors that are no parameters are taken not to be changed in place between two calls that are given the same one.
+    Its present contents are unknown, so Python calls a function with side effects, or one with arguments that may have
+    been mutated. A tensor that requires no grad is assumed unmodified between two calls.
     """
 
     def as_python_constant(self, tx: Tracer) -> Any:
@@ -84,16 +84,18 @@ class ExternalLruCacheVariable(BuiltinVariable):
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if any(_may_have_mutated(tx, realize(tx, a)) for a in (*args, *kwargs.values())):
-            raise Unsupported("unknown-call", f"{self.describe()} caches results for values that are not constant")
+            raise Unsupported("unknown-call", f"{self.describe()} caches results for arguments that are not constants")
         assert self.source is not None
         if _may_be_own_cache(tx, self.source):
-            raise Unsupported("unknown-call", f"{self.describe()} is called, a cache from before a break")
+            raise Unsupported("unknown-call", f"{self.describe()} is called, a cache created before a graph break")
         if is_opaque_cache(self.real_object):
             what = "a cache that is asked how often it is used, or of which something is changed"
             raise Unsupported("unknown-call", f"{self.describe()} is called, {what}")
         used: _CacheUse = tx.cache_results.setdefault(id(self.real_object), _CacheUse(tx.root_instruction_number))
         memo = used.results
-        is_dynamic = any(_has_symbols(tx, a) for a in (*args, *kwargs.values()))  # one run for many values
+        is_dynamic = any(
+            _has_symbols(tx, a) for a in (*args, *kwargs.values())
+        )  # one trace covers many values of a symbol
         key = object() if is_dynamic else _cache_key(tx, args, kwargs, typed=True)
         if key not in memo:
             before = (tx.external_mutation_count, len(tx.side_effect_calls))
@@ -102,7 +104,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
             if self._only_logs_or_warns(tx, args, kwargs, result, before):
                 return NONE
             if tx.external_mutation_count != before[0]:
-                raise Unsupported("unknown-call", f"{self.describe()} is called, a cache for a function with effects")
+                raise Unsupported("unknown-call", f"{self.describe()} is called, a cache of a function with side effects")
             memo[key] = result
             tx.mark_externally_cached(result, self.real_object)
         return memo[key]
@@ -121,7 +123,10 @@ class ExternalLruCacheVariable(BuiltinVariable):
     def _only_logs_or_warns(
         self, tx: Tracer, args: Args, kwargs: Kwargs, result: Variable, before: tuple[int, int]
     ) -> bool:
-        """Whether all it does is to log or warn: then it is called after the graph, where it knows what it has said already."""
+        """Return True if the call only logs or warns; then the call moves after the graph.
+
+        There the real cache knows whether it already ran.
+        """
         changes, effects = before
         told = len(tx.side_effect_calls) - effects
         found = realize(tx, result)
@@ -138,12 +143,15 @@ class ExternalLruCacheVariable(BuiltinVariable):
 
 
 def _may_be_own_cache(tx: Tracer, origin: Source) -> bool:
-    """Whether the function itself may have made a cache, before a break: it may ask what is in it."""
+    """Return True if the traced function may have created the cache before a graph break.
+
+    Then it may also read the state of the cache.
+    """
     return resume_info(tx.frames[0].code) is not None and isinstance(origin.chain()[0], LocalSource)
 
 
 def _hashes_by_contents(cls: type) -> bool:
-    """Whether instances of a class are found again only as they were: they hash by what they hold, or nobody changes them."""
+    """Return True if an equal instance is unchanged: it hashes by contents or is immutable."""
     from engine.trace.frame import is_trusted_module
 
     found = find_in_class(cls, "__hash__")
@@ -158,7 +166,7 @@ def _has_symbols(tx: Tracer, value: Variable) -> bool:
 
 
 def _may_have_mutated(tx: Tracer, value: Variable) -> bool:
-    """Whether an argument may have been given before, and be other than it was then."""
+    """Return True if an argument may have been passed before and mutated since."""
     if isinstance(value, SymNodeVariable) or (
         isinstance(value, UserDefinedObjectVariable) and _hashes_by_contents(value.cls)
     ):
@@ -187,7 +195,10 @@ def _cached_from_reimport(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 class LruCacheVariable(AttributeDictVariable):
-    """``functools.lru_cache(maxsize, typed)(function)`` in traced code. ``memo`` is what it has cached, the least recently used first."""
+    """``functools.lru_cache(maxsize, typed)(function)`` created while tracing.
+
+    ``memo`` maps cache keys to results, least recently used first.
+    """
 
     is_mutable = True
 
@@ -282,7 +293,7 @@ class LruCacheVariable(AttributeDictVariable):
 
 
 def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
-    """What ``lru_cache`` itself calls: the wrapper without the function's names."""
+    """Construct the C cache wrapper, without the attributes that ``lru_cache`` copies to it."""
     names = ("user_function", "maxsize", "typed", "cache_info_type")
     given = dict(zip(names, args, strict=False)) | kwargs
     if set(given) != set(names):
@@ -302,7 +313,7 @@ C_CLASS_CONSTRUCTORS[functools._lru_cache_wrapper] = _construct_cache_wrapper
 
 
 class _LruCacheDecoratorVariable(Variable):
-    """``functools.lru_cache(maxsize, typed)``: what decorates a function."""
+    """The decorator that ``functools.lru_cache(maxsize, typed)`` returns."""
 
     def __init__(self, maxsize: int | None, typed: bool) -> None:
         self.maxsize = maxsize

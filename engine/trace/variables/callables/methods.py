@@ -1,4 +1,4 @@
-"""Bound methods, partials, and functions from C."""
+"""Variables for bound methods and C functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BoundMethodVariable(Variable):
-    """A function with its first argument."""
+    """A bound method: a function and its ``self``."""
 
     def __init__(self, of: Variable, function: Variable, source: Source | None = None, name: str = "") -> None:
         self.obj = of
@@ -62,7 +62,7 @@ class BoundMethodVariable(Variable):
 
 
 class BuiltinMethodVariable(Variable):
-    """A method of a builtin container, bound and not called yet."""
+    """A bound method of a builtin container."""
 
     def __init__(self, of: Variable, name: str) -> None:
         self.obj = of
@@ -94,7 +94,7 @@ class BuiltinMethodVariable(Variable):
 
 
 class ConstantMethodVariable(Variable):
-    """A method of a constant: run when called with constants."""
+    """A bound method of a constant; a call with constants is folded."""
 
     def __init__(self, of: ConstantVariable, name: str) -> None:
         self.obj = of
@@ -130,7 +130,7 @@ class ConstantMethodVariable(Variable):
             words = {name: format_proxy(tx, value) for name, value in kwargs.items()}
             return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **words)
         return fold_constant_call(
-            tx, getattr(self.obj.value, self.name), args, kwargs, f"{self.describe()} with values that are not constant"
+            tx, getattr(self.obj.value, self.name), args, kwargs, f"{self.describe()} with arguments that are not constants"
         )
 
     def reconstruct(self, cg: PyCodegen) -> None:

@@ -1,4 +1,4 @@
-"""Rules for the functions of Python's ``operator`` module that do what an operator does."""
+"""Rules for functions of the ``operator`` module that apply a Python operator."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _register_operators()
 
 
 class OperatorGetterVariable(Variable):
-    """``operator.itemgetter``, ``attrgetter`` or ``methodcaller``: what it was made of."""
+    """``operator.itemgetter``, ``attrgetter`` or ``methodcaller`` with its arguments."""
 
     def __init__(self, cls: type, args: Args, kwargs: Kwargs, source: Source | None = None) -> None:
         self.cls = cls

@@ -1,4 +1,7 @@
-"""``functools.partial``, also of a subclass and of a second import of its module: made in traced code, or met from outside."""
+"""Variable for functools.partial and its subclasses, external or created while tracing.
+
+It also covers the partial class of a second import of functools.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ Kwargs = dict[str, Variable]
 
 
 def _partial_base_of(cls: builtins.type) -> Any:
-    """The class from C among the bases of a class of partial functions; None for any other class."""
+    """Return the C ``partial`` class among the bases of ``cls``; None for any other class."""
     return next(
         (b for b in cls.__mro__ if b is functools.partial or first_import_of_class(b) is functools.partial), None
     )
 
 
 class FunctoolsPartialVariable(UserDefinedObjectVariable):
-    """A ``functools.partial``: what it calls, and the arguments that it has already."""
+    """A ``functools.partial``: the wrapped function and its bound arguments."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
         return realize(tx, own).call(tx, args, kwargs)
 
     def call_builtin_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        """A method of the class from C."""
+        """Call a method of the C class."""
         match name:
             case "__call__":
                 return self.call_partial(tx, args, kwargs)
@@ -133,7 +136,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
         return self.call_partial(tx, args, kwargs)
 
     def call_partial(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        """Call the function with its arguments and these."""
+        """Call the wrapped function with the bound arguments and the given ones."""
         function = realize(tx, self.function)
         if tx.direct_callee is self:
             tx.direct_callee = function
@@ -170,7 +173,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
         if not fits or not (is_none(words) or issubclass(words.python_type(), dict)):
             tx.raise_type_error("invalid partial state")
         if self.source is not None:
-            raise self.unsupported("__setstate__ of one from outside")
+            raise self.unsupported("__setstate__ of a partial created outside the function")
         tx.record_mutation(self)
         self.function = function
         self.positional = (
@@ -189,7 +192,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.is_cyclic(self) or not all(isinstance(key, str) for key in self.keywords.entries):
             raise Unsupported(
-                "side-effect", "rebuilding a partial function that holds itself, or odd keywords, after the graph"
+                "side-effect", "rebuilding a partial function that contains itself, or has unusual keywords, after the graph"
             )
         cg.load_helper(
             functools.partial.__new__
@@ -205,7 +208,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
 
 
 class _FunctionReprPlaceholder(FormatProxy):
-    """What a partial function calls, on its way into text."""
+    """Placeholder for the wrapped function while the ``repr`` is built."""
 
     def __call__(self) -> None:
         raise TypeError
@@ -226,7 +229,7 @@ def _as_plain_dict(value: Variable) -> DictVariable:
 def make_partial(
     function: Variable, args: Args, kwargs: Kwargs, cls: builtins.type = functools.partial
 ) -> FunctoolsPartialVariable:
-    """A new partial function."""
+    """Create a new partial."""
     words = DictVariable({name: (ConstantVariable(name), value) for name, value in kwargs.items()})
     return FunctoolsPartialVariable(function, TupleVariable(list(args)), words, cls)
 
@@ -237,7 +240,7 @@ def _construct_partial(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Vari
     inner = realize(tx, args[0])
     if inner.lacks_methods("__call__"):
         tx.raise_type_error("the first argument must be callable")
-    # A partial function of a partial function calls what is inside, unless attributes make it more than that.
+    # A partial of a partial is flattened, unless the inner one has attributes.
     if (
         type(inner) is FunctoolsPartialVariable
         and _partial_base_of(inner.cls) is _partial_base_of(cls)

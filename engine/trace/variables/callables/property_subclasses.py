@@ -1,4 +1,7 @@
-"""Instances of the user's own kinds of property: objects that hold a getter and a setter, and say themselves how they are read and set."""
+"""Instances of user-defined subclasses of ``property``.
+
+They hold a getter and a setter, and may override ``__get__`` and ``__set__``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PropertySubclassVariable(UserDefinedObjectVariable):
-    """An instance of a subclass of ``property``, from outside."""
+    """An external instance of a subclass of ``property``."""
 
     def is_truthy(self, tx: Tracer) -> bool:
         return True
@@ -34,7 +37,7 @@ def _property(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def _find_accessor(tx: Tracer, given: Variable, of: Variable, which: str, word: str) -> Variable:
-    """The function behind a property, as ``super().__get__`` and its like call it."""
+    """Return the accessor function of a property, for a call such as ``super().__get__``."""
     descriptor = realize(tx, given)
     if not isinstance(descriptor, PropertySubclassVariable):
         raise Unsupported("unknown-call", f"an accessor of {descriptor.describe()} is called by name")

@@ -48,13 +48,16 @@ def _check_has_argument(tx: Tracer, name: str, args: Args) -> None:
 
 
 def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
-    """Which implementation is chosen depends on the class alone, as long as none is registered."""
+    """Call an external singledispatch function; guard on its registry.
+
+    The implementation depends on the class of the first argument and on the registered classes.
+    """
     real: Any = of.real_object
     _check_has_argument(tx, real.__name__, args)
     registered = inspect.getclosurevars(real.dispatch).nonlocals["registry"]
     known = tx.variables_by_id.get(id(registered))
     if known is not None and id(known[0]) in tx.mutated_variables:
-        raise Unsupported("unknown-call", f"{of.describe()} is called, which implementations were just added to")
+        raise Unsupported("unknown-call", f"{of.describe()} is called; traced code registered implementations on it")
     cls = realize(tx, args[0]).python_type()
     chosen = real.dispatch(cls)
     assert of.source is not None
@@ -71,7 +74,10 @@ RULES_BY_CODE[id(_SINGLEDISPATCH_CODE)] = (_SINGLEDISPATCH_CODE, _call_external_
 
 
 class SingleDispatchVariable(AttributeDictVariable):
-    """``functools.singledispatch(function)`` in traced code. ``registry`` is by class, ``object`` first."""
+    """``functools.singledispatch(function)`` created while tracing.
+
+    ``registry`` maps classes to implementations, ``object`` first.
+    """
 
     is_mutable = True
 
@@ -143,7 +149,7 @@ class SingleDispatchVariable(AttributeDictVariable):
 
 
 class _RegisterDecoratorVariable(Variable):
-    """``dispatched.register(cls)``: what decorates an implementation."""
+    """The decorator that ``dispatcher.register(cls)`` returns."""
 
     def __init__(self, of: SingleDispatchVariable, cls: Variable) -> None:
         self.dispatcher = of
@@ -164,7 +170,7 @@ def _dispatch_class(tx: Tracer, value: Variable) -> Any:
 
 
 def _annotated_class(tx: Tracer, function: FunctionVariable) -> Variable:
-    """The class that the first annotated parameter of an implementation names."""
+    """Return the class that annotates the first parameter of an implementation."""
     if isinstance(function, NestedUserFunctionVariable):
         found = next(iter(function.annotations.values()), None)
     else:

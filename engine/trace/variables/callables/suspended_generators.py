@@ -1,4 +1,7 @@
-"""Generators that an earlier graph left half-way, and made again: what they are about to do is traced, and they are ended after the graph."""
+"""Generators that an earlier graph left suspended and rebuilt.
+
+Their remaining steps are traced; after the graph, the real generators are ended.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ _CELL_WRITING_OPCODES = frozenset(("STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE"
 
 
 class SuspendedGeneratorVariable(GeneratorVariable):
-    """A real generator that ``rebuild`` made and that has not gone on since: its body is traced, and the real one is ended after the graph."""
+    """A real generator that ``make_suspended_generator`` built and that has not run since.
+
+    Its body is traced; the real generator is ended after the graph.
+    """
 
     def __init__(self, real: Any, source: Source, frame: Frame, mark: StopToken) -> None:
         super().__init__(frame, 0, (ConstantVariable(None), [], {}))
@@ -54,16 +60,16 @@ class SuspendedGeneratorVariable(GeneratorVariable):
         return []
 
     def rebuild_error(self) -> Unsupported:
-        """Its steps are left to Python."""
-        error = Unsupported("outside-iterator", "a generator that came from outside is half-way at the end")
+        """Return the error that leaves the steps of the generator to Python."""
+        error = Unsupported("outside-iterator", "a generator created outside the function is still suspended at the end")
         error.created_at = self.created_at
         return error
 
     def fill(self, cg: PyCodegen) -> None:
-        """End the real generator, which is on the stack.
+        """Emit code that ends the real generator on the stack.
 
         Raises:
-            Unsupported: its body is half-way at another place by now.
+            Unsupported: the body is suspended again, at another ``yield``.
         """
         if not self.frame.is_finished:
             raise self.rebuild_error()
@@ -76,7 +82,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
 def build_suspended_generator(
     tx: Tracer, real: GeneratorType[Any, Any, Any], origin: Source
 ) -> SuspendedGeneratorVariable | None:
-    """The value for a real generator, where what it is about to do is known."""
+    """Return the variable of a real generator if its remaining steps are known, else None."""
     code = real.gi_code
     mark = stop_token_of(code)
     made = None if mark is None or mark.code is None else mark.code()
@@ -89,7 +95,7 @@ def build_suspended_generator(
     writes = any(body.ops[n].opname in _CELL_WRITING_OPCODES for n in follows)
     if writes or not real.gi_frame.f_locals.get(NOT_STARTED):
         return None
-    why = tx.guard_cause("a generator goes on from where an earlier graph ended")
+    why = tx.guard_cause("a generator continues after an earlier graph break")
     variables = AttrSource(AttrSource(origin, "gi_frame"), "f_locals")
     tx.add_guard(IdMatch(AttrSource(origin, "gi_code"), code, cause=why))
     tx.add_guard(EqualsMatch(GetItemSource(variables, NOT_STARTED), True, cause=why))
@@ -97,7 +103,7 @@ def build_suspended_generator(
 
 
 def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
-    """The frame of the body as it waits: what is on its stack came as parameters."""
+    """Rebuild the frame of the suspended body; parameters of the code hold its stack items."""
     from engine.trace.frame import Frame
 
     values = real.gi_frame.f_globals
@@ -108,7 +114,7 @@ def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: Resu
     frame.op = frame.decoded.ops[known.index]
     names = made.co_varnames[: made.co_argcount]
     stack = [name for name in names if name.startswith(STACK_PARAM_PREFIX)]
-    for place in range(_stack_depth(made) - 1):  # on top is what the ``yield`` hands out
+    for place in range(_stack_depth(made) - 1):  # the top of the stack is the yielded value
         name = f"{STACK_PARAM_PREFIX}{place}"
         frame.stack.append(tx.make_lazy(held[name], GetItemSource(origin, name)) if name in stack else NULL)
     for name in names[len(stack) :]:
@@ -121,7 +127,7 @@ def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: Resu
 
 
 def _stack_depth(made: Any) -> int:
-    """How many places of the stack the code begins with putting together."""
+    """Return the number of stack slots that the start of the code restores."""
     depth = 0
     for op in decode(made).ops[_index_after_resume(made) :]:
         if op.opname == "JUMP_FORWARD":
@@ -131,5 +137,5 @@ def _stack_depth(made: Any) -> int:
 
 
 def _index_after_resume(made: Any) -> int:
-    """Index of the first instruction after the first RESUME."""
+    """Return the index of the first instruction after the first RESUME."""
     return next(op.index for op in decode(made).ops if op.opname == "RESUME") + 1

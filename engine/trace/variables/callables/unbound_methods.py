@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def call_unbound_method(tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
-    """``list.append(x, 1)`` as ``x.append(1)``; None where ``held`` is no method of a class from C."""
+    """Trace ``list.append(x, 1)`` as ``x.append(1)``; None unless it is a method of a C class."""
     owner = getattr(held, "__objclass__", None)
     if owner is None:
         return None

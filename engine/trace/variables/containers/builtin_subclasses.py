@@ -1,4 +1,7 @@
-"""Instances of Python subclasses of dict, list, set and tuple: attributes as any object's, contents as the builtin's."""
+"""Instances of Python subclasses of dict, list, set, tuple, numbers and strings.
+
+Attributes work as on any object, contents as in the builtin class.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _HEAP_TYPE_FLAG = 1 << 9
 
 
 def builtin_base_of(cls: type) -> Any:
-    """The builtin container, number or text that a Python class derives from; None for any other class."""
+    """Return the builtin container or scalar class that ``cls`` derives from, or None."""
     for base in cls.__mro__:
         if base in _BUILTIN_BASES:
             return base
@@ -54,7 +57,10 @@ def builtin_base_of(cls: type) -> Any:
 
 
 class BuiltinSubclassVariable(UserDefinedObjectVariable):
-    """``inner`` holds the contents; methods that Python code overrides are looked into."""
+    """An instance of a builtin subclass: ``inner`` holds its contents.
+
+    Methods that Python code overrides are traced.
+    """
 
     def __init__(self, cls: type, origin: Source | None, held: Any, inner: Variable) -> None:
         super().__init__(cls, origin, held)
@@ -72,11 +78,11 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
             return factory
         found = find_in_class(self.cls, name) if isinstance(self.inner, ConstantVariable) else None
         if found is not None and isinstance(found[1], _C_DESCRIPTOR_TYPES) and found[0] is builtin_base_of(self.cls):
-            return self.inner.get_attr(tx, name)  # the real part of a complex number, say
+            return self.inner.get_attr(tx, name)  # for example ``real`` of a complex number
         return super().get_attr(tx, name)
 
     def call_builtin_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """A method of the builtin class itself."""
+        """Call a method of the builtin class, not an override in the subclass."""
         if isinstance(self.inner, DictVariable):
             by_subclass = call_inherited_dict_method(tx, self, name, args, kwargs)
             if by_subclass is not None:
@@ -112,7 +118,7 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
 
         is_binary = name in COMPARE_METHODS or (isinstance(self.inner, SetVariable) and name in _SET_OPERATORS)
         if is_binary and len(args) == 1 and isinstance(other := realize(tx, args[0]), BuiltinSubclassVariable):
-            args = [other.inner]  # the builtin's own operation looks past what a subclass defines
+            args = [other.inner]  # the C operation reads the builtin contents and ignores overrides of the subclass
         if isinstance(self.inner, SetVariable) and name in _REFLECTED_SET_OPERATORS and len(args) == 1:
             other = realize(tx, args[0])
             if not isinstance(other, SetVariable):
@@ -121,12 +127,12 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         result = self.inner.call_method(tx, name, args, kwargs)
         if result is not self.inner:
             return result
-        if isinstance(result, TupleVariable):  # of a subclass, even a whole slice is another tuple
+        if isinstance(result, TupleVariable):  # a slice of a tuple subclass is a new plain tuple, even the whole slice
             return TupleVariable(list(result.items))
         return SetVariable(dict(result.elements), None, result.builtin_class) if _is_frozenset(result) else self
 
     def _repr(self, tx: Tracer) -> str:
-        """``repr``, with dots where it is shown inside of itself."""
+        """Return the ``repr``, with ``...`` for an object inside its own repr."""
         is_named = isinstance(self.inner, SetVariable) or builtin_base_of(self.cls) in _CLASSES_NAMED_IN_REPR
         shown_already = (0, id(self))
         if shown_already in tx.repr_in_progress:
@@ -140,7 +146,7 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
             tx.repr_in_progress.discard(shown_already)
 
     def _builtin_repr(self, tx: Tracer) -> str:
-        """The text that the builtin class gives, which does not name the subclass."""
+        """Return the repr of the builtin class, which does not contain the subclass name."""
         if isinstance(self.inner, DictVariable):
             pairs = [(format_proxy(tx, key), format_proxy(tx, value)) for key, value in self.inner.entries.values()]
             return f"{{{', '.join(f'{key!r}: {value!r}' for key, value in pairs)}}}"
@@ -150,7 +156,7 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
     def _contents_repr(self, tx: Tracer) -> str:
-        """What its text says of the contents, where it begins with the name of the class."""
+        """Return the contents part of a repr that starts with the class name."""
         if not self.inner.is_truthy(tx) and self._default_factory() is None:
             return ""
         if isinstance(self.inner, SetVariable):
@@ -161,7 +167,7 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
             pairs = [format_proxy(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
         else:
             pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in mapping_entries(tx, self.inner)]
-        plain = repr(collections.OrderedDict(pairs))  # which shows pairs or a dict, by the version of Python
+        plain = repr(collections.OrderedDict(pairs))  # shows pairs or a dict, depending on the Python version
         plain = plain.removeprefix("OrderedDict(").removesuffix(")")
         return (
             plain
@@ -170,17 +176,17 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         )
 
     def _overrides_in_python(self, *names: str) -> bool:
-        """Whether Python code of the class's says what one of these does."""
+        """Return True if Python code overrides one of these methods."""
         found = [find_in_class(self.cls, name) for name in names]
         return any(f is not None and isinstance(f[1], types.FunctionType) for f in found)
 
     def _default_factory(self) -> Variable | None:
-        """The ``default_factory`` of a ``defaultdict``."""
+        """Return the ``default_factory`` of a ``defaultdict``; None for other containers."""
         is_default = isinstance(self.inner, DictVariable) and builtin_base_of(self.cls) is collections.defaultdict
         return (self.inner.default_factory or NONE) if is_default else None  # type: ignore[attr-defined]
 
     def _scalar_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """A method of a number or text: folded, with what the arguments are as instances of the builtin classes."""
+        """Fold a method of a number or string, with the arguments as builtin instances."""
         if name == "__format__" and realize(tx, args[0]).as_python_constant(tx) == "":
             return realize(tx, tx.wrap_static(str).call(tx, [self], {}))
         given = [as_builtin(a) for a in args]
@@ -194,13 +200,16 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         return self.inner.value
 
     def overridden_methods(self) -> set[str]:
-        """Special methods of the builtin class that Python code overrides: what operators, comparison or conversion give is its to say."""
+        """Return the special methods of the builtin class that Python code overrides.
+
+        Operators, comparisons and conversions must call these methods.
+        """
         base = builtin_base_of(self.cls)
         own = self.cls.__mro__[: self.cls.__mro__.index(base)]
         return {n for c in own for n in vars(c) if n.startswith("__") and n not in _IGNORED_METHODS and n in dir(base)}
 
     def _dict_getitem(self, tx: Tracer, key: Variable) -> Variable:
-        """``dict.__getitem__``, which asks the class's ``__missing__`` for what is not there."""
+        """Implement ``dict.__getitem__``: a missing key calls ``__missing__`` of the class."""
         missing = self.lookup_special_method(tx, "__missing__")
         if missing is None:
             return self.inner.get_item(tx, key)
@@ -256,7 +265,10 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         self.fill_or_defer(cg)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Set contents (of an object made while tracing) and attributes on the object on top of the stack, and pop it."""
+        """Emit code that pops the object on the stack and sets its contents and attributes.
+
+        The contents are only set on an object created while tracing.
+        """
         if (
             self.source is None
             and not isinstance(self.inner, (TupleVariable, ConstantVariable))
@@ -274,12 +286,12 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
 
 
 def _has_builtin_new(cls: Any, base: Any) -> bool:
-    """Whether a subclass has the ``__new__`` of the builtin class."""
+    """Return True if a subclass inherits ``__new__`` from the builtin class."""
     return cls.__new__ is base.__new__
 
 
 def as_builtin(value: Variable) -> Variable:
-    """A number or text of a subclass as what C code sees that asks none of its methods."""
+    """Return a scalar subclass instance as its builtin value, as C code reads it."""
     return (
         value.inner
         if isinstance(value, BuiltinSubclassVariable) and isinstance(value.inner, ConstantVariable)
@@ -310,11 +322,14 @@ _IGNORED_METHODS = frozenset(
         "__class_getitem__",
     )
 )
-"""Special methods of which no operation on the builtin part of an instance asks."""
+"""Special methods that no operation on the builtin contents calls."""
 
 
 def fill_builtin_contents(cg: PyCodegen, inner: Variable) -> None:
-    """Replace the contents of the container on top of the stack past its class's own methods, and pop it."""
+    """Emit code that pops the container on the stack and replaces its contents.
+
+    The code calls the C methods, not overrides of the subclass.
+    """
     from engine.trace.codegen_runtime.containers import refill_list
 
     if isinstance(inner, ListVariable):
@@ -328,7 +343,7 @@ def fill_builtin_contents(cg: PyCodegen, inner: Variable) -> None:
 
 
 def new_builtin_subclass(cls: type, inner: Variable | None = None) -> BuiltinSubclassVariable:
-    """A new instance of a subclass of a builtin container, empty, or (of what cannot change) with its contents."""
+    """Create an instance of a builtin subclass: empty, or with its contents if immutable."""
     base = builtin_base_of(cls)
     if inner is None:
         if base is list:
@@ -341,7 +356,7 @@ def new_builtin_subclass(cls: type, inner: Variable | None = None) -> BuiltinSub
 
 
 def _builtin_new_rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """``int.__new__(cls, ...)`` and the like."""
+    """Implement ``int.__new__(cls, ...)`` and ``__new__`` of the other builtin classes."""
     of = realize(tx, args[0])
     base = builtin_base_of(of.real_object) if isinstance(of, ClassVariable) else None
     if base is None:
@@ -350,11 +365,11 @@ def _builtin_new_rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variab
 
 
 def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """What the ``__new__`` of the builtin class ``base`` makes for a subclass (or for itself)."""
+    """Call ``__new__`` of the builtin class ``base`` for a subclass, or for ``base`` itself."""
     if base in _MUTABLE_BASES:
         return new_builtin_subclass(cls)
     if base in (tuple, frozenset, float) and cls.__init__ is not base.__init__:
-        kwargs = {}  # those that a class takes which initialises its instances are for that
+        kwargs = {}  # __new__ ignores keyword arguments if the subclass defines __init__
     if base is tuple:
         if kwargs or len(args) > 1:
             tx.fold_constant(tuple, *[()] * len(args), **dict.fromkeys(kwargs))
@@ -366,7 +381,7 @@ def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwar
     if isinstance(made, BuiltinSubclassVariable):
         made = made.inner
     if base in SCALARS and not isinstance(made, ConstantVariable):
-        raise Unsupported("unknown-call", f"{cls.__qualname__} is created of a number that is not known")
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created from a number that is not known while tracing")
     if isinstance(made, SetVariable):
         made = SetVariable(dict(made.elements), None, cls)
     return new_builtin_subclass(cls, made)
@@ -403,7 +418,7 @@ def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
         tx.add_guard(EqualsMatch(at, inner.value, cause=tx.guard_cause("its value decided what was traced")))
     made = BuiltinSubclassVariable(type(real), origin, real, inner)
     if isinstance(real, dict) and getattr(real, "__dict__", None) is real:
-        # Attributes and entries are the same.
+        # The object is its own __dict__: attributes and entries are shared.
         tx.add_guard(
             SameObject(AttrSource(origin, "__dict__"), origin, True, cause=tx.guard_cause("it is its own __dict__"))
         )
@@ -412,7 +427,7 @@ def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 class DataclassFieldVariable(Variable):
-    """A ``dataclasses.Field``: a description that does not change."""
+    """A ``dataclasses.Field``, which is immutable."""
 
     def __init__(self, real_object: dataclasses.Field[Any], source: Source) -> None:
         self.real_object = real_object

@@ -1,4 +1,4 @@
-"""Rules for the builtin containers where they are called as functions, and for what fills a ``collections.Counter``."""
+"""Constructors list, tuple, set, frozenset, range, slice and deque; ``Counter`` counting."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _new_set(tx: Tracer, args: Args, kind: type) -> Variable:
     of = realize(tx, args[0]) if args else None
     if isinstance(of, SetVariable):
         return of.copy_as(tx, kind)
-    if type(of) is DictVariable and of.cls is dict:  # whose keys are not hashed again
+    if type(of) is DictVariable and of.cls is dict:  # copying from a dict does not hash the keys again
         return SetVariable({k: key for k, (key, _) in of.entries.items()}, None, kind)
     return SetVariable.from_items(tx, [] if of is None else sequence_items(tx, of), kind)
 
@@ -94,7 +94,7 @@ def _tuple_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _count_elements(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """What ``collections.Counter`` does with an iterable."""
+    """Count the items of an iterable, as ``collections.Counter`` does."""
     counts = realize(tx, args[0])
     for item in sequence_items(tx, args[1]):
         key = realize(tx, item)

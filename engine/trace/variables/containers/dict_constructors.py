@@ -1,4 +1,4 @@
-"""Dicts of all kinds made by calling their class, or ``fromkeys`` of it."""
+"""Constructors of dict, OrderedDict and defaultdict, and their ``fromkeys``."""
 
 from __future__ import annotations
 

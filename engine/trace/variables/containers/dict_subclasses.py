@@ -1,4 +1,7 @@
-"""Methods that subclasses of dict inherit: which of them run methods that Python code overrides, and what class their results have."""
+"""Methods that subclasses of dict, OrderedDict and defaultdict inherit.
+
+They determine which overridden methods the C code calls, and which class the result has.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ Kwargs = dict[str, Variable]
 def call_inherited_dict_method(
     tx: Tracer, of: BuiltinSubclassVariable, name: str, args: Args, kwargs: Kwargs
 ) -> Variable | None:
-    """What a method that a subclass has from ``dict``, ``OrderedDict`` or ``defaultdict`` does; None where it is done to the contents alone."""
+    """Call a method that a subclass inherits from dict, OrderedDict or defaultdict.
+
+    Return None if the method only affects the contents, so that the caller runs it on the inner dict.
+    """
     by_base: dict[str, Any] = {}
     if issubclass(of.cls, collections.OrderedDict):
         by_base = _ORDERED_DICT_METHODS
@@ -37,10 +43,12 @@ def call_inherited_dict_method(
 def call_dict_method_on_ordered(
     tx: Tracer, owner: type, of: Variable, name: str, args: Args, kwargs: Kwargs
 ) -> Variable | None:
-    """A method of ``dict`` called past the one that the OrderedDict has, which leaves the dict's order behind; None where it has no other.
+    """Call a ``dict`` method on an OrderedDict, which bypasses the order of the OrderedDict.
+
+    Return None if OrderedDict does not override this method.
 
     Raises:
-        Unsupported: the order of the dict and that of its OrderedDict may differ.
+        Unsupported: the order of the dict and the order of its OrderedDict may differ.
     """
     if (
         owner is not dict
@@ -57,7 +65,7 @@ def call_dict_method_on_ordered(
     ):
         return None
     if contents is None or contents.source is not None or contents.was_reordered or name in ("__repr__", "__init__"):
-        raise Unsupported("unsupported-operation", f"dict.{name} on an OrderedDict, which does not see to its order")
+        raise Unsupported("unsupported-operation", f"dict.{name} on an OrderedDict does not maintain its order")
     if name in ("keys", "values", "items"):
         return contents.call_method(tx, name, args, kwargs)
     plain = DictVariable(dict(contents.entries))
@@ -80,13 +88,13 @@ _ORDER_BYPASSING_METHODS = frozenset(
 
 
 def dict_contents_of(value: Variable) -> DictVariable | None:
-    """What a dict or an instance of a subclass holds; None for anything else."""
+    """Return the contents of a dict or of a dict subclass instance; None for anything else."""
     inner = getattr(value, "inner", value)
     return inner if isinstance(inner, DictVariable) else None
 
 
 def subclass_fromkeys(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable:
-    """``Class.fromkeys(...)`` of a subclass: makes an instance, and sets its items one by one."""
+    """Implement ``Class.fromkeys(...)`` of a subclass: create an instance, set item by item."""
     ordered = issubclass(cls, collections.OrderedDict)
     by_name = kwargs.keys() <= {"iterable", "value"} if ordered else not kwargs
     given = dict(zip(("iterable", "value"), args, strict=False)) | (kwargs if by_name else {})
@@ -105,7 +113,7 @@ def _class_variable(tx: Tracer, cls: type) -> Variable:
 
 
 def iterate_pairs(tx: Tracer, other: Variable) -> Iterator[DictEntry]:
-    """(key, value) pairs as an OrderedDict reads them of what it is updated with."""
+    """Iterate over (key, value) pairs in the way ``OrderedDict.update`` reads its argument."""
     if isinstance(other, DictVariable) and other.cls is dict:
         yield from list(other.entries.values())
     elif hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
@@ -132,7 +140,7 @@ def _unpack_two(tx: Tracer, pair: Variable) -> DictEntry:
 
 
 def ordered_dict_update(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs) -> None:
-    """``OrderedDict.update`` and ``OrderedDict.__init__``: set each item, by what the class defines for that."""
+    """Implement ``OrderedDict.update`` and ``__init__``: set each item by the class's methods."""
     if len(args) > 1:
         tx.fold_constant(getattr(collections.OrderedDict, name), collections.OrderedDict(), *[()] * len(args))
     for other in args:
@@ -220,7 +228,7 @@ def _default_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
     )
     contents = dict_contents_of(made)
     if contents is None:
-        raise made.unsupported("merging into what the class made")
+        raise made.unsupported("merging into the result of the class")
     contents.update(tx, right)
     return made
 
@@ -231,7 +239,7 @@ def _default_missing(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs
     return contents.call_default_factory(tx, realize(tx, args[0]), of)
 
 
-# All.
+# All dict subclasses.
 
 
 def _copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:

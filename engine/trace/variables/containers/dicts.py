@@ -1,4 +1,4 @@
-"""Dicts of all kinds and their views."""
+"""Variables for dict, OrderedDict, defaultdict and their views."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ DictEntry = tuple[Variable, Variable]
 
 
 class DictVariable(Variable):
-    """A dict: ``entries`` maps what stands for a key to (key, value), in order. ``cls`` may be a subclass of dict.
+    """A dict: ``entries`` maps hash keys to (key, value), in order; ``cls`` may be a subclass.
 
-    A dict from outside may be one that nobody has looked into: ``read`` gives what it holds, and ``stores`` is what was set since.
+    The contents of an external dict load lazily: ``load_entries`` returns its entries on first use. Until then
+    ``pending_stores`` holds only the items set during tracing.
     """
 
     __slots__ = (
@@ -63,17 +64,23 @@ class DictVariable(Variable):
         self.attributes: dict[str, Variable] = {}
         """Attributes that traced code set on an OrderedDict."""
         self.was_reordered = False
-        """Whether a key of an OrderedDict was moved: its dict has another order."""
+        """True if ``move_to_end`` moved a key of an OrderedDict: the order of its dict differs."""
         self.order_invalid = False
-        """Whether a method of ``dict`` itself changed the keys of an OrderedDict, which does not know of that."""
+        """True if a ``dict`` method changed the keys of an OrderedDict.
+
+        It bypasses the order that the OrderedDict maintains, so that order is out of date.
+        """
         self.mutation_count = 0
-        """How often a key was added, taken out or moved."""
+        """Number of key insertions, deletions and moves so far."""
         self.insertion_log: list[tuple[Any, int]] = []
-        """Keys that were added or moved, with the number of moves by then: an iterator meets them after all others, in this order."""
+        """Inserted or moved keys, each with the mutation count at that time.
+
+        An active iterator visits these keys after all others, in this order.
+        """
 
     @property
     def entries(self) -> dict[Any, DictEntry]:
-        """What it holds; asking for that takes its keys for granted."""
+        """The current entries; the first read loads an external dict and guards on its keys."""
         if self.load_entries is not None:
             read, self.load_entries = self.load_entries, None
             self.loaded_entries = read()
@@ -86,13 +93,13 @@ class DictVariable(Variable):
         self.loaded_entries, self.load_entries = entries, None
 
     def pending_store(self, key: Variable) -> DictEntry | None:
-        """What was set for a key of a dict that nobody has looked into."""
+        """Return the entry that was set for ``key`` while the dict is not loaded yet."""
         is_plain = self.load_entries is not None and isinstance(key, ConstantVariable) and type(key.value) in (str, int)
         return self.pending_stores.get(key.value) if is_plain else None  # type: ignore[attr-defined]
 
     @classmethod
     def from_str_keys(cls, values: Mapping[str, Variable]) -> DictVariable:
-        """A plain new dict of values by name."""
+        """Build a new plain dict from values by string key."""
         return cls({name: (ConstantVariable(name), value) for name, value in values.items()})
 
     def python_type(self) -> type:
@@ -136,18 +143,18 @@ class DictVariable(Variable):
         return ConstantVariable(len(self.entries))
 
     def keys(self) -> list[Variable]:
-        """Its keys, in order."""
+        """Return the keys in order."""
         self._check_order()
         return [k for k, _ in self.entries.values()]
 
     def values(self) -> list[Variable]:
-        """Its values, in order."""
+        """Return the values in order."""
         self._check_order()
         return [v for _, v in self.entries.values()]
 
     def _check_order(self) -> None:
         if self.order_invalid:
-            raise self.unsupported("reading the order, which a method of dict itself left behind,")
+            raise self.unsupported("reading the order after a call of a plain dict method")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         return DictViewVariable(self, "keys").get_iterator(tx)
@@ -162,7 +169,10 @@ class DictVariable(Variable):
         return self.call_default_factory(tx, key, self)
 
     def call_default_factory(self, tx: Tracer, key: Variable, into: Variable) -> Variable:
-        """What ``defaultdict.__missing__`` makes and sets as an item of ``into``; KeyError where nothing says how."""
+        """Call the default factory for ``key`` and store the result in ``into``.
+
+        Implements ``defaultdict.__missing__``. Raises KeyError if there is no factory.
+        """
         if self.default_factory is None or (
             isinstance(self.default_factory, ConstantVariable) and self.default_factory.value is None
         ):
@@ -175,7 +185,7 @@ class DictVariable(Variable):
         self.set_hashed_item(tx, key.hash_key(tx), key, value)
 
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
-        """Set the value of a key that was hashed already."""
+        """Set the value of a key that is already hashed."""
         tx.record_mutation(self)
         if self.load_entries is not None and type(stands_for) in (str, int):
             self.pending_stores[stands_for] = (key, value)
@@ -199,7 +209,7 @@ class DictVariable(Variable):
         self.pop(tx, key)
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
-        """Take a key out; its value, or the default, or KeyError."""
+        """Remove a key and return its value or the default; raise KeyError without either."""
         stands_for = key.hash_key(tx)
         if stands_for not in self.entries:
             if default is not None:
@@ -216,7 +226,9 @@ class DictVariable(Variable):
         tx.record_mutation(self)
         given: Any = realize(tx, other)
         if type(given) is DictVariable and given.cls is dict and type(self).set_item is DictVariable.set_item:
-            for stands_for, (key, value) in list(given.entries.items()):  # which are not hashed again
+            for stands_for, (key, value) in list(
+                given.entries.items()
+            ):  # copying from a dict does not hash the keys again
                 self.set_hashed_item(tx, stands_for, key, value)
             return
         if self.cls is collections.OrderedDict:
@@ -249,11 +261,11 @@ class DictVariable(Variable):
         return made
 
     def current_attributes(self, tx: Tracer) -> dict[Any, DictEntry]:
-        """What the ``__dict__`` of an OrderedDict holds, as entries of a dict."""
+        """Return the ``__dict__`` of an OrderedDict, as dict entries."""
         return {name: (ConstantVariable(name), value) for name, value in self.attributes.items()}
 
     def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
-        """Set (or with None delete) what an OrderedDict itself holds under a name."""
+        """Set an instance attribute of an OrderedDict; a value of None deletes it."""
         tx.record_mutation(self)
         self.attributes.pop(name, None)
         if value is not None:
@@ -338,7 +350,7 @@ class DictVariable(Variable):
         return call_special_by_name(tx, self, name, args, kwargs)
 
     def _or_method(self, tx: Tracer, other: Variable, *, reflected: bool) -> Variable:
-        """``self.__or__(other)`` called by its name."""
+        """Implement an explicit call of ``__or__`` or ``__ror__``."""
         from engine.trace.operators.arithmetic import binary_op
 
         if not issubclass(other.python_type(), dict):
@@ -347,7 +359,7 @@ class DictVariable(Variable):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether its methods are those of ``OrderedDict``."""
+        """True for OrderedDict and its subclasses, which use the methods of ``OrderedDict``."""
         return issubclass(self.cls, collections.OrderedDict)
 
     def _popitem(self, tx: Tracer, last: Variable | None) -> Variable:
@@ -404,7 +416,7 @@ class DictVariable(Variable):
         self._emit_build_map(cg)
 
     def _emit_attributes(self, cg: PyCodegen) -> None:
-        """Set the attributes on the dict on top of the stack."""
+        """Emit code that sets the attributes on the dict on top of the stack."""
         for name, value in self.attributes.items():
             cg.body.emit("COPY", 1)
             cg.load(value)
@@ -421,7 +433,10 @@ class DictVariable(Variable):
         cg.body.emit("BUILD_MAP", len(self.entries))
 
     def fill(self, cg: PyCodegen) -> None:
-        """Put the present contents into the existing dict on top of the stack, and pop it."""
+        """Emit code that pops the existing dict on the stack and replaces its contents.
+
+        If the dict was never loaded, the code only adds the new items.
+        """
         from engine.trace.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
         from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
 
@@ -446,13 +461,13 @@ class DictVariable(Variable):
 
 
 def ordered_dict_reduce(tx: Tracer, of: Variable, state: Variable) -> Variable:
-    """What ``OrderedDict.__reduce__`` tells of an instance with this state."""
+    """Return the result of ``OrderedDict.__reduce__`` for an instance with ``state``."""
     pairs = realize(tx, of.call_method(tx, "items", [], {})).get_iterator(tx)
     return TupleVariable([tx.wrap_static(of.python_type()), TupleVariable([]), state, NONE, pairs])
 
 
 def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
-    """(key, value) pairs of a mapping, or of an iterable of pairs."""
+    """Return the (key, value) pairs of a mapping or of an iterable of pairs."""
     other = realize(tx, other)
     if isinstance(other, DictVariable):
         return list(other.entries.values())
@@ -460,7 +475,7 @@ def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
         raise other.unsupported("reading pairs")
     own = getattr(other, "inner", None)
     if isinstance(own, DictVariable) and getattr(other.python_type(), "__iter__", None) is dict.__iter__:
-        return list(own.entries.values())  # what a subclass of dict makes of ``keys`` is not asked
+        return list(own.entries.values())  # C code reads the entries directly; an overridden ``keys`` is not called
     if hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
         keys = sequence_items(tx, realize(tx, other.get_attr(tx, "keys")).call(tx, [], {}))
         return [(k, realize(tx, other).get_item(tx, realize(tx, k))) for k in keys]
@@ -468,7 +483,7 @@ def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
 
 
 def has_instance_keys_attr(tx: Tracer, of: Variable) -> bool:
-    """Whether an instance itself has what makes it a mapping."""
+    """Return True if an instance has its own ``keys`` attribute, which makes it a mapping."""
     from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
     return isinstance(of, UserDefinedObjectVariable) and of.get_instance_attr(tx, "keys") is not None
@@ -485,7 +500,7 @@ def _unpack_pair(tx: Tracer, index: int, value: Variable) -> DictEntry:
 
 
 class DictViewVariable(Variable):
-    """``d.keys()``, ``d.values()``, ``d.items()``: a window on the dict."""
+    """A view from ``d.keys()``, ``d.values()`` or ``d.items()``, always up to date."""
 
     def __init__(self, of: DictVariable, kind: str, source: Source | None = None) -> None:
         self.dict_variable = of
@@ -497,7 +512,7 @@ class DictViewVariable(Variable):
         return type(getattr(of, self.view_kind)())
 
     def items(self) -> list[Variable]:
-        """What iterating gives now."""
+        """Return the items that iteration yields now."""
         self.dict_variable.keys()
         match self.view_kind:
             case "keys":
@@ -592,7 +607,7 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> Variable:
 
 
 def build_dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> DictVariable:
-    """The value for a real dict, guarded by its keys."""
+    """Build the variable of a real dict, guarded by its keys."""
     entries = _read_entries(tx, real, origin)
     factory = None
     if isinstance(real, collections.defaultdict):
@@ -601,7 +616,7 @@ def build_dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> DictVariable
 
 
 def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any, DictEntry]:
-    """What a real dict holds, guarded by its keys."""
+    """Make the entries of a real dict with lazy values; guard on its type and keys."""
     from engine.trace.variables.objects.id_and_hash import UserHashKey
     from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -620,18 +635,21 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any,
 
 
 def _real_items(real: Any) -> list[tuple[Any, Any]]:
-    """What a real dict holds, in its order, never through methods that Python code overrides."""
+    """Return the items of a real dict in order, by the C method that no user code overrides."""
     from engine.trace.exc import Unsupported
 
     base: Any = next(b for b in (collections.OrderedDict, dict, type(real)) if isinstance(real, b))
     try:
         return list(base.items(real))
-    except KeyError:  # of an OrderedDict that was changed past its own methods
-        raise Unsupported("unsupported-operation", "a dict that does not find its own keys") from None
+    except KeyError:  # an OrderedDict whose keys were changed by dict methods
+        raise Unsupported("unsupported-operation", "a dict whose look-up does not find its own keys") from None
 
 
 def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: Any, value: Variable) -> Any:
-    """What stands for a key of a real dict, which does not hash its keys again: what doing so now would change is left to Python."""
+    """Hash a key of a real dict, which Python itself does not hash again.
+
+    Side effects or exceptions in ``__hash__`` or ``__eq__``, and a changed hash, raise Unsupported.
+    """
     from engine.trace.exc import Unsupported, UserException
     from engine.trace.variables.objects.id_and_hash import UserHashKey, forbid_side_effects, mark_stored
 
@@ -649,7 +667,7 @@ def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: An
 def _contains_key(real: Any, key: Any) -> bool:
     try:
         return key in real
-    except Exception:  # of the key's own methods
+    except Exception:  # raised by __hash__ or __eq__ of the key
         return False
 
 
@@ -662,7 +680,7 @@ _VIEW_TYPES: dict[type, tuple[type, str]] = {
 
 @register_builder(*_VIEW_TYPES)
 def _view(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "what it shows of a dict was used")
+    tx.guard_type(real, origin, "the dict view was read")
     tx.viewed_dict_ids.update(map(id, gc.get_referents(real)))
     cls, kind = _VIEW_TYPES[type(real)]
     of = build_dict(tx, real.mapping, AttrSource(origin, "mapping"))

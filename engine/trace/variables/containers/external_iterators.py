@@ -1,4 +1,7 @@
-"""Iterators that exist when a call begins: those of Python's own kinds are known by their state, others only when they run."""
+"""Iterators that exist before the call.
+
+Tracing reads and guards the state of builtin iterator types. Other iterators are opaque: Python runs their steps.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,10 @@ _RANGE_ITERATOR_TYPE = type(iter(range(0)))
 
 
 class ExternalIteratorVariable(IteratorVariable):
-    """A real iterator whose state is guarded: ``inner`` gives its items while tracing, and the real one is moved on after the graph.
+    """A real iterator with guarded state.
 
-    ``steps`` counts what is to be done to the real one; a step of an outer iterator does those of ``beneath`` with it.
+    ``inner`` yields the items while tracing; the real iterator advances after the graph. ``steps_taken`` counts those
+    steps. A step of an outer iterator also advances its ``inner_iterators``, so their own steps are not counted.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class ExternalIteratorVariable(IteratorVariable):
         return type(self.real_object)
 
     def all_inner_iterators(self) -> list[ExternalIteratorVariable]:
-        """Iterators that a step may move on too, at any depth."""
+        """Return the inner iterators, at any depth, that a step may also advance."""
         return [found for b in self.inner_iterators for found in (b, *b.all_inner_iterators())]
 
     def next_item(self, tx: Tracer) -> Variable | None:
@@ -71,11 +75,11 @@ class ExternalIteratorVariable(IteratorVariable):
         return found
 
     def iterated_lists(self) -> list[Variable]:
-        """The lists that it and those beneath it read from."""
+        """Return the lists that this iterator and its inner iterators read from."""
         return [s for k in (self, *self.all_inner_iterators()) if (s := getattr(k.inner, "iterable", None)) is not None]
 
     def reads_mutated_list(self, tx: Tracer) -> bool:
-        """Whether a list that it or one beneath it reads from was changed by the traced code."""
+        """Return True if traced code mutated a list that this or an inner iterator reads from."""
         moving = (
             k.inner for k in (self, *self.all_inner_iterators()) if isinstance(k.inner, ItemGuardedIteratorVariable)
         )
@@ -86,13 +90,13 @@ class ExternalIteratorVariable(IteratorVariable):
         return any(id(v) in tx.mutated_variables for v in lists)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Move on the real iterator, which is on the stack.
+        """Emit code that advances the real iterator on the stack.
 
         Raises:
-            Unsupported: a list that it reads from is changed as well: the order of the two would matter.
+            Unsupported: traced code also mutated a list that it reads from, so the order of both effects would matter.
         """
         if self.reads_mutated_list(cg.tx):
-            raise Unsupported("side-effect", "a list is changed while an iterator from outside goes through it")
+            raise Unsupported("side-effect", "a list is mutated while an iterator created outside the function reads it")
         from engine.trace.codegen_runtime.iterators import advance_iterator
 
         cg.load_helper(advance_iterator, 1)
@@ -102,7 +106,10 @@ class ExternalIteratorVariable(IteratorVariable):
 
 
 class ItemGuardedIteratorVariable(IteratorVariable):
-    """What ``held``, which stood elsewhere in an earlier call, gives next: only the items that are asked for are guarded, not where it stands."""
+    """An iterator whose position differs between calls.
+
+    The guards cover each item that is read, not the position.
+    """
 
     def __init__(self, real_object: Any, origin: Source) -> None:
         self.real_object = real_object
@@ -113,7 +120,7 @@ class ItemGuardedIteratorVariable(IteratorVariable):
         return type(self.real_object)
 
     def underlying_list(self, tx: Tracer) -> Variable | None:
-        """The list that it goes through, if the traced code knows that otherwise."""
+        """Return the variable of the underlying list if tracing already knows that list."""
         over = self.real_object.__reduce__()[1][0]
         known = tx.variables_by_id.get(id(over))
         return None if known is None or known[1] is not over else known[0]
@@ -121,7 +128,7 @@ class ItemGuardedIteratorVariable(IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         over = self.underlying_list(tx)
         if over is not None and id(over) in tx.mutated_variables:
-            raise Unsupported("outside-iterator", "a list is changed while an iterator from outside goes through it")
+            raise Unsupported("outside-iterator", "a list is mutated while an iterator created outside the function reads it")
         has_more = IteratorHasItemSource(self.iterator_source, self.position)
         found = has_more.read(self.real_object)
         tx.add_guard(EqualsMatch(has_more, found, cause=tx.guard_cause("it is iterated")))
@@ -135,12 +142,12 @@ class ItemGuardedIteratorVariable(IteratorVariable):
 
 
 class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
-    """A real iterator whose items are known only when it runs: each step is left to Python."""
+    """A real iterator whose items are known only at run time; each step is a graph break."""
 
     def next_item(self, tx: Tracer) -> Variable | None:
         raise Unsupported(
             "outside-iterator",
-            f"the next item of a {type(self.real_object).__name__} that came from outside is asked for",
+            f"next() on a {type(self.real_object).__name__} that was created outside the function",
         )
 
 
@@ -157,7 +164,8 @@ def _iterator(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is iterated")
     if type(real) is GeneratorType:
         return build_suspended_generator(tx, real, origin) or OpaqueIteratorVariable(real, origin)
-    # A loop of many rounds that breaks in each would take an entry for every round: at half the limit one for all rounds is made.
+    # A loop with a graph break in each iteration needs a cache entry per iteration. From half the recompile limit on,
+    # the iterator is opaque, so that one entry fits all iterations.
     if _has_readable_state(real) and tx.request.entry_index < config.recompile_limit // 2:
         return _build_from_state(tx, real, origin)
     return OpaqueIteratorVariable(real, origin)
@@ -185,7 +193,7 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
             return ExternalIteratorVariable(
                 real, origin, _enumerate_from(beneath[0], tx.wrap(state[1][1], number)), beneath
             )
-        tx.add_guard(EqualsMatch(number, state[1][1], cause=tx.guard_cause("it numbers the items")))
+        tx.add_guard(EqualsMatch(number, state[1][1], cause=tx.guard_cause("it counts the items")))
         return ExternalIteratorVariable(real, origin, make_enumerate(tx, beneath[0], state[1][1]), beneath)
     if type(real) is zip:
         tx.add_guard(LengthMatch(arguments, len(state[1]), cause=tx.guard_cause("it is iterated")))
@@ -201,7 +209,7 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
             EqualsMatch(
                 GetItemSource(read, 2),
                 state[2],
-                cause=tx.guard_cause("how far an iterator is decides which items come next"),
+                cause=tx.guard_cause("the position of the iterator decides which items follow"),
             )
         )
     inner = (_build_range_iterator if type(real) is _RANGE_ITERATOR_TYPE else _build_sequence_iterator)(
@@ -211,7 +219,7 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def _enumerate_from(inner: ExternalIteratorVariable, start: Variable) -> CombinedIteratorVariable:
-    """What ``enumerate`` gives of an iterator from a number on that may be a symbol."""
+    """Create ``enumerate(inner, start)``, where ``start`` may be a symbol."""
     taken = 0
 
     def advance(tx: Tracer) -> Variable | None:
@@ -226,7 +234,10 @@ def _enumerate_from(inner: ExternalIteratorVariable, start: Variable) -> Combine
 
 
 def _position_varies(tx: Tracer, state: Source, over: Source) -> bool:
-    """Whether an iterator stood elsewhere in the calls that the code was compiled for: from Python 3.12 on, one over a range tells that by its start."""
+    """Return True if earlier compilations saw the iterator at another position.
+
+    From Python 3.12 on, a range iterator stores its position in ``start``.
+    """
     return any(
         -1 in tx.request.dynamic_dims.get(o.expr, ()) for o in (GetItemSource(state, 2), AttrSource(over, "start"))
     )
@@ -252,10 +263,10 @@ def _build_range_iterator(tx: Tracer, state: Any, origin: Source) -> Variable:
 
 def _build_sequence_iterator(tx: Tracer, state: Any, origin: Source) -> Variable:
     if len(state) == 2:
-        return SequenceIteratorVariable([], type(iter(())))  # at its end it holds nothing any more
+        return SequenceIteratorVariable([], type(iter(())))  # an exhausted iterator no longer references its sequence
     over = realize(tx, tx.wrap(state[1][0], origin))
     if not isinstance(over, SequenceVariable):
-        raise Unsupported("outside-iterator", f"an iterator over a {over.python_type().__name__} came from outside")
+        raise Unsupported("outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the function")
     found = SequenceIteratorVariable(over.items, type(iter(())), source=over)
     found.position = state[2]
     return found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _ComparableItem:
-    """One item of a heap or of a sorted list: compares by running traced code."""
+    """An item of a heap or of a sorted list; its ``__lt__`` runs traced code."""
 
     def __init__(self, tx: Tracer, value: Variable, of: ListVariable | None = None) -> None:
         self.tx = tx
@@ -64,7 +64,7 @@ for _heap_name in "heapify heappush heappop heappushpop heapreplace _heapify_max
 def _bisect_rule(function: Any, *, inserts: bool) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if len(args) < 2:
-            raise Unsupported("unknown-call", f"{function.__name__}() with names for what it searches")
+            raise Unsupported("unknown-call", f"{function.__name__}() with keyword arguments")
         into = realize(tx, args[0])
         if not isinstance(into, (ListVariable, TupleVariable)) or into.python_type() is not (
             list if inserts else into.python_type()

@@ -1,4 +1,7 @@
-"""Rules for the builtin functions that step through iterables, fold them into one value or say how long they are."""
+"""Rules for len, iter, next, enumerate, zip, map, filter, reversed, sum, min, max, sorted.
+
+Also any, all, ``functools.reduce`` and ``operator.length_hint``.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             wrong: Any = None
             try:
                 iter(wrong, None)
-            except TypeError as error:  # whose words differ between versions of Python
+            except TypeError as error:  # the message differs between Python versions
                 tx.raise_type_error(str(error))
         return make_callable_iterator(tx, args[0], realize(tx, args[1]))
     return realize(tx, args[0]).get_iterator(tx)
@@ -82,7 +85,7 @@ def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _enumerate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
     start = arithmetic.fold_constant_call(
-        tx, operator.index, [given.get("start", ConstantVariable(0))], {}, "enumerate() from what is not known"
+        tx, operator.index, [given.get("start", ConstantVariable(0))], {}, "enumerate() with a start that is not known while tracing"
     )
     return iterators.make_enumerate(tx, given["iterable"], start.as_python_constant(tx))
 
@@ -108,7 +111,7 @@ def _length_as_int(tx: Tracer, of: Variable) -> int:
 
 
 def _item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
-    """An item of a user's sequence; None where it says that there is none."""
+    """Return an item of a user-defined sequence; None on IndexError or StopIteration."""
     try:
         return of.get_item(tx, ConstantVariable(index))
     except UserException as error:
@@ -146,7 +149,7 @@ def _reversed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _reversed_type(of: Variable) -> type:
-    """The class of ``reversed`` of a dict, one of its views, or a deque."""
+    """Return the class of ``reversed(...)`` of a dict, a dict view, a deque or another object."""
     if isinstance(of, DictViewVariable):
         return type(
             reversed(getattr(of.dict_variable.python_type()() if of.dict_variable.is_ordered else {}, of.view_kind)())
@@ -170,7 +173,10 @@ def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _have_same_number_type(numbers: tuple[Variable, Variable]) -> bool:
-    """Whether the greater of two numbers has the type of both, as it has where symbols are compared in the graph."""
+    """Return True if both numbers are ints or both are floats.
+
+    Then min and max have this type too, also when the graph compares symbols.
+    """
     return numbers[0].python_type() is numbers[1].python_type() and numbers[0].python_type() in (int, float)
 
 

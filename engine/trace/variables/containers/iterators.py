@@ -1,4 +1,4 @@
-"""Iterators: over sequences and ranges, and the builtin ones made of others."""
+"""Iterators over sequences, dicts, sets and ranges; enumerate, zip, map and filter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class IteratorVariable(Variable):
-    """What iterators share: ``step`` moves them on and gives the next value, None at the end."""
+    """Base class of iterators: ``next_item`` advances and returns an item, None at the end."""
 
     is_mutable = True
 
@@ -57,16 +57,19 @@ class IteratorVariable(Variable):
         raise self.unsupported(f"the method {name!r}")
 
     def length_hint(self, tx: Tracer) -> int:
-        """How many items are still to come, as ``operator.length_hint`` tells."""
+        """Return the number of remaining items, for ``operator.length_hint``."""
         raise self.unsupported("operator.length_hint()")
 
     def raise_stop_iteration(self, tx: Tracer) -> Variable:
-        """Raise the StopIteration that ``next`` gives at the end."""
+        """Raise the StopIteration that ``next`` raises at the end."""
         raise tx.make_stop_iteration()
 
 
 class SequenceIteratorVariable(IteratorVariable):
-    """Over ``items``, which may be a list that still changes. ``source`` is what was iterated, when rebuilding needs it."""
+    """An iterator over ``items``, a list that may still change.
+
+    ``iterable`` is the iterated object if reconstruction needs it, otherwise None.
+    """
 
     def __init__(self, items: list[Variable], cls: type, source: Variable | None = None) -> None:
         self.items = items
@@ -81,7 +84,11 @@ class SequenceIteratorVariable(IteratorVariable):
         if self.position >= len(self.items):
             if self.iterable is not None:
                 tx.record_mutation(self)
-                self.items, self.iterable, self.position = [], None, 0  # it stays at its end, whatever is added later
+                self.items, self.iterable, self.position = (
+                    [],
+                    None,
+                    0,
+                )  # exhausted for good, even if items are appended later
             return None
         tx.record_mutation(self)
         self.position += 1
@@ -114,7 +121,7 @@ class SequenceIteratorVariable(IteratorVariable):
 
 
 class ReversedIteratorVariable(IteratorVariable):
-    """``reversed`` over ``source``: reads ``item(n)`` when it comes to it, from number ``index`` down."""
+    """``reversed`` of ``sequence``: reads ``read_item(n)`` lazily, from ``index`` down."""
 
     def __init__(
         self,
@@ -151,7 +158,7 @@ class ReversedIteratorVariable(IteratorVariable):
         from engine.trace.codegen_runtime.iterators import make_reversed
 
         if not isinstance(self.sequence, (ConstantVariable, SequenceVariable)):
-            raise Unsupported("side-effect", "continuing a reversed object of the user's own after the graph")
+            raise Unsupported("side-effect", "continuing reversed() of a user-defined object after the graph")
         cg.load_helper(make_reversed, 0)
         cg.load(self.sequence)
         cg.load_const(self.index)
@@ -159,7 +166,10 @@ class ReversedIteratorVariable(IteratorVariable):
 
 
 class DictOrSetIteratorVariable(SequenceIteratorVariable):
-    """Over a dict, its view or a set: reads entries as they are when it comes to them, and notices when their number changes."""
+    """An iterator over a dict, a dict view or a set.
+
+    It reads each entry only when it reaches it, and raises RuntimeError if the size changes.
+    """
 
     def __init__(
         self,
@@ -175,7 +185,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         self.dict_variable = of
         self.seen_mutation_count = 0 if of is None else of.mutation_count
         self.remaining_count = len(keys)
-        """How many items are still to come, as far as their number tells."""
+        """Number of remaining items, as the iterator of CPython counts them down."""
         self.keys: list[Any] = keys
         self.read_entry = read
         self.current_keys = now
@@ -190,7 +200,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
             return self._step_changed(tx, self.dict_variable)
         if len(self.current_keys()) != self.expected_length:
             tx.record_mutation(self)
-            self.expected_length = -1  # it goes on raising
+            self.expected_length = -1  # later steps raise again
             tx.raise_error(RuntimeError, f"{self.container_name} changed size during iteration")
         if self.position >= len(self.keys):
             self._exhaust(tx)
@@ -198,7 +208,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         found = self.read_entry(self.keys[self.position])
         if found is None:
             raise Unsupported(
-                "unsupported-operation", f"a {self.container_name} whose keys change while it is iterated"
+                "unsupported-operation", f"the keys of a {self.container_name} change during iteration"
             )
         tx.record_mutation(self)
         self.position += 1
@@ -210,7 +220,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         self.keys, self.position, self.expected_length, self.dict_variable = [], 0, 0, None
 
     def _step_changed(self, tx: Tracer, of: DictVariable) -> Variable | None:
-        """The next item of a dict of which keys have come, gone or moved."""
+        """Return the next item of a dict whose keys were added, removed or moved."""
         tx.record_mutation(self)
         if self.container_name == "OrderedDict" and self.position >= len(self.keys):
             self._exhaust(tx)
@@ -232,7 +242,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         return self.read_entry(self.keys[self.position - 1])
 
     def _resync_keys(self, of: DictVariable) -> None:
-        """Go by the keys that the dict has now: those that were given already, then the others in the order of the dict."""
+        """Switch to the current keys of the dict: the yielded ones, then the others in order."""
         given = self.keys[: self.position]
         later = {key for key, moved in of.insertion_log if moved > self.seen_mutation_count}
         first = set(given) - later
@@ -240,18 +250,25 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         self.seen_mutation_count = of.mutation_count
 
     def remaining_items(self) -> list[Variable]:
-        """What is still to come."""
+        """Return the remaining items.
+
+        Raises:
+            Unsupported: the container changed during iteration.
+        """
         found = [self.read_entry(key) for key in self.keys[self.position :]]
         is_moved = self.dict_variable is not None and self.dict_variable.mutation_count != self.seen_mutation_count
         if is_moved or len(self.current_keys()) != self.expected_length or None in found:
-            raise Unsupported("side-effect", f"continuing over a {self.container_name} that has changed")
+            raise Unsupported("side-effect", f"continuing to iterate over a {self.container_name} that has changed")
         return [item for item in found if item is not None]
 
     def length_hint(self, tx: Tracer) -> int:
         return self.remaining_count if len(self.current_keys()) == self.expected_length else 0
 
     def _is_unchanged(self) -> bool:
-        """Whether nothing has changed below: a new iterator, as far on, then notices a later change as this one would."""
+        """Return True if the container is unchanged since iteration began.
+
+        Then a new iterator, advanced by the same number of items, detects later changes in the same way.
+        """
         return self.position < len(self.keys) == self.expected_length and self.current_keys() == self.keys
 
     def child_variables(self) -> list[Variable]:
@@ -277,7 +294,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
 
 
 class RangeIteratorVariable(IteratorVariable):
-    """Over a range."""
+    """An iterator over a range."""
 
     def __init__(self, value: range) -> None:
         self.value = value
@@ -310,7 +327,7 @@ class RangeIteratorVariable(IteratorVariable):
 
 
 class CountIteratorVariable(IteratorVariable):
-    """``itertools.count`` and the numbers of ``enumerate``."""
+    """``itertools.count``; also the counter of ``enumerate``."""
 
     def __init__(self, value: Any, increment: Any = 1) -> None:
         self.value = value
@@ -334,7 +351,7 @@ class CountIteratorVariable(IteratorVariable):
 
 
 class CombinedIteratorVariable(IteratorVariable):
-    """``enumerate``, ``zip``, ``map``, ``filter``: ``advance`` makes one item out of the iterators beneath."""
+    """``enumerate``, ``zip``, ``map`` or ``filter``: ``advance`` reads the inner iterators."""
 
     def __init__(
         self,
@@ -370,12 +387,12 @@ class CombinedIteratorVariable(IteratorVariable):
 
 
 def iterator_of(tx: Tracer, value: Variable) -> Variable:
-    """``iter(value)``."""
+    """Return ``iter(value)``."""
     return realize(tx, realize(tx, value).get_iterator(tx))
 
 
 def make_enumerate(tx: Tracer, over: Variable, start: int) -> Variable:
-    """``enumerate(over, start)``."""
+    """Create ``enumerate(over, start)``."""
     inner = iterator_of(tx, over)
     count = CountIteratorVariable(start)
 
@@ -391,7 +408,7 @@ def make_enumerate(tx: Tracer, over: Variable, start: int) -> Variable:
 
 
 def make_zip(tx: Tracer, over: list[Variable], *, strict: bool) -> Variable:
-    """``zip(*over)``."""
+    """Create ``zip(*over)``."""
     inner = [iterator_of(tx, o) for o in over]
 
     def advance(tx: Tracer) -> Variable | None:
@@ -409,7 +426,7 @@ def make_zip(tx: Tracer, over: list[Variable], *, strict: bool) -> Variable:
 
 
 def _raise_length_mismatch(tx: Tracer, inner: list[Variable], ended: int) -> None:
-    """Raise as ``zip(strict=True)`` does when its iterator number ``ended`` is the first at its end."""
+    """Raise the ValueError of ``zip(strict=True)`` if iterator ``ended`` is exhausted first."""
     if ended:
         others = "argument 1" if ended == 1 else f"arguments 1-{ended}"
         tx.raise_error(ValueError, f"zip() argument {ended + 1} is shorter than {others}")
@@ -420,7 +437,7 @@ def _raise_length_mismatch(tx: Tracer, inner: list[Variable], ended: int) -> Non
 
 
 def make_map(tx: Tracer, function: Variable, over: list[Variable]) -> Variable:
-    """``map(function, *over)``."""
+    """Create ``map(function, *over)``."""
     inner = [iterator_of(tx, o) for o in over]
 
     def advance(tx: Tracer) -> Variable | None:
@@ -436,7 +453,7 @@ def make_map(tx: Tracer, function: Variable, over: list[Variable]) -> Variable:
 
 
 def make_filter(tx: Tracer, function: Variable, over: Variable) -> Variable:
-    """``filter(function, over)``."""
+    """Create ``filter(function, over)``."""
     inner = iterator_of(tx, over)
 
     def advance(tx: Tracer) -> Variable | None:

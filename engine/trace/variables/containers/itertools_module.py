@@ -1,4 +1,4 @@
-"""Rules for ``itertools``: each iterator draws from those beneath only when it is asked for an item, as Python's do."""
+"""Itertools iterators, which read their inputs only when an item is requested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = dict[str, Any]
 
 
 class CallExpressionVariable(Variable):
-    """What a call of a fixed callable gives, as an expression of generated code: for rebuilding."""
+    """The result of calling a constant callable, as an expression for reconstruction."""
 
     def __init__(self, function: Any, args: Args, kwargs: Kwargs | None = None) -> None:
         self.function = function
@@ -46,7 +46,10 @@ class CallExpressionVariable(Variable):
 
 
 class ItertoolsIteratorVariable(IteratorVariable):
-    """``advance`` makes the next item out of ``state``, which alone changes; ``rest`` is an expression of what is still to come."""
+    """An itertools iterator: ``advance`` computes the next item and updates ``state``.
+
+    Only ``state`` changes. ``remaining_expression`` returns an expression for the remaining items.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class ItertoolsIteratorVariable(IteratorVariable):
             else self.remaining_expression(self.state)
         )
         if found is None:
-            raise Unsupported("side-effect", f"continuing a half-used {self.cls.__name__} after the graph")
+            raise Unsupported("side-effect", f"continuing a partly consumed {self.cls.__name__} after the graph")
         return found
 
     def child_variables(self) -> list[Variable]:
@@ -90,7 +93,7 @@ class ItertoolsIteratorVariable(IteratorVariable):
 
 
 def _exhaust(state: State) -> Variable | None:
-    """Nothing more will come."""
+    """Mark the iterator as exhausted and return None."""
     state["over"] = True
     return None
 
@@ -132,7 +135,7 @@ def _chain_from_iterable(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 RULES_BY_NAME["chain", "from_iterable"] = _chain_from_iterable
 
 
-# Endless ones.
+# Infinite iterators.
 
 
 @register_rule(itertools.count)
@@ -177,7 +180,7 @@ def _repeat(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         )
     number = args[1] if len(args) > 1 else kwargs["times"]
     times = arithmetic.fold_constant_call(
-        tx, operator.index, [number], {}, "repeat() of a number that is not known"
+        tx, operator.index, [number], {}, "repeat() of a number that is not known while tracing"
     ).as_python_constant(tx)
 
     def advance(tx: Tracer, state: State) -> Variable | None:
@@ -192,7 +195,7 @@ def _repeat(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ItertoolsIteratorVariable(itertools.repeat, {"left": max(0, times)}, advance, rest)
 
 
-# Selecting.
+# Selection.
 
 
 @register_rule(itertools.islice)
@@ -304,7 +307,7 @@ def _compress(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
 
 
-# Combining.
+# Combination.
 
 
 @register_rule(itertools.starmap)
@@ -348,7 +351,9 @@ def _accumulate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     def rest(state: State) -> Variable:
         if state["total"] is None:
             return CallExpressionVariable(itertools.accumulate, [inner, function], {"initial": first})
-        total = CallExpressionVariable(iter, [TupleVariable([state["total"]])])  # as ``initial``, None would be none
+        total = CallExpressionVariable(
+            iter, [TupleVariable([state["total"]])]
+        )  # itertools treats ``initial=None`` as no initial value
         again = CallExpressionVariable(
             itertools.accumulate, [CallExpressionVariable(itertools.chain, [total, inner]), function]
         )
@@ -474,7 +479,10 @@ def _groupby(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _combinatoric_rule(fn: Any) -> Any:
-    """Combinatoric iterators choose items by position alone: run them over positions."""
+    """Build the rule of a combinatoric iterator.
+
+    It chooses items by position alone, so it runs on the indices of its pools.
+    """
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         pools: list[list[Variable]] = []
@@ -523,7 +531,7 @@ for _fn in (
 
 
 def make_callable_iterator(tx: Tracer, function: Variable, sentinel: Variable) -> Variable:
-    """``iter(function, sentinel)``."""
+    """Create the iterator of ``iter(function, sentinel)``."""
 
     def advance(tx: Tracer, state: State) -> Variable | None:
         item = realize(tx, realize(tx, function).call(tx, [], {}))
@@ -538,7 +546,7 @@ _CALLABLE_ITERATOR_TYPE = type(iter(int, 1))
 
 
 def make_getitem_iterator(of: Variable) -> Variable:
-    """An iterator over an object that has ``__getitem__`` only."""
+    """Create an iterator over an object that only defines ``__getitem__``."""
 
     def advance(tx: Tracer, state: State) -> Variable | None:
         try:

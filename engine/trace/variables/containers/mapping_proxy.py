@@ -1,4 +1,4 @@
-"""``types.MappingProxyType``: a window on a dict through which nothing can be changed."""
+"""Variable for ``types.MappingProxyType``, a read-only view of a dict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class MappingProxyVariable(DictVariable):
-    """Shows what ``of`` holds now. One from outside stands for its dict as well, which nothing else is known to hold."""
+    """A read-only view of ``mapping``, always up to date.
+
+    An external proxy also represents its dict: no other source reaches that dict.
+    """
 
     def __init__(self, of: DictVariable, origin: Source | None) -> None:
         self.mapping = of
@@ -51,7 +54,7 @@ class MappingProxyVariable(DictVariable):
         if not hasattr(MappingProxyType, name):
             tx.raise_error(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
         if name == "copy" and self.mapping.cls not in (dict, collections.OrderedDict):
-            raise self.unsupported("a copy of what it shows")
+            raise self.unsupported("copying its contents")
         return self.mapping.call_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -72,5 +75,5 @@ def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
 def _construct_mapping_proxy(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     of = realize(tx, args[0]) if len(args) == 1 and not kwargs else None
     if type(of) is not DictVariable:
-        raise Unsupported("unknown-call", "types.MappingProxyType is created of what is no dict")
+        raise Unsupported("unknown-call", "types.MappingProxyType is created from an object that is not a dict")
     return MappingProxyVariable(of, None)

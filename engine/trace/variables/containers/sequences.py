@@ -1,4 +1,4 @@
-"""Tuples, lists, ranges, slices and deques."""
+"""Variables for list, tuple, namedtuple, torch.Size, structseq, deque, range and slice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
-    """The items of a tuple or list, or of whatever else can be iterated to its end."""
+    """Return the items of a sequence, or exhaust the iterator of any other iterable."""
     value = realize(tx, value)
     if isinstance(value, SequenceVariable):
         return value.items
@@ -49,7 +49,7 @@ _ITERATOR_TYPES: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tu
 
 
 class SequenceVariable(Variable):
-    """What tuples and lists share: ``items``, bottom first, maybe lazy."""
+    """Base class of tuple and list variables: ``items`` in order, each possibly lazy."""
 
     items: list[Variable]
 
@@ -93,7 +93,7 @@ class SequenceVariable(Variable):
         return found
 
     def make_slice(self, items: list[Variable]) -> Variable:
-        """A slice of the same type."""
+        """Build the variable of a slice that has the same type as ``self``."""
         raise NotImplementedError
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
@@ -129,7 +129,7 @@ class SequenceVariable(Variable):
                 for n in range(len(self.items))[
                     slice(*(as_index(tx, a) for a in args[1:]), *_OPEN_SLICE_END[len(args)])
                 ]:
-                    if n >= len(self.items):  # comparing took items away
+                    if n >= len(self.items):  # a user-defined __eq__ removed items during the search
                         break
                     if identical_or_equal(tx, realize(tx, self.items[n]), args[0]):
                         return ConstantVariable(n)
@@ -153,7 +153,7 @@ class SequenceVariable(Variable):
 
 
 def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
-    """Raise what ``index`` raises where nothing is equal to ``wanted``."""
+    """Raise the ValueError of ``index`` when no item equals ``wanted``."""
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable
     from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
@@ -169,14 +169,17 @@ def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
 
 
 _REPR_CONVERSION = 2
-"""The conversion ``!r`` of an f-string."""
+"""Conversion code of ``!r`` in an f-string."""
 
 _OPEN_SLICE_END: dict[int, tuple[None, ...]] = {1: (None,), 2: (None,), 3: ()}
-"""What a slice from the bounds of ``index`` lacks, by the number of its arguments."""
+"""Bounds that complete the search slice of ``index``, by its argument count."""
 
 
 def as_index(tx: Tracer, key: Variable) -> Any:
-    """A key as a Python int where it is one; what stands in for an object that is none."""
+    """Return an index as a Python int if it has one; otherwise a stand-in for error messages.
+
+    A tensor is unsupported, because its value would become an index.
+    """
     from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
     from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -191,7 +194,7 @@ def as_index(tx: Tracer, key: Variable) -> Any:
 
 
 class TupleVariable(SequenceVariable):
-    """A tuple, named tuple, ``torch.Size`` or structseq: ``cls`` says which."""
+    """A tuple, namedtuple, ``torch.Size`` or structseq; ``cls`` is its real class."""
 
     __slots__ = ("cls", "items", "source")
 
@@ -209,7 +212,7 @@ class TupleVariable(SequenceVariable):
         return self.cls(items)
 
     def is_namedtuple(self) -> bool:
-        """Whether it is a ``collections.namedtuple``."""
+        """Return True for an instance of a ``collections.namedtuple`` class."""
         return self.cls is not tuple and hasattr(self.cls, "_fields") and issubclass(self.cls, tuple)
 
     def _build_arg(self, items: list[Any]) -> Any:
@@ -250,7 +253,7 @@ class TupleVariable(SequenceVariable):
         super().del_attr(tx, name)
 
     def _raise_if_field_readonly(self, tx: Tracer, change: Callable[[Any], None]) -> None:
-        """Raise the AttributeError of a named tuple whose fields cannot be set."""
+        """Raise Python's AttributeError for a write to a namedtuple without ``__dict__``."""
         if not self.is_namedtuple() or self.cls.__dictoffset__:
             return
         try:
@@ -303,9 +306,10 @@ def _structseq_index(cls: type, name: str) -> int | None:
 
 
 class ListVariable(SequenceVariable):
-    """A list (or deque). Its contents live here; every alias is this same object.
+    """A list or deque that holds its own contents; all aliases share this one object.
 
-    A list from outside may be one that nobody has looked into: ``read`` gives what it holds, and ``added`` is what has been put at its end.
+    The contents of an external list load lazily: ``load_items`` returns its items on first use. Until then ``appended``
+    holds only the items appended during tracing.
     """
 
     __slots__ = ("appended", "cls", "load_items", "maxlen", "source")
@@ -327,7 +331,7 @@ class ListVariable(SequenceVariable):
 
     @property
     def items(self) -> list[Variable]:
-        """What it holds; asking for that takes its length for granted."""
+        """The current items; the first read loads an external list and guards on its length."""
         if self.load_items is not None:
             read, self.load_items = self.load_items, None
             self.appended = [*read(), *self.appended]
@@ -364,7 +368,7 @@ class ListVariable(SequenceVariable):
             if not is_iterable(realize(tx, value)):
                 self._apply_to_items(
                     tx, operator.setitem, key.as_python_constant(tx), None
-                )  # refused, in the words of this version of Python
+                )  # raises TypeError with the message of this Python version
             self._apply_to_items(tx, operator.setitem, key.as_python_constant(tx), list(sequence_items(tx, value)))
             return
         self._apply_to_items(tx, operator.setitem, as_index(tx, key), value)
@@ -376,7 +380,7 @@ class ListVariable(SequenceVariable):
         )
 
     def _apply_to_items(self, tx: Tracer, change: Callable[..., Any], *args: Any) -> Any:
-        """Do with the items what Python does with its own list, or raise what it raises of a list or deque like this one."""
+        """Apply ``change`` to the items; raise the error that a real list or deque raises."""
         try:
             return change(self.items, *args)
         except (IndexError, TypeError, ValueError, OverflowError, MemoryError) as error:
@@ -392,7 +396,7 @@ class ListVariable(SequenceVariable):
         return super().get_attr(tx, name)
 
     def append(self, tx: Tracer, value: Variable) -> None:
-        """``self.append(value)``."""
+        """Append ``value``; a full deque drops its first item."""
         tx.record_mutation(self)
         self.appended.append(value)
         if self.maxlen is not None and len(self.items) > self.maxlen:
@@ -443,7 +447,10 @@ class ListVariable(SequenceVariable):
         cg.body.emit("BUILD_LIST", len(self.items))
 
     def fill(self, cg: PyCodegen) -> None:
-        """Put the present contents into the existing list on top of the stack, and pop it."""
+        """Emit code that pops the existing list on the stack and replaces its contents.
+
+        If the list was never loaded, the code only appends the new items.
+        """
         if self.load_items is not None:
             cg.load_all(self.appended)
             cg.body.emit("BUILD_LIST", len(self.appended))
@@ -476,7 +483,10 @@ def _extend(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[s
 
 
 def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[Variable]:
-    """Items of anything that can be iterated; what Python code gives is asked for only when the last one is in its place, and ``into`` as it is now."""
+    """Iterate over the items of any iterable, for insertion into ``into``.
+
+    A Python iterator takes its next step only after the previous item was inserted. ``into`` itself is snapshotted.
+    """
     from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 
     value = realize(tx, value)
@@ -486,7 +496,7 @@ def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[V
     iterator = realize(tx, value.get_iterator(tx))
     if (
         isinstance(iterator, SequenceIteratorVariable) and iterator.items is into.appended
-    ):  # an instance of a subclass, given itself
+    ):  # an instance of a list subclass, extended by itself
         yield from list(into.items)
         return
     while (item := iterator.next_item(tx)) is not None:
@@ -544,7 +554,7 @@ def _remove(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[s
 def _sort(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     from engine.trace.operators.arithmetic import sort_items
 
-    items, self.items[:] = list(self.items), []  # which is what the list holds meanwhile
+    items, self.items[:] = list(self.items), []  # Python's list.sort leaves the list empty while it sorts
     in_order = items
     noted: list[Variable] = []
     noted_outside, tx.subgraph_mutations = tx.subgraph_mutations, noted
@@ -573,7 +583,7 @@ _LIST_METHODS: dict[str, Callable[[ListVariable, Any, list[Variable], dict[str, 
 
 
 class RangeVariable(Variable):
-    """A range with known bounds."""
+    """A range with constant bounds."""
 
     def __init__(self, value: range, source: Source | None = None) -> None:
         self.value = value
@@ -619,7 +629,7 @@ class RangeVariable(Variable):
 
 
 class SliceVariable(Variable):
-    """``a:b:c``; its parts may be symbols."""
+    """A slice ``a:b:c``; each bound may be a symbol."""
 
     def __init__(self, parts: list[Variable], source: Source | None = None) -> None:
         self.bounds = parts
@@ -654,7 +664,7 @@ class SliceVariable(Variable):
 
 
 def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:
-    """The items of a real sequence, guarded by its type and length."""
+    """Make the items of a real sequence lazily; guard on its type and length."""
     why = "it was unpacked, indexed or iterated"
     tx.guard_type(real, origin, why)
     tx.add_guard(LengthMatch(origin, python_objects.builtin_len(real), cause=tx.guard_cause(why)))
@@ -672,7 +682,7 @@ def _list(tx: Tracer, real: Any, origin: Source) -> Variable:
 def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
     value = ListVariable(read_items(tx, real, origin), origin, collections.deque, real.maxlen)
     tx.add_guard(
-        EqualsMatch(AttrSource(origin, "maxlen"), real.maxlen, cause=tx.guard_cause("its bound decides what it keeps"))
+        EqualsMatch(AttrSource(origin, "maxlen"), real.maxlen, cause=tx.guard_cause("its maxlen decides which items remain"))
     )
     return value
 
@@ -689,7 +699,7 @@ def _is_size_or_namedtuple(real: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def is_plain_namedtuple(cls: type) -> bool:
-    """Whether instances are named tuples that do what tuples do and take no other attributes."""
+    """Return True for a namedtuple class without instance dict or overridden tuple methods."""
     if not (issubclass(cls, tuple) and hasattr(cls, "_fields")):
         return False
     own = {n for c in cls.__mro__[: cls.__mro__.index(tuple)] for n in vars(c) if n in _TUPLE_METHODS}

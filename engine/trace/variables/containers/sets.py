@@ -1,4 +1,4 @@
-"""Sets and frozensets."""
+"""Variables for set and frozenset."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _GUARDABLE_ELEMENT_TYPES = (
     WrapperDescriptorType,
     GetSetDescriptorType,
 )
-"""Elements of sets that can be held against those of another set: they do not change."""
+"""Set element types that a guard can compare, because their instances are immutable."""
 
 
 class SetVariable(Variable):
-    """A set or frozenset: what stands for an element -> the element, in insertion order."""
+    """A set or frozenset: ``elements`` maps hash keys to elements, in insertion order."""
 
     __slots__ = ("cls", "elements", "literal", "order_observed_at", "real_order", "source")
     is_mutable = True
@@ -50,15 +50,21 @@ class SetVariable(Variable):
         self.source = source
         self.cls = cls
         self.real_order: tuple[Any, ...] = ()
-        """The elements of an existing set, in its own order, which depends on how it came about."""
+        """Elements of an existing set in its real iteration order, which depends on its history."""
         self.literal: frozenset[Any] | None = None
-        """The constant that it is, or that a set display was made of: while its elements stay as they were, it is made so again."""
+        """The constant value of the set, or the constant that built its set display.
+
+        While the elements are unchanged, codegen rebuilds the set from this constant.
+        """
         self.order_observed_at: int | None = None
-        """Before which instruction an order was chosen that Python leaves open: from then on no other set may stand for this one."""
+        """Number of the instruction before which an unspecified iteration order was observed.
+
+        After that instruction, no rebuilt set may replace this one: its order could differ.
+        """
 
     @classmethod
     def from_items(cls, tx: Tracer, items: list[Variable], kind: type = set) -> SetVariable:
-        """A new set of these items."""
+        """Build a new set from ``items``."""
         from engine.trace.variables.objects.id_and_hash import mark_stored
 
         forced = [realize(tx, i) for i in items]
@@ -70,7 +76,7 @@ class SetVariable(Variable):
 
     @property
     def builtin_class(self) -> type:
-        """The builtin class: what operations on it give."""
+        """The builtin class, ``set`` or ``frozenset``; set operations return it."""
         return frozenset if issubclass(self.cls, frozenset) else set
 
     def python_type(self) -> type:
@@ -103,7 +109,11 @@ class SetVariable(Variable):
         return _lookup_key(tx, item) in self.elements
 
     def iteration_order(self, tx: Tracer) -> list[Variable]:
-        """Elements in the order in which Python would give them."""
+        """Return the elements in the iteration order of the real set.
+
+        If hashes are fixed and the set is an unmodified input, guard on its order.
+        If the order depends on the addresses of existing objects, raise Unsupported.
+        """
         if len(self.elements) <= 1:
             return list(self.elements.values())
         if self.has_fixed_hashes(tx):
@@ -118,20 +128,20 @@ class SetVariable(Variable):
                 tx.root_instruction_number if self.order_observed_at is None else self.order_observed_at
             )
             return list(self.elements.values())
-        raise self.unsupported("iteration in an order that depends on addresses")
+        raise self.unsupported("iterating in an order that depends on object addresses")
 
     def copy_as(self, tx: Tracer, kind: Any) -> SetVariable:
-        """``kind(self)``: its elements keep the hashes that they gave."""
+        """Return ``kind(self)``; the elements are not hashed again."""
         if self.has_fixed_hashes(tx):
             return SetVariable.from_items(tx, self.iteration_order(tx), kind)
         return SetVariable(dict(self.elements), None, kind)
 
     def has_fixed_hashes(self, tx: Tracer) -> bool:
-        """Whether its elements hash as what stands for them, so that its order is known."""
+        """Return True if each element hashes like its hash key, so the iteration order is known."""
         return all(_has_fixed_hash(tx, k, v) for k, v in self.elements.items())
 
     def _equivalent_real_set(self) -> Any:
-        """A set built as generated code builds this one: it iterates in the same order."""
+        """Return a real set, built as codegen builds it, that iterates in the same order."""
         if self._is_unmodified():
             return self.real_order
         made: set[Any] = set()
@@ -184,7 +194,9 @@ class SetVariable(Variable):
                 tx.record_mutation(self)
                 self._record_literal(args)
                 for other in args:
-                    if isinstance(other, SetVariable) and not other.has_fixed_hashes(tx):  # they are not hashed again
+                    if isinstance(other, SetVariable) and not other.has_fixed_hashes(
+                        tx
+                    ):  # copying from a set does not call __hash__ again
                         self.elements = {
                             **self.elements,
                             **{k: v for k, v in other.elements.items() if k not in self.elements},
@@ -223,7 +235,7 @@ class SetVariable(Variable):
                 self.elements = new.elements
                 return NONE
             case "isdisjoint" if not isinstance(args[0], SetVariable):
-                # One after the other, up to the first that it holds.
+                # Checks one item at a time and stops at the first common element, as Python does.
                 items = iterator_of(tx, args[0])
                 while (found := items.next_item(tx)) is not None:
                     if self.contains(tx, realize(tx, found)):
@@ -249,7 +261,7 @@ class SetVariable(Variable):
         return call_special_by_name(tx, self, name, args, kwargs)
 
     def _record_literal(self, others: list[Variable]) -> None:
-        """A set display of constants is an empty set updated from one constant."""
+        """Record the constant of a set display, which is one update of an empty set."""
         other = others[0] if len(others) == 1 and not self.elements else None
         if isinstance(other, SetVariable) and other.source is None and other.cls is frozenset:
             self.literal = other.literal
@@ -280,16 +292,20 @@ class SetVariable(Variable):
         return first
 
     def combine(self, tx: Tracer, how: str, other: SetVariable) -> SetVariable:
-        """A new set by a set operation's method name."""
+        """Return the new set of a binary set operation, named by its method."""
         both = {**other.elements, **self.elements}
         chosen = getattr(set(self.elements), how)(set(other.elements))
         order = [k for k in (*self.elements, *other.elements) if k in chosen]
         return SetVariable({k: both[k] for k in dict.fromkeys(order)}, None, self.builtin_class)
 
     def _check_order_not_observed(self) -> None:
-        """Raises: Unsupported: its elements were seen in an order that a set made after the graph need not have."""
+        """Check that no traced code has observed an unspecified iteration order.
+
+        Raises:
+            Unsupported: the order depends on addresses, so a set rebuilt after the graph may have another order.
+        """
         if self.order_observed_at is not None:
-            refused = Unsupported("side-effect", "rebuilding a set whose order depends on addresses after the graph")
+            refused = Unsupported("side-effect", "rebuilding a set whose order depends on object addresses after the graph")
             refused.created_at = self.order_observed_at
             raise refused
 
@@ -319,7 +335,7 @@ class SetVariable(Variable):
             cg.body.call(1)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Put the present contents into the existing set on top of the stack, and pop it."""
+        """Emit code that pops the existing set on the stack and replaces its contents."""
         from engine.trace.codegen_runtime.containers import refill_set
         from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
 
@@ -333,7 +349,7 @@ class SetVariable(Variable):
 
 
 def _as_set(tx: Tracer, other: Variable) -> SetVariable:
-    """The elements of anything that can be iterated, those of a set in any order."""
+    """Collect the items of any iterable into a set; the source order of a set is ignored."""
     inner = getattr(other, "inner", None)
     plain = inner if isinstance(inner, SetVariable) and not _has_python_iter(other) else other
     if isinstance(plain, SetVariable):
@@ -346,7 +362,7 @@ def _has_python_iter(other: Variable) -> bool:
 
 
 def _lookup_key(tx: Tracer, item: Variable) -> Any:
-    """What stands for something that is looked for in a set: a set is looked for as a frozenset."""
+    """Return the hash key for a lookup; a set is looked up as a frozenset, as in Python."""
     inner = getattr(item, "inner", item)
     if isinstance(inner, SetVariable) and inner.builtin_class is set:
         return frozenset(inner.elements)
@@ -354,12 +370,15 @@ def _lookup_key(tx: Tracer, item: Variable) -> Any:
 
 
 def _hashes_by_new_identity(key: Any, value: Variable) -> bool:
-    """Whether an element that hashes by where it lies was made in traced code: Python may put it anywhere."""
+    """Return True if the element hashes by identity and was created while tracing.
+
+    Its address is not defined yet, so Python may place it anywhere in the order.
+    """
     return getattr(value, "inner", value) is key and key.source is None
 
 
 def _has_fixed_hash(tx: Tracer, key: Any, value: Variable) -> bool:
-    """Whether what stands for an element has the element's own hash."""
+    """Return True if the hash key of an element has the same hash as the element."""
     value = realize(tx, value)
     if is_literal(key):
         return True
@@ -381,7 +400,10 @@ def _set(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def build_set(tx: Tracer, real: Any, origin: Source) -> SetVariable:
-    """The value for a real set or frozenset (or for one of a subclass: as what it holds), guarded by its elements."""
+    """Build the variable of a real set or frozenset, guarded by its elements.
+
+    An instance of a subclass is read as a plain set. Elements must be literals or guardable immutable objects.
+    """
     base = frozenset if isinstance(real, frozenset) else set
     if not all(is_literal(item) or isinstance(item, _GUARDABLE_ELEMENT_TYPES) for item in base.__iter__(real)):
         raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")

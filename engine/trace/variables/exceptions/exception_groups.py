@@ -1,4 +1,4 @@
-"""Exception groups: made, split, and caught by ``except*``."""
+"""ExceptionGroup variable, ``split`` and ``except*``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _COPIED_ATTRIBUTES = ("__cause__", "__context__", "__suppress_context__", "__not
 
 
 class ExceptionGroupVariable(ExceptionVariable):
-    """An ``ExceptionGroup``. ``stem`` is the group that it was split off, as long as it was not raised anew."""
+    """An ``ExceptionGroup``.
+
+    ``split_from`` is the group that it was split from, or itself for a newly created group.
+    """
 
     def __init__(self, cls: type[BaseException], args: Args, inside: list[Variable]) -> None:
         super().__init__(cls, args)
@@ -61,7 +64,10 @@ class ExceptionGroupVariable(ExceptionVariable):
         return made
 
     def split(self, tx: Tracer, matches: ExceptionMatcher) -> tuple[Variable | None, Variable | None]:
-        """What is inside and matches, and what does not: groups of the same shape, None where there is nothing."""
+        """Split the group into matching members and the rest.
+
+        Both parts have the nesting of the group; an empty part is None.
+        """
         if matches(self):
             return self, None
         found: list[Variable] = []
@@ -95,7 +101,7 @@ ExceptionMatcher = Callable[[Variable], bool]
 
 
 def make_group(tx: Tracer, cls: Any, args: Args) -> Variable:
-    """``ExceptionGroup(message, exceptions)``; errors as of the real class, with exceptions that stand in."""
+    """Construct an ``ExceptionGroup``; the real class checks dummy exceptions for errors."""
     new = find_in_class(cls, "__new__")
     if new is not None and isinstance(new[1], (FunctionType, staticmethod)):
         raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
@@ -120,7 +126,7 @@ def _dummy_exception(value: Variable) -> Any:
 
 
 def make_matcher(tx: Tracer, wanted: Variable) -> ExceptionMatcher:
-    """What ``split`` and ``subgroup`` take: a class, classes, or a function of an exception."""
+    """Build the matcher of ``split`` and ``subgroup`` from a class, classes or a function."""
     classes = wanted.items if isinstance(wanted, TupleVariable) else [wanted]
     kinds = tuple(c.real_object for c in (realize(tx, c) for c in classes) if isinstance(c, ClassVariable))
     if len(kinds) == len(classes) and all(issubclass(k, BaseException) for k in kinds):
@@ -131,12 +137,12 @@ def make_matcher(tx: Tracer, wanted: Variable) -> ExceptionMatcher:
 
 
 def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Variable, Variable]:
-    """What ``except* wanted`` catches of an exception, and what is left; None for nothing."""
+    """Return the part that ``except* wanted`` catches and the rest; None for an empty part."""
     if is_none(error):
         return NONE, NONE
     is_group = issubclass(error.python_type(), BaseExceptionGroup)
     if is_group and not isinstance(error, ExceptionGroupVariable):
-        raise Unsupported("unsupported-operation", f"except* of a {error.describe()} that came from outside")
+        raise Unsupported("unsupported-operation", f"except* of a {error.describe()} that was created outside the function")
     _check_except_star_classes(tx, wanted)
     matches = make_matcher(tx, wanted)
     if matches(error):
@@ -159,7 +165,10 @@ def _check_except_star_classes(tx: Tracer, wanted: Variable) -> None:
 
 
 def prep_reraise_star(tx: Tracer, whole: Variable, raised: list[Variable]) -> Variable:
-    """What leaves a ``try`` with ``except*``: what its handlers raised, and what none of them caught; None for nothing."""
+    """Return the exception that leaves a ``try`` with ``except*``, or None.
+
+    It combines the exceptions that the handlers raised with the uncaught part.
+    """
     present = [v for v in (realize(tx, r) for r in raised) if not is_none(v)]
     if not isinstance(whole, ExceptionGroupVariable):
         return present[0] if present else NONE

@@ -1,4 +1,4 @@
-"""Exceptions raised while tracing, as values."""
+"""Variables for exceptions and tracebacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 
 class ExcInfoVariable(Variable):
-    """What lies on the stack while ``error`` is handled: CPython keeps there what was handled before."""
+    """Stack entry that PUSH_EXC_INFO leaves while ``exception`` is handled.
+
+    CPython stores the previously handled exception there.
+    """
 
     def __init__(self, error: Variable) -> None:
         self.exception = error
@@ -60,11 +63,11 @@ def _offset(tx: Tracer, value: InstructionOffset) -> Variable:
 
 
 _HEAP_TYPE_FLAG = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code made."""
+"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code creates."""
 
 
 class TracebackVariable(Variable):
-    """The traceback of an exception: only that it exists, and what it belongs to, is known."""
+    """The traceback of an exception; only its existence and its exception are known."""
 
     def __init__(self, of: Variable) -> None:
         self.exception = of
@@ -76,7 +79,7 @@ class TracebackVariable(Variable):
         return [self.exception]
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        # Frames of traced calls are gone: only where the function runs as Python is each in it.
+        # Inlined calls have no frames; only the uncompiled function has the full traceback.
         raise SkipFrame("unsupported-operation", f"reading the attribute {name!r} of a traceback")
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -85,7 +88,7 @@ class TracebackVariable(Variable):
 
 
 def traceback_of(error: Variable) -> Variable:
-    """The traceback of an exception as of now: one object until the exception is raised again."""
+    """Return the current traceback of an exception; one object until the next raise."""
     if not isinstance(error, ExceptionVariable):
         return TracebackVariable(error)
     error.traceback = error.traceback or TracebackVariable(error)
@@ -93,13 +96,13 @@ def traceback_of(error: Variable) -> Variable:
 
 
 def guard_not_in_except_block(tx: Tracer) -> None:
-    """Take for granted that whoever called the frame is not handling an exception.
+    """Guard that the caller of the frame is not inside an except block.
 
     Raises:
-        Unsupported: it is.
+        Unsupported: the caller is handling an exception.
     """
     if tx.called_in_except_block:
-        raise Unsupported("unsupported-operation", "looking at an exception that a caller is handling")
+        raise Unsupported("unsupported-operation", "reading an exception that a caller is handling")
     why = "an exception that is handled outside would be seen here"
     tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "handling", False, cause=tx.guard_cause(why)))
 
@@ -125,7 +128,7 @@ def _exception(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) ->
 
 @register_rule(traceback.clear_frames)
 def _clear_frames(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    # Frames of traced calls are gone already.
+    # Inlined calls have no frames to clear.
     if not isinstance(realize(tx, args[0]), TracebackVariable) and not is_none(realize(tx, args[0])):
         raise Unsupported("unknown-call", "traceback.clear_frames is called")
     return NONE
@@ -133,7 +136,7 @@ def _clear_frames(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable])
 
 def _traceback_frames_rule(function: Any) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        # Frames of traced calls are gone: only where the function runs as Python is each in it.
+        # Inlined calls have no frames; only the uncompiled function has the full traceback.
         raise SkipFrame("unsupported-operation", f"{function.__name__}() reads the frames of a traceback")
 
     return rule
@@ -161,7 +164,7 @@ def _exception_text(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
 
 
 def current_exception(tx: Tracer) -> Variable | None:
-    """The exception being handled now."""
+    """Return the exception that is being handled, or None."""
     for frame in reversed(tx.frames):
         if frame.exc_stack:
             return frame.exc_stack[-1]
@@ -173,21 +176,21 @@ EXCEPTION_KEYWORDS: Mapping[type[BaseException], tuple[str, ...]] = {
     NameError: ("name",),
     ImportError: ("name", "path"),
 }
-"""Keywords that exceptions are created with, by class."""
+"""Keyword arguments of exception constructors, by class."""
 
 
 def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Variable]) -> type[BaseException]:
-    """The class of what calling an exception's class makes: an OSError is of the subclass for its number."""
+    """Return the class of a constructed exception; errno selects the subclass of OSError."""
     if cls is not OSError or not 2 <= len(args) <= 5:
         return cls
     number = realize(tx, args[0])
     if not isinstance(number, ConstantVariable):
-        raise Unsupported("unknown-call", "OSError is created with a number that only the call knows")
+        raise Unsupported("unknown-call", "OSError is created with an errno that is not known while tracing")
     return type(OSError(number.value, ""))
 
 
 class ExceptionVariable(AttributeDictVariable):
-    """An exception. ``error`` is the Python object where a real one was raised while folding."""
+    """An exception; ``real_exception`` is the Python object if constant folding raised one."""
 
     is_mutable = True
 
@@ -199,7 +202,7 @@ class ExceptionVariable(AttributeDictVariable):
         self.was_raised = False
         self.traceback: Variable | None = None
         self.raise_line = 0
-        """Where the root frame raised it, or called what did."""
+        """Line of the root frame that raised it or called the raising function; 0 if not raised."""
 
     def python_type(self) -> type:
         return self.cls
@@ -258,11 +261,14 @@ class ExceptionVariable(AttributeDictVariable):
         return found
 
     def _has_filename_attributes(self) -> bool:
-        """Whether file names are attributes, and no arguments any more."""
+        """Return True if file names are attributes of an OSError and not in ``args``."""
         return issubclass(self.cls, OSError) and self.cls is not BlockingIOError and 3 <= len(self.args) <= 5
 
     def _guard_context_is_none(self, tx: Tracer) -> None:
-        """Raised while the tracer handles nothing: what it remembers depends on whether its caller handles something."""
+        """Guard that the caller handles no exception if this one was raised outside a handler.
+
+        Otherwise ``__context__`` would depend on the caller.
+        """
         if self.was_raised:
             guard_not_in_except_block(tx)
 
@@ -313,13 +319,13 @@ class ExceptionVariable(AttributeDictVariable):
         return super().call_method(tx, name, args, kwargs)
 
     def call_c_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """A method of the class from C, whatever classes of the user's make of it."""
+        """Call the method of the C class, not an override in a user-defined subclass."""
         if name in ("__str__", "__repr__"):
             return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         return self.call_method(tx, name, args, kwargs)
 
     def set_keyword_attributes(self, tx: Tracer, words: dict[str, Variable]) -> None:
-        """What the class in C makes of the keywords that it is created with."""
+        """Set the attributes that the C class takes as keyword arguments."""
         known = next((names for kind, names in EXCEPTION_KEYWORDS.items() if issubclass(self.cls, kind)), ())
         if not known and words:
             tx.raise_type_error(f"{self.cls.__name__}() takes no keyword arguments")
@@ -337,7 +343,7 @@ class ExceptionVariable(AttributeDictVariable):
         return NONE
 
     def _call_c_slot(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
-        """A method of the class from C by its name."""
+        """Implement ``__eq__``, ``__ne__`` and ``__setattr__`` of the C class."""
         match name:
             case "__eq__" | "__ne__":
                 same = realize(tx, args[0]) is self
@@ -348,7 +354,7 @@ class ExceptionVariable(AttributeDictVariable):
         raise self.unsupported(f"the method {name!r}")
 
     def as_builtin_exception(self, tx: Tracer) -> BaseException:
-        """One with the same name and arguments whose class runs no Python code."""
+        """Return a real exception with this class name and these args that runs no Python code."""
         if (
             self.real_exception is not None
             and self.source is None
@@ -361,7 +367,7 @@ class ExceptionVariable(AttributeDictVariable):
         return made
 
     def to_real_exception(self, tx: Tracer) -> BaseException:
-        """A Python exception like this one."""
+        """Return a real exception of this class with the same arguments."""
         if self.real_exception is not None and self.source is None:
             return self.real_exception
         return self.cls(*(realize(tx, a).as_python_constant(tx) for a in self.args))
@@ -395,7 +401,7 @@ class ExceptionVariable(AttributeDictVariable):
             cg.body.emit("STORE_ATTR", name)
 
     def _folded_attributes(self) -> list[tuple[str, Variable]]:
-        """Attributes of an exception that Python raised while folding."""
+        """Return the attributes of an exception that constant folding raised."""
         own = vars(self.real_exception) if self.real_exception is not None else {}
         if not all(is_literal(v) for v in own.values()):
             raise self.unsupported("rebuilding its attributes")
@@ -409,10 +415,10 @@ class ExceptionVariable(AttributeDictVariable):
 
 
 def _exception_new(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """``Exception.__new__(cls, ...)``."""
+    """Implement ``Exception.__new__(cls, ...)``."""
     cls = realize(tx, args[0]).as_python_object() if args else None
     if not (isinstance(cls, type) and issubclass(cls, BaseException)) or issubclass(cls, BaseExceptionGroup):
-        raise Unsupported("unknown-call", "__new__ of an exception is called with what is no plain class of exceptions")
+        raise Unsupported("unknown-call", "__new__ of an exception is called without a plain exception class")
     return ExceptionVariable(resolve_exception_class(tx, cls, args[1:]), list(args[1:]))
 
 
@@ -422,7 +428,10 @@ for _cls in vars(builtins).values():
 
 
 def set_attribute_error_context(error: Variable, of: Variable, name: str) -> None:
-    """An AttributeError that reading an attribute raised remembers whose it is, as Python notes it."""
+    """Set ``obj`` and ``name`` of an AttributeError that an attribute read raised.
+
+    Implements ``set_attribute_error_context`` of CPython.
+    """
     if (
         not isinstance(error, ExceptionVariable)
         or not issubclass(error.cls, AttributeError)
@@ -444,7 +453,7 @@ def _is_real_object_of(value: Variable, real: Any) -> bool:
 
 
 def get_attr_with_error_context(tx: Tracer, of: Variable, name: str) -> Variable:
-    """``of.name``; an AttributeError remembers both."""
+    """Read ``of.name``; an AttributeError gets its ``obj`` and ``name``."""
     try:
         return of.get_attr(tx, name)
     except UserException as error:
@@ -453,7 +462,10 @@ def get_attr_with_error_context(tx: Tracer, of: Variable, name: str) -> Variable
 
 
 def set_attr_with_error_context(tx: Tracer, of: Variable, name: str, value: Variable | None) -> None:
-    """``of.name = value``, ``del of.name`` for None; an AttributeError remembers what this version of Python notes."""
+    """Set ``of.name``, or delete it if ``value`` is None.
+
+    An AttributeError gets the context that this Python version sets.
+    """
     try:
         if value is None:
             of.del_attr(tx, name)
@@ -496,7 +508,7 @@ def _is_exception(real: Any) -> bool:
 
 @register_builder_if(15, _is_exception)
 def _real_exception(tx: Tracer, real: BaseException, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was looked at")
+    tx.guard_type(real, origin, "it was read")
     args = read_items(tx, real.args, AttrSource(origin, "args"))
     made = ExceptionVariable(type(real), args, real)
     made.source = origin

@@ -1,4 +1,7 @@
-"""What Python says to operands that an operation does not take: the operation itself, on objects that stand in for values."""
+"""Raises Python's own TypeErrors for invalid operands and arguments.
+
+The operation runs on stand-in objects that cause the same error as the traced values.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ _CONVERSION_METHODS = (
 
 
 def has_method(cls: builtins.type, *names: str, below: builtins.type | None = None) -> bool:
-    """Whether a class defines one of these special methods, other than through the class ``below``."""
+    """Return True if a class defines one of these special methods, ignoring ``below``."""
     return any(name in base.__dict__ for base in cls.__mro__ if base is not below for name in names)
 
 
@@ -56,12 +59,12 @@ _HEAP_TYPE_FLAG = 1 << 9
 
 
 def container_base_of(cls: builtins.type) -> builtins.type | None:
-    """The builtin container that a class is or derives from; None where it is none."""
+    """Return the builtin container that a class is or derives from, or None."""
     return next((base for base in cls.__mro__ if base in _SAMPLE_FACTORIES), None)
 
 
 def is_iterable(value: Variable) -> bool:
-    """Whether ``iter`` takes it, as far as its class tells."""
+    """Return True if ``iter`` accepts the value, judged by its class."""
     return has_method(value.python_type(), "__iter__", "__getitem__")
 
 
@@ -70,7 +73,7 @@ def _instance_of_class_named(name: str) -> Any:
 
 
 def error_stand_in(value: Variable) -> Any:
-    """An object of which an operation that the value's class does not define says the same; ``_NO_STAND_IN`` where that is not sure."""
+    """Return an object that causes the same TypeError as ``value``, or ``_NO_STAND_IN``."""
     from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
     if isinstance(value, ConstantVariable):
@@ -81,13 +84,13 @@ def error_stand_in(value: Variable) -> Any:
     if isinstance(value, UserDefinedObjectVariable) and not has_method(cls, *_CONVERSION_METHODS):
         return _instance_of_class_named(cls.__name__)
     base = container_base_of(cls)
-    if base is not None and cls.__flags__ & _HEAP_TYPE_FLAG:  # what the class defines itself has been asked before
+    if base is not None and cls.__flags__ & _HEAP_TYPE_FLAG:  # methods that the class itself defines were tried before
         return type(cls.__name__, (base,), {})()
     return _NO_STAND_IN
 
 
 def index_error_stand_in(value: Variable) -> Any:
-    """The same for what is used as an index."""
+    """Return the stand-in of an index; raise Unsupported if there is none."""
     found = error_stand_in(value)
     if found is _NO_STAND_IN:
         raise value.unsupported("using it as an index")
@@ -95,7 +98,7 @@ def index_error_stand_in(value: Variable) -> Any:
 
 
 def check_operand_types(tx: Tracer, function: Callable[..., Any], *operands: Variable) -> None:
-    """Raise the user's TypeError where ``function`` raises one for operands such as these; else nothing."""
+    """Raise Python's TypeError if ``function`` raises one for these operands."""
     stands = [_operand_stand_in(v, function) for v in operands]
     if any(s is _NO_STAND_IN for s in stands):
         return
@@ -110,7 +113,7 @@ _OPERATORS_NAMING_TYPES_ONLY = frozenset(
     for plain in ("sub", "xor", "or_", "and_", "truediv", "floordiv", "pow", "matmul", "lshift", "rshift")
     for name in (plain, f"i{plain.rstrip('_')}")
 ) | {operator.lt, operator.le, operator.gt, operator.ge, operator.add}
-"""Operations that, where no operand's method for them takes the other, look at nothing but the names of the classes."""
+"""Operators whose TypeErrors depend only on the names of the operand classes."""
 
 
 def _operand_stand_in(value: Variable, function: Callable[..., Any]) -> Any:
@@ -127,7 +130,10 @@ def _operand_stand_in(value: Variable, function: Callable[..., Any]) -> Any:
 
 
 def returns_not_implemented(tx: Tracer, of: Variable, name: str, other: Variable) -> bool:
-    """Whether an operator's method, called by its name, leaves the operation to the other operand; its own TypeError is the user's."""
+    """Return True if an operator method, called by name, returns NotImplemented.
+
+    Raises its TypeError as the user's.
+    """
     stands, given = error_stand_in(of), error_stand_in(other)
     if stands is _NO_STAND_IN or given is _NO_STAND_IN or not hasattr(stands, name):
         return False
@@ -135,12 +141,12 @@ def returns_not_implemented(tx: Tracer, of: Variable, name: str, other: Variable
         return getattr(type(stands), name)(stands, given) is NotImplemented
     except TypeError as error:
         raise tx.make_user_exception(error) from error
-    except ValueError:  # of what stood in
+    except ValueError:  # raised by the stand-in
         return False
 
 
 def check_argument_count(tx: Tracer, cls: builtins.type, name: str, count: int, words: list[str]) -> None:
-    """Raise the TypeError of a builtin container's method that takes another number of arguments; else nothing."""
+    """Raise Python's TypeError if a container method gets a wrong number of arguments."""
     base = container_base_of(cls)
     if base is None or not hasattr(base, name):
         return
@@ -149,7 +155,7 @@ def check_argument_count(tx: Tracer, cls: builtins.type, name: str, count: int, 
     except TypeError as error:
         if _ARGUMENT_COUNT_ERROR.search(str(error)):
             raise tx.make_user_exception(error) from error
-    except Exception:  # what stood in was not what it takes
+    except Exception:  # the dummy arguments have wrong types
         return
 
 
@@ -159,7 +165,7 @@ _ARGUMENT_COUNT_ERROR = re.compile(
 
 
 def check_unbound_receiver(tx: Tracer, held: Any, args: list[Variable]) -> None:
-    """Raise the TypeError of a method from C that is called through its class without an instance, or on something else."""
+    """Raise Python's TypeError for an unbound C method without a receiver of its class."""
     if not isinstance(held, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return
     if args and issubclass(args[0].python_type(), held.__objclass__):
@@ -193,7 +199,7 @@ _OPERATION_OF_METHOD: dict[str, Callable[[Any], Any]] = {
 
 
 def raise_missing_method(tx: Tracer, cls: builtins.type, method: str) -> Any:
-    """Raise the TypeError of an operation whose special method a class lacks."""
+    """Raise Python's TypeError for an operation whose special method the class lacks."""
     operation = _OPERATION_OF_METHOD.get(method)
     if operation is not None:
         try:
@@ -211,7 +217,10 @@ _EMPTY_CODE: Any = (lambda: None).__code__
 def raise_binding_error(
     tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]
 ) -> Any:
-    """Raise the TypeError of a call that cannot be bound: that of a function with the same parameters and no body."""
+    """Raise Python's TypeError for a call whose arguments cannot be bound.
+
+    Calls a function with the same parameters and an empty body.
+    """
     code, name = function.code, function.get_attr(tx, "__qualname__").as_python_constant(tx)
     empty = code.replace(
         co_code=_EMPTY_CODE.co_code,
@@ -234,7 +243,7 @@ def raise_binding_error(
 
 
 def callable_display_name(tx: Tracer, function: Variable) -> str:
-    """How Python's messages about a call's arguments name what is called."""
+    """Return the name of a callable as Python's argument errors show it."""
     real = tx.real_object(function)
     if real is NotImplemented:
         qualname = function.get_attr(tx, "__qualname__").as_python_constant(tx)

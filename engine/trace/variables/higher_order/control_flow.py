@@ -1,4 +1,4 @@
-"""torch's operators that take functions: ``cond``, ``while_loop``, ``scan``, ``map`` and the like, with their bodies as graphs."""
+"""Higher-order operators cond, while_loop, map, scan, associative_scan with subgraphs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def _is_int(leaf: Variable) -> bool:
 
 def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, leaf: Variable) -> Variable:
     if isinstance(leaf, ConstantVariable):
-        builder.add_parameter(leaf.value)  # who runs the body passes it; the body knows it
+        builder.add_parameter(
+            leaf.value
+        )  # callers of the body pass the value, but the body itself has it as a constant
         return leaf
     if isinstance(leaf, SymNodeVariable):
         return SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym)
@@ -69,9 +71,9 @@ def _emit_higher_order_node(
     rest: list[Any],
     results: list[Any],
 ) -> list[Variable]:
-    """The node of a higher-order operator, with its bodies in the graph; its results as values.
+    """Emit the node of a higher-order operator with its subgraphs; return its results.
 
-    ``rest`` are the operands; each list or tuple in it stays one argument. Free variables are added to the last.
+    ``rest`` are the operands. Each list or tuple in it is one argument. Free variables are appended to the last.
     """
     lifted = lift_shared_free_variables(list(bodies.values()))
     functions = [tx.graph.add_subgraph(key, body.module(), tx.node_provenance()) for key, body in bodies.items()]
@@ -104,20 +106,20 @@ def _lifted_fakes(bodies: Sequence[TracedSubgraph]) -> list[Any]:
 
 
 def _check_no_aliasing(body: TracedSubgraph, given: Sequence[torch.fx.Node], what: str) -> None:
-    """A body may not return what it was given, or a view of it."""
+    """Check that a body returns no alias of its inputs and no storage twice."""
     inputs = [n.meta["example_value"] for n in (*given, *body.builder.free_variables())]
     inputs = [i for i in inputs if isinstance(i, torch.Tensor)]
     outputs = [o for o in body.output_fakes() if isinstance(o, torch.Tensor)]
     if any(shares_storage(o, i) for o in outputs for i in inputs):
         raise Unsupported(
-            "unsupported-operation", f"a function given to {what} returns one of its inputs, or a view of it"
+            "unsupported-operation", f"a function passed to {what} returns an alias of one of its inputs"
         )
     if any(shares_storage(o, p) for n, o in enumerate(outputs) for p in outputs[:n]):
-        raise Unsupported("unsupported-operation", f"a function given to {what} returns the same memory twice")
+        raise Unsupported("unsupported-operation", f"a function passed to {what} returns two aliases of one tensor")
 
 
 def _same_metadata(left: Any, right: Any) -> bool:
-    """Whether two results have the same metadata, up to gradients."""
+    """Return True if two results have equal metadata, except ``requires_grad``."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         return (left.dtype, left.device, left.shape, left.stride()) == (
             right.dtype,
@@ -143,7 +145,7 @@ def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     leaves: list[Variable] = []
     tree = flatten_variable(tx, TupleVariable(items), leaves)
     if any(type(c) is not int for c in tree.constants()):
-        raise Unsupported("unsupported-argument", "torch.cond is given what is neither a tensor nor an int")
+        raise Unsupported("unsupported-argument", "torch.cond has an operand that is neither a tensor nor an int")
     pred_node, _ = pred.as_node_arg(tx)
     nodes = _nodes(tx, leaves)
 
@@ -179,11 +181,11 @@ def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 BranchOutput = tuple[Variable, Any]
-"""What a body returns, and the same in its graph."""
+"""Output of a body, as a variable and as a value in its graph."""
 
 
 def _unify_int_outputs(first: TracedSubgraph, second: TracedSubgraph) -> tuple[TracedSubgraph, TracedSubgraph]:
-    """Two branches; where they give different ints, known ones or not, these become results of their graphs."""
+    """Turn ints that differ between two branches into outputs of their graphs."""
     outputs = [body.builder.graph.output_node() for body in (first, second)]
     given = [iter(zip(b.outputs, o.args[0], strict=True)) for b, o in zip((first, second), outputs, strict=True)]  # type: ignore[arg-type]
     pairs: list[tuple[BranchOutput, BranchOutput]] = []
@@ -206,7 +208,10 @@ def _merge_trees(
     rights: Iterator[BranchOutput],
     pairs: list[tuple[BranchOutput, BranchOutput]],
 ) -> TreeSpec | None:
-    """The tree of both; None where they differ in more than numbers. Pairs of leaves are added to ``pairs``."""
+    """Return the common tree of both, or None if they differ in more than ints.
+
+    Pairs of leaves are appended to ``pairs``.
+    """
     if left.is_leaf or right.is_leaf or (left != right and left.cls is right.cls is None):
         one, other = _leaf_or_int(left, lefts), _leaf_or_int(right, rights)
         if one is None or other is None:
@@ -238,14 +243,17 @@ def _leaf_or_int(tree: TreeSpec, given: Iterator[BranchOutput]) -> BranchOutput 
 
 
 def _merge_ints(tx: Tracer, left: Any, right: Any) -> Any:
-    """A number that is one of these, known once a branch has run."""
+    """Return an unbacked symbol if the two ints may differ, else the int."""
     if isinstance(left, torch.SymInt | int) and not statically_known_true(left == right):
         return tx.shape_env.create_unbacked_symint()
     return left
 
 
 def _can_merge(left: Any, right: Any) -> bool:
-    """Whether two branches may give these: alike, or contiguous tensors of which only sizes differ."""
+    """Return True if two branch outputs can be merged.
+
+    They have equal metadata, or are contiguous tensors that differ only in sizes.
+    """
     if _same_metadata(left, right):
         return True
     if all(isinstance(v, torch.SymInt) or type(v) is int for v in (left, right)):
@@ -257,7 +265,7 @@ def _can_merge(left: Any, right: Any) -> bool:
 
 
 def _merge_tensors(tx: Tracer, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """A tensor of which the sizes that differ are known once a branch has run."""
+    """Merge two branch outputs: sizes that may differ become unbacked symbols."""
     with tx.fake_mode, torch.no_grad():
         sizes = [
             a if statically_known_true(a == b) else tx.shape_env.create_unbacked_symint()
@@ -279,7 +287,7 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not all(isinstance(v, TensorVariable) or _is_int_variable(v) for v in carried_items) or not all(
         isinstance(v, (TensorVariable, SymNodeVariable)) for v in more
     ):
-        raise Unsupported("unsupported-argument", "torch.while_loop carries what is neither a tensor nor an int")
+        raise Unsupported("unsupported-argument", "torch.while_loop carries a value that is neither a tensor nor an int")
     nodes = _nodes(tx, carried_items)
     more_nodes = _nodes(tx, more)
 
@@ -294,12 +302,12 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     body = trace_subgraph(tx, body_fn, parameters, clone_returned_inputs=True)
     if condition.output_tree != LEAF or not _is_boolean(condition.output_fakes()[0]):
         raise Unsupported("unsupported-operation", "the condition of torch.while_loop is not one boolean tensor")
-    # The condition's graph gives its one result alone.
+    # the condition's graph returns its result without a tuple
     _unwrap_single_output(condition)
     before = [v.fake if isinstance(v, TensorVariable) else None for v in carried_items]
     if len(body.outputs) != len(before) or not all(map(_is_valid_carry, body.output_fakes(), before)):
         raise Unsupported(
-            "unsupported-operation", "the body of torch.while_loop returns other kinds of values than it is given"
+            "unsupported-operation", "the body of torch.while_loop does not return the types that it gets"
         )
     grad = _requires_grad([*before, *_lifted_fakes([condition, body])])
     results = [
@@ -315,33 +323,33 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _is_int_variable(value: Variable) -> bool:
-    """Whether it is an int, known or not."""
+    """Return True for an int, constant or symbolic."""
     if isinstance(value, ConstantVariable):
         return type(value.value) is int
     return isinstance(value, SymNodeVariable) and isinstance(value.sym, torch.SymInt)
 
 
 def _fresh_loop_int(tx: Tracer, builder: SubgraphBuilder) -> Variable:
-    """An int that each round of a loop knows anew."""
+    """Create an unbacked int for a loop variable; it differs per iteration."""
     with tx.shape_env.ignore_fresh_unbacked_symbols():
         number = tx.shape_env.create_unbacked_symint()
     return SymNodeVariable(builder.add_parameter(number), number)
 
 
 def _is_boolean(result: Any) -> bool:
-    """Whether a loop may go on or not by it."""
+    """Return True if a loop condition's result is a boolean scalar."""
     if isinstance(result, torch.Tensor):
         return (result.dtype, tuple(result.shape)) == (torch.bool, ())
     return isinstance(result, torch.SymBool)
 
 
 def _is_valid_carry(result: Any, carried: torch.Tensor | None) -> bool:
-    """Whether a loop's body returns the same kind of value as it was given, None for an int."""
+    """Return True if the body's result matches the carried input; None means an int."""
     return isinstance(result, torch.SymInt) if carried is None else _same_metadata(result, carried)
 
 
 def _unwrap_single_output(body: TracedSubgraph) -> None:
-    """Make a graph of one result return it without a tuple around it."""
+    """Make a graph with one output return it without a tuple."""
     output = body.builder.graph.output_node()
     output.args = (output.args[0][0],)  # type: ignore[index]
 
@@ -355,7 +363,7 @@ def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
 
 def _stacked_result(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
     if not isinstance(fake, torch.Tensor):
-        raise Unsupported("unsupported-operation", "a mapped function returns what is not a tensor")
+        raise Unsupported("unsupported-operation", "a mapped function returns a value that is not a tensor")
     with tx.fake_mode, torch.no_grad():
         found = torch.empty((count, *fake.shape), dtype=fake.dtype, device=fake.device)
     return fake_result_like(tx, found, requires_grad=grad and fake.requires_grad)
@@ -364,7 +372,7 @@ def _stacked_result(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
 def _tensors(tx: Tracer, of: Variable, what: str, *, or_ints: bool = False) -> list[Variable]:
     items = [realize(tx, v) for v in sequence_items(tx, of)]
     if not all(isinstance(v, (TensorVariable, SymNodeVariable)) or (or_ints and _is_int(v)) for v in items):
-        raise Unsupported("unsupported-argument", f"{what} is given what is not a tensor")
+        raise Unsupported("unsupported-argument", f"{what} gets a value that is not a tensor")
     return items
 
 
@@ -407,7 +415,7 @@ def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     body = trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
     if len(body.output_tree.children) != 2:
-        raise Unsupported("unsupported-operation", "the function given to scan does not return a carry and an output")
+        raise Unsupported("unsupported-operation", "the function passed to scan does not return a carry and an output")
     found = body.output_fakes()
     before, made = _fakes(carried), found[: len(carried)]
     same = len(made) == len(before) and all(
@@ -415,7 +423,7 @@ def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
     if not same:
         raise Unsupported(
-            "unsupported-operation", "the function given to scan returns another kind of carry than it is given"
+            "unsupported-operation", "the function passed to scan does not return the type of carry that it gets"
         )
     grad = _requires_grad([*before, *_fakes(scanned), *_lifted_fakes([body])])
     count = scanned[0].fake.shape[0]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""``flex_attention``: attention with the user's own function of scores and masks, which become graphs inside the operator's node."""
+"""``flex_attention``: ``score_mod`` and ``mask_mod`` become subgraphs of its node."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
 
 
 def _trace_scalar_function(tx: Tracer, function: Variable, like: torch.Tensor, kinds: list[Any]) -> TracedSubgraph:
-    """The graph of a function of single elements: a score and four positions, or the positions alone."""
+    """Trace a function of scalars: a score and four indices, or four indices alone."""
 
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
         with tx.fake_mode, torch.no_grad():

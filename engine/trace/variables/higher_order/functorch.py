@@ -1,4 +1,7 @@
-"""``torch.func``: vmap, grad and their like. The transformed function becomes a graph of its own, the transformation one node."""
+"""``torch.func`` transforms: vmap, grad, jvp, vjp, linearize.
+
+The function becomes a subgraph, the transform one node.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FunctorchTransform:
-    """One transformation: what makes the transformed function, which options it takes, and how its body sees the arguments."""
+    """A ``torch.func`` transform, its options, and whether it differentiates its arguments."""
 
     transform: Callable[..., Any]
     options: tuple[str, ...]
@@ -61,7 +64,7 @@ _TRANSFORMS = (
 
 
 class FunctorchFunctionVariable(Variable):
-    """``torch.func.vmap(f)`` and the like."""
+    """A transformed function, such as ``torch.func.vmap(f)``."""
 
     def __init__(self, transform: FunctorchTransform, function: Variable, options: dict[str, Any]) -> None:
         self.transform = transform
@@ -94,7 +97,7 @@ class FunctorchFunctionVariable(Variable):
         return emit_transform_node(tx, make.__name__, body, given, run)
 
     def _dims(self, given: _FlatArguments) -> list[int | None] | None:
-        """For vmap: which dimension of each leaf is mapped."""
+        """Return the mapped dimension of each argument leaf, for vmap only."""
         if self.transform.transform is not torch.func.vmap:
             return None
         found = _broadcast_in_dims(self.options.get("in_dims", 0), given.tree.children[0])
@@ -110,18 +113,18 @@ class FunctorchFunctionVariable(Variable):
 
 
 class _FlatArguments:
-    """What a transformed function is called with: positional and keyword arguments, taken apart."""
+    """Flattened positional and keyword arguments of a transformed function."""
 
     def __init__(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
         self.leaves: list[Variable] = []
         named = DictVariable.from_str_keys(kwargs)
         self.tree = flatten_variable(tx, TupleVariable([TupleVariable(list(args)), named]), self.leaves)
         for leaf in self.leaves:
-            leaf.as_node_arg(tx)  # inputs of the outer graph, in the order of the arguments
+            leaf.as_node_arg(tx)  # create the inputs of the outer graph in the order of the arguments
 
 
 def _broadcast_in_dims(dims: Any, tree: TreeSpec) -> list[Any]:
-    """One entry for each leaf, where ``dims`` may stop at any container."""
+    """Return one entry per leaf; ``dims`` may be a prefix of the tree."""
     if isinstance(dims, (tuple, list)) and tree.children and len(dims) == len(tree.children):
         return [d for sub, part in zip(dims, tree.children, strict=True) for d in _broadcast_in_dims(sub, part)]
     if isinstance(dims, dict) and set(dims) == set(tree.keys):
@@ -134,7 +137,7 @@ def _broadcast_in_dims(dims: Any, tree: TreeSpec) -> list[Any]:
 
 
 class _fake_grad_mode:  # noqa: N801
-    """Grad mode here, where fakes are evaluated; the graph's own is left alone."""
+    """Set grad mode for fake evaluation only; the graph records no change."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._wanted = enabled
@@ -164,7 +167,7 @@ def _trace_transformed_body(
 
 
 class _ArgumentUnpackingVariable(Variable):
-    """Calls a function with the arguments that one tuple holds: positional ones, then keywords."""
+    """Call a function with the arguments in one tuple: (positional, keywords)."""
 
     def __init__(self, function: Variable) -> None:
         self.function = function
@@ -181,7 +184,7 @@ class _ArgumentUnpackingVariable(Variable):
 def _subgraph_input(
     tx: Tracer, builder: SubgraphBuilder, leaf: Variable, dim: int | None, is_mapped: bool, differentiates: bool
 ) -> Variable:
-    """What the body sees of a leaf of the arguments."""
+    """Create the subgraph input of an argument leaf."""
     if isinstance(leaf, SymNodeVariable):
         return SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym)
     assert isinstance(leaf, TensorVariable)
@@ -210,7 +213,7 @@ TransformRun = Callable[[Callable[..., Any], Any, dict[str, Any]], Any]
 def emit_transform_node(
     tx: Tracer, name: str, body: TracedSubgraph, given: _FlatArguments, run: TransformRun
 ) -> Variable:
-    """The node that calls ``run(function, args, kwargs)``, and its result packed as Python would."""
+    """Emit the node that calls ``run(function, args, kwargs)`` and unflatten its result."""
     outside = lift_shared_free_variables([body])
     module = body.module()
     runner = _TransformCall(module, given.tree, len(given.leaves), body.output_tree, run)
@@ -227,7 +230,7 @@ def emit_transform_node(
 
 
 class _TransformCall:
-    """What a transformation's node runs: the body under the transformation, its results as one flat tuple."""
+    """Callable of a transform's node: runs the body under the transform, returns a flat tuple."""
 
     def __init__(
         self, body: Callable[..., Any], given: TreeSpec, count: int, returned: TreeSpec, run: TransformRun
@@ -245,7 +248,7 @@ class _TransformCall:
         return tuple(leaves)
 
     def run_on_fakes(self, *args: Any) -> tuple[Any, ...]:
-        """The run over fakes, which also finds out how results are packed."""
+        """Run on fakes and record the output tree."""
         leaves: list[Any] = []
         self.output_tree = self._flat_results(args, leaves)
         return tuple(leaves)
@@ -279,7 +282,7 @@ def _register(kind: FunctorchTransform) -> None:
 
 
 def _register_transformed_functions(kind: FunctorchTransform) -> None:
-    """Functions that were transformed before: their wrapper's cells hold what they were made of."""
+    """Register functions transformed outside: the closure of their wrapper holds the parts."""
     code = kind.transform(torch.dot).__code__
 
     def rule(tx: Tracer, of: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -294,7 +297,7 @@ def _register_transformed_functions(kind: FunctorchTransform) -> None:
 
 for _kind in _TRANSFORMS:
     _register(_kind)
-    if _kind.transform is not torch.func.hessian:  # it is made of the others
+    if _kind.transform is not torch.func.hessian:  # hessian is composed of the others
         _register_transformed_functions(_kind)
 
 
@@ -338,7 +341,7 @@ def _linearize(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) ->
 
 
 class PushforwardVariable(Variable):
-    """The function that ``linearize`` returns: the derivative at a point, by ``jvp``."""
+    """The function that ``linearize`` returns: the derivative at a point, computed by ``jvp``."""
 
     def __init__(self, tx: Tracer, function: Variable, primals: list[Variable]) -> None:
         self.function = function
@@ -370,7 +373,7 @@ class PushforwardVariable(Variable):
 
 
 class GraphFunctionVariable(Variable):
-    """A function that a node of the graph returned: the pullback of ``vjp``. Calling it is a further node."""
+    """A function returned by a graph node, such as ``vjp``'s pullback. A call is a new node."""
 
     def __init__(self, node: torch.fx.Node, function: Callable[..., Any]) -> None:
         self.node = node
@@ -398,13 +401,13 @@ class GraphFunctionVariable(Variable):
         return unflatten_variable(tx, caller.output_tree, iter(sequence_items(tx, result)))
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if cg.tx.options.backend != "eager":  # any other may run the graph once only, while it compiles
+        if cg.tx.options.backend != "eager":  # other backends may run the graph only once, while compiling
             raise Unsupported("side-effect", "rebuilding the function that vjp returned after the graph")
         cg.load_graph_output(self.node)
 
 
 class _GraphFunctionCall:
-    """Calls a function made in the graph; its results as one flat tuple."""
+    """Callable of a node: calls a function created in the graph and returns a flat tuple."""
 
     def __init__(self, given: TreeSpec) -> None:
         self._given = given
@@ -416,7 +419,7 @@ class _GraphFunctionCall:
         return tuple(found)
 
     def run_on_fakes(self, function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
-        """The call over fakes."""
+        """Run on fakes and record the output tree."""
         found: list[Any] = []
         self.output_tree = self._flat_results(function, leaves, found)
         return tuple(found)

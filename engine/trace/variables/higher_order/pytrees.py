@@ -1,4 +1,4 @@
-"""Containers of tensors taken apart and put together again: arguments and results of higher-order operations."""
+"""Pytrees of variables and Python objects, for arguments and results of subgraph calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """How leaves are packed. ``cls`` is the container's type; None for a leaf, or for a constant, which ``constant`` holds."""
+    """Structure of a pytree. ``cls`` is the container type; None for a leaf or a constant.
+
+    A constant is stored in ``constant``.
+    """
 
     cls: type | None = None
     keys: tuple[Any, ...] = ()
@@ -29,14 +32,14 @@ class TreeSpec:
     constant: Any = None
     is_leaf: bool = False
     unflatten_fn: Callable[[Any, Any], Any] | None = None
-    """For an object of a class that is registered as such a container: makes one of its parts and ``constant``."""
+    """Unflatten function of a registered pytree class, called with children and ``constant``."""
 
     def num_leaves(self) -> int:
-        """How many leaves there are."""
+        """Return the number of leaves."""
         return 1 if self.is_leaf else sum(p.num_leaves() for p in self.children)
 
     def constants(self) -> Iterator[Any]:
-        """What is packed beside leaves."""
+        """Yield the constants in the tree."""
         if self.cls is None and not self.is_leaf:
             yield self.constant
         for part in self.children:
@@ -47,10 +50,10 @@ LEAF = TreeSpec(is_leaf=True)
 
 
 def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> TreeSpec:
-    """Collect the tensors and symbols inside ``value``.
+    """Flatten ``value``: append tensors and symbols to ``leaves``, return the structure.
 
     Raises:
-        Unsupported: it holds what is neither a container, a graph's value nor a constant.
+        Unsupported: it contains an object that is not a container, tensor, symbol or constant.
     """
     value = realize(tx, value)
     if isinstance(value, (TensorVariable, SymNodeVariable)):
@@ -71,7 +74,7 @@ def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> Tre
 
 
 def unflatten_variable(tx: Tracer, tree: TreeSpec, leaves: Iterator[Variable]) -> Variable:
-    """Pack leaves again, in fresh containers."""
+    """Build new containers of variables around the leaves."""
     if tree.is_leaf:
         return next(leaves)
     if tree.cls is None:
@@ -89,11 +92,11 @@ def unflatten_variable(tx: Tracer, tree: TreeSpec, leaves: Iterator[Variable]) -
     return DictVariable({k.hash_key(tx): (k, v) for k, v in zip(keys, parts, strict=True)}, None, tree.cls)
 
 
-# The same over plain Python objects, when the graph runs.
+# The same on Python objects, when the graph runs.
 
 
 def unflatten_python(tree: TreeSpec, leaves: Iterator[Any]) -> Any:
-    """The Python object that ``tree`` describes, around these leaves."""
+    """Build the Python object of structure ``tree`` around the leaves."""
     if tree.is_leaf:
         return next(leaves)
     if tree.cls is None:
@@ -112,7 +115,7 @@ def unflatten_python(tree: TreeSpec, leaves: Iterator[Any]) -> Any:
 
 
 def flatten_python(packed: Any, leaves: list[Any]) -> TreeSpec:
-    """Collect what is in a Python container and is not a constant; how it was packed."""
+    """Flatten a Python container: append non-constants to ``leaves`` and return the structure."""
     if isinstance(packed, (tuple, list)):
         return TreeSpec(type(packed), children=tuple(flatten_python(p, leaves) for p in packed))
     if isinstance(packed, dict):
@@ -129,7 +132,7 @@ def flatten_python(packed: Any, leaves: list[Any]) -> TreeSpec:
 
 
 def collect_leaves(tree: TreeSpec, packed: Any, leaves: list[Any]) -> None:
-    """Collect the leaves of what is packed as ``tree`` says: a number may be one, where it was a symbol when it was unpacked."""
+    """Flatten with a known structure. A number may be a leaf: it was a symbol while tracing."""
     if tree.is_leaf:
         leaves.append(packed)
     elif tree.cls is not None:

@@ -1,4 +1,4 @@
-"""Functions traced into a graph of their own, inside the one under construction: bodies of higher-order operations."""
+"""Traces functions into subgraphs of the current graph: bodies of higher-order operators."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class SubgraphBuilder(GraphBuilder):
-    """A graph inside another one. What it reads from outside becomes an input of the outer graph."""
+    """Builder of a subgraph. Sources read inside it become inputs of the outer graph."""
 
     def __init__(self, outer: GraphBuilder) -> None:
         super().__init__()
         self.outer = outer
         self.parameters: list[torch.fx.Node] = []
         self.is_autograd_function_body = False
-        """Whether it is the backward of an autograd function, which may run autograd on what it makes itself."""
+        """True for the backward of an autograd function: it may run autograd on its intermediates."""
 
     def placeholder(self, origin: Source, fake: Any, real: Any) -> torch.fx.Node:
         return self.outer.placeholder(origin, fake, real)
 
     def add_parameter(self, fake: Any) -> torch.fx.Node:
-        """A further parameter of the nested function."""
+        """Add an input to the subgraph."""
         first = next(iter(self.graph.nodes), None)
         name = f"arg_{len(self.parameters)}"
         if self.parameters:
@@ -52,12 +52,12 @@ class SubgraphBuilder(GraphBuilder):
         return node
 
     def free_variables(self) -> list[torch.fx.Node]:
-        """The outer nodes that this graph reads, in order."""
+        """Return the outer nodes that the subgraph reads, in order of use."""
         used = (n for node in self.graph.nodes for n in node.all_input_nodes if n.graph is not self.graph)
         return list(dict.fromkeys(used))
 
     def lift_free_variables(self, outside: Sequence[torch.fx.Node]) -> None:
-        """Make a parameter of each of these outer nodes, read or not."""
+        """Add an input for each of these outer nodes, used or not, and replace the uses."""
         lifted = {used: self.add_parameter(used.meta["example_value"]) for used in outside}
         for node in list(self.graph.nodes):
             for used in node.all_input_nodes:
@@ -65,21 +65,21 @@ class SubgraphBuilder(GraphBuilder):
                     node.replace_input_with(used, lifted[used])
 
     def has_free_tensors(self) -> bool:
-        """Whether this graph uses tensors of the outer one."""
+        """Return True if the subgraph reads tensors of the outer graph."""
         return any(isinstance(n.meta.get("example_value"), torch.Tensor) for n in self.free_variables())
 
     def discard(self) -> None:
-        """Take all nodes back, so that outer nodes lose these users."""
+        """Erase all nodes, which removes them from the users of outer nodes."""
         for node in reversed(list(self.graph.nodes)):
             self.graph.erase_node(node)
 
 
 @contextmanager
 def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterator[SubgraphBuilder]:
-    """Operations go into a new graph until the block ends; it must change nothing outside.
+    """Collect operations in a new subgraph until the block ends.
 
     Raises:
-        Unsupported: the block changed an object that exists outside; with ``allow_side_effects``, a tensor.
+        Unsupported: the block mutated an outer object; with ``allow_side_effects``, an outer tensor.
     """
     outer = tx.graph
     builder = SubgraphBuilder(outer)
@@ -95,7 +95,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     try:
         yield builder
         if torch.is_grad_enabled() != grad:
-            raise Unsupported("side-effect", "the body of a higher-order operation switches grad mode")
+            raise Unsupported("side-effect", "the body of a higher-order operator changes grad mode")
     except BaseException:
         builder.discard()
         raise
@@ -105,7 +105,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     changed = any(_version_of(fake) != version for fake, version in versions)
     if changed or (not allow_side_effects and outside != tx.external_mutation_count):
         builder.discard()
-        raise Unsupported("side-effect", "the body of a higher-order operation changes something outside")
+        raise Unsupported("side-effect", "the body of a higher-order operator has a side effect")
 
 
 def _version_of(fake: torch.Tensor) -> int:
@@ -113,13 +113,13 @@ def _version_of(fake: torch.Tensor) -> int:
 
 
 def add_parameter_like(tx: Tracer, builder: SubgraphBuilder, fake: torch.Tensor) -> TensorVariable:
-    """A parameter of the nested graph that looks like ``fake``."""
+    """Add an input to the subgraph with the metadata of ``fake``."""
     copy = fake_leaf_like(tx, fake)
     return TensorVariable(builder.add_parameter(copy), copy)
 
 
 def fake_leaf_like(tx: Tracer, fake: torch.Tensor) -> torch.Tensor:
-    """A new fake leaf with the same metadata."""
+    """Create a fake leaf tensor with the same metadata."""
     with tx.fake_mode, torch.no_grad():
         copy = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     copy.requires_grad_(fake.requires_grad)
@@ -127,7 +127,7 @@ def fake_leaf_like(tx: Tracer, fake: torch.Tensor) -> torch.Tensor:
 
 
 def fake_result_like(tx: Tracer, fake: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
-    """A new fake that is the result of an operation, with the same metadata."""
+    """Create a fake tensor with the same metadata that is the output of an operation."""
     with tx.fake_mode, torch.no_grad():
         copy = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     if not requires_grad or not (copy.is_floating_point() or copy.is_complex()):
@@ -139,21 +139,21 @@ def fake_result_like(tx: Tracer, fake: torch.Tensor, *, requires_grad: bool) -> 
 
 @dataclass(frozen=True)
 class TracedSubgraph:
-    """A function's graph: what it returns, how that is packed, and what it read from outside."""
+    """A traced subgraph: its outputs, their tree, and the outer nodes it reads."""
 
     builder: SubgraphBuilder
     outputs: tuple[Variable, ...]
     output_tree: TreeSpec
 
     def output_fakes(self) -> list[Any]:
-        """The fake values of what it returns."""
+        """Return the fake values of the outputs."""
         return [
             v.value if isinstance(v, ConstantVariable) else v.fake if isinstance(v, TensorVariable) else v.sym  # type: ignore[attr-defined]
             for v in self.outputs
         ]
 
     def module(self) -> torch.fx.GraphModule:
-        """The finished graph."""
+        """Return the finished graph module."""
         return self.builder.to_graph_module("NestedGraph")
 
 
@@ -166,12 +166,15 @@ def trace_subgraph(
     allow_side_effects: bool = False,
     allow_input_mutation: bool = False,
 ) -> TracedSubgraph:
-    """Trace ``function`` on what ``parameters`` makes of the new graph. With ``clone_returned_inputs``, an argument that is returned is cloned.
+    """Trace ``function`` into a subgraph, on the inputs that ``parameters`` adds to it.
+
+    ``clone_returned_inputs`` clones inputs that are returned.
+    ``allow_side_effects`` allows mutation of outer containers: the body runs once, as in Python.
+    ``allow_input_mutation`` allows in-place mutation of inputs: the caller passes the tensors that Python would.
 
     Raises:
-        Unsupported: it changes something outside, or an argument; it returns what is no tree of tensors; or an argument or a free
-            variable as it is. With ``allow_side_effects``, containers outside may change (the body runs once, as in Python); with ``allow_input_mutation``,
-            arguments may be written to in place (who runs the graph hands it what Python would).
+        Unsupported: the function mutates an outer object or an input, or its result is not a tree of tensors,
+            symbols and constants.
     """
     outside = None if allow_side_effects else _OuterMutationCheck(tx)
     with building_subgraph(tx, allow_side_effects=allow_side_effects) as builder:
@@ -186,7 +189,7 @@ def trace_subgraph(
         if clone_returned_inputs:
             leaves = [_clone_if_aliased(tx, v, given) for v in leaves]
         if not allow_input_mutation and any(_version_of(fake) != version for fake, version in versions):
-            raise Unsupported("side-effect", "the body of a higher-order operation changes an argument in place")
+            raise Unsupported("side-effect", "the body of a higher-order operator mutates an argument")
         nodes = [v.as_node_arg(tx)[0] for v in leaves]
         builder.graph.output(tuple(nodes))
     if outside is not None:
@@ -195,7 +198,7 @@ def trace_subgraph(
 
 
 def _clone_if_aliased(tx: Tracer, value: Variable, given: list[Variable]) -> Variable:
-    """A returned value that shares memory with nothing outside the body."""
+    """Clone an output that aliases an input or an outer tensor."""
     if not isinstance(value, TensorVariable):
         return value
     inner = value.node_or_none is not None and value.node_or_none.graph is tx.graph.graph
@@ -204,12 +207,12 @@ def _clone_if_aliased(tx: Tracer, value: Variable, given: list[Variable]) -> Var
 
 
 def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two fakes view one storage."""
+    """Return True if two fake tensors have the same storage."""
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 class _OuterMutationCheck:
-    """Python values that exist before a body is traced, to tell whether it changed one of them."""
+    """Detects mutations of outer Python objects by a subgraph."""
 
     def __init__(self, tx: Tracer) -> None:
         self._tx = tx
@@ -218,10 +221,10 @@ class _OuterMutationCheck:
         self._frames = list(tx.frames)
 
     def check(self) -> None:
-        """End watching.
+        """Stop recording mutations.
 
         Raises:
-            Unsupported: a value that the frames around the body hold was changed.
+            Unsupported: a variable reachable from the outer frames was mutated.
         """
         changed, self._tx.subgraph_mutations = self._tx.subgraph_mutations, self._before
         if self._before is not None and changed:
@@ -230,7 +233,7 @@ class _OuterMutationCheck:
             return
         reachable = self._reachable()
         if any(id(v) in reachable for v in changed):
-            raise Unsupported("side-effect", "the body of a higher-order operation changes something outside")
+            raise Unsupported("side-effect", "the body of a higher-order operator has a side effect")
 
     def _reachable(self) -> set[int]:
         todo: list[Variable] = []
@@ -241,7 +244,7 @@ class _OuterMutationCheck:
 
 
 def lift_shared_free_variables(bodies: Sequence[TracedSubgraph]) -> list[torch.fx.Node]:
-    """Give all bodies the same further parameters: the outer nodes that any of them reads. Returns those nodes."""
+    """Add the free variables of all subgraphs as inputs to each; return the outer nodes."""
     outside = list(dict.fromkeys(node for body in bodies for node in body.builder.free_variables()))
     for body in bodies:
         body.builder.lift_free_variables(outside)
@@ -249,6 +252,6 @@ def lift_shared_free_variables(bodies: Sequence[TracedSubgraph]) -> list[torch.f
 
 
 def variable_for_node(node: torch.fx.Node) -> Variable:
-    """A value for a node that was lifted."""
+    """Create a variable for a lifted node."""
     value = node.meta["example_value"]
     return TensorVariable(node, value) if isinstance(value, torch.Tensor) else SymNodeVariable(node, value)

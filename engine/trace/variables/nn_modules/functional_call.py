@@ -46,7 +46,7 @@ def _functional_call(tx: Tracer, args: list[Variable], kwargs: dict[str, Variabl
     wanted = {str(k): v for k, (_, v) in table.entries.items()}
     wanted = _expand_tied_weights(module.real_object, wanted) if ties.value else wanted
     if strict.value and wanted.keys() != _tensor_names(module.real_object):
-        raise Unsupported("unknown-call", "torch.func.functional_call is not given a tensor for each name")
+        raise Unsupported("unknown-call", "torch.func.functional_call needs one tensor per name")
     inner = realize(tx, given["args"]) if "args" in given else NONE
     words = realize(tx, given["kwargs"]) if "kwargs" in given else NONE
     positional = list(inner.items) if isinstance(inner, TupleVariable) else [] if _is_none(inner) else [inner]
@@ -68,7 +68,7 @@ def _functional_call(tx: Tracer, args: list[Variable], kwargs: dict[str, Variabl
                 raise Unsupported("unknown-call", f"torch.func.functional_call replaces {path!r}")
             tensor = realize(tx, value)
             if not isinstance(tensor, TensorVariable):
-                raise Unsupported("unknown-call", "torch.func.functional_call is given what is not a tensor")
+                raise Unsupported("unknown-call", "torch.func.functional_call gets a value that is not a tensor")
             owner.functional_call_overrides[name] = tensor
             replaced.append((owner, name))
         return module.call(tx, positional, named)
@@ -92,7 +92,7 @@ def _tensor_names(module: torch.nn.Module) -> set[str]:
 
 
 def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) -> dict[str, Variable]:
-    """What is given for one name of a tensor goes for its other names too, unless they are given as well."""
+    """Extend the passed tensors to all names of tied weights, unless those are also passed."""
     names: dict[int, list[str]] = {}
     members = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     for name, tensor in itertools.chain(*members):
@@ -101,7 +101,7 @@ def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) ->
     for group in names.values():
         first = next((given[n] for n in group if n in given), None)
         if any(given[n] is not first for n in group if n in given):
-            raise Unsupported("unknown-call", "torch.func.functional_call is given two tensors for one that is shared")
+            raise Unsupported("unknown-call", "torch.func.functional_call gets two tensors for one shared parameter")
         if first is not None:
             spread.update((n, first) for n in group if n not in given)
     return spread
@@ -109,7 +109,10 @@ def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) ->
 
 @register_rule(torch.nn.RNNBase._weights_have_changed)
 def _weights_have_changed(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Whether an RNN's flat list of weights is out of date: taken not to be, as long as both ways reach the same tensors."""
+    """Return False for ``RNNBase._weights_have_changed``.
+
+    Guards ensure that the flat weight list and the parameters hold the same tensors.
+    """
     module = realize(tx, args[0])
     if (
         not isinstance(module, NNModuleVariable)

@@ -1,4 +1,7 @@
-"""What registering a hook on a module gives: torch numbers the handles of a process, so the number is known only when the code runs."""
+"""``RemovableHandle`` of module hooks registered in traced code.
+
+torch numbers the handles per process, so a handle's id is unknown until the code runs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HookIdVariable(Variable):
-    """The key of a hook in its tables. No other handle and no number that was there before is equal to it."""
+    """The id of a hook, used as a key of hook dicts. It equals no other id and no earlier key."""
 
     def __init__(self, handle: ModuleHookHandleVariable) -> None:
         self.handle = handle
@@ -46,9 +49,10 @@ class HookIdVariable(Variable):
 
 
 class ModuleHookHandleVariable(Variable):
-    """A ``RemovableHandle`` that traced code makes, over the tables of hooks of an object from outside.
+    """A ``RemovableHandle`` created in traced code for hook dicts of an existing module.
 
-    ``before`` is the one that was made before it: compiled code makes them in this order, so that they get the numbers that Python gives them.
+    ``previous_handle`` is the handle created before this one. Compiled code creates the handles in the same order,
+    so that they get the same relative ids as in eager.
     """
 
     is_mutable = True
@@ -93,7 +97,7 @@ class ModuleHookHandleVariable(Variable):
 
 
 _ARITY_BY_METHOD = {"remove": 0, "__enter__": 0, "__exit__": 3}
-"""Those that are traced, with how many arguments they take."""
+"""Traced methods, with their number of arguments."""
 
 
 @register_rule(RemovableHandle)
@@ -109,15 +113,18 @@ def _new_handle(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -
                 (call for call, _ in reversed(tx.side_effect_calls) if isinstance(call, ModuleHookHandleVariable)), None
             )
             made = ModuleHookHandleVariable(tables, before)
-            tx.record_side_effect(made, "a hook gets its number")
+            tx.record_side_effect(made, "a hook id is assigned")
             return made
     raise Unsupported(
-        "unknown-call", "a handle of a hook is made over other tables than those of a module from outside"
+        "unknown-call", "a hook handle is created for tables other than those of an existing module"
     )
 
 
 def _is_hook_dict(table: DictVariable) -> bool:
-    """Whether it is a table of a module's own that calling the module looks up while tracing."""
+    """Return True if the dict is a forward hook dict of an existing module.
+
+    The tracer reads these dicts when it calls the module.
+    """
     origin = table.source
     is_own = isinstance(origin, AttrSource) and origin.attribute.startswith(("_forward_hooks", "_forward_pre_hooks"))
     return is_own and table.cls is OrderedDict and not table.is_constructed

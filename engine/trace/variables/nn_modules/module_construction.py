@@ -1,4 +1,4 @@
-"""Modules that traced code makes: torch's own without parameters, such as losses and activations."""
+"""``nn.Module`` instances constructed in traced code, on constants or by tracing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class ConstantInitModuleVariable(NNModuleVariable):
-    """A module made from constants. A twin made while tracing stands for it; each call makes its own where one is needed."""
+    """A module constructed from constants, such as a loss or an activation.
+
+    The tracer constructs its own instance, ``real_object``. Compiled code constructs a new one per call if needed.
+    """
 
     is_constructed = True
 
@@ -49,7 +52,10 @@ class ConstantInitModuleVariable(NNModuleVariable):
 
 
 class TracedInitModuleVariable(NNModuleVariable):
-    """A module whose constructor was traced: attributes and members are all values. ``held`` is an empty one that stands for it."""
+    """A module whose constructor is traced. Its attributes and members are variables.
+
+    ``real_object`` is an uninitialized placeholder.
+    """
 
     is_constructed = True
 
@@ -59,7 +65,7 @@ class TracedInitModuleVariable(NNModuleVariable):
         self.is_initialized = False
 
     def initialize(self, tx: Tracer) -> None:
-        """``nn.Module.__init__``."""
+        """Trace ``nn.Module.__init__``."""
         torch.nn.Module.__init__(self.real_object)
         self.is_initialized = True
         for name, value in self.real_object.__dict__.items():
@@ -87,7 +93,7 @@ class TracedInitModuleVariable(NNModuleVariable):
 
     def fill(self, cg: PyCodegen) -> None:
         written = self.attr_writes
-        # The order of nn.Module.__init__ is kept: tables and attributes as they were first set.
+        # Preserve the order of nn.Module.__init__: member dicts and attributes as they were first set.
         order = [*self.real_object.__dict__, *(n for n in written if n not in self.real_object.__dict__)]
         self.attr_writes = {n: self.member_dicts.get(n, written.get(n)) for n in order}
         super().fill(cg)
@@ -97,10 +103,12 @@ class TracedInitModuleVariable(NNModuleVariable):
 def construct_module(
     tx: Tracer, cls: type[torch.nn.Module], args: list[Variable], kwargs: dict[str, Variable]
 ) -> Variable:
-    """``cls(*args, **kwargs)`` in traced code.
+    """Trace ``cls(*args, **kwargs)``.
+
+    Modules without tensors are constructed on constants; for all others the constructor is traced.
 
     Raises:
-        Unsupported: the class is neither torch's own nor without a constructor, an argument is not constant, or the module holds parameters, buffers or modules.
+        Unsupported: registration hooks are set, or the constructor can be neither run nor traced.
     """
     refused = Unsupported("unknown-call", f"the module {cls.__name__} is created")
     if any(torch.nn.modules.module.__dict__[name] for name in REGISTRATION_HOOKS):
@@ -129,7 +137,7 @@ def construct_module(
 def _construct_by_tracing(
     tx: Tracer, cls: type[torch.nn.Module], args: list[Variable], kwargs: dict[str, Variable], refused: Unsupported
 ) -> Variable:
-    """A module whose constructor is looked into."""
+    """Construct a module by tracing ``__new__`` and ``__init__`` of its class."""
     if type(cls).__call__ is not type.__call__:
         raise refused
     new = find_in_class(cls, "__new__")
@@ -152,10 +160,10 @@ def _construct_by_tracing(
 
 
 def allocate_module(cls: type[torch.nn.Module]) -> TracedInitModuleVariable:
-    """``object.__new__(cls)``.
+    """Trace ``object.__new__(cls)``.
 
     Raises:
-        Unsupported: the class is abstract, or what its constructor does is not looked into.
+        Unsupported: the class is abstract, or its constructor cannot be traced.
     """
     outside = (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule, torch.nn.RNNBase)
     if issubclass(cls, outside) or inspect.isabstract(cls):
@@ -179,7 +187,7 @@ def _module_init(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) 
 
 
 def _uses_default_methods(cls: type[torch.nn.Module]) -> bool:
-    """Whether making one runs no code but ``nn.Module``'s own."""
+    """Return True if constructing the class runs only the code of ``nn.Module``."""
     own = ("__init__", "__setattr__", "__getattr__", "__new__", "__call__", "__getattribute__")
     found = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in own]
     return type(cls) is type and all(base in (torch.nn.Module, object) for base in found)
@@ -195,7 +203,7 @@ _TENSORLESS_MODULES = frozenset(
 
 
 def _may_hold_tensors(cls: type) -> bool:
-    """Whether making one could draw random numbers for its parameters."""
+    """Return True if the constructor may sample random numbers for parameters."""
     if cls in (torch.nn.PReLU, torch.nn.MultiheadAttention):
         return True
     return cls.__module__.rpartition(".")[2] not in _TENSORLESS_MODULES and cls is not torch.nn.Identity

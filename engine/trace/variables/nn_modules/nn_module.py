@@ -1,4 +1,4 @@
-"""``nn.Module`` instances: members read from their tables, calls looked into, hooks run."""
+"""``nn.Module`` instances: members, inlined calls, hooks."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ REGISTRATION_HOOKS = (
     "_global_module_registration_hooks",
     "_global_parameter_registration_hooks",
 )
-"""Tables of hooks that run when any module gets a member."""
+"""Dicts of the hooks that run when a member is registered on any module."""
 _GRAPH_MODULE_CALL_CODE = next(
     c for c in torch.fx.GraphModule.recompile.__code__.co_consts if isinstance(c, types.CodeType)
 )
-"""The code of the ``__call__`` that torch gives to the class of each graph."""
+"""Code of the ``__call__`` that torch generates for each ``GraphModule`` class."""
 _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks",
     "_global_forward_hooks",
@@ -56,21 +56,24 @@ _NO_HOOKS: dict[Any, Any] = {}
 
 
 class NNModuleVariable(UserDefinedObjectVariable):
-    """A module. Parameters, buffers and submodules come from their tables, everything else as for any instance."""
+    """An ``nn.Module``. Parameters, buffers and submodules come from its member dicts.
+
+    Everything else behaves as for any instance.
+    """
 
     def __init__(self, cls: type, origin: Source | None, held: Any) -> None:
         super().__init__(cls, origin, held)
         self.functional_call_overrides: dict[str, Variable] = {}
-        """What stands for parameters and buffers during a ``functional_call``."""
+        """Replacements of parameters and buffers during ``torch.func.functional_call``."""
         self.member_dicts: dict[str, DictVariable] = {}
-        """Tables of members that were looked at as a whole or changed; another member is read from the real one."""
+        """Member dicts read as a whole or mutated. Other members are read from the real dict."""
 
     def describe(self) -> str:
         return f"module {self.cls.__name__}" + (f" ({self.path})" if self.path else "")
 
     @property
     def path(self) -> str:
-        """Its name as ``named_modules`` of the root gives it."""
+        """Dotted path from the root module, as ``named_modules`` returns it."""
         return module_path(self.source)
 
     def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
@@ -81,7 +84,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return None
 
     def member_dict(self, tx: Tracer, name: str) -> DictVariable:
-        """All parameters, buffers or submodules by name: the dict itself, which traced code may change."""
+        """Return the dict of all parameters, buffers or submodules. Traced code may mutate it."""
         known = self.member_dicts.get(name)
         if known is not None and not self.functional_call_overrides:
             return known
@@ -99,12 +102,12 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return made
 
     def has_member(self, table: str, name: str) -> bool:
-        """Whether a table holds the name now."""
+        """Return True if the member dict contains the name at this point of the trace."""
         known = self.member_dicts.get(table)
         return name in (self.real_object.__dict__.get(table, {}) if known is None else known.entries)
 
     def member(self, tx: Tracer, table: str, name: str) -> Variable:
-        """A parameter, buffer or submodule by its table."""
+        """Return a parameter, buffer or submodule from its member dict."""
         assert self.source is not None
         if name in self.functional_call_overrides:
             return self.functional_call_overrides[name]
@@ -120,7 +123,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return super().get_missing_attr(tx, name)
 
     def module_getattr(self, tx: Tracer, name: str) -> Variable:
-        """``nn.Module.__getattr__``."""
+        """Trace ``nn.Module.__getattr__``."""
         for table in _MEMBER_DICTS:
             if self.has_member(table, name):
                 return realize(tx, self.member(tx, table, name))
@@ -148,7 +151,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         self.member_dict(tx, table).set_item(tx, ConstantVariable(name), value)
 
     def _member_dict_for(self, tx: Tracer, name: str, value: Variable) -> str | None:
-        """Where ``nn.Module.__setattr__`` puts a value; None for a plain attribute."""
+        """Return the member dict that ``nn.Module.__setattr__`` picks; None for a plain attribute."""
         from engine.trace.variables.tensors.tensor import TensorVariable
 
         if isinstance(value, TensorVariable) and issubclass(value.python_type(), torch.nn.Parameter):
@@ -171,7 +174,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return None
 
     def _wrong_member_type(self, tx: Tracer, value: Variable, kind: str, name: str) -> Any:
-        """The user's TypeError for a member set to what it cannot be; Python words it."""
+        """Raise a graph break where the user's code raises TypeError; Python words the message."""
         raise Unsupported("raises", f"the {kind} {name!r} of a module is set to a {value.python_type().__name__}")
 
     def del_attr(self, tx: Tracer, name: str) -> None:
@@ -194,7 +197,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         tx.as_identity_key(self)
         return self.real_object
 
-    # Calling.
+    # Calls.
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         found = find_in_class(self.cls, "__call__")
@@ -205,10 +208,12 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return self._call_with_module_path(tx, args, kwargs)
 
     def _call_graph_module(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """``__call__`` of a ``GraphModule``: that of any module, but for a text that torch prints when it raises.
+        """Trace ``__call__`` of a ``GraphModule`` as the call of any module.
+
+        torch's wrapper differs only by the text that it prints when the graph raises.
 
         Raises:
-            Unsupported: it raises, or its class had another ``__call__`` before.
+            Unsupported: the graph raises, or the class already had its own ``__call__``.
         """
         around = self.cls._wrapped_call  # type: ignore[attr-defined]
         if (
@@ -216,14 +221,14 @@ class NNModuleVariable(UserDefinedObjectVariable):
             or "_wrapped_call" in self.real_object.__dict__
             or "_wrapped_call" in self.attr_writes
         ):
-            raise Unsupported("unknown-call", f"{self.describe()}, whose class has a call of its own, is called")
+            raise Unsupported("unknown-call", f"{self.describe()}, whose class overrides __call__, is called")
         try:
             return self._call_with_module_path(tx, args, kwargs)
         except UserException as error:
             raise Unsupported("unknown-call", f"the graph of {self.describe()} raises") from error
 
     def _call_with_module_path(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Call it with its path noted for the records."""
+        """Call the module and set its path for the records meanwhile."""
         frame = tx.frames[-1]
         outer, frame.module_path = frame.module_path, self.path or frame.module_path
         try:
@@ -246,7 +251,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return self._call_with_hooks(tx, args, kwargs)
 
     def _hook_dict(self, tx: Tracer, table: str) -> dict[Any, Any]:
-        """A table of hooks as it is now: the real one's, or entries of values where traced code looked at it."""
+        """Return a hook dict in its current state: the real dict, or entries of traced variables."""
         real: dict[Any, Any] = self.real_object.__dict__.get(table, _NO_HOOKS)
         if table not in self.attr_writes and id(real) not in tx.variables_by_id:
             return real
@@ -254,7 +259,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return found.entries if isinstance(found, DictVariable) else {}
 
     def _has_global_hooks(self, tx: Tracer) -> bool:
-        """Whether hooks run around all modules."""
+        """Return True if global module hooks run, and guard on them."""
         namespace = torch.nn.modules.module.__dict__
         for name in _GLOBAL_HOOKS:
             if namespace[name] and "backward" in name:
@@ -295,7 +300,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return output
 
     def _forward(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """``forward``, where hooks that run even after an exception are left to Python should one occur."""
+        """Call ``forward``. Break the graph if it raises and a hook has ``always_call=True``."""
         always = self._hook_dict(tx, "_forward_hooks_always_called")
         always_around = torch.nn.modules.module.__dict__["_global_forward_hooks_always_called"]
         try:
@@ -308,17 +313,17 @@ class NNModuleVariable(UserDefinedObjectVariable):
             raise
 
     def _arguments_from_hook(self, tx: Tracer, result: Variable) -> tuple[list[Variable], dict[str, Variable]]:
-        """Arguments as a pre-hook with keywords returns them."""
+        """Return the arguments that a pre-hook with kwargs returns."""
         from engine.trace.variables.containers.sequences import TupleVariable
 
         if isinstance(result, TupleVariable) and len(result.items) == 2:
             positional, words = (realize(tx, i) for i in result.items)
             if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
                 return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
-        raise Unsupported("unknown-call", f"a hook of {self.describe()} returns what is not known to be arguments")
+        raise Unsupported("unknown-call", f"a hook of {self.describe()} returns a value that may not be arguments")
 
     def _hooks(self, tx: Tracer, table: str) -> list[tuple[Variable, bool]]:
-        """The hooks in order, those around all modules first, each with whether it takes keyword arguments."""
+        """Return the hooks in call order, global ones first, each with its with-kwargs flag."""
         assert self.source is not None
         everywhere = torch.nn.modules.module.__dict__
         real = everywhere[f"_global{table}"]
@@ -336,7 +341,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
             tx.add_guard(DictKeysMatch(keywords, tuple(with_keywords), cause=tx.guard_cause("its hooks ran")))
         return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
 
-    # Containers: their members in order, without running their Python code.
+    # Containers: iterate the members directly instead of inlining the containers' Python code.
 
     def _uses_container_method(self, method: str) -> bool:
         found = find_in_class(self.cls, method)
@@ -409,7 +414,10 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return super().call_method(tx, name, args, kwargs)
 
     def _members_were_mutated(self, tx: Tracer) -> bool:
-        """Whether traced code changed the members of any module: the real ones are then no longer what they are."""
+        """Return True if traced code mutated the members of any module.
+
+        The real member dicts are then outdated.
+        """
         tables = (
             t
             for v, _ in tx.variables_by_id.values()
@@ -419,7 +427,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return self.is_constructed or any(id(t) in tx.mutated_variables for t in tables)
 
     def _named_members(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Members as torch's own walk gives them; the real objects are found again through their paths."""
+        """Return members in the order of torch's own traversal. Each is found again by its path."""
         from engine.trace.variables.containers.iterators import SequenceIteratorVariable
         from engine.trace.variables.containers.sequences import TupleVariable
 
@@ -441,7 +449,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return SequenceIteratorVariable(values, type(iter(())))
 
     def member_at_path(self, tx: Tracer, path: str) -> Variable:
-        """A member by its dotted path."""
+        """Return a member by its dotted path."""
         value: Variable = self
         for part in path.split(".") if path else ():
             assert isinstance(value, NNModuleVariable)
@@ -451,29 +459,31 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
 
 class FrozenMemberDictVariable(DictVariable):
-    """The members of a module that may not change now: their changes could not be put in place."""
+    """Read-only member dict of a module whose mutations could not be written back."""
 
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
-        raise self.unsupported("changing the members of a module that stands for another")
+        raise self.unsupported("changing the members of a module that wraps another")
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
-        raise self.unsupported("changing the members of a module that stands for another")
+        raise self.unsupported("changing the members of a module that wraps another")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name in ("clear", "popitem", "move_to_end"):
-            raise self.unsupported(f"{name}() of the members of a module that stands for another")
+            raise self.unsupported(f"{name}() of the members of a module that wraps another")
         return super().call_method(tx, name, args, kwargs)
 
 
 def infer_lazy_parameters(
     tx: Tracer, module: NNModuleVariable, args: list[Variable], kwargs: dict[str, Variable]
 ) -> None:
-    """Let a lazy module take its sizes from the fake arguments, as its own hook would, and trace again with what it has become.
+    """Run ``_infer_parameters`` of a lazy module on fake arguments, then restart the trace.
+
+    The hook mutates the real module, so the restarted trace sees an ordinary module.
 
     Raises:
-        Unsupported: random numbers drawn earlier in the graph would be drawn later than the parameters, or code that
-            makes them and is not torch's own could look at what was changed.
-        Restart: it was done.
+        Unsupported: random numbers used earlier in the graph would be sampled after those of the parameters,
+            or an initializer not from torch could observe the pending side effects.
+        RestartTracing: the parameters are initialized.
     """
     held: Any = module.real_object
     hooks = module.real_object.__dict__["_forward_pre_hooks"]
@@ -492,13 +502,13 @@ def infer_lazy_parameters(
     try:
         held._infer_parameters(held, tuple(fakes), words)
     except Exception as error:
-        raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are made") from error
-    again = Unsupported("unknown-call", f"the lazy {module.describe()} took its sizes")
+        raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are initialized") from error
+    again = Unsupported("unknown-call", f"the lazy {module.describe()} inferred its sizes")
     raise RestartTracing(0, again)
 
 
 def _uses_torch_initializers(cls: Any) -> bool:
-    """Whether only torch's own code, which reads nothing but sizes, makes the parameters of a lazy class."""
+    """Return True if only torch's code, which reads just sizes, initializes the parameters."""
     makers = (cls.initialize_parameters, cls.reset_parameters, cls._infer_parameters)
     return all(m.__module__.startswith("torch.nn.modules.") for m in makers)
 
@@ -506,11 +516,11 @@ def _uses_torch_initializers(cls: Any) -> bool:
 _RANDOM_OPS = re.compile(
     "rand|dropout|bernoulli|multinomial|normal_|normal$|uniform|exponential|geometric|cauchy|poisson|binomial|rrelu|attention|rnn|lstm|gru|checkpoint"
 )
-"""Operations that may draw random numbers."""
+"""Operations that may sample random numbers."""
 
 
 def guard_module_structure(tx: Tracer, module: NNModuleVariable) -> None:
-    """Take for granted which members a module has, all the way down."""
+    """Guard the member names of a module and all its submodules."""
     assert module.source is not None
     for table in _MEMBER_DICTS:
         real = module.real_object.__dict__[table]
@@ -529,7 +539,7 @@ def guard_module_structure(tx: Tracer, module: NNModuleVariable) -> None:
 
 
 def module_path(origin: Source | None) -> str:
-    """Dotted path below the root module: ``blocks.0.attn``."""
+    """Return the dotted path below the root module, such as ``blocks.0.attn``."""
     parts: list[str] = []
     while origin is not None:
         if isinstance(origin, ModuleMemberSource):
@@ -550,11 +560,11 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
         raise Unsupported("unknown-call", f"the scripted module {type(real).__name__} is used")
     tx.saw_tensor = True
     if ORIGINAL_MODULE_ATTR in type(real).__dict__:
-        tx.guard_type(real, origin, "it is a compiled module, and its original was looked into")
+        tx.guard_type(real, origin, "it is a compiled module, and its original was inlined")
         return tx.wrap(getattr(real, ORIGINAL_MODULE_ATTR), AttrSource(origin, ORIGINAL_MODULE_ATTR))
     behind = unwrap_torch_compile(real)
     if behind is not None:
-        tx.guard_type(real, origin, "torch.compile made it, and its original was looked into")
+        tx.guard_type(real, origin, "torch.compile created it, and its original was inlined")
         return tx.wrap(behind, ModuleMemberSource(origin, "_modules", "_orig_mod"))
     tx.guard_type(real, origin, "the module's members or methods were used")
     if id(real.__dict__) in tx.variables_by_id:
@@ -565,10 +575,10 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
 
 
 def _call_graph_module_class(tx: Tracer, function: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """``type(graph).__call__(graph, ...)``.
+    """Trace ``type(graph).__call__(graph, ...)``.
 
     Raises:
-        Unsupported: it is called on another object than a graph of that class.
+        Unsupported: the first argument is not a graph module of that class.
     """
     graph = realize(tx, args[0]) if args else None
     if not isinstance(graph, NNModuleVariable) or vars(graph.cls).get("__call__") is not function.real_object:

@@ -1,4 +1,4 @@
-"""torch's optimizers: their own Python is traced, and computes as in eager."""
+"""Inlining of ``torch.optim`` functions, although torch marks them ``disable_dynamo``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ _DYNAMO_ORIG_CALLABLE = "_torchdynamo_orig_callable"
 
 
 def is_optimizer_module(module: str | None) -> bool:
-    """Whether a module is one of torch's optimizers."""
+    """Return True if a module name belongs to ``torch.optim``."""
     return module is not None and f"{module}.".startswith(f"{OPTIM_PACKAGE}.")
 
 
 def unwrap_disabled_optimizer_function(fn: FunctionType) -> FunctionType | None:
-    """The function of an optimizer that torch keeps from its own compiler, as it was written; None for any other."""
-    # What torch._disable_dynamo gives makes the disabled function at its first call.
+    """Return the original function of a ``torch.optim`` function under ``disable_dynamo``.
+
+    None for any other function.
+    """
+    # The wrapper of torch._disable_dynamo creates the disabled function at its first call.
     inner = fn.__dict__.get("__wrapped__" if fn.__code__ is DISABLE_DYNAMO_CODE else _DYNAMO_ORIG_CALLABLE)
     while isinstance(inner, FunctionType) and _DYNAMO_ORIG_CALLABLE in inner.__dict__:
         inner = inner.__dict__[_DYNAMO_ORIG_CALLABLE]
@@ -28,7 +31,7 @@ def unwrap_disabled_optimizer_function(fn: FunctionType) -> FunctionType | None:
 
 
 def _find_use_grad_code() -> CodeType | None:
-    """The code around each optimizer's ``step``, whose one handler puts grad mode back."""
+    """Return the code around each optimizer's ``step``, whose handler restores grad mode."""
     todo: list[Any] = [torch.optim.SGD.step]
     while todo:
         fn = todo.pop()
@@ -40,4 +43,4 @@ def _find_use_grad_code() -> CodeType | None:
 
 
 USE_GRAD_CODE = _find_use_grad_code()
-"""Compiled code puts grad mode back by itself when a graph raises."""
+"""Code with a redundant handler: compiled code restores grad mode if a graph raises."""

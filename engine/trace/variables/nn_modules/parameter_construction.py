@@ -1,4 +1,7 @@
-"""Parameters made in traced code, and tensors given other memory: nodes that work on more than values, run by the graph as traced."""
+"""``nn.Parameter`` created in traced code, ``tensor.data = ...`` and ``Tensor.set_``.
+
+They become opaque graph nodes, which run as traced, because they change more than tensor elements.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NewParameterVariable(TensorVariable):
-    """A parameter that the traced code makes."""
+    """A parameter created by the traced code."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Rules for the builtin functions that read, write and list attributes and names, and for ``functools.wraps``, which copies them."""
+"""Rules for getattr, setattr, delattr, hasattr, vars, dir, locals and functools.wraps."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _dir(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     frame = tx.frames[-1]
     code = frame.code
-    if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # a class body
         return DictVariable.from_str_keys(frame.locals)
     made = DictVariable({})
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):

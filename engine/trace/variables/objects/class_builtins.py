@@ -1,4 +1,4 @@
-"""Rules for the builtin functions that ask about classes, and for those that make plain instances."""
+"""Rules for isinstance, issubclass, callable, type(), super() and object()."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _isinstance(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
-    """``isinstance(of, classes)``."""
+    """Evaluate ``isinstance(of, classes)``."""
     if isinstance(classes, TupleVariable):
         return any(is_instance(tx, of, realize(tx, c)) for c in classes.items)
     try:
         cls = classes.as_python_constant(tx)
     except NotPythonConstant:
-        raise Unsupported("unsupported-operation", "isinstance() with a class that is not known") from None
+        raise Unsupported("unsupported-operation", "isinstance() with a class that is not known while tracing") from None
     if not isinstance(cls, (type, types.UnionType)):
         tx.fold_constant(isinstance, None, cls)
     if isinstance(cls, LEGACY_TENSOR_METACLASS):
@@ -72,25 +72,28 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     decides = find_in_class(type(cls), "__instancecheck__") if isinstance(cls, type) else None
     decider = type if decides is None else decides[0]
     if decider is not type and decider.__module__ not in _SUBCLASS_INSTANCECHECK_MODULES:
-        raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, which decides itself")
+        raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, whose metaclass defines __instancecheck__")
     return issubclass(of.python_type(), cls)
 
 
 @register_rule(torch.jit.isinstance)
 def _isinstance_of_jit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """As ``isinstance`` for a class whose instances hold nothing that scripted code would name the type of."""
+    """Implement ``torch.jit.isinstance`` as ``isinstance``, except for list, tuple and dict.
+
+    TorchScript checks the element types of those three.
+    """
     cls = realize(tx, args[1]).as_python_constant(tx) if len(args) == 2 else None
     if not isinstance(cls, type) or cls in (list, tuple, dict):
-        raise Unsupported("unknown-call", "torch.jit.isinstance is called with what is no plain class")
+        raise Unsupported("unknown-call", "torch.jit.isinstance is called without a plain class")
     return _isinstance(tx, args, kwargs)
 
 
 _SUBCLASS_INSTANCECHECK_MODULES = ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter")
-"""Modules whose metaclasses hold the instances of a class's subclasses to be its instances."""
+"""Modules whose metaclasses accept instances of subclasses, as ``type`` does."""
 
 
 def _matches_legacy_tensor_type(of: Variable, cls: Any) -> bool:
-    """Whether it is a tensor of the element type, device and layout that ``torch.FloatTensor`` and its like name."""
+    """Return True for a tensor with the dtype, layout and device of a legacy tensor type."""
     if not isinstance(of, TensorVariable):
         return False
     device = "cuda" if cls.is_cuda else "cpu"
@@ -98,7 +101,7 @@ def _matches_legacy_tensor_type(of: Variable, cls: Any) -> bool:
 
 
 def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
-    """What a metaclass's own ``__instancecheck__`` says; None where it has none in Python."""
+    """Call ``__instancecheck__`` of a Python metaclass; return None if there is none."""
     if not isinstance(cls, type) or of.python_type() is cls:
         return None
     from engine.trace.frame import is_trusted_module

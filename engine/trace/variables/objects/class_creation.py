@@ -1,4 +1,7 @@
-"""Classes and descriptors that the traced code makes: a real twin made while tracing answers questions, each call makes its own."""
+"""Classes and descriptors that traced code creates.
+
+A real stand-in, built at trace time, answers attribute reads. Each compiled call creates its own class.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,14 @@ Kwargs = dict[str, Variable]
 
 
 class _StandIn:
-    """Stands in a twin for a value that is not a plain Python object."""
+    """Placeholder inside a stand-in class for a value without a plain Python object."""
 
 
 def real_stand_in(tx: Tracer, value: Variable) -> Any:
-    """A real object that stands for a value inside a twin: reading it through the tracer gives the value back."""
+    """Return a real object that represents ``value`` inside a stand-in class.
+
+    Reading it through the tracer returns ``value`` again.
+    """
     value = realize(tx, value)
     if isinstance(value, (ConstantVariable, ClassVariable, BuiltinVariable, DescriptorVariable)):
         return (
@@ -78,12 +84,12 @@ def _dummy_instance(tx: Tracer, value: Variable) -> Any:
 
 
 def _stub_function(tx: Tracer, function: NestedUserFunctionVariable) -> Any:
-    """A function that looks like one that the traced code made, and cannot be run."""
+    """Create a function that looks like a traced one; a call of it raises Unsupported."""
     if function.stub is not None:
         return function.stub
 
     def stub(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported("unknown-call", f"{function.code.co_qualname} is called while a class is made")
+        raise Unsupported("unknown-call", f"{function.code.co_qualname} is called while a class is created")
 
     try:
         annotations = {name: real_stand_in(tx, v) for name, v in function.annotations.items()}
@@ -103,9 +109,9 @@ def _stub_function(tx: Tracer, function: NestedUserFunctionVariable) -> Any:
 
 
 class DescriptorVariable(Variable):
-    """A ``property``, ``classmethod``, ``staticmethod``, ``cached_property``, dataclass field made by the traced code.
+    """A property, classmethod, staticmethod, cached_property or dataclass field.
 
-    ``held`` is its twin, made of the twins of its arguments.
+    Traced code created it. ``real_object`` is its stand-in, built from the stand-ins of its arguments.
     """
 
     def __init__(self, real_object: Any, args: Args, kwargs: Kwargs) -> None:
@@ -134,7 +140,7 @@ class DescriptorVariable(Variable):
         return self.wrapped_function(tx, name)
 
     def wrapped_function(self, tx: Tracer, name: str) -> Variable:
-        """Something that it is made of."""
+        """Return an attribute of the descriptor, such as a wrapped function."""
         return realize(tx, tx.wrap_static(getattr(self.real_object, name), name))
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
@@ -214,7 +220,10 @@ def _abstract(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 class NewClassVariable(ClassVariable):
-    """A class that the traced code made. ``recipe`` makes it in generated code; ``later`` are the steps taken on it since."""
+    """A class created while tracing.
+
+    ``construction_call`` creates it in generated code; ``later_steps`` are the changes since then.
+    """
 
     is_mutable = True
 
@@ -224,7 +233,7 @@ class NewClassVariable(ClassVariable):
         self.class_cell = cell
         self.later_steps: list[tuple[str, Variable]] = []
         self.entries: dict[str, tuple[Any, Variable]] = {}
-        """What its body and later steps gave it: what stands for each entry in the twin, and the value."""
+        """Class entries from the body and later steps, as (stand-in entry, variable)."""
 
     def as_python_constant(self, tx: Tracer) -> Any:
         return self.real_object
@@ -277,14 +286,14 @@ def _register_class(tx: Tracer, made: NewClassVariable) -> NewClassVariable:
 
 
 _TRUSTED_METACLASSES = (type, abc.ABCMeta, enum.EnumMeta, type(typing.Protocol))
-"""Metaclasses that run no code of the user's but methods which a twin's stubs refuse."""
+"""Metaclasses that run no user code, except methods whose stubs raise Unsupported."""
 
 
 def create_class(tx: Tracer, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs) -> Variable:
-    """What a class statement does after its body has run.
+    """Run a class statement after its body.
 
     Raises:
-        Unsupported: making it would run code of the user's that cannot be traced.
+        Unsupported: the class creation runs user code that cannot be traced.
     """
     resolved = types.resolve_bases(tuple(real_stand_in(tx, b) for b in bases))
     chosen = {"metaclass": real_stand_in(tx, words["metaclass"])} if "metaclass" in words else {}
@@ -305,7 +314,7 @@ def create_class(tx: Tracer, name: str, bases: list[Variable], entries: dict[str
                 lambda given, space: build_class(name, given, space, **_real_kwargs(tx, words)),
             )
         if meta is not type and meta is not abc.ABCMeta:
-            raise Unsupported("unknown-call", f"making a subclass runs {hook.__name__}.__init_subclass__")
+            raise Unsupported("unknown-call", f"creating a subclass runs {hook.__name__}.__init_subclass__")
         return _create_by_type(tx, tx.wrap_static(meta), name, bases, entries, rest)
     return _create_by_metaclass(tx, meta, name, bases, entries, rest)
 
@@ -321,7 +330,7 @@ def _is_trusted_metaclass(meta: type) -> bool:
 
 
 def _init_subclass_owner(bases: tuple[type, ...]) -> type | None:
-    """The class of the user's whose ``__init_subclass__`` the making of a subclass runs."""
+    """Return the user-defined class whose ``__init_subclass__`` runs for a new subclass."""
     from engine.trace.frame import is_trusted_module
 
     for base in bases:
@@ -338,7 +347,10 @@ def _build_stand_in_class(
     recipe: Variable,
     build: Callable[[tuple[Any, ...], dict[str, Any]], Any],
 ) -> NewClassVariable:
-    """The class as a value: its twin made by ``build``, from the twins of the bases and of what the body defined."""
+    """Build the real stand-in class with ``build`` and return its variable.
+
+    ``build`` gets the stand-ins of the bases and of the class body entries.
+    """
     cell = entries.get("__classcell__")
     namespace: dict[str, Any] = {}
     late: dict[str, Any] = {}
@@ -368,7 +380,7 @@ def _build_stand_in_class(
 def _create_by_type(
     tx: Tracer, meta: Variable, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
 ) -> NewClassVariable:
-    """``type.__new__(meta, name, bases, namespace, **words)``; a base's ``__init_subclass__`` is traced, not run."""
+    """Run ``type.__new__(meta, name, bases, namespace)``; trace ``__init_subclass__``."""
     assert isinstance(meta, ClassVariable)
     recipe = _make_construction_call(call_type_new, name, bases, entries, {"metaclass": meta})
     held = meta.real_object
@@ -386,7 +398,7 @@ def _create_by_type(
 def _create_by_metaclass(
     tx: Tracer, meta: type, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
 ) -> Variable:
-    """``meta(name, bases, namespace, **words)`` for a metaclass written in Python."""
+    """Run ``meta(name, bases, namespace)`` for a metaclass written in Python."""
     prepare, order = find_in_class(meta, "__prepare__"), find_in_class(meta, "mro")
     kinds = (type, abc.ABCMeta)
     is_plain = (
@@ -398,7 +410,7 @@ def _create_by_metaclass(
         or (order and order[0] is not type)
         or type(meta) is not type
     ):
-        raise Unsupported("unknown-call", f"a class is made by the metaclass {meta.__name__}")
+        raise Unsupported("unknown-call", f"a class is created by the metaclass {meta.__name__}")
     of = tx.wrap_static(meta)
     assert isinstance(of, ClassVariable)
     space = DictVariable.from_str_keys(entries)
@@ -415,7 +427,7 @@ def _create_by_metaclass(
 
 
 def _type_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
+    """Implement ``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
     meta = realize(tx, args[0])
     space = realize(tx, args[3]) if len(args) == 4 else None
     if not isinstance(meta, ClassVariable) or not isinstance(space, DictVariable):
@@ -426,9 +438,9 @@ def _type_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _object_init_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``object.__init_subclass__``."""
+    """Implement ``object.__init_subclass__``."""
     if kwargs:
-        raise Unsupported("unknown-call", "object.__init_subclass__ is called with words")
+        raise Unsupported("unknown-call", "object.__init_subclass__ is called with keyword arguments")
     return ConstantVariable(None)
 
 
@@ -461,7 +473,7 @@ def _make_construction_call(
 
 
 _CLASS_FACTORIES = (typing.NamedTuple, typing.TypedDict)
-"""Functions that are named as bases."""
+"""Functions that class statements may use as bases."""
 
 
 @register_rule(builtins.__build_class__)
@@ -470,21 +482,21 @@ def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     body, name = realize(tx, args[0]), realize(tx, args[1]).as_python_constant(tx)
     if not isinstance(body, NestedUserFunctionVariable):
-        raise Unsupported("unknown-call", "a class is made from a function that came from outside")
+        raise Unsupported("unknown-call", "a class is created from a function that was created outside the traced function")
     bases = [realize(tx, b) for b in args[2:]]
     for base in (*bases, *(realize(tx, v) for v in kwargs.values())):
         is_class = isinstance(base, (ClassVariable, BuiltinVariable)) or base.as_python_object() in _CLASS_FACTORIES
         if not is_class and not tx.is_python_constant(base):
-            raise Unsupported("unknown-call", f"a class is made with {base.describe()}")
+            raise Unsupported("unknown-call", f"a class is created with {base.describe()}")
     for base in bases:
         if not isinstance(base, (ClassVariable, BuiltinVariable)) and base.as_python_object() not in _CLASS_FACTORIES:
-            raise Unsupported("unknown-call", f"a class is made with the base {base.describe()}")
+            raise Unsupported("unknown-call", f"a class is created with the base {base.describe()}")
     entries = run_class_body(tx, body)
     return create_class(tx, str(name), bases, entries, kwargs)
 
 
 def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``type(name, bases, namespace)``."""
+    """Implement ``type(name, bases, namespace)``."""
     name = realize(tx, args[0]).as_python_constant(tx)
     namespace = realize(tx, args[2])
     if not isinstance(namespace, DictVariable) or not isinstance(name, str):
@@ -499,7 +511,10 @@ def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
 
 
 def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
-    """The rule for a class decorator that changes the class in place, or makes one like it (or takes keywords first)."""
+    """Build the rule of a class decorator that updates a class or returns a new one.
+
+    The decorator may take keyword arguments first.
+    """
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         from engine.trace.variables.callables.partials import make_partial
@@ -515,7 +530,7 @@ def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Vari
             held = function(of.real_object, **words)
         except (TypeError, ValueError) as error:
             raise tx.make_user_exception(error) from error
-        if held is not of.real_object:  # a class with slots is made anew
+        if held is not of.real_object:  # dataclass(slots=True) creates a new class
             return _register_class(
                 tx, NewClassVariable(held, CallExpressionVariable(functools.partial(function, **words), [of], {}), None)
             )

@@ -1,4 +1,4 @@
-"""Classes: attribute lookup through the MRO, construction, ``super``."""
+"""Class variable: attribute lookup by the MRO, construction, ``super``, generic aliases."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _HEAP_TYPE_FLAG = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code made."""
+"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code creates."""
 _ABSTRACT_CLASS_FLAG = 1 << 20
-"""Py_TPFLAGS_IS_ABSTRACT: set for classes with abstract methods left."""
+"""Py_TPFLAGS_IS_ABSTRACT: set for classes with unimplemented abstract methods."""
 
 
 def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | None:
-    """Which class of the MRO defines ``name``, and the raw entry."""
+    """Return the MRO class that defines ``name`` and its raw entry; None if undefined.
+
+    Class attributes that traced code wrote or deleted are included.
+    """
     for base in cls.__mro__:
         if CLASS_ATTR_WRITES and (base, name) in CLASS_ATTR_WRITES:
             written = CLASS_ATTR_WRITES[base, name]
@@ -54,11 +57,17 @@ def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | 
 
 ConstructorRule = Callable[["Tracer", Any, list[Variable], dict[str, Variable]], Variable]
 C_CLASS_CONSTRUCTORS: dict[builtins.type, ConstructorRule] = {}
-"""How instances of classes from C are made, of their subclasses, and of the same classes from a later import of their module."""
+"""Constructor rules by C class.
+
+They also apply to subclasses, and to the same class from a second import of its module.
+"""
 
 
 def first_import_of_class(cls: builtins.type) -> Any:
-    """The class that a module of the standard library from C gave at its first import, of one from a later import; None for any other."""
+    """Return the C class of the first import for a standard-library class of a second import.
+
+    Return None for any other class.
+    """
     if not cls.__flags__ & _HEAP_TYPE_FLAG or not isinstance(cls.__module__, str):
         return None
     module = sys.modules.get(f"_{cls.__module__}")
@@ -77,7 +86,7 @@ def _is_lru_cache(cls: builtins.type) -> bool:
 
 
 def _constructor_rule_of(cls: builtins.type) -> ConstructorRule | None:
-    """How instances are made where a class from C that has a rule does it."""
+    """Return the constructor rule of the C class that constructs instances, or None."""
     for base in cls.__mro__[:-1]:
         rule = C_CLASS_CONSTRUCTORS.get(base) or C_CLASS_CONSTRUCTORS.get(first_import_of_class(base))
         if rule is not None:
@@ -88,7 +97,7 @@ def _constructor_rule_of(cls: builtins.type) -> ConstructorRule | None:
 
 
 class ClassAttrWrite:
-    """Stands among a class's entries for the value that the traced code wrote there."""
+    """Entry of a class attribute that traced code wrote; holds the written variable."""
 
     __slots__ = ("variable",)
 
@@ -97,30 +106,36 @@ class ClassAttrWrite:
 
 
 CLASS_ATTR_WRITES: dict[tuple[builtins.type, str], ClassAttrWrite | None] = {}
-"""What the frame being traced wrote to classes that exist; None for what it deleted. One frame is traced at a time."""
+"""Class attributes that the traced frame wrote; None for deleted ones.
+
+Global state: only one frame is traced at a time.
+"""
 
 
 def is_data_descriptor(found: Any) -> bool:
-    """Whether it wins over the instance's own dict."""
+    """Return True for a data descriptor, which takes precedence over the instance dict."""
     return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 
 def overrides_instance_dict(found: Any) -> bool:
-    """Whether reading asks it before the instance's own dict: one that only sets leaves reading to the dict."""
+    """Return True if a read calls the descriptor before it reads the instance dict.
+
+    A data descriptor without ``__get__`` does not affect reads.
+    """
     return is_data_descriptor(found) and hasattr(type(found), "__get__")
 
 
 def class_source(cls: builtins.type) -> Source:
-    """How generated code reaches a class whose identity is guarded already."""
+    """Return the source of a class whose identity is already guarded."""
     return ConstantSource(cls, cls.__qualname__)
 
 
 def class_attribute(
     tx: Tracer, cls: builtins.type, name: str, instance: Variable | None, start: builtins.type | None = None
 ) -> Variable | None:
-    """``instance.name`` (or ``cls.name``) as far as classes define it; None where they do not.
+    """Return ``instance.name`` or ``cls.name`` as the classes define it; None if undefined.
 
-    ``start``: look only behind this class of the MRO, as ``super`` does.
+    ``start``: search only the part of the MRO after this class, as ``super`` does.
     """
     mro = cls.__mro__ if start is None else cls.__mro__[cls.__mro__.index(start) + 1 :]
     for base in mro:
@@ -136,11 +151,16 @@ def class_attribute(
 def bind_attribute(
     tx: Tracer, cls: builtins.type, base: builtins.type, name: str, found: Any, instance: Variable | None
 ) -> Variable:
-    """What a class's raw entry gives when read through an instance, or through the class (``instance`` None)."""
+    """Bind a raw class entry that is read through an instance, or through the class.
+
+    ``instance`` is None for a read through the class.
+    """
     origin = AttrSource(class_source(base), name)
     _guard_not_shadowed_in_mro(tx, cls, base, name)
     made = tx.new_classes.get(base)
-    given = made.traced_entry(name, found) if isinstance(made, ClassVariable) else None  # each call makes its own class
+    given = (
+        made.traced_entry(name, found) if isinstance(made, ClassVariable) else None
+    )  # each call creates its own class
     if given is not None:
         return given
     if isinstance(found, ClassAttrWrite):
@@ -174,7 +194,7 @@ def bind_attribute(
 
 
 def _guard_not_shadowed_in_mro(tx: Tracer, cls: builtins.type, base: builtins.type, name: str) -> None:
-    """Take for granted that the classes before ``base`` go on without an entry of that name, which would be found first."""
+    """Guard that no class before ``base`` in the MRO gets an entry named ``name``."""
     from engine.trace.frame import is_trusted_module
 
     for passed in cls.__mro__:
@@ -186,7 +206,7 @@ def _guard_not_shadowed_in_mro(tx: Tracer, cls: builtins.type, base: builtins.ty
 
 
 def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
-    """Take for granted that neither a class nor its bases come to have an entry of that name."""
+    """Guard that neither a class nor its bases get an attribute named ``name``."""
     from engine.trace.frame import is_trusted_module
 
     if (
@@ -200,7 +220,10 @@ def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
 
 
 def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word: str) -> Any:
-    """Raise what Python does for a property without a getter, setter or deleter, which differs with what the property knows of its name."""
+    """Raise Python's AttributeError for a property without this accessor.
+
+    The message depends on whether the property knows its name.
+    """
     of = builtins.type(cls.__name__, (), {"__qualname__": cls.__qualname__})()
     try:
         match word:
@@ -216,7 +239,7 @@ def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word
 
 
 def _get_class_property(tx: Tracer, cls: builtins.type, found: property, entry: Source) -> Variable:
-    """``@classmethod @property``: until Python 3.12 a class method's function is bound by its own ``__get__``."""
+    """Implement ``@classmethod @property``, which Python before 3.13 supports."""
     getter = tx.wrap(found.fget, AttrSource(AttrSource(entry, "__func__"), "fget"))
     return realize(tx, getter).call(tx, [tx.wrap(cls, class_source(cls))], {})
 
@@ -283,7 +306,7 @@ def _bind_descriptor(
 def _call_user_descriptor(
     tx: Tracer, cls: builtins.type, found: Any, instance: Variable | None, name: str, origin: Source
 ) -> Variable:
-    # Read through the class, the descriptor would answer for itself.
+    # A read through the class would call __get__ of the descriptor.
     entry = origin if origin.parent is None else GetItemSource(AttrSource(origin.parent, "__dict__"), name)
     descriptor = tx.wrap(found, entry)
     owner = tx.wrap(cls, class_source(cls))
@@ -294,7 +317,7 @@ _PROPERTY_TYPES = (property, functools.cached_property)
 
 
 def _overrides_descriptor_get(found: Any) -> bool:
-    """Whether it is a property of a class that says itself how it is read, as a property of the class does."""
+    """Return True for an instance of a property subclass that overrides ``__get__`` in Python."""
     kind = type(found)
     if not isinstance(found, _PROPERTY_TYPES) or kind in _PROPERTY_TYPES:
         return False
@@ -303,17 +326,17 @@ def _overrides_descriptor_get(found: Any) -> bool:
 
 
 NAMEDTUPLE_FIELD_TYPE = type(vars(inspect.ArgInfo)["args"])
-"""What reads an item of a named tuple by its name."""
+"""Type of the descriptors that read the fields of a namedtuple."""
 
 
 LEGACY_TENSOR_METACLASS: Any = type(torch.FloatTensor)
-"""The class of ``torch.FloatTensor`` and its like."""
+"""Metaclass of the legacy tensor types, such as ``torch.FloatTensor``."""
 
 _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 class ClassVariable(Variable):
-    """A class."""
+    """A Python class."""
 
     def __init__(self, real_object: type, source: Source | None) -> None:
         self.real_object = real_object
@@ -336,14 +359,17 @@ class ClassVariable(Variable):
         return self.real_object
 
     def traced_entry(self, name: str, entry: Any) -> Variable | None:
-        """The value that the traced code gave a class which it made, where ``entry`` stands for one in the class's twin."""
+        """Return the variable behind an entry of a class created while tracing; None otherwise.
+
+        ``entry`` is the entry in the real stand-in class.
+        """
         return None
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.real_object
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        # A class names the type of a tensor's elements, as in ``x.to(float)`` and ``x.type(torch.HalfTensor)``.
+        # A class can name a dtype, as in ``x.to(float)`` and ``x.type(torch.HalfTensor)``.
         named: Any = _DTYPES.get(self.real_object)
         if isinstance(self.real_object, LEGACY_TENSOR_METACLASS):
             named = f"{self.real_object.__module__}.{self.real_object.__name__}"
@@ -387,7 +413,7 @@ class ClassVariable(Variable):
                 if callable(found)
                 else tx.wrap(found, AttrSource(class_source(self.real_object), name))
             )
-        if issubclass(self.real_object, enum.Enum):  # its words differ from version to version
+        if issubclass(self.real_object, enum.Enum):  # the message differs between Python versions
             try:
                 getattr(self.real_object, name)
             except AttributeError as error:
@@ -405,7 +431,10 @@ class ClassVariable(Variable):
         self._record_attr_write(tx, name, None)
 
     def _record_attr_write(self, tx: Tracer, name: str, value: Variable | None) -> None:
-        """Set or delete an attribute of a class that exists: seen from here on, done after the graph."""
+        """Record the write or deletion of an attribute of an existing class.
+
+        Later traced reads see it; generated code applies it after the graph.
+        """
         from engine.trace.frame import is_trusted_module
         from engine.trace.variables.containers.itertools_module import CallExpressionVariable
 
@@ -436,16 +465,16 @@ class ClassVariable(Variable):
         return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
 
     def _subclasses(self, tx: Tracer) -> Variable:
-        """A list of the classes that are there, in the order in which they were made."""
+        """Return the current subclasses in creation order; guard on their number."""
         from engine.trace.variables.containers.sequences import ListVariable
 
         if tx.new_classes:
-            raise self.unsupported("asking for the subclasses that traced code may have added to")
+            raise self.unsupported("__subclasses__() of a class that traced code may have subclassed")
         found: list[type] = type.__subclasses__(self.real_object)
         asked = MethodResultSource(class_source(self.real_object), "__subclasses__")
         tx.add_guard(
             LengthMatch(
-                asked, len(found), cause=tx.guard_cause(f"the subclasses of {self.real_object.__name__} were asked for")
+                asked, len(found), cause=tx.guard_cause(f"the subclasses of {self.real_object.__name__} were read")
             )
         )
         return ListVariable([tx.wrap(c, GetItemSource(asked, n)) for n, c in enumerate(found)])
@@ -503,7 +532,10 @@ class ClassVariable(Variable):
 def construct(
     tx: Tracer, of: ClassVariable, args: list[Variable], kwargs: dict[str, Variable], *, by_type: bool = False
 ) -> Variable:
-    """``Class(*args)`` for classes without a rule of their own; with ``by_type`` as if the metaclass had no ``__call__``."""
+    """Construct an instance of a class that has no rule.
+
+    ``by_type``: ignore ``__call__`` of the metaclass.
+    """
     from engine.trace.operators.arithmetic import fold_constant_call
     from engine.trace.variables.exceptions.exception_groups import make_group
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable, resolve_exception_class
@@ -530,7 +562,7 @@ def construct(
     if issubclass(cls, enum.Enum) or is_dtensor_placement_class(cls):
         return fold_constant_call(tx, cls, args, kwargs, f"{cls.__name__}()")
     called = find_in_class(type(cls), "__call__")
-    if called is not None and called[1] is dict:  # as for each TypedDict, of typing or typing_extensions
+    if called is not None and called[1] is dict:  # every TypedDict class, of typing or typing_extensions
         return tx.wrap_static(dict).call(tx, args, kwargs)
     if issubclass(cls, tuple) and hasattr(cls, "_make") and _is_plain_namedtuple(cls):
         return construct_namedtuple(tx, cls, args, kwargs)
@@ -561,10 +593,13 @@ def _is_plain_namedtuple(cls: builtins.type) -> bool:
 
 
 def _check_no_finalizer(cls: builtins.type) -> None:
-    """Leave to Python the function that makes an object whose ``__del__`` runs when its last name goes: compiled code holds it for as long as it likes."""
+    """Skip the frame if it creates an object with ``__del__``.
+
+    ``__del__`` runs when the last reference goes away, but compiled code may hold the object for longer.
+    """
     if find_in_class(cls, "__del__") is None:
         return
-    raise SkipFrame("unknown-call", f"{cls.__qualname__} is created, whose __del__ runs when nothing names it any more")
+    raise SkipFrame("unknown-call", f"{cls.__qualname__} is created, and its class has a __del__")
 
 
 _NO_INSTANTIATION_FLAG = 1 << 7
@@ -572,14 +607,17 @@ _NO_INSTANTIATION_FLAG = 1 << 7
 
 
 def _is_constructed_in_c(base: builtins.type) -> bool:
-    """Whether C code makes instances of a class that looks as if Python had made it."""
+    """Return True if C code constructs instances of a class that is a heap type."""
     return isinstance(vars(base).get("__new__"), types.BuiltinFunctionType) or bool(
         base.__flags__ & _NO_INSTANTIATION_FLAG
     )
 
 
 def is_plain_class(cls: builtins.type) -> bool:
-    """Whether instances hold nothing but attributes: all of its bases are ``object`` or made by Python code."""
+    """Return True if instances hold only attributes.
+
+    Then each base is ``object`` or a class that Python code created.
+    """
     return all(
         base is object
         or (base.__flags__ & _HEAP_TYPE_FLAG and base.__module__ != "_ctypes" and not _is_constructed_in_c(base))
@@ -632,7 +670,7 @@ def _construct_object(tx: Tracer, of: ClassVariable, args: list[Variable], kwarg
 def _run_init(
     tx: Tracer, cls: builtins.type, made: Variable, args: list[Variable], kwargs: dict[str, Variable]
 ) -> Variable:
-    """Run ``__init__`` on a new instance."""
+    """Call ``__init__`` on a new instance and return the instance."""
     init = find_in_class(made.python_type(), "__init__")
     assert init is not None
     if isinstance(init[1], types.FunctionType):
@@ -645,7 +683,7 @@ def _run_init(
 
 
 def construct_namedtuple(tx: Tracer, cls: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """A new instance of a ``collections.namedtuple`` class."""
+    """Construct an instance of a ``collections.namedtuple`` class."""
     from engine.trace.variables.containers.sequences import TupleVariable
 
     own = next(c for c in cls.__mro__ if "_fields" in c.__dict__)
@@ -664,7 +702,7 @@ def construct_namedtuple(tx: Tracer, cls: Any, args: list[Variable], kwargs: dic
 
 
 def construct_structseq(tx: Tracer, cls: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """A new instance of what an operation with several named results returns."""
+    """Construct a ``torch.return_types`` instance, an operator result with named fields."""
     from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 
     if len(args) != 1 or kwargs or len(items := list(sequence_items(tx, args[0]))) != cls.n_sequence_fields:
@@ -673,7 +711,7 @@ def construct_structseq(tx: Tracer, cls: Any, args: list[Variable], kwargs: dict
 
 
 class SuperVariable(Variable):
-    """``super(cls, obj)``."""
+    """A ``super(cls, obj)`` object."""
 
     def __init__(self, start: builtins.type, of: Variable) -> None:
         self.thisclass = start
@@ -761,7 +799,7 @@ def _generic_alias(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 class GenericAliasVariable(BuiltinVariable):
-    """``list[int]``, ``int | str`` and the like."""
+    """A generic alias or a union, such as ``list[int]`` or ``int | str``."""
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         inner = getattr(self.real_object, "__origin__", None)
@@ -774,7 +812,10 @@ class GenericAliasVariable(BuiltinVariable):
 
 
 def _parametrize_generic(tx: Tracer, of: ClassVariable | GenericAliasVariable, key: Variable) -> Variable:
-    """``of[key]`` where all is known; what the traced code makes itself counts as ``of``."""
+    """Evaluate ``of[key]`` if ``key`` is constant; otherwise return ``of``.
+
+    ``of`` is also returned if a class created while tracing is involved.
+    """
     if of.real_object in tx.new_classes:
         return of
     try:

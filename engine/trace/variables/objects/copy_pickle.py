@@ -1,4 +1,4 @@
-"""``copy.copy``, ``copy.deepcopy`` and pickles: objects are taken apart and put together as their classes say."""
+"""``copy.copy``, ``copy.deepcopy`` and pickle, by the reduce protocol of the classes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ CopyFunction = Callable[[Variable], Variable]
 
 @dataclass(frozen=True)
 class ReduceParts:
-    """What an object is made of again: ``make(*args)``, or an instance of the class by its ``__new__``; then its state, items and entries."""
+    """Result of ``__reduce_ex__``: constructor, arguments, state, list items and dict items.
+
+    ``uses_new``: the constructor is a class, and its ``__new__`` creates the instance.
+    """
 
     constructor: Variable
     args: Args
@@ -69,7 +72,7 @@ class ReduceParts:
 
 
 def _python_method(tx: Tracer, of: Variable, name: str) -> Variable | None:
-    """A method that Python code defines, bound."""
+    """Return a bound method that Python code defines, or None."""
     found = find_in_class(of.python_type(), name)
     if found is None or not isinstance(found[1], types.FunctionType) or not isinstance(of, UserDefinedObjectVariable):
         return None
@@ -77,10 +80,10 @@ def _python_method(tx: Tracer, of: Variable, name: str) -> Variable | None:
 
 
 def reduce_object(tx: Tracer, of: Variable, protocol: int) -> ReduceParts:
-    """Take an object apart.
+    """Reduce an object as ``__reduce_ex__(protocol)`` does.
 
     Raises:
-        Unsupported: C code would do it that is not known here.
+        Unsupported: C code without a rule reduces the object.
     """
     by_protocol, plain = _python_method(tx, of, "__reduce_ex__"), _python_method(tx, of, "__reduce__")
     if by_protocol is not None:
@@ -97,7 +100,7 @@ def reduce_object(tx: Tracer, of: Variable, protocol: int) -> ReduceParts:
         is_plain_class(of.python_type()) or of.python_type() is _SIMPLE_NAMESPACE
     )
     if not isinstance(of, BuiltinSubclassVariable) and not is_known:
-        raise Unsupported("unknown-call", f"taking apart {of.describe()}")
+        raise Unsupported("unknown-call", f"copying or pickling {of.describe()}")
     assert isinstance(of, UserDefinedObjectVariable)
     cls = tx.wrap(of.cls, class_source(of.cls)) if of.cls not in tx.new_classes else tx.new_classes[of.cls]
     return _default_reduce(tx, of, cls, protocol)
@@ -107,10 +110,10 @@ _SIMPLE_NAMESPACE = types.SimpleNamespace
 
 
 def _parse_reduce_result(tx: Tracer, of: Variable, told: Variable) -> ReduceParts:
-    """What a ``__reduce__`` gives."""
+    """Parse the result tuple of ``__reduce__``."""
     told = realize(tx, told)
     if not isinstance(told, TupleVariable) or not 2 <= len(told.items) <= 5:
-        raise Unsupported("unknown-call", f"what __reduce__ of {of.describe()} gives is used")
+        raise Unsupported("unknown-call", f"the result of __reduce__ of {of.describe()} is used")
     parts = [realize(tx, i) for i in told.items] + [NONE] * 3
     items = [] if is_none(parts[3]) else list(sequence_items(tx, parts[3]))
     pairs = [] if is_none(parts[4]) else [sequence_items(tx, p) for p in sequence_items(tx, parts[4])]
@@ -119,7 +122,7 @@ def _parse_reduce_result(tx: Tracer, of: Variable, told: Variable) -> ReducePart
 
 def _default_reduce(tx: Tracer, of: UserDefinedObjectVariable, cls: Variable, protocol: int) -> ReduceParts:
     if _python_method(tx, of, "__getnewargs_ex__") is not None:
-        raise Unsupported("unknown-call", f"__getnewargs_ex__ of {of.describe()} is asked")
+        raise Unsupported("unknown-call", f"__getnewargs_ex__ of {of.describe()} is called")
     args: Args = []
     items: Args = []
     entries: list[tuple[Variable, Variable]] = []
@@ -159,7 +162,7 @@ def _slots(tx: Tracer, of: UserDefinedObjectVariable) -> dict[str, Variable]:
         if type(entry) is types.MemberDescriptorType and base.__flags__ & (1 << 9)
     ]
     if names and of.source is not None and not of.is_constructed:
-        raise Unsupported("unknown-call", f"taking apart {of.describe()}, which has slots")
+        raise Unsupported("unknown-call", f"copying or pickling {of.describe()}, which has __slots__")
     return {name: value for name in names if (value := of.attr_writes.get(name)) is not None}
 
 
@@ -179,7 +182,10 @@ def _read_state(tx: Tracer, of: UserDefinedObjectVariable, slots: dict[str, Vari
 def rebuild_from_reduce(
     tx: Tracer, parts: ReduceParts, copied: CopyFunction, made_known: Callable[[Variable], None]
 ) -> Variable:
-    """Put an object together, of copies of its parts; ``made_known`` is told of it before it has its state."""
+    """Rebuild an object from copies of its parts, as ``copy._reconstruct`` does.
+
+    The callback ``made_known`` gets the new object before its state is set.
+    """
     args = [copied(a) for a in parts.args]
     made = realize(
         tx, _call_new(tx, parts.constructor, args) if parts.uses_new else parts.constructor.call(tx, args, {})
@@ -195,7 +201,7 @@ def rebuild_from_reduce(
 
 
 def _call_new(tx: Tracer, cls: Variable, args: Args) -> Variable:
-    """``cls.__new__(cls, *args)``."""
+    """Call ``cls.__new__(cls, *args)``."""
     held = cls.as_python_object() if cls.as_python_object() is not NotImplemented else cls.as_python_constant(tx)
     found = find_in_class(held, "__new__")
     if _has_new(held) and found is not None:
@@ -231,11 +237,11 @@ def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
             made.set_attr(tx, name, value)
 
 
-# copy.
+# The copy module.
 
 
 def _is_atomic(of: Variable) -> bool:
-    """Whether copies of it are it itself."""
+    """Return True if copying returns the same object."""
     return isinstance(
         of, (ConstantVariable, FunctionVariable, ClassVariable, BuiltinVariable, LruCacheVariable, RangeVariable)
     )
@@ -267,15 +273,15 @@ def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 class DeepcopyMemoVariable(DictVariable):
-    """The dict that ``deepcopy`` hands to ``__deepcopy__``: what was copied already, by ids."""
+    """The memo dict that ``deepcopy`` passes to ``__deepcopy__``: copies by object id."""
 
     def __init__(self) -> None:
         super().__init__({})
         self.copies: dict[int, tuple[Variable, Variable]] = {}
-        """By the ids of values: the copy, and the value itself, whose id stays its own so."""
+        """Copies by id of the variable; the variable is stored too, so that its id stays unique."""
 
     def lookup(self, tx: Tracer, of: Variable) -> Variable | None:
-        """The copy of a value, if there is one."""
+        """Return the copy of a variable, or None."""
         known = self.copies.get(id(of))
         if known is not None:
             return known[0]
@@ -289,7 +295,7 @@ def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     memo = realize(tx, given.get("memo", NONE))
     if not isinstance(memo, DeepcopyMemoVariable):
         if not is_none(memo) and (not isinstance(memo, DictVariable) or memo.entries):
-            raise Unsupported("unknown-call", "copy.deepcopy() with a memo of one's own")
+            raise Unsupported("unknown-call", "copy.deepcopy() with a user-defined memo")
         memo = DeepcopyMemoVariable()
     return _deepcopy_variable(tx, realize(tx, given["x"]), memo)
 
@@ -326,7 +332,7 @@ def _is_unchanged_by_copy(element: Variable, copied: Variable) -> bool:
 
 
 def _copy_container(of: Variable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
-    """A builtin container with copies of what it holds; None of anything else."""
+    """Copy a builtin container and its items; return None for anything else."""
     if isinstance(of, ListVariable):
         items = ListVariable([], None, of.cls, of.maxlen)
         keep(items)
@@ -351,11 +357,11 @@ def _copy_container(of: Variable, deep: CopyFunction, keep: Callable[[Variable],
     return None
 
 
-# Pickles.
+# The pickle module.
 
 
 class PickledBytesVariable(Variable):
-    """The bytes of a pickle whose contents are known as values: what was taken apart waits here to be put together."""
+    """Pickled bytes, represented by their reduced contents, from which loads rebuilds objects."""
 
     def __init__(self, of: Variable) -> None:
         self.contents = of
@@ -374,19 +380,19 @@ class PickledBytesVariable(Variable):
 
 
 class PickledObjectVariable(Variable):
-    """An object as a pickle holds it."""
+    """An object in a pickle, in reduced form."""
 
     def __init__(self) -> None:
         self.parts: ReduceParts | None = None
         self.is_constructor_known = False
-        """Whether what makes it is known, so that its state may hold it."""
+        """True once its constructor is saved, so that its state may refer to the object."""
 
     def python_type(self) -> type:
         return object
 
 
 class _Pickler:
-    """One pickle being written: what was met already is referred to."""
+    """Writes one pickle; a repeated object becomes a reference."""
 
     def __init__(self, tx: Tracer, protocol: int) -> None:
         self.tx = tx
@@ -394,12 +400,12 @@ class _Pickler:
         self.memo: dict[int, tuple[Variable, Variable]] = {}
 
     def save(self, value: Variable) -> Variable:
-        """What a pickle holds for a value."""
+        """Return the pickled form of a variable."""
         of = realize(self.tx, value)
         known = self.memo.get(id(of))
         if known is not None:
             if isinstance(known[0], PickledObjectVariable) and not known[0].is_constructor_known:
-                raise Unsupported("unknown-call", f"pickle of {of.describe()}, which is made of itself")
+                raise Unsupported("unknown-call", f"pickle of {of.describe()}, which contains itself")
             return known[0]
         if isinstance(of, (FunctionVariable, ClassVariable, BuiltinVariable, PythonModuleVariable)):
             return self._save_global(of)
@@ -428,7 +434,7 @@ class _Pickler:
         return made
 
     def _save_global(self, of: Variable) -> Variable:
-        """Functions and classes are looked up where they were defined."""
+        """Save a function or class by name; guard on the object found by that name."""
         real = of.as_python_object()
         module, name = getattr(real, "__module__", None), getattr(real, "__qualname__", None)
         found: Any = sys.modules.get(str(module))
@@ -439,11 +445,11 @@ class _Pickler:
             if not is_function or found is not real:
                 raise Unsupported("unknown-call", f"pickle of {of.describe()}")
         if isinstance(of, UserFunctionVariable) and of.source is not None:
-            self.tx.guard_identity(real, of.source, "it was pickled by its name")
+            self.tx.guard_identity(real, of.source, "it was pickled by name")
         return of
 
     def _save_iterator(self, of: Variable) -> Variable | None:
-        """An iterator with a copy of what it goes over; None of anything else."""
+        """Save an iterator with a copy of its iterable; return None for anything else."""
         if isinstance(of, DictOrSetIteratorVariable):
             rest = of.remaining_items()
             return SequenceIteratorVariable([self.save(i) for i in rest], type(iter([])), ListVariable([]))
@@ -463,14 +469,14 @@ _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())), ty
 
 
 class _VariableUnpickler:
-    """One pickle being read."""
+    """Reads one pickle."""
 
     def __init__(self, tx: Tracer) -> None:
         self.tx = tx
         self.memo: dict[int, Variable] = {}
 
     def load(self, of: Variable) -> Variable:
-        """A new object for what a pickle holds."""
+        """Create a new object from its pickled form."""
         known = self.memo.get(id(of))
         if known is not None:
             return known
@@ -496,7 +502,10 @@ class _VariableUnpickler:
 
 
 def _has_known_bytes(tx: Tracer, value: Variable, seen: set[int]) -> bool:
-    """Whether its pickle is known byte by byte: plain data that holds no container twice that can be changed."""
+    """Return True if the pickle bytes are known at trace time.
+
+    That holds for plain data in which no mutable container occurs twice.
+    """
     of = realize(tx, value)
     if isinstance(of, (ConstantVariable, RangeVariable)):
         return True
@@ -535,14 +544,17 @@ def _loads(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(given, PickledBytesVariable) and not kwargs:
         return _VariableUnpickler(tx).load(given.contents)
     if not isinstance(given, ConstantVariable) or given.python_type() is not bytes:
-        raise Unsupported("unknown-call", "pickle.loads() of what is not known")
+        raise Unsupported("unknown-call", "pickle.loads() of bytes that are not known while tracing")
     return tx.fold_constant(
         _load_plain, given.value, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     )
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Makes nothing but plain data: objects of other classes each call makes anew, by code of their own."""
+    """Unpickler for plain data only.
+
+    Each call must create objects of other classes itself, by their own code, so they raise Unsupported.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
@@ -573,7 +585,7 @@ def _load_plain(data: bytes, **words: Any) -> Any:
             todo += part
         elif isinstance(part, (list, dict, set, collections.deque)):
             if id(part) in seen:
-                raise Unsupported("unknown-call", "pickle.loads() of what holds one object twice")
+                raise Unsupported("unknown-call", "pickle.loads() of data that holds one object twice")
             seen.add(id(part))
             todo += [x for pair in part.items() for x in pair] if isinstance(part, dict) else part
     return found

@@ -1,4 +1,4 @@
-"""``globals()``: a window on the global variables of the function that asks."""
+"""``globals()`` of the calling function as a dict variable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GlobalsDictVariable(Variable):
-    """Read and written by name; which names there are is not told."""
+    """The globals dict: reads and writes by name; listing the names is unsupported."""
 
     def __init__(self, namespace: GlobalsNamespace) -> None:
         self.namespace = namespace
@@ -29,11 +29,11 @@ class GlobalsDictVariable(Variable):
         return True
 
     def lookup(self, tx: Tracer, key: Variable) -> Variable | None:
-        """The variable of that name; None where there is none."""
+        """Return the global variable of that name; None if there is none."""
         name = key.as_python_constant(tx)
         place = (self.namespace, name)
         if not isinstance(name, str):
-            raise self.unsupported("asking for what is no name")
+            raise self.unsupported("reading a key that is not a name")
         if place in tx.global_writes:
             return tx.global_writes[place]
         if name in self.namespace.values:
@@ -51,7 +51,7 @@ class GlobalsDictVariable(Variable):
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         name = key.as_python_constant(tx)
         if not isinstance(name, str):
-            raise self.unsupported("setting what is no name")
+            raise self.unsupported("setting a key that is not a name")
         tx.record_global_write(self.namespace, name, value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:

@@ -1,4 +1,7 @@
-"""``id()`` and user-defined hashing: keys that stand for objects compare as the objects do, without numbers that change from run to run."""
+"""Variables for ``id()`` and ``hash()``; hash keys of objects with a user-defined hash.
+
+These keys compare like their objects and do not depend on addresses, which differ from run to run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class IdVariable(Variable):
-    """``id(of)``: equality of two says nothing of the objects but whether they are one; the number itself is guarded."""
+    """``id(obj)``: comparing two ids guards only identity; using the number guards the object."""
 
     def __init__(self, of: Variable) -> None:
         self.obj = of
@@ -31,7 +34,7 @@ class IdVariable(Variable):
         real = tx.real_object(self.obj)
         if real is NotImplemented or self.obj.source is None:
             raise NotPythonConstant
-        tx.guard_identity(real, self.obj.source, "the number that id() gives for it was used")
+        tx.guard_identity(real, self.obj.source, "its id() was used")
         return id(real)
 
     def is_truthy(self, tx: Tracer) -> bool:
@@ -50,7 +53,10 @@ class IdVariable(Variable):
 
 
 class IdKey:
-    """Stands for ``id(x)`` as a key. All hash alike, so that a lookup compares with every other one, which guards what it finds."""
+    """Hash key for ``id(x)``.
+
+    All such keys have the same hash, so that a lookup compares with every other one; the comparison adds the guard.
+    """
 
     def __init__(self, tx: Tracer, of: Variable) -> None:
         self.tx = tx
@@ -66,7 +72,10 @@ class IdKey:
 
 
 class HashVariable(Variable):
-    """``hash(of)`` of what holds objects that hash by their addresses: known only to be equal for equal values."""
+    """``hash(obj)`` of a container of objects that hash by address.
+
+    Its number is unknown; equal values have equal hashes.
+    """
 
     def __init__(self, tx: Tracer, of: Variable) -> None:
         self.obj = of
@@ -92,21 +101,24 @@ class HashVariable(Variable):
 
 @contextlib.contextmanager
 def forbid_side_effects(tx: Tracer, what: str) -> Iterator[None]:
-    """A method of the user's that runs as often as containers ask for it: how often, and when, is for Python to say if it changes anything.
+    """Check that a user-defined method called by a container has no side effects.
+
+    Python decides when and how often a container calls it.
 
     Raises:
-        Unsupported: it changed something.
+        Unsupported: the method has a side effect.
     """
     before = tx.mutation_count
     yield
     if tx.mutation_count != before:
-        raise Unsupported("unsupported-operation", f"{what} changes something when a container asks for it")
+        raise Unsupported("unsupported-operation", f"{what} has a side effect when a container calls it")
 
 
 class UserHashKey:
-    """Stands for an object whose class defines ``__hash__`` and ``__eq__``: compares by running them.
+    """Hash key of an object with user-defined ``__hash__`` and ``__eq__``, which it traces.
 
-    One is made for each time that Python hashes the object. While it only looks something up, what comparing it gave is kept: Python compares once.
+    Each Python hash call creates one key. While a key is only looked up, its comparison results are cached, because
+    Python compares once.
     """
 
     def __init__(self, tx: Tracer, of: Variable, number: int, *, has_effects: bool) -> None:
@@ -128,12 +140,12 @@ class UserHashKey:
             return True
         if isinstance(other, UserHashKey):
             return self.obj is other.obj or other._equals_stored(self)
-        if is_literal(other):  # whose own class knows nothing of this one
+        if is_literal(other):  # the class of a literal does not know the user-defined class
             return self._call_eq(ConstantVariable(other))
         raise Unsupported("unsupported-operation", "comparing keys of different kinds that have the same hash")
 
     def _equals_stored(self, stored: UserHashKey) -> bool:
-        """Whether what is looked up equals a key of a container, which Python asks."""
+        """Return True if this lookup key equals a stored key, whose ``__eq__`` Python calls."""
         if id(stored) not in self._comparison_cache or self.is_in_container:
             self._comparison_cache[id(stored)] = (
                 stored,
@@ -153,22 +165,22 @@ class UserHashKey:
 
 
 def mark_stored(key: Any) -> Any:
-    """What stands for a key that a container now holds."""
+    """Mark a hash key as stored in a container and return it."""
     if isinstance(key, UserHashKey):
         key.is_in_container = True
     return key
 
 
 def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
-    """Refuse to put keys into a new container after the graph where that would run a method of theirs that is seen to run once more.
+    """Check that rebuilding a container after the graph runs no observable key method.
 
     Raises:
-        Unsupported: two of the keys have the same hash, or hashing one changes something.
+        Unsupported: two of the keys have the same hash, or hashing one has side effects.
     """
     hashed = [k for k in keys if isinstance(k, UserHashKey)]
     changing = [k for k in hashed if k.has_effects]
     if changing:
-        refused = Unsupported("side-effect", f"rebuilding a {what} with keys whose hash changes something")
+        refused = Unsupported("side-effect", f"rebuilding a {what} with keys whose __hash__ has a side effect")
         refused.created_at = min(k.created_at for k in changing)
         raise refused
     if hashed and len(set(map(hash, keys))) < len(keys):
@@ -191,7 +203,7 @@ def _id(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variab
 
 
 def compare_ids(tx: Tracer, left: Variable, right: Variable) -> bool | None:
-    """Whether two ids are equal; None where one of the two is no id."""
+    """Compare two ids or two hashes; return None for any other operands."""
     if isinstance(left, HashVariable) and isinstance(right, HashVariable):
         return left.hash_value == right.hash_value
     if isinstance(left, IdVariable) and isinstance(right, IdVariable):

@@ -1,4 +1,4 @@
-"""The ``__dict__`` of an instance: a window on its attributes."""
+"""``__dict__`` of an instance as a dict variable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class InstanceDictVariable(DictVariable):
-    """An instance's ``__dict__``: a window on its attributes, which writes through."""
+    """``__dict__`` of an instance: a live view of its attributes that writes through."""
 
     def __init__(self, tx: Tracer, of: UserDefinedObjectVariable | DictVariable) -> None:
         self.tx = tx
@@ -45,7 +45,7 @@ class InstanceDictVariable(DictVariable):
         self.owner.write_attr(tx, name, value)
 
     def _is_stored_by_descriptor(self, found: tuple[builtins.type, Any]) -> bool:
-        """Whether an entry of that name would be hidden by what C code keeps elsewhere."""
+        """Return True if C code stores an attribute of that name outside ``__dict__``."""
         kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
         return found[0] is object or isinstance(found[1], kinds)
 
@@ -73,6 +73,6 @@ class InstanceDictVariable(DictVariable):
 
 
 def has_string_keys(value: Variable) -> bool:
-    """Whether it is a dict whose keys are names."""
+    """Return True for a dict whose keys are all strings."""
     holder = unwrap_builtin(value)
     return isinstance(holder, DictVariable) and all(isinstance(key, str) for key in holder.entries)

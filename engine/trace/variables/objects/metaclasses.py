@@ -1,4 +1,4 @@
-"""What a class's own metaclass defines: special methods of classes as objects, and the calling of classes."""
+"""Special methods, attributes and instantiation that a metaclass defines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
-    """A method that Python code of the class's metaclass defines, bound to the class; None where there is none."""
+    """Return a Python method of the metaclass, bound to the class; None if there is none."""
     from engine.trace.frame import is_trusted_module
 
     found = find_in_class(type(of.real_object), name)
@@ -26,7 +26,10 @@ def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | Non
 
 
 def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
-    """What the metaclass gives for an attribute that the class itself lacks: its own attributes, then its ``__getattr__``."""
+    """Return an attribute from the metaclass, for a name that the class itself lacks.
+
+    Reads the attributes of the metaclass, then calls its ``__getattr__``; None if there is neither.
+    """
     from engine.trace.frame import is_trusted_module
 
     meta = type(of.real_object)
@@ -40,7 +43,7 @@ def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | 
 
 
 class TypeCallVariable(Variable):
-    """``super().__call__`` inside a metaclass: makes an instance as ``type`` does."""
+    """``super().__call__`` in a metaclass: creates an instance as ``type.__call__`` does."""
 
     def __init__(self, of: ClassVariable) -> None:
         self.class_variable = of
@@ -53,7 +56,10 @@ class TypeCallVariable(Variable):
 
 
 def super_in_metaclass(tx: Tracer, start: builtins.type, of: ClassVariable, name: str) -> Variable | None:
-    """``super().name`` inside a metaclass's method; None where ``start`` is no metaclass of the class."""
+    """Evaluate ``super().name`` in a metaclass method.
+
+    Return None if ``start`` is not a metaclass of the class.
+    """
     meta: Any = type(of.real_object)
     mro = meta.__mro__
     if start not in mro or start in of.real_object.__mro__:
@@ -68,6 +74,6 @@ def super_in_metaclass(tx: Tracer, start: builtins.type, of: ClassVariable, name
 
 
 def call_metaclass_method(tx: Tracer, of: ClassVariable, name: str, args: list[Variable]) -> Variable | None:
-    """Call a special method of the metaclass; None where Python code defines none."""
+    """Call a special method of the metaclass; return None if Python code defines none."""
     method = metaclass_method(tx, of, name)
     return None if method is None else realize(tx, method.call(tx, args, {}))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PythonModuleVariable(Variable):
-    """An imported module."""
+    """An imported Python module."""
 
     def __init__(self, real_object: types.ModuleType, source: Source) -> None:
         from engine.trace.frame import is_trusted_module
@@ -74,7 +74,7 @@ class PythonModuleVariable(Variable):
         return tx.wrap(found, GlobalSource(self._namespace(), name))
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        """The attribute of a module is a global of its code."""
+        """Record a write to a module attribute, which is a global of the module's code."""
         if backend_flags.is_flag(self.real_object, name):
             backend_flags.write_flag(tx, self.real_object, name, value)
             return
@@ -94,7 +94,7 @@ class PythonModuleVariable(Variable):
 
 
 SYS_NAMESPACE = GlobalsNamespace(sys.__dict__, "sys")
-"""The module whose attributes are the standard streams."""
+"""Namespace of ``sys``, which holds the standard streams."""
 
 
 @register_builder(types.ModuleType)

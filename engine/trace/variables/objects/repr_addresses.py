@@ -1,4 +1,7 @@
-"""Texts that show where an object is: of one that the traced code makes, with an address that no object has, which leaves no compiled code."""
+"""Default repr with addresses.
+
+An object created while tracing gets an assigned address. Text with such an address must not leave compiled code.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _FIRST_ASSIGNED_ADDRESS = 0xFABE_0000_0000
-"""Above what any process uses for its objects."""
+"""Above the addresses of all objects in a process."""
 _ASSIGNED_ADDRESS = re.compile("0xfabe[0-9a-f]{8}")
 
 
 def default_repr(tx: Tracer, of: Variable) -> str | None:
-    """``repr`` as ``object``, functions and methods have it; None of anything else."""
+    """Return the default ``repr`` of an object, function or method; None for anything else."""
     if isinstance(of, BoundMethodVariable):
         name = realize(tx, of.function.get_attr(tx, "__qualname__")).as_python_constant(tx)
         return f"<bound method {name} of {_repr_of(tx, of.obj)}>"
@@ -49,7 +52,7 @@ def _address_of(tx: Tracer, of: Variable, is_made: bool) -> str:
             or of.source is None
             or isinstance(of.source.chain()[0], (LocalSource, ClosureSource))
         ):
-            # What a call is given is another object each time.
+            # Each call may pass another object.
             raise Unsupported("unknown-call", f"the address of {of.describe()} is shown")
         tx.guard_identity(real, of.source, "its address was shown")
         return f"{id(real):#x}"
@@ -63,15 +66,15 @@ def _address_of(tx: Tracer, of: Variable, is_made: bool) -> str:
 
 
 def check_no_assigned_address(tx: Tracer, value: Any) -> None:
-    """Refuse to embed text with an address that no object has: Python makes the text itself.
+    """Check that a constant contains no assigned address.
 
     Raises:
-        Unsupported: there is one in it.
+        Unsupported: it contains one, so Python must create the text.
     """
     text = value if isinstance(value, str) else repr(value) if isinstance(value, (bytes, tuple)) else ""
     found = _ASSIGNED_ADDRESS.findall(text)
     if not found:
         return
-    refused = Unsupported("side-effect", "text shows where an object is that compiled code makes anew")
+    refused = Unsupported("side-effect", "a string shows the address of an object that compiled code creates again")
     refused.created_at = min((born for address, born, _ in tx.assigned_ids.values() if address in found), default=0)
     raise refused

@@ -1,4 +1,4 @@
-"""``types.SimpleNamespace``: an object whose attributes are all that it is."""
+"""Variable for ``types.SimpleNamespace``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SimpleNamespaceVariable(UserDefinedObjectVariable):
-    """A namespace, made while tracing or read."""
+    """A ``SimpleNamespace``, external or created while tracing."""
 
     def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
         return BuiltinMethodVariable(self, name) if name in ("__eq__", "__ne__", "__repr__", "__str__") else None

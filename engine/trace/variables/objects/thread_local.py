@@ -1,4 +1,4 @@
-"""``threading.local``: to each thread an object like any other, whose attributes are those of the thread that runs."""
+"""Variable for ``threading.local``; its attributes are those of the current thread."""
 
 from __future__ import annotations
 

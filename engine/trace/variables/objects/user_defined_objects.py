@@ -1,4 +1,7 @@
-"""Instances of classes: attributes read from the real object or written while tracing; and objects that are passed on unread."""
+"""Variables for user-defined objects, Python modules and opaque objects.
+
+Attributes come from the real object or from writes during tracing.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,15 @@ _C_METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 _DISABLED_BY_NONE = frozenset(("__iter__", "__contains__", "__hash__", "__reversed__"))
-"""Special methods of which None says that the class has none; of others it is called."""
+"""Special methods that None disables; another special method set to None is called."""
 
 
 class _AttributeNotFound(Exception):
-    """An attribute that plain lookup does not find."""
+    """Raised if generic attribute lookup finds no attribute."""
 
 
 class _FakeLength:
-    """Stands in for an object whose ``__len__`` gives what Python refuses, or turns into an int."""
+    """Returns a given length, so that Python checks it and converts it to an int."""
 
     def __init__(self, length: Any) -> None:
         self.length = length
@@ -55,7 +58,10 @@ class _FakeLength:
 
 
 class UserDefinedObjectVariable(Variable):
-    """An instance. ``written`` holds attributes set while tracing, None for deleted ones; others are read from ``held``."""
+    """A user-defined object.
+
+    ``attr_writes`` holds attributes set during tracing, None for deleted ones. Others are read from ``real_object``.
+    """
 
     is_mutable = True
 
@@ -65,11 +71,11 @@ class UserDefinedObjectVariable(Variable):
         self.real_object = real_object
         self.attr_writes: dict[str, Variable | None] = {}
         self.shared_dict: Variable | None = None
-        """The dict that holds its attributes, where that is one which others know as well: ``x.__dict__ = d``."""
+        """The dict of its attributes if other references to it exist, as for ``x.__dict__ = d``."""
         self.dict_was_assigned = False
-        """Whether traced code gave it that dict."""
+        """True if traced code assigned ``shared_dict`` to ``__dict__``."""
         self.dict_was_exposed = False
-        """Whether traced code has had its ``__dict__``."""
+        """True if traced code read ``__dict__``."""
 
     def python_type(self) -> type:
         return self.cls
@@ -112,10 +118,10 @@ class UserDefinedObjectVariable(Variable):
             return self.get_missing_attr(tx, name)
 
     def generic_get_attr(self, tx: Tracer, name: str) -> Variable:
-        """``object.__getattribute__``.
+        """Implement ``object.__getattribute__``.
 
         Raises:
-            _Missing: neither the instance nor its class has it.
+            _AttributeNotFound: neither the instance nor its class has the attribute.
         """
         found = find_in_class(self.cls, name)
         if found is not None and overrides_instance_dict(found[1]) and not self._is_written_slot(found[1], name):
@@ -134,7 +140,7 @@ class UserDefinedObjectVariable(Variable):
         )
 
     def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
-        """An attribute of the instance itself; None when it has none of that name."""
+        """Return an attribute of the instance itself; None if it has none of that name."""
         if name in self.attr_writes:
             found: Variable | None = self.attr_writes[name]
             return found
@@ -165,7 +171,10 @@ class UserDefinedObjectVariable(Variable):
         tx.add_guard(IdMatch(InstanceDictGetSource(self.source, name), MISSING, cause=tx.guard_cause(why)))
 
     def get_missing_attr(self, tx: Tracer, name: str) -> Variable:
-        """What reading a name does that neither the instance nor its class has."""
+        """Handle a read of a name that neither the instance nor its class defines.
+
+        Calls ``__getattr__`` if there is one, otherwise raises AttributeError.
+        """
         getter = find_in_class(self.cls, "__getattr__")
         if getter is not None:
             if isinstance(getter[1], _C_METHOD_TYPES):
@@ -207,11 +216,11 @@ class UserDefinedObjectVariable(Variable):
         return InstanceDictVariable(tx, self)
 
     def has_no_dict(self) -> bool:
-        """Whether all classes declare ``__slots__``, none of them ``__dict__``."""
+        """Return True if instances have no ``__dict__``: all classes declare ``__slots__``."""
         return self.cls.__dictoffset__ == 0
 
     def current_attributes(self, tx: Tracer) -> dict[Any, tuple[Variable, Variable]]:
-        """What its ``__dict__`` holds now, as entries of a dict."""
+        """Return the current ``__dict__``, as dict entries."""
         if self.shared_dict is not None:
             return dict(unwrap_builtin(self.shared_dict).entries)
         own = {} if self.real_object is NotImplemented else dict(getattr(self.real_object, "__dict__", {}))
@@ -246,19 +255,19 @@ class UserDefinedObjectVariable(Variable):
         self.generic_set_attr(tx, name, value)
 
     def has_generic_setattr(self, base: builtins.type) -> bool:
-        """Whether the ``__setattr__`` that ``base`` defines does what ``object``'s does, as far as tracing goes."""
+        """Return True if ``__setattr__`` of ``base`` is traced like that of ``object``."""
         return False
 
     def has_generic_delattr(self, base: builtins.type) -> bool:
-        """Whether the ``__delattr__`` that ``base`` defines does what ``object``'s does."""
+        """Return True if ``__delattr__`` of ``base`` is traced like that of ``object``."""
         return False
 
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
-        """``object.__setattr__`` (or with None ``object.__delattr__``)."""
+        """Implement ``object.__setattr__``; a value of None means ``object.__delattr__``."""
         found = find_in_class(self.cls, name)
         if found is not None and _has_python_accessor(found[1], "__delete__" if value is None else "__set__"):
             method, rest = ("__delete__", []) if value is None else ("__set__", [value])
-            # Read through the class, the descriptor would answer for itself.
+            # A read through the class would call __get__ of the descriptor.
             descriptor = tx.wrap(found[1], GetItemSource(AttrSource(class_source(found[0]), "__dict__"), name))
             realize(tx, descriptor).call_method(tx, method, [self, *rest], {})
             return
@@ -294,13 +303,13 @@ class UserDefinedObjectVariable(Variable):
         self.write_attr(tx, name, value)
 
     def _assign_dict(self, tx: Tracer, value: Variable) -> None:
-        """``self.__dict__ = value``: from now on the dict holds the attributes."""
+        """Implement ``self.__dict__ = value``: the dict holds the attributes from now on."""
         if not issubclass(value.python_type(), dict):
             tx.raise_type_error(f"__dict__ must be set to a dictionary, not a '{value.python_type().__name__}'")
         from engine.trace.variables.objects.instance_dicts import InstanceDictVariable, has_string_keys
 
         if isinstance(value, InstanceDictVariable) and value.owner is self:
-            return  # ``x.__dict__ |= ...`` ends so
+            return  # the final store of ``x.__dict__ |= ...``
         outside = self.real_object is not NotImplemented and bool(self.attr_writes)
         if not has_string_keys(value) or self.dict_was_exposed or outside:
             raise self.unsupported("setting __dict__")
@@ -309,7 +318,7 @@ class UserDefinedObjectVariable(Variable):
         self.shared_dict, self.dict_was_assigned = value, True
 
     def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
-        """Set (or with None delete) what the instance itself holds under a name."""
+        """Set an instance attribute; a value of None deletes it."""
         if self.shared_dict is not None and not self._is_slot_attr(name):
             holder = unwrap_builtin(self.shared_dict)
             if value is None:
@@ -319,7 +328,7 @@ class UserDefinedObjectVariable(Variable):
             return
         tx.record_mutation(self)
         if name in self.attr_writes and self.attr_writes[name] is None:
-            del self.attr_writes[name]  # set again after it was deleted: it comes last
+            del self.attr_writes[name]  # set again after a deletion: the entry moves to the end
         self.attr_writes[name] = value
 
     def del_attr(self, tx: Tracer, name: str) -> None:
@@ -337,7 +346,7 @@ class UserDefinedObjectVariable(Variable):
         self.generic_del_attr(tx, name)
 
     def generic_del_attr(self, tx: Tracer, name: str) -> None:
-        """``object.__delattr__``."""
+        """Implement ``object.__delattr__``."""
         found = find_in_class(self.cls, name)
         if found is not None and (isinstance(found[1], property) or _has_python_accessor(found[1], "__delete__")):
             self.generic_set_attr(tx, name, None)
@@ -350,17 +359,17 @@ class UserDefinedObjectVariable(Variable):
             )
         self.generic_set_attr(tx, name, None)
 
-    # Protocols through the class's own methods.
+    # Protocols through special methods of the class.
 
     def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
-        """A special method that a Python class defines, bound; None where there is none or ``object``'s."""
+        """Return a bound special method that a user class defines; None without one."""
         found = find_in_class(self.cls, name)
         if found is None or found[0] is object or found[1] is None:
             return None
         return bind_attribute(tx, self.cls, found[0], name, found[1], self)
 
     def call_special_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
-        """Call a special method; the user's TypeError where it is missing."""
+        """Call a special method; raise Python's TypeError if it is missing."""
         method = self.lookup_special_method(tx, name)
         if method is None and self._is_set_to_none(tx, name) and name not in _DISABLED_BY_NONE:
             return tx.raise_type_error("'NoneType' object is not callable")  # type: ignore[no-any-return]
@@ -407,7 +416,10 @@ class UserDefinedObjectVariable(Variable):
             raise
 
     def _check_no_arguments(self, tx: Tracer) -> None:
-        """``object.__init__`` takes nothing, unless the class has a ``__new__`` alone."""
+        """Raise the TypeError of ``object.__init__`` for extra arguments.
+
+        They are only allowed if the class overrides ``__new__`` but not ``__init__``.
+        """
         for name, of in (("__init__", "object"), ("__new__", self.cls.__name__)):
             found = find_in_class(self.cls, name)
             is_own = found is not None and found[0] is not object
@@ -416,7 +428,7 @@ class UserDefinedObjectVariable(Variable):
                 tx.raise_type_error(text)
 
     def _call_object_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
-        """A method as ``object`` has it, past what the class defines."""
+        """Call the method of ``object``, not an override of the class."""
         match name:
             case "__eq__" | "__ne__":
                 from engine.trace.operators.arithmetic import is_same_object
@@ -441,7 +453,7 @@ class UserDefinedObjectVariable(Variable):
         raise self.unsupported(f"object's method {name!r}")
 
     def _not_equal(self, tx: Tracer, other: Variable) -> Variable:
-        """``object.__ne__``: the opposite of what ``__eq__`` says."""
+        """Implement ``object.__ne__``: the inverse of ``__eq__``."""
         if self.lookup_special_method(tx, "__eq__") is None:
             return ConstantVariable(NotImplemented)
         equal = self.call_special_method(tx, "__eq__", [other])
@@ -471,7 +483,7 @@ class UserDefinedObjectVariable(Variable):
         return True
 
     def _is_set_to_none(self, tx: Tracer, name: str) -> bool:
-        """Whether the class says by None that it has no such method."""
+        """Return True if the class sets this special method to None."""
         found = find_in_class(self.cls, name)
         return found is not None and found[1] is None
 
@@ -564,7 +576,10 @@ class UserDefinedObjectVariable(Variable):
         self.fill_or_defer(cg)
 
     def fill_or_defer(self, cg: PyCodegen) -> None:
-        """Fill the new object on top of the stack: at once, since its ``__hash__`` may run soon; later where it holds itself."""
+        """Emit code that fills the new object on the stack, now or deferred.
+
+        Now, because its ``__hash__`` may run soon; deferred if the object contains itself.
+        """
         if cg.is_cyclic(self):
             cg.defer_fill(self)
             return
@@ -572,7 +587,7 @@ class UserDefinedObjectVariable(Variable):
         self.fill(cg)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Set the attributes written on the object on top of the stack, and pop it."""
+        """Emit code that pops the object on the stack and sets its written attributes."""
         from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
 
         if self.dict_was_assigned and self.shared_dict is not None:
@@ -600,28 +615,28 @@ class UserDefinedObjectVariable(Variable):
         cg.body.emit("POP_TOP")
 
     def has_real_attr(self, name: str) -> bool:
-        """Whether the real object has the attribute itself."""
+        """Return True if ``__dict__`` of the real object has the attribute."""
         return name in getattr(self.real_object, "__dict__", {})
 
 
 def _is_default_dict_descriptor(found: tuple[builtins.type, Any] | None) -> bool:
-    """Whether what a class has under ``__dict__`` is what Python puts there."""
+    """Return True if the ``__dict__`` entry of a class is Python's default descriptor."""
     return found is None or (isinstance(found[1], types.GetSetDescriptorType) and found[1].__name__ == "__dict__")
 
 
 def _has_python_accessor(found: Any, name: str) -> bool:
-    """Whether a class's entry is a descriptor whose own class says in Python how it is set or deleted."""
+    """Return True for a descriptor whose class defines the accessor ``name`` in Python."""
     accessor = find_in_class(type(found), name)
     return accessor is not None and isinstance(accessor[1], types.FunctionType)
 
 
 def unwrap_builtin(value: Variable) -> Any:
-    """The plain contents of a dict, or of an instance of a subclass of dict."""
+    """Return the contents of a dict subclass instance; any other variable unchanged."""
     return getattr(value, "inner", value)
 
 
 class OpaqueObjectVariable(RealObjectVariable):
-    """An object that is only passed on: nothing is known of it but its type."""
+    """An object of which only the type is known; traced code just passes it on."""
 
     is_mutable = True
 
@@ -647,13 +662,16 @@ def _object(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def register_instance_dict(tx: Tracer, value: UserDefinedObjectVariable) -> None:
-    """Remember whose attributes a dict holds that may be met by itself; one that was met already holds them from here on."""
+    """Register the ``__dict__`` of an object, so that all references to it share one state.
+
+    A dict that already has a variable holds the attributes from now on.
+    """
     own = getattr(value.real_object, "__dict__", None)
     if type(own) is not dict or value.source is None:
         return
     other = tx.variables_by_dict_id.setdefault(id(own), value)
     known = tx.variables_by_id.get(id(own))
-    if other is not value:  # two objects with one dict
+    if other is not value:  # two objects share one dict
         value.shared_dict = other.get_attr(tx, "__dict__")
     elif known is not None:
         value.shared_dict = known[0]

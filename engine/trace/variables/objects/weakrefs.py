@@ -1,4 +1,4 @@
-"""Weak references and their containers."""
+"""Variables for ``weakref.ref`` and ``weakref.proxy``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class WeakRefVariable(Variable):
-    """A ``weakref.ref``. ``of`` is what it refers to, None where that is gone. One made while tracing has no origin."""
+    """A ``weakref.ref``; it has no source if traced code created it.
+
+    ``referent`` is the constant None if the object is collected.
+    """
 
     is_mutable = True
 
@@ -40,10 +43,10 @@ class WeakRefVariable(Variable):
         self.real_object = real_object
         self.callback = callback
         self.real_referent: Any = NotImplemented
-        """What it refers to, where that exists."""
+        """The real referent if it exists, otherwise NotImplemented."""
 
     def as_python_object(self) -> Any:
-        # Of references without a callback, an object has one.
+        # An object has at most one weak reference without a callback; weakref.ref returns it.
         if self.real_object is None and self.callback is None and self.real_referent is not NotImplemented:
             return weakref.ref(self.real_referent)
         return NotImplemented if self.real_object is None else self.real_object
@@ -64,7 +67,7 @@ class WeakRefVariable(Variable):
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if self.source is None and _may_be_collected(tx, self.referent) and not _is_held_by_frame(tx, self.referent):
-            raise SkipFrame("unknown-call", f"whether {self.referent.describe()} is still alive is asked")
+            raise SkipFrame("unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive")
         return self.referent
 
     def child_variables(self) -> list[Variable]:
@@ -73,7 +76,7 @@ class WeakRefVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.continues_after and _may_be_collected(cg.tx, self.referent):
             raise Unsupported(
-                "side-effect", f"{self.referent.describe()} must die at the moment at which nothing names it"
+                "side-effect", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
         cg.body.callable(lambda: cg.load_const(weakref.ref))
         cg.load_all(self.child_variables())
@@ -81,14 +84,17 @@ class WeakRefVariable(Variable):
 
 
 def _may_be_collected(tx: Tracer, of: Variable) -> bool:
-    """Whether the traced code alone holds it: made while tracing, or by the part of the function before a break."""
+    """Return True if traced code alone may hold the object.
+
+    It was created while tracing, or by the part of the function before a graph break.
+    """
     if of.source is None or of.is_constructed:
         return True
     return resume_info(tx.frames[0].code) is not None and isinstance(of.source.chain()[0], LocalSource)
 
 
 def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
-    """Whether a variable or a place on the stack of a running function holds it now."""
+    """Return True if a local, a cell or a stack slot of an active frame holds the object."""
     held = (
         v
         for frame in tx.frames
@@ -102,7 +108,7 @@ def _cell_content(cell: Any) -> Any:
 
 
 def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
-    """Whether the traced code reaches an object from where it is, by way of anything but weak references."""
+    """Return True if traced code reaches the object through strong references."""
     held = [
         *(v for f in tx.frames for v in (*f.locals.values(), *f.stack, *f.cells.values(), f.function) if v is not None),
         *(v for v in tx.global_writes.values() if v is not None),
@@ -125,17 +131,20 @@ def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
 
 @register_builder(weakref.ref, weakref.KeyedRef)
 def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "what it refers to was used")
+    tx.guard_type(real, origin, "the object behind the weak reference was used")
     held = real()
     at = WeakRefCallSource(origin)
     if held is None:
-        tx.add_guard(IdMatch(at, None, cause=tx.guard_cause("what it referred to is gone")))
+        tx.add_guard(IdMatch(at, None, cause=tx.guard_cause("the object behind the weak reference was freed")))
         return WeakRefVariable(NONE, origin, real)
     return WeakRefVariable(tx.wrap(held, at), origin, real)
 
 
 class WeakProxyVariable(Variable):
-    """A ``weakref.proxy``: does what the object does, for as long as something holds that. ``held`` is None where the traced code makes it."""
+    """A ``weakref.proxy``: forwards to ``referent`` while a strong reference holds it.
+
+    ``real_object`` is None for a proxy that traced code created.
+    """
 
     is_mutable = True
 
@@ -153,13 +162,13 @@ class WeakProxyVariable(Variable):
         return NotImplemented if self.real_object is None else self.real_object
 
     def _checked_referent(self, tx: Tracer) -> Variable:
-        """The object, whose death would be Python's to see.
+        """Return the referent, which must be strongly reachable.
 
         Raises:
-            Skip: nothing that the traced code can reach holds it.
+            Skip: traced code has no strong reference to it, so only Python knows if it is alive.
         """
         if _may_be_collected(tx, self.referent) and not _is_strongly_reachable(tx, self.referent):
-            raise SkipFrame("unknown-call", f"whether {self.referent.describe()} is still alive is asked")
+            raise SkipFrame("unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive")
         return self.referent
 
     def describe(self) -> str:
@@ -213,7 +222,7 @@ class WeakProxyVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.continues_after and _may_be_collected(cg.tx, self.referent):
             raise Unsupported(
-                "side-effect", f"{self.referent.describe()} must die at the moment at which nothing names it"
+                "side-effect", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
         cg.body.callable(lambda: cg.load_const(weakref.proxy))
         cg.load(self.referent)
@@ -222,10 +231,10 @@ class WeakProxyVariable(Variable):
 
 @register_builder(weakref.ProxyType, weakref.CallableProxyType)
 def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "what it stands for was used")
+    tx.guard_type(real, origin, "the object behind the weak proxy was used")
     held = weak_proxy_referent(real)
     if held is MISSING:
-        raise Unsupported("unsupported-operation", "a weak proxy of what is gone, or does not tell, is used")
+        raise Unsupported("unsupported-operation", "a weak proxy is used whose object is freed or unknown")
     of = tx.wrap(held, WeakProxySource(origin))
     if not isinstance(of, UserDefinedObjectVariable):
         raise Unsupported("unsupported-operation", f"a weak proxy of {of.describe()} is used")
@@ -254,7 +263,7 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
             return tx.weak_proxies.setdefault(id(of), WeakProxyVariable(of, None, real))
         what = f"a weak {kind} to {of.describe()} is made"
         if isinstance(of, BoundMethodVariable) or _may_be_collected(tx, of):
-            # It dies when its last name goes: a function cut in two holds it for longer, or less long.
+            # The referent dies with its last reference. A function split by a graph break would change that moment.
             raise SkipFrame("unknown-call", what)
         raise Unsupported("unknown-call", what)
 

@@ -1,4 +1,4 @@
-"""Context variables: what they hold is guarded where it is read; what is set stays while tracing, and is set for real after the graph."""
+"""``contextvars``: reads are guarded, writes are recorded and replayed after the graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kwargs = dict[str, Variable]
 
 
 class ContextVarVariable(Variable):
-    """A ``ContextVar``. What the traced code did to it that still holds lies in ``tx.context``, oldest first."""
+    """A ``ContextVar``. ``tx.context_var_writes`` holds its traced writes, oldest first."""
 
     is_mutable = True
 
@@ -38,7 +38,7 @@ class ContextVarVariable(Variable):
         self.source = source
         self.real_object = real_object
         self.deferred_steps: list[ContextVarTokenVariable] = []
-        """What is to be done to the real variable after the graph."""
+        """Writes to replay on the real variable after the graph."""
 
     def python_type(self) -> builtins.type:
         return contextvars.ContextVar
@@ -71,7 +71,7 @@ class ContextVarVariable(Variable):
         raise self.unsupported(f"the method {name!r}")
 
     def current_value(self, tx: Tracer) -> Variable | None:
-        """What it holds, None where it was never set (or not since)."""
+        """Return the current value, or None if the variable is not set."""
         steps: list[ContextVarTokenVariable] = tx.context_var_writes.get(id(self), [])
         if steps:
             return steps[-1].value
@@ -130,7 +130,7 @@ class ContextVarVariable(Variable):
         return NONE
 
     def _publish_steps(self, tx: Tracer) -> None:
-        """Only what happens in the context of the call itself is seen from outside."""
+        """Publish the writes for replay, unless they happened in a copied context."""
         if tx.context_copy_depth == 0:
             self.deferred_steps = tx.context_var_writes[id(self)]
 
@@ -145,7 +145,7 @@ class ContextVarVariable(Variable):
         self.fill(cg)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Do to the variable on top of the stack what the traced code did, and pop it."""
+        """Emit code that replays the writes on the variable at the stack top and pops it."""
         cg.body.emit("POP_TOP")
         for step in self.deferred_steps:
             cg.load(step)
@@ -153,9 +153,11 @@ class ContextVarVariable(Variable):
 
 
 class ContextVarTokenVariable(Variable):
-    """What setting a variable gave: ``value`` is what it then holds (None: nothing), ``before`` what it held.
+    """The token of a write. ``value`` is the new value, ``previous_value`` the old one.
 
-    One with ``undoes`` stands for resetting with a token from outside.
+    None means that the variable is not set.
+
+    With ``reset_token``, it represents a reset with a token from outside.
     """
 
     is_mutable = True
@@ -186,7 +188,7 @@ class ContextVarTokenVariable(Variable):
         return [v for v in (self.reset_token, self.value) if v is not None]
 
     def old_value(self, tx: Tracer) -> Variable | None:
-        """What the variable held before; None where it held nothing."""
+        """Return the value before the write; None if the variable was not set."""
         if self.source is None:
             return self.previous_value
         found = self.real_object.old_value
@@ -221,7 +223,7 @@ class ContextVarTokenVariable(Variable):
 
 
 class CopiedContextVariable(Variable):
-    """What ``copy_context()`` made: the steps that were done in it, by variable."""
+    """A context of ``copy_context()``: its writes per variable."""
 
     is_mutable = True
 
@@ -239,7 +241,7 @@ class CopiedContextVariable(Variable):
 
     @contextlib.contextmanager
     def running_inside(self, tx: Tracer) -> Iterator[None]:
-        """What is read and set meanwhile is read from it and set in it."""
+        """Redirect reads and writes of context variables to this context."""
         outside, tx.context_var_writes = tx.context_var_writes, self.steps
         tx.context_copy_depth += 1
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _datetime_constructor(cls: type) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return arithmetic.fold_constant_call(
-            tx, cls, args, kwargs, f"{cls.__name__} of values that are not known is created"
+            tx, cls, args, kwargs, f"{cls.__name__} of values that are not known while tracing is created"
         )
 
     return rule

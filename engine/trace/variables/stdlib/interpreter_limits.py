@@ -1,4 +1,4 @@
-"""Rules for the limits that ``sys`` tells and sets: the depth of recursion, the digits of numbers in text."""
+"""Interpreter limits of ``sys``: recursion depth, and digits in int-to-str conversion."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def _recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     limit = sys.get_int_max_str_digits()
     tx.add_guard(
-        GlobalStateMatch(ConstantSource(torch, "torch"), "digits", limit, cause=tx.guard_cause("it was asked for"))
+        GlobalStateMatch(ConstantSource(torch, "torch"), "digits", limit, cause=tx.guard_cause("it was read"))
     )
     return ConstantVariable(limit)
 
 
 @register_rule(sys.set_int_max_str_digits)
 def _set_digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    # Texts of numbers are made while tracing, under the limit as it is.
-    raise SkipFrame("unknown-call", "the limit of digits in texts of numbers is set")
+    # The tracer converts numbers to strings under the current limit.
+    raise SkipFrame("unknown-call", "the digit limit for int to str is set")
 
 
 @register_rule(sys.setrecursionlimit)
 def _set_recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    # Compiled code and its dispatch are deeper than the calls they stand for: only Python's own depth fits the limit that is asked for.
+    # Compiled code needs more stack than the original calls. Only plain Python respects the new limit.
     raise SkipFrame("unknown-call", "the recursion limit is set")

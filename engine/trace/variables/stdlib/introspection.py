@@ -1,4 +1,4 @@
-"""Rules for the standard library: what is read or run while tracing rather than looked into."""
+"""Rules for standard library functions that run while tracing instead of being inlined."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(of, ClassVariable) and len(args) == 1 and not kwargs:
         try:
             return tx.wrap_static(inspect.signature(of.real_object), "signature")
-        except (TypeError, ValueError) as error:  # one that C code makes tells nothing
+        except (TypeError, ValueError) as error:  # functions from C may have no signature
             raise tx.make_user_exception(error) from error
     raise Unsupported("unknown-call", f"inspect.signature() of {of.describe()}")
 
 
 def _function_with_same_signature(tx: Tracer, of: NestedUserFunctionVariable) -> types.FunctionType:
-    """A function with the same parameters as one that the traced code made."""
+    """Return a real function with the signature of one created in traced code."""
     if of.annotations:
-        raise Unsupported("unknown-call", "inspect.signature() of a function made with annotations")
+        raise Unsupported("unknown-call", "inspect.signature() of a function that traced code created with annotations")
     cells = tuple(types.CellType() for _ in of.code.co_freevars)
     made = types.FunctionType(of.code, {}, of.name, tuple(tx.as_python_constants(of.default_values)) or None, cells)
     words = of.keyword_default_values
@@ -60,7 +60,7 @@ def _function_with_same_signature(tx: Tracer, of: NestedUserFunctionVariable) ->
 
 
 def _introspection_rule(function: Callable[..., Any]) -> Callable[[Tracer, Args, Kwargs], Variable]:
-    """A question about how a function, class or module is annotated, answered at once."""
+    """Return a rule that reads annotations of a function, class or module while tracing."""
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0]) if args else NONE

@@ -1,4 +1,4 @@
-"""Of the standard library: dates and times as constants, text buffers made in traced code."""
+"""``datetime`` objects as constants, and ``StringIO``/``BytesIO`` created in traced code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ Kwargs = dict[str, Variable]
 
 
 class IOBufferVariable(Variable):
-    """An ``io.StringIO`` or ``io.BytesIO`` made in traced code; ``held`` is one like it, to which the same is done."""
+    """An ``io.StringIO`` or ``io.BytesIO`` created in traced code.
+
+    ``real_object`` is a buffer on which the tracer runs the same operations.
+    """
 
     is_mutable = True
 
@@ -69,7 +72,7 @@ class IOBufferVariable(Variable):
             raise self.unsupported(f"the method {name!r}")
         tx.mutation_count += 1
         return arithmetic.fold_constant_call(
-            tx, getattr(self.real_object, name), args, kwargs, f"{name}() with what is not known"
+            tx, getattr(self.real_object, name), args, kwargs, f"{name}() with arguments that are not known while tracing"
         )
 
     def get_iterator(self, tx: Tracer) -> Variable:
@@ -111,7 +114,7 @@ register_rule(io.BytesIO)(_buffer_constructor(io.BytesIO))
 
 
 def print_to_buffer(tx: Tracer, to: IOBufferVariable, args: Args, kwargs: Kwargs) -> Variable:
-    """``print(*args, file=to)``."""
+    """Trace ``print(*args, file=to)``."""
     words = {name: realize(tx, kwargs.get(name, NONE)).as_python_constant(tx) for name in ("sep", "end")}
     texts = [str(realize(tx, tx.wrap_static(str).call(tx, [a], {})).as_python_constant(tx)) for a in args]
     tx.mutation_count += 1

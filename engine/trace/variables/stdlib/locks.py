@@ -1,4 +1,4 @@
-"""Locks that the traced code makes: nobody else can hold one before it is handed out."""
+"""``threading.Lock`` and ``RLock``. No other thread holds a lock created in traced code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METHODS = frozenset(("acquire", "release", "locked", "__enter__", "__exit__"))
 
 
 class LockVariable(Variable):
-    """A ``threading.Lock`` or ``RLock``, taken ``count`` times by this thread."""
+    """A ``threading.Lock`` or ``RLock``, acquired ``acquire_count`` times by this thread."""
 
     is_mutable = True
 
@@ -42,7 +42,7 @@ class LockVariable(Variable):
 
     @property
     def is_reentrant(self) -> bool:
-        """Whether its owner may take it again."""
+        """True if the owner can acquire the lock again."""
         return _LOCK_FACTORIES[self.cls] is threading.RLock
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
@@ -70,10 +70,10 @@ class LockVariable(Variable):
     ) -> Variable:
         waits = realize(tx, blocking).is_truthy(tx)
         if not isinstance(realize(tx, timeout), ConstantVariable) or realize(tx, timeout).as_python_constant(tx) != -1:
-            raise Unsupported("unknown-call", "a lock is waited for with a limit")
+            raise Unsupported("unknown-call", "a lock is acquired with a timeout")
         if self.acquire_count and not self.is_reentrant:
             if waits:
-                raise Unsupported("unknown-call", "a lock that is held is waited for")
+                raise Unsupported("unknown-call", "a lock that is held is acquired")
             return ConstantVariable(False)
         tx.mutation_count += 1
         self.acquire_count += 1
@@ -95,7 +95,7 @@ class LockVariable(Variable):
 
 
 class ExternalLockVariable(RealObjectVariable):
-    """A lock that exists when the call begins: who holds it is known only when it is asked for, so each use is Python's."""
+    """A lock from outside. Its owner is unknown while tracing, so each use breaks the graph."""
 
     def is_truthy(self, tx: Tracer) -> bool:
         return True
@@ -111,7 +111,7 @@ class ExternalLockVariable(RealObjectVariable):
         )
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        raise Unsupported("unknown-call", f"{name}() of a lock from outside is called")
+        raise Unsupported("unknown-call", f"{name}() is called on a lock created outside the function")
 
 
 @register_builder(*_LOCK_FACTORIES)

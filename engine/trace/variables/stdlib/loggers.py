@@ -40,7 +40,7 @@ _LEVELS = {
 
 
 class LoggerVariable(RealObjectVariable):
-    """A logger: whether a level is enabled is guarded, and what nobody listens to is left out."""
+    """A logger. Its levels are guarded; messages below the level are omitted."""
 
     real_object: logging.Logger
 
@@ -63,7 +63,7 @@ class LoggerVariable(RealObjectVariable):
         return BuiltinMethodVariable(self, name)
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        return self.real_object  # its identity is guarded
+        return self.real_object  # identity is guarded
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in ("isEnabledFor", "getEffectiveLevel"):
@@ -80,7 +80,7 @@ class LoggerVariable(RealObjectVariable):
         raise Unsupported("unknown-call", f"logging.{type(self.real_object).__name__}.{name} is called")
 
     def _log(self, tx: Tracer, level: int, args: Args) -> Variable:
-        """What is known now is logged after the graph, as if by this line."""
+        """Log constants after the graph, with the location of the traced line."""
         for value in args:
             if type(realize(tx, value).as_python_constant(tx)) not in (str, int, float, bool, type(None)):
                 raise Unsupported("unknown-call", f"{realize(tx, value).describe()} is logged")
@@ -110,7 +110,7 @@ class LoggerVariable(RealObjectVariable):
             assert origin is not None
             tx.add_guard(
                 EqualsMatch(
-                    AttrSource(origin, "level"), held.level, cause=tx.guard_cause("a level of logging was asked for")
+                    AttrSource(origin, "level"), held.level, cause=tx.guard_cause("a logging level was read")
                 )
             )
             if held.level or held.parent is None:
@@ -119,7 +119,7 @@ class LoggerVariable(RealObjectVariable):
 
 
 def _only_writes_to_streams(logger: logging.Logger) -> bool:
-    """Whether what is logged goes to files and consoles alone, where traced code does not see it."""
+    """Return True if messages go only to files and consoles, which traced code does not read."""
     owner: logging.Logger | None = logger
     while owner is not None:
         if type(owner) not in (logging.Logger, logging.RootLogger) or owner.filters:
@@ -131,7 +131,7 @@ def _only_writes_to_streams(logger: logging.Logger) -> bool:
 
 
 def _is_plain_handler(handler: logging.Handler) -> bool:
-    """Whether a handler is one of logging's own, and its formatter too, that writes to a file or console."""
+    """Return True for a standard handler and formatter that write to a file or console."""
     formatter = type(handler.formatter)
     if handler.filters or formatter not in (logging.Formatter, type(None)):
         return False
@@ -149,7 +149,7 @@ def _is_logger(real: Any) -> bool:
 
 @register_builder_if(12, _is_logger)
 def _logger(tx: Tracer, real: logging.Logger, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "it was asked to log")
+    tx.guard_identity(real, origin, "a message was logged")
     return LoggerVariable(real, origin)
 
 

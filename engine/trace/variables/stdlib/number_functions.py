@@ -1,4 +1,4 @@
-"""Rules for the builtin functions that make numbers and calculate with them."""
+"""Rules for builtin number functions (``int``, ``round``, ...) and ``math``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _number_constructor(kind: type) -> Any:
 
 
 def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name: str) -> Variable:
-    """What ``__int__`` or its like gives, which must be such a number."""
+    """Call ``__int__`` or similar and check the type of its result."""
     made = of.call_special_method(tx, name, [])
     wanted: Any = {"__index__": int, "__float__": float}.get(name, kind)
     if not issubclass(made.python_type(), wanted):
@@ -75,7 +75,7 @@ def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name:
     if wanted is not kind:
         return realize(tx, tx.wrap_static(kind).call(tx, [made], {}))
     if made.python_type() is not kind and not isinstance(made, (SymNodeVariable, TensorVariable)):
-        raise Unsupported("unknown-call", f"{kind.__name__}() by {name}, which warns of what it gives")
+        raise Unsupported("unknown-call", f"{kind.__name__}() by {name}, which raises a warning")
     return made
 
 
@@ -174,7 +174,7 @@ def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _register_by_special_method(function: Any, name: str) -> None:
-    """A pure function that asks objects for a special method first; of a symbol it makes a whole number."""
+    """Register a function that calls a special method; it rounds a symbol to an int."""
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
@@ -208,7 +208,10 @@ _FUNCTION_DOMAINS: Mapping[Any, tuple[tuple[str, float], ...]] = {
     math.sinh: ((">=", -700), ("<=", 700)),
     math.cosh: ((">=", -700), ("<=", 700)),
 }
-"""Functions that torch knows of symbols, and the numbers of which each has a value: others raise, which a graph must not."""
+"""Functions with a symbolic version, and their domains.
+
+Outside its domain a function raises, which a graph must not do.
+"""
 
 
 def _register_symbolic_function(function: Any) -> None:
@@ -224,7 +227,7 @@ def _register_symbolic_function(function: Any) -> None:
             if all(found.is_truthy(tx) for found in bounds):
                 return emit_node(tx, "call_function", in_graph, [of])
         return arithmetic.fold_constant_call(
-            tx, function, args, kwargs, f"{function.__name__}() of what is not known while tracing"
+            tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
         )
 
     register_rule(function)(rule)
@@ -235,14 +238,17 @@ for _function in _FUNCTION_DOMAINS:
 
 
 def _register_finiteness_test(function: Any) -> None:
-    """A float that stands for itself is finite: its guard says so."""
+    """Register ``isnan``, ``isinf`` or ``isfinite``.
+
+    A guard ensures that a symbolic input float is finite.
+    """
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0]) if len(args) == 1 else NONE
         if isinstance(of, SymNodeVariable) and (of.symbol is not None or of.python_type() is int) and not kwargs:
             return ConstantVariable(function is math.isfinite)
         return arithmetic.fold_constant_call(
-            tx, function, args, kwargs, f"{function.__name__}() of what is not known while tracing"
+            tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
         )
 
     register_rule(function)(rule)
@@ -258,7 +264,7 @@ def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not isinstance(of, SequenceVariable) or not any(
         isinstance(realize(tx, item), SymNodeVariable) for item in of.items
     ):
-        return arithmetic.fold_constant_call(tx, math.prod, args, kwargs, "prod() of what is not known while tracing")
+        return arithmetic.fold_constant_call(tx, math.prod, args, kwargs, "prod() of a value that is not known while tracing")
     total = realize(tx, kwargs.get("start", ConstantVariable(1)))
     for item in of.items:
         total = arithmetic.binary_op(tx, "*", total, item)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OsEnvironVariable(RealObjectVariable):
-    """``os.environ``: each variable read is guarded."""
+    """``os.environ``. Each variable read is guarded."""
 
     def _read(self, tx: Tracer, key: Variable) -> str | None:
         name = key.as_python_constant(tx)

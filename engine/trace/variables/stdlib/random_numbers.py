@@ -1,4 +1,7 @@
-"""Python's random numbers: a generator whose state is known while tracing is run at once; what another draws are inputs of the graph."""
+"""Python's ``random``: a generator with known state runs while tracing.
+
+The numbers of any other generator are graph inputs.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,15 @@ _NUMBER_METHODS = frozenset(
     "gammavariate betavariate paretovariate weibullvariate".split()
 )
 _GRAPH_INPUT_METHODS = _NUMBER_METHODS - {"randbytes"}
-"""What can be drawn for a graph: numbers."""
+"""Methods whose result can be a graph input: a number."""
 _ITEM_METHODS = frozenset(("choice", "choices", "sample"))
 
 
 class RandomVariable(Variable):
-    """A ``random.Random``. ``state`` is the generator as of now where it was made while tracing, None where its state is not known."""
+    """A ``random.Random``.
+
+    ``known_generator`` is a generator with its state at this point of the trace; None if the state is unknown.
+    """
 
     is_mutable = True
 
@@ -88,21 +94,24 @@ class RandomVariable(Variable):
         return tx.fold_constant(getattr(self.known_generator, name), *values, **words)
 
     def _guard_state(self, tx: Tracer) -> None:
-        """Take the state in which the generator is for granted."""
+        """Guard the state of the generator and copy it."""
         assert self.source is not None
         if self.real_object is None:
             return
         at = RandomStateSource(self.source)
         tx.add_guard(
             EqualsMatch(
-                at, at.read(self.real_object), cause=tx.guard_cause("what is drawn from it decided what was traced")
+                at, at.read(self.real_object), cause=tx.guard_cause("a random number from it decided what was traced")
             )
         )
         self.known_generator = random_with_state(self.real_object.getstate())
 
     def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        """A number drawn at each call anew, before the graph, which takes it as an input: what is drawn here and now tells nothing."""
-        refused = Unsupported("unknown-call", f"random numbers are drawn ({name})")
+        """Sample a number before the graph, at each call; it becomes a graph input.
+
+        The number sampled while tracing is only an example.
+        """
+        refused = Unsupported("unknown-call", f"random numbers are generated ({name})")
         tx.rng_used_in_python = True
         if self.source is None or name not in _GRAPH_INPUT_METHODS or tx.in_subgraph():
             raise refused
@@ -114,7 +123,7 @@ class RandomVariable(Variable):
             raise refused
         origin = RandomDrawSource(self.source, tx.rng_input_count, name, given, words)
         try:
-            tried = getattr(random.Random(0), name)(*given, **dict(words))  # noqa: S311 - only to see that it can be drawn
+            tried = getattr(random.Random(0), name)(*given, **dict(words))  # noqa: S311 - only validates the arguments
         except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
             raise refused from error
         if origin.dtype is torch.int64 and not _fits_int64(name, (*given, *dict(words).values())):
@@ -123,7 +132,7 @@ class RandomVariable(Variable):
         node = tx.graph.placeholder(origin, fake, torch.tensor(tried, dtype=origin.dtype))
         try:
             number = emit_node(tx, "call_method", "item", [TensorVariable(node, fake)])
-        except Unsupported:  # this backend takes no numbers that only the running graph knows
+        except Unsupported:  # the backend does not support unbacked numbers
             tx.graph.erase_last_input(origin)
             raise refused from None
         tx.rng_input_count += 1
@@ -132,9 +141,9 @@ class RandomVariable(Variable):
     def _seed(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         values = tx.as_python_constants([*args, *kwargs.values()])
         if not values or values[0] is None:
-            raise Unsupported("unknown-call", "random numbers are seeded by the clock")
+            raise Unsupported("unknown-call", "the random seed is taken from the clock")
         tx.record_mutation(self)
-        self.known_generator = random.Random()  # noqa: S311 - the user asked for this generator
+        self.known_generator = random.Random()  # noqa: S311 - the user's code creates this generator
         tx.fold_constant(self.known_generator.seed, *values)
         return NONE
 
@@ -150,7 +159,7 @@ class RandomVariable(Variable):
         return NONE
 
     def _choose_items(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        """Items are chosen by position alone: choose among positions."""
+        """Choose items by sampling their positions."""
         pool = list(sequence_items(tx, args[0]))
         values = tx.as_python_constants(args[1:])
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
@@ -168,7 +177,7 @@ class RandomVariable(Variable):
         cg.body.call(1)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Put the generator on top of the stack into the present state, and pop it."""
+        """Emit code that sets the state of the generator at the stack top and pops it."""
         assert self.known_generator is not None
         cg.load_helper(random.Random.setstate, 1)
         cg.load_const(self.known_generator.getstate())
@@ -181,20 +190,20 @@ def _is_number(value: Variable) -> bool:
 
 
 def _fits_int64(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether what is drawn is a whole number that a tensor holds."""
+    """Return True if the sampled number is an int that fits in int64."""
     return args[0] < 63 if name == "getrandbits" else all(type(a) is int and abs(a) < 2**62 for a in args)
 
 
 def random_with_state(state: Any) -> random.Random:
-    """A generator in a given state."""
-    made = random.Random()  # noqa: S311 - the user asked for this generator
+    """Create a generator with this state."""
+    made = random.Random()  # noqa: S311 - the user's code creates this generator
     made.setstate(state)
     return made
 
 
 @register_builder(random.Random)
 def _build_random(tx: Tracer, real: random.Random, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "random numbers are drawn from it")
+    tx.guard_type(real, origin, "random numbers are generated from it")
     return RandomVariable(origin, None, real)
 
 
@@ -202,15 +211,15 @@ def _build_random(tx: Tracer, real: random.Random, origin: Source) -> Variable:
 def _new_random(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     values = tx.as_python_constants([*args, *kwargs.values()])
     if not values or values[0] is None:
-        raise Unsupported("unknown-call", "a generator of random numbers is seeded by the clock")
-    return RandomVariable(None, random.Random(values[0]))  # noqa: S311 - the user asked for this generator
+        raise Unsupported("unknown-call", "a random number generator is seeded from the clock")
+    return RandomVariable(None, random.Random(values[0]))  # noqa: S311 - the user's code creates this generator
 
 
-_GLOBAL_RANDOM: Any = getattr(random.random, "__self__")  # noqa: B009 - the stubs know no owner of a builtin method
+_GLOBAL_RANDOM: Any = getattr(random.random, "__self__")  # noqa: B009 - the stubs declare no __self__ for builtin methods
 
 
 def _global_random_rule(name: str) -> Any:
-    """A function of the module: it draws from the one generator that the whole program shares."""
+    """Return the rule of a module function, which uses the global generator."""
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         shared = tx.wrap(_GLOBAL_RANDOM, ConstantSource(_GLOBAL_RANDOM, "random"))
@@ -220,12 +229,12 @@ def _global_random_rule(name: str) -> Any:
 
 
 def _method_rule(name: str) -> Any:
-    """A method that Python code defines, with the generator as its first argument."""
+    """Return the rule of a method implemented in Python, with the generator as first argument."""
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
         if not isinstance(of, RandomVariable):
-            raise Unsupported("unknown-call", f"random numbers are drawn ({name})")
+            raise Unsupported("unknown-call", f"random numbers are generated ({name})")
         return of.call_method(tx, name, args[1:], kwargs)
 
     return rule

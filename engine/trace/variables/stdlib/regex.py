@@ -1,4 +1,4 @@
-"""Regular expressions: patterns and matches do not change, so all that is asked of them on known text is known."""
+"""Regular expressions: immutable patterns and matches, evaluated while tracing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kwargs = dict[str, Variable]
 
 
 class RegexPatternVariable(ConstantVariable):
-    """A compiled pattern."""
+    """A compiled regular expression."""
 
     def is_truthy(self, tx: Tracer) -> bool:
         return True
@@ -52,7 +52,7 @@ class RegexPatternVariable(ConstantVariable):
         def replace(match: re.Match[Any]) -> Any:
             return realize(tx, replacement.call(tx, [tx.from_python(match)], {})).as_python_constant(tx)
 
-        # What the user's function raises passes through: it is the tracer's own signal.
+        # Exceptions of the replacement function are tracer exceptions and pass through.
         return tx.from_python(getattr(self.value, name)(replace, *values, **rest))
 
 
@@ -93,7 +93,7 @@ def _compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _module_function(name: str, plain: int) -> Any:
-    """``re.name(pattern, ...)``, where ``flags`` comes after ``plain`` other arguments."""
+    """Return the rule of ``re.name(pattern, ...)``; ``flags`` follows ``plain`` arguments."""
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         words = dict(kwargs)

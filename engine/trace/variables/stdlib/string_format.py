@@ -1,4 +1,7 @@
-"""Values inside text: ``%``, ``str.format`` and ``format`` run by Python itself, which asks traced code for each part."""
+"""String formatting of variables: Python's ``%`` and ``format`` run on proxies.
+
+The proxies trace ``__str__``, ``__repr__`` and ``__format__`` of each part.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FormatProxy:
-    """A value on its way into text."""
+    """A proxy of a variable for Python's string formatting."""
 
     def __init__(self, tx: Tracer, value: Variable) -> None:
         self.__tx = tx
@@ -49,7 +52,7 @@ class FormatProxy:
 
 
 def format_proxy(tx: Tracer, value: Variable) -> Any:
-    """A Python object that turns into text as the value does."""
+    """Return a Python object whose text is that of the variable."""
     with _proxies(tx) as known:
         return _proxy_for(tx, realize(tx, value), known)
 
@@ -68,7 +71,7 @@ def _proxy_for(tx: Tracer, value: Variable, known: dict[int, Any]) -> Any:
 
 @contextlib.contextmanager
 def _proxies(tx: Tracer) -> Iterator[dict[int, Any]]:
-    """What stands for containers, by the ids of their values, while one is shown."""
+    """Provide the proxies of containers, by ``id`` of their variables, during one formatting."""
     if tx.repr_placeholders is not None:
         yield tx.repr_placeholders
         return
@@ -80,9 +83,9 @@ def _proxies(tx: Tracer) -> Iterator[dict[int, Any]]:
 
 
 def _container_proxy(tx: Tracer, value: Variable, known: dict[int, Any]) -> Any:
-    """A container like a builtin one, of what stands for its parts; None where no container of this kind can be made.
+    """Return a builtin container of proxies, or None if the type is not supported.
 
-    A container that is reached from itself is one: Python sees so, and shows dots.
+    A recursive container gets a recursive proxy, so that Python prints ``...`` for it.
     """
     from engine.trace.variables.containers.dicts import DictVariable, DictViewVariable
     from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
@@ -130,7 +133,7 @@ def _container_proxy(tx: Tracer, value: Variable, known: dict[int, Any]) -> Any:
 
 
 def _hashable_proxy(of: Any) -> Any:
-    """An object that shows what another does, and can be a key."""
+    """Return the object, or a hashable one with the same ``repr``."""
     try:
         hash(of)
     except TypeError:
@@ -147,7 +150,7 @@ class _ReprText:
 
 
 def container_repr(tx: Tracer, value: Variable) -> str | None:
-    """``repr`` of a builtin container; None where it holds what has no text that is known."""
+    """Return ``repr`` of a builtin container, or None if the type is not supported."""
     with _proxies(tx) as known:
         made = known[id(value)] if id(value) in known else _container_proxy(tx, value, known)
         return None if made is None else repr(made)

@@ -1,4 +1,4 @@
-"""Rules for the builtin functions that make text or bytes, and for ``print``."""
+"""Rules for ``str``, ``repr``, ``format``, ``bytes`` and ``print``."""
 
 from __future__ import annotations
 

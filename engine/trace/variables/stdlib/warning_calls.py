@@ -1,4 +1,4 @@
-"""Warnings and log messages: given after the graph in their order, or left out where nobody listens."""
+"""Warnings and log messages: replayed after the graph in order, or omitted if disabled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Kwargs = dict[str, Variable]
 
 
 class _FrameGlobalsVariable(Variable):
-    """The globals of a traced frame, for generated code."""
+    """Globals of a traced frame, for generated code."""
 
     def __init__(self, namespace: Any) -> None:
         self.namespace = namespace
@@ -77,7 +77,7 @@ def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _guard_warnings_do_not_raise(tx: Tracer) -> None:
-    """Warnings must not raise: the code that would handle them has been traced already."""
+    """Guard that warnings do not raise: they occur after the traced exception handlers."""
     if tx.silenced_warnings[-1]:
         return
     if GLOBAL_STATES["warnings_raise"].read():
@@ -90,7 +90,7 @@ def _warning_filter_rule(function: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         constants = tx.as_python_constants([*args, *kwargs.values()])
         if "error" in constants:
-            raise Unsupported("unknown-call", f"warnings.{function.__name__} makes warnings errors")
+            raise Unsupported("unknown-call", f"warnings.{function.__name__} turns warnings into errors")
         tx.record_side_effect(
             CallExpressionVariable(function, list(args), dict(kwargs)), f"warnings.{function.__name__} is called"
         )
@@ -107,7 +107,7 @@ for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.reset
 
 
 class CatchWarningsVariable(Variable):
-    """``warnings.catch_warnings()``: entered and left after the graph, around the warnings given between."""
+    """``warnings.catch_warnings()``: entered and exited after the graph, around its warnings."""
 
     is_mutable = True
 
@@ -147,7 +147,10 @@ class CatchWarningsVariable(Variable):
 
 
 class RecordedWarningsVariable(Variable):
-    """The list that ``catch_warnings(record=True)`` gives: filled after the graph, and until a warning is given empty."""
+    """The list of ``catch_warnings(record=True)``, filled after the graph.
+
+    Reading it is traced only before the first warning, while it is empty.
+    """
 
     is_mutable = True
 
@@ -162,7 +165,7 @@ class RecordedWarningsVariable(Variable):
             call for call, _ in tx.side_effect_calls[self.first_effect :] if isinstance(call, CallExpressionVariable)
         )
         if any(call.function in (warn_at_line, warn_at_caller) for call in given):
-            raise Unsupported("unknown-call", "the warnings that were given are looked at")
+            raise Unsupported("unknown-call", "the recorded warnings are read")
         return ListVariable([])
 
     def is_truthy(self, tx: Tracer) -> bool:
@@ -182,7 +185,7 @@ class RecordedWarningsVariable(Variable):
 
 
 def enter_catch_warnings(catch: Any, log: list[Any]) -> None:
-    """Enter ``catch_warnings(record=True)`` so that it fills a list that is there already."""
+    """Enter ``catch_warnings(record=True)`` with an existing list for the records."""
     catch.__enter__()
     catch._module._showwarnmsg_impl = log.append
 
@@ -195,5 +198,5 @@ def _catch_warnings_method(name: str) -> Any:
 def _catch_warnings(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     if args or words.get("action") == "error" or words.get("module") is not None:
-        raise Unsupported("unknown-call", "warnings.catch_warnings makes warnings errors, or is of another module")
+        raise Unsupported("unknown-call", "warnings.catch_warnings turns warnings into errors, or is used with another module")
     return CatchWarningsVariable(dict(kwargs), records=bool(words.get("record")))

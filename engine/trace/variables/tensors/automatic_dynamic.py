@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None:
-    """A symbol for an int or a float seen to change; None where it stays a constant."""
+    """Create a symbol for an int or float that changes between calls; None for a constant."""
     why = _dynamic_number_reason(tx, real, origin)
-    # Algebra knows neither infinity nor a zero's sign.
+    # sympy represents neither infinity nor the sign of zero
     if not why or not (0 < abs(real) <= _MAX_FLOAT if type(real) is float else -(2**63) <= real < 2**63):
         return None
     env = tx.shape_env
@@ -46,7 +46,7 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
     tx.symbol_reasons[symbol] = why
     tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
     if type(real) is float:
-        cause = tx.guard_cause("algebra knows only finite numbers")
+        cause = tx.guard_cause("symbols must be finite")
         for bound in (sympy.Ge(symbol, -_MAX_FLOAT), sympy.Le(symbol, _MAX_FLOAT)):
             tx.add_guard(SymbolicShapeGuard(origin, bound, ((symbol, origin, -1),), cause=cause))
     value = SymNodeVariable(tx.graph.placeholder(origin, made, real), made)
@@ -56,7 +56,7 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
 
 
 def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
-    """Why a number becomes a symbol; empty where it stays a constant."""
+    """Return the reason that a number becomes a symbol; empty for a constant."""
     if tx.options.dynamic is False:
         return ""
     if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.known_dynamic_sources:
@@ -65,12 +65,15 @@ def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
 
 
 def is_dynamic_number(tx: Tracer, origin: Source) -> bool:
-    """Whether a value was seen to change between calls, where that may make a symbol of it."""
+    """Return True if the value changed between calls and may become a symbol."""
     return tx.options.dynamic is not False and -1 in _automatic_dynamic_dims(tx, origin)
 
 
 def _automatic_dynamic_dims(tx: Tracer, origin: Source) -> frozenset[int]:
-    """Dimensions of an origin seen to change; of what a moving iterator gives next, those of any item of what it goes through."""
+    """Return the dims of a source that changed between calls; -1 is the value of a number.
+
+    For the next item of an iterator, these are the dims of any item of the underlying sequence.
+    """
     seen = tx.request.dynamic_dims.get(origin.expr, frozenset())
     upcoming = next((link for link in origin.chain() if isinstance(link, IteratorItemSource)), None)
     if upcoming is None:
@@ -82,10 +85,10 @@ def _automatic_dynamic_dims(tx: Tracer, origin: Source) -> frozenset[int]:
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> StatelessSymbolicContext[Any, Any] | None:
-    """Which dimensions of an input, and of the tensors inside of it, become symbols; None when none does."""
+    """Return the symbolic context of an input and its inner tensors; None if all static."""
     if _is_wrapper_subclass(tensor):
         if tensor._base is not None and _is_wrapper_subclass(tensor._base):
-            return None  # torch would make symbols of all that the base is made of
+            return None  # torch would make every dim of the base's inner tensors symbolic
         reasons = _inner_dim_reasons(tx, tensor, origin, {}, isinstance(tensor, torch.nn.Parameter))
         if any(reasons.values()):
             ragged = [d for d, size in enumerate(tensor.shape) if is_nested_int(size)]
@@ -105,9 +108,10 @@ def _dynamic_dim_reasons(tx: Tracer, tensor: torch.Tensor, origin: Source) -> di
 def _inner_dim_reasons(
     tx: Tracer, tensor: torch.Tensor, origin: Source, outer: dict[int, str], is_parameter: bool
 ) -> dict[Source, dict[int, str]]:
-    """Per tensor that a wrapper is made of, itself first, why its dimensions become symbols.
+    """Return per inner tensor, the wrapper itself first, the reasons of its dynamic dims.
 
-    What has the shape of the whole varies as the whole does. What is in a parameter stays as it is, like other parameters.
+    Inner tensors with the outer shape vary with it. Those of a parameter stay static under ``dynamic=True``,
+    like other parameters.
     """
     why = outer | (_dynamic_dim_reasons(tx, tensor, origin) if not is_parameter or not _is_dynamic_forced(tx) else {})
     found = {origin: why}
@@ -126,7 +130,7 @@ def _is_wrapper_subclass(tensor: Any) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that a subclass is directly made of, by name; none for plain tensors."""
+    """Return the direct inner tensors of a wrapper subclass by name; empty for a plain tensor."""
     if not _is_wrapper_subclass(tensor):
         return []
     found = ((name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
@@ -134,7 +138,7 @@ def inner_tensors(tensor: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def unify_inner_shapes(fake: Any, real: Any) -> None:
-    """Take for granted that what has the shape of the whole in this call has it in all: one symbol stands for both."""
+    """Equate the sizes of inner tensors that have the outer shape, so that they share symbols."""
     for name, part in inner_tensors(real):
         inside = getattr(fake, name)
         if part.shape == real.shape:
@@ -159,7 +163,7 @@ def _build_symbolic_context(
 
 
 def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: int) -> str:
-    """Why a dimension becomes a symbol; empty where it stays a number."""
+    """Return the reason that a dimension becomes a symbol; empty for a static one."""
     if tensor.shape[dim] <= 1 or dim in getattr(tensor, STATIC_DIMS_ATTR, ()):
         return ""
     if dim in _marked_dynamic_dims(tensor):
@@ -172,7 +176,7 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: i
 
 
 def _dim_constraints(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
-    """The bounds that were given with ``mark_dynamic``, by dimension."""
+    """Return the bounds from ``mark_dynamic`` per dimension."""
     given = getattr(tensor, DYNAMIC_DIMS_ATTR, {})
 
     def bound(dim: int) -> Any:

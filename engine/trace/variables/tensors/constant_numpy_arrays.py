@@ -1,6 +1,7 @@
-"""numpy arrays that the traced code makes of constants alone: numpy itself computes them while tracing, so their elements are known.
+"""Constant numpy arrays: created in traced code from constants, computed while tracing.
 
-Each call gets arrays of its own. Where torch or code after the graph needs one, its memory becomes a tensor of the graph, or a copy is made.
+Each call of the compiled code gets new arrays. If torch or code after the graph uses one, its memory becomes a
+graph tensor, or it is copied.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _MAX_ELEMENTS = 1 << 14
-"""Elements up to which contents are kept with the code."""
+"""Maximum number of elements of a constant array, whose contents are stored with the code."""
 _LAYOUT_ATTRIBUTES = frozenset(("shape", "ndim", "dtype", "size", "itemsize", "strides", "nbytes"))
 
 
 class ConstantArrayStorageVariable(Variable):
-    """What arrays that see the same elements share: the array that owns them, as it is at this point of the trace."""
+    """Shared memory of constant arrays that alias: the base array at this point of the trace."""
 
     is_mutable = True
 
@@ -42,7 +43,7 @@ class ConstantArrayStorageVariable(Variable):
         self.base_array = base_array
         self.views: weakref.WeakSet[ConstantNdarrayVariable] = weakref.WeakSet()
         self.flat_tensor: TensorVariable | None = None
-        """All elements in the order in which they lie, once the graph has them."""
+        """Flat graph tensor of all elements in memory order, once the graph has it."""
         self._version = 0
 
     def python_type(self) -> type:
@@ -50,20 +51,20 @@ class ConstantArrayStorageVariable(Variable):
 
     @property
     def is_constant(self) -> bool:
-        """Whether ``root`` holds what the array holds by now: the graph has not written to it."""
+        """True if ``base_array`` is current: the graph did not mutate the tensor."""
         return self.flat_tensor is None or self.flat_tensor.fake._version == self._version
 
     def materialize(self, tx: Tracer) -> TensorVariable:
-        """A tensor of the graph over all elements; every array over them becomes a view of it.
+        """Create a graph tensor of all elements. All arrays over this memory become views of it.
 
         Raises:
-            Unsupported: no tensor can lie as one of the arrays does.
+            Unsupported: no tensor can have the strides of one of the arrays.
         """
         if self.flat_tensor is not None:
             return self.flat_tensor
         arrays = list(self.views)
         if any(s < 0 or s % a.array.itemsize for a in arrays for s in a.array.strides):
-            raise Unsupported("unsupported-operation", "an array that lies as no tensor can, beside one given to torch")
+            raise Unsupported("unsupported-operation", "an array whose strides no tensor can have, beside one passed to torch")
         with _in_outermost_graph(tx):
             flat = constant_tensor(tx, self.base_array.flatten(order="K"))
         self.flat_tensor, self._version = flat, flat.fake._version
@@ -80,10 +81,12 @@ def _copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable:
-    """A node that makes a new tensor of these elements, as ``torch.tensor`` does: it lies as they do. Nothing may write to them any more.
+    """Emit a node that creates a tensor of these elements, laid out as by ``torch.tensor``.
+
+    The array must not be mutated afterwards.
 
     Raises:
-        Unsupported: torch has no such elements, or none that lie so.
+        Unsupported: torch has no such dtype or strides.
     """
     try:
         lies = torch.tensor(content)
@@ -102,7 +105,7 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
 
 
 class ConstantNdarrayVariable(NumpyNdarrayVariable):
-    """An array whose elements are known."""
+    """A numpy array with constant elements."""
 
     def __init__(self, tx: Tracer, array: np.ndarray[Any, Any], storage: ConstantArrayStorageVariable) -> None:
         self._tx = tx
@@ -116,7 +119,7 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
 
     @property
     def tensor(self) -> TensorVariable:  # type: ignore[override]
-        """The same elements as a tensor of the graph."""
+        """The elements as a graph tensor."""
         if self._view is None:
             flat = self.storage.materialize(self._tx)
             size = self.array.itemsize
@@ -191,7 +194,10 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
 
 @contextlib.contextmanager
 def _in_outermost_graph(tx: Tracer) -> Iterator[None]:
-    """Nodes go to the outermost graph: an array may outlive the body of a higher-order operation that asks for its tensor."""
+    """Emit nodes into the outermost graph.
+
+    An array may outlive the subgraph of a higher-order operator that reads it.
+    """
     inside: Any = tx.graph
     outermost = inside
     while isinstance(outermost, SubgraphBuilder):
@@ -221,10 +227,12 @@ def compute_constant(
     place: Callable[[Sequence[Any]], tuple[Any, Any]],
     leaves: Sequence[Any],
 ) -> Variable | None:
-    """What numpy makes of arrays that are known; None where the graph has to. ``place`` puts contents into the arguments.
+    """Compute a numpy call on constant arrays; None if the graph must compute it.
+
+    ``place`` substitutes contents for the placeholders in the arguments.
 
     Raises:
-        Unsupported: numpy raises or warns, and has changed nothing.
+        Unsupported: numpy raises or warns. All mutations are undone.
     """
     if isinstance(tx.graph, SubgraphBuilder):
         return None
@@ -258,7 +266,7 @@ def compute_constant(
 
 
 def _read_only_result(tx: Tracer, function: Callable[..., Any], place: Any, leaves: Sequence[Any]) -> Variable | None:
-    """A number that numpy finds in arrays which the graph has too; None where it gives anything else."""
+    """Compute a read-only call with a scalar result on arrays in the graph; None for others."""
     shown = []
     for leaf in leaves:
         view = leaf.content.view()
@@ -269,7 +277,7 @@ def _read_only_result(tx: Tracer, function: Callable[..., Any], place: Any, leav
         with np.errstate(all="raise"):
             result = function(*args, **words)
     except (ArithmeticError, ValueError, IndexError, TypeError):
-        return None  # it writes, or raises: as the graph has it
+        return None  # it mutates or raises: the graph must handle it
     return tx.from_python(result) if isinstance(result, np.generic) else None
 
 
@@ -279,7 +287,7 @@ def _restore(memories: Sequence[ConstantArrayStorageVariable], before: Sequence[
 
 
 def _wrap_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | None:
-    """A result as a value; None where it is too large to be kept with the code."""
+    """Wrap a result; None if it is too large to store with the code."""
     if isinstance(result, (tuple, list)):
         items = [_wrap_result(tx, r, leaves) for r in result]
         known = [i for i in items if i is not None]

@@ -1,4 +1,4 @@
-"""Functions whose result torch lays out otherwise for the tracer's tensors than for plain ones: in rows."""
+"""Functions whose fake result is not contiguous although eager's is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def _register_contiguous_output(function: Callable[..., Any], where: Callable[[T
 
 
 def _uses_kernel_without_indices(tx: Tracer, fake: torch.Tensor) -> bool:
-    """Whether eager takes the kernel that keeps no indices, which it does for no fake: there is nothing that could ask for them."""
+    """Return True if eager uses the CPU kernel without indices, which fake tensors never use.
+
+    It applies if no gradient can need the indices.
+    """
     is_asked = (fake.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0 or tx.in_subgraph()
     return fake.device.type == "cpu" and not is_asked and not is_wrapper_subclass(fake)
 

@@ -1,6 +1,6 @@
-"""``DTensor``: what it adds to a tensor. Its mesh and placements are constants; moving data between layouts is one node of the graph.
+"""``DTensor`` members: constant mesh and placements; one graph node per redistribution.
 
-Operations on it need nothing of their own: it is a tensor subclass around its local tensor (``torch.distributed.tensor``).
+Operations on it need no rule: it is a wrapper subclass of its local tensor (``torch.distributed.tensor``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _API_MODULE, _CLASS_MODULE = "torch.distributed.tensor._api", "torch.distributed
 def _emit_with_constants(
     tx: Tracer, name: str, run: Callable[..., Any], of: Variable, args: Args, kwargs: Kwargs
 ) -> Variable:
-    """One node that calls ``run`` on a tensor; all other arguments are known and part of the node."""
+    """Emit one node that calls ``run`` on a tensor. Other arguments are constants in the node."""
     tensor = realize(tx, of)
     if not isinstance(tensor, TensorVariable):
         raise Unsupported("unknown-call", f"DTensor.{name} is called on a {tensor.describe()}")
     values = [constant_or_group(tx, a) for a in args]
     words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
-    if "async_op" in words:  # a graph orders its nodes itself: data are waited for where they are used
+    if "async_op" in words:  # the graph orders its nodes itself and waits for data where it is used
         words["async_op"] = False
     shown = {str(n): v for n, v in enumerate(values)} | words
 
@@ -92,7 +92,7 @@ RULES_BY_NAME[(_API_MODULE, "from_local")] = _from_local
 
 
 def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``local_map(func, ...)``: what runs for each call is traced, with the layouts that were given here."""
+    """Trace ``local_map(func, ...)``: the returned function is inlined with these placements."""
     module: Any = importlib.import_module("torch.distributed.tensor.experimental._func_map")
     parameters = inspect.signature(module.local_map).parameters
     given = dict(zip(parameters, args, strict=False)) | kwargs

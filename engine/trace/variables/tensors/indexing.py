@@ -1,4 +1,7 @@
-"""Indexing by integers that only the running graph knows: one step for each part of the key, as eager does it."""
+"""Tensor indexing by integers known only at run time, by numpy arrays, and under vmap.
+
+An index with run-time integers becomes one select or slice per part of the key, as in eager mode.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 _INT_DTYPES = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
 _INDEX_DTYPES = frozenset((torch.int32, torch.int64, torch.bool))
 _MIN_NESTED_DIM = 2
-"""From how many dimensions on an array is a sequence of sequences, which torch may take for a tuple."""
+"""Number of dims that make an array a nested sequence, which torch may read as a tuple."""
 
 
 def _select(of: torch.Tensor, dim: int, index: int | torch.SymInt) -> torch.Tensor:
@@ -33,11 +36,14 @@ def _select(of: torch.Tensor, dim: int, index: int | torch.SymInt) -> torch.Tens
 
 
 _SELECT = GraphCallable("select", _select)
-"""Called with a number it indexes, so that what is out of range is told as eager tells it."""
+"""A select in the graph; an int index uses ``[]``, so index errors match eager mode."""
 
 
 def index_by_select(tx: Tracer, of: TensorVariable, key: Variable) -> Variable | None:
-    """``of[key]`` as selects and slices, where a part of the key is an integer that only the graph knows, or that varies; None for any other key."""
+    """Emit ``of[key]`` as selects and slices if the key has a data-dependent or symbolic part.
+
+    Return None for any other key.
+    """
     parts = [realize(tx, k) for k in key.items] if isinstance(key, TupleVariable) else [realize(tx, key)]
     if is_wrapper_subclass(of.fake) or not any(_is_data_dependent(tx, p) or _is_symint(p) for p in parts):
         return None
@@ -65,7 +71,10 @@ def index_by_select(tx: Tracer, of: TensorVariable, key: Variable) -> Variable |
 
 
 def convert_index_arrays(tx: Tracer, key: Variable) -> Variable:
-    """The key with what torch makes of numpy's arrays and of ranges: tensors and lists; an array of rows alone may be a tuple, and is left."""
+    """Convert numpy arrays and ranges in a key to tensors and lists, as torch does.
+
+    An array with 2 or more dims that is the whole key is unchanged: torch may read it as a tuple.
+    """
     from engine.trace.variables.tensors.numpy_arrays import NumpyNdarrayVariable
 
     def positions(part: Variable, *, rows: bool) -> Variable:
@@ -91,13 +100,16 @@ def convert_index_arrays(tx: Tracer, key: Variable) -> Variable:
 
 
 def is_vmapped_index(tx: Tracer, key: Variable) -> bool:
-    """Whether a part of the key is an integer of each row that ``vmap`` runs: no number can be made of it."""
+    """Return True if a part of the key is an integer tensor that depends on a vmap input.
+
+    Such a tensor has one value per sample, so it cannot become a number.
+    """
     parts = [realize(tx, k) for k in key.items] if isinstance(key, TupleVariable) else [key]
     return any(_is_integer_scalar_tensor(p) and _depends_on_vmap_input(p.as_node_arg(tx)[0]) for p in parts)
 
 
 def _depends_on_vmap_input(node: torch.fx.Node) -> bool:
-    """Whether a node's value differs between the rows of ``vmap``."""
+    """Return True if the value of a node depends on a batched input of ``vmap``."""
     seen: set[torch.fx.Node] = set()
     todo = [node]
     while todo:
@@ -112,12 +124,12 @@ def _depends_on_vmap_input(node: torch.fx.Node) -> bool:
 
 
 def vmap_getitem(of: torch.Tensor, key: Any) -> Any:
-    """``of[key]`` in a row of ``vmap``, over fakes."""
+    """Compute ``of[key]`` under ``vmap``, on fake tensors."""
     return _under_vmap(operator.getitem, of, key)
 
 
 def vmap_setitem(of: torch.Tensor, key: Any, value: Any) -> None:
-    """``of[key] = value`` in a row of ``vmap``, over fakes."""
+    """Compute ``of[key] = value`` under ``vmap``, on fake tensors."""
     _under_vmap(operator.setitem, of, key, value)
 
 
@@ -142,12 +154,12 @@ def _is_data_dependent(tx: Tracer, part: Variable) -> bool:
 
 
 def _is_symint(part: Variable) -> TypeGuard[SymNodeVariable]:
-    """Whether it is a symbol for an integer."""
+    """Return True for a symbol of an integer."""
     return isinstance(part, SymNodeVariable) and part.python_type() is int
 
 
 def _is_integer_scalar_tensor(part: Variable) -> bool:
-    """A tensor of one integer is the same as that integer."""
+    """Return True for a 0-dim integer tensor, which indexes like an integer."""
     return isinstance(part, TensorVariable) and part.fake.dim() == 0 and part.fake.dtype in _INT_DTYPES
 
 

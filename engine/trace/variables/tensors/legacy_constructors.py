@@ -59,10 +59,13 @@ for _make, _dtype in _LEGACY_TENSOR_TYPES.items():
 def _register_nested_constructor(make: Any) -> None:
     @register_rule(make)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        """One dense tensor and offsets are captured; tensors beside each other, which no graph can hold, are not."""
+        """Trace the creation of a jagged nested tensor: one dense tensor and offsets.
+
+        The strided layout holds separate tensors and cannot be in a graph.
+        """
         layout = realize(tx, args[3] if len(args) > 3 else kwargs.get("layout", NONE))
         if not isinstance(layout, ConstantVariable) or layout.value is not torch.jagged:
-            raise Unsupported("unknown-call", "a nested tensor is created whose layout is not torch.jagged")
+            raise Unsupported("unknown-call", "a nested tensor is created with a layout other than torch.jagged")
         return emit_node(tx, "call_function", make, args, kwargs)
 
 

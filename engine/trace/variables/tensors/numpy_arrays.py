@@ -1,6 +1,7 @@
-"""numpy in traced code: arrays are tensors of the graph, and functions of numpy run as those of ``torch._numpy``.
+"""numpy arrays as graph tensors; numpy functions run through ``torch._numpy``.
 
-What numpy itself makes of arrays of the same kind and size says of which type, size and memory a result is: where torch's numpy would differ, the graph breaks.
+Real numpy runs on probe arrays of the same dtype, shape and strides. If ``torch._numpy`` returns another dtype,
+shape or aliasing, the graph breaks.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Kwargs = dict[str, Variable]
 
 
 _MAX_PROBE_ELEMENTS = 1 << 24
-"""Larger arrays are not made only to ask numpy what it would return."""
+"""Maximum number of elements of a probe array."""
 
 
 _VIEW_ATTRIBUTES = ("T", "real", "imag")
@@ -68,7 +69,7 @@ _UNSUPPORTED_METHODS = frozenset(
 
 
 class NumpyNdarrayVariable(Variable):
-    """A numpy array, or with ``is_scalar`` a numpy number, whose memory is a tensor's."""
+    """A numpy array, or a numpy scalar if ``is_scalar``, over the memory of a tensor."""
 
     is_mutable = True
 
@@ -87,7 +88,7 @@ class NumpyNdarrayVariable(Variable):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """numpy's type of the elements."""
+        """numpy dtype of the elements."""
         return _numpy_dtype(self.tensor.fake.dtype)
 
     def python_type(self) -> type:
@@ -108,7 +109,7 @@ class NumpyNdarrayVariable(Variable):
         return [self.tensor]
 
     def is_truthy(self, tx: Tracer) -> bool:
-        raise Unsupported("data-dependent", f"the truth of an {self.describe()}")
+        raise Unsupported("data-dependent", f"bool() of an {self.describe()}")
 
     def length(self, tx: Tracer) -> Variable:
         if not self.tensor.fake.dim():
@@ -146,7 +147,7 @@ class NumpyNdarrayVariable(Variable):
         return BuiltinMethodVariable(self, name)
 
     def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
-        """An attribute that says how the array lies; None where that is another one."""
+        """Return an attribute of the array's layout, or None for any other attribute."""
         fake = self.tensor.fake
         match name:
             case "shape":
@@ -185,7 +186,7 @@ class NumpyNdarrayVariable(Variable):
         return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
 
     def copy_to_tensor(self, tx: Tracer) -> Variable | None:
-        """A tensor of the graph with the same elements, where that needs no tensor over its memory; else None."""
+        """Copy the elements to a graph tensor without a tensor over the array's memory, or None."""
         return None
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
@@ -213,7 +214,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 @functools.cache
 def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
-    """Functions of numpy that torch's numpy has too, by id."""
+    """Return numpy functions that ``torch._numpy`` also has, by id."""
     import torch._numpy as torch_numpy
 
     found: dict[int, tuple[Any, Callable[..., Any]]] = {}
@@ -228,7 +229,7 @@ def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
 
 
 def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
-    """``numpy.array``, also of sequences of arrays, which torch's numpy refuses."""
+    """Call ``numpy.array``, also on sequences of arrays, which ``torch._numpy`` rejects."""
     import torch._numpy
 
     torch_numpy: Any = torch._numpy
@@ -238,7 +239,7 @@ def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class NumpyFunctionVariable(RealObjectVariable):
-    """A function of numpy."""
+    """A numpy function."""
 
     def describe(self) -> str:
         return f"numpy.{self.real_object.__name__}"
@@ -260,7 +261,7 @@ class NumpyFunctionVariable(RealObjectVariable):
 
 
 class _TensorArgument:
-    """A tensor that is given to numpy as it is: numpy reads its memory, or asks it for a method."""
+    """A tensor passed to numpy directly; numpy reads its memory or calls its methods."""
 
     def __init__(self, tensor: TensorVariable) -> None:
         self.tensor = tensor
@@ -268,7 +269,7 @@ class _TensorArgument:
 
 
 class _LeafPlaceholder:
-    """Stands for the n-th array, tensor or symbol among a call's arguments."""
+    """Placeholder of the n-th array, tensor or symbol among a call's arguments."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -277,10 +278,12 @@ class _LeafPlaceholder:
 def call_numpy(
     tx: Tracer, name: str, numpys: Callable[..., Any], torchs: Callable[..., Any], args: Args, kwargs: Kwargs
 ) -> Variable:
-    """``numpys(*args)`` as a node that calls ``torchs``; run at once where no array takes part and the result is none.
+    """Trace ``numpys(*args)`` as a node that calls ``torchs``.
+
+    Without array arguments and an array result, numpy runs while tracing.
 
     Raises:
-        Unsupported: torch's numpy gives another type, size or memory; or what numpy returns depends on values.
+        Unsupported: ``torch._numpy`` returns another dtype, shape or aliasing, or the result depends on array elements.
     """
     leaves: list[_LeafVariable] = []
     packed = [_collect_leaves(tx, realize(tx, a), leaves) for a in args]
@@ -306,7 +309,7 @@ def call_numpy(
         except _ResultMismatch:
             if not any(isinstance(a, NumpyNdarrayVariable) and a.dtype.kind in "iub" for a in leaves):
                 break
-    raise Unsupported("unsupported-operation", f"numpy.{name} gives another kind of result than torch's numpy")
+    raise Unsupported("unsupported-operation", f"numpy.{name} returns another type than torch's numpy")
 
 
 _LeafVariable = NumpyNdarrayVariable | _TensorArgument | SymNodeVariable
@@ -315,7 +318,7 @@ _LeafVariable = NumpyNdarrayVariable | _TensorArgument | SymNodeVariable
 def _constant_result(
     tx: Tracer, name: str, function: Callable[..., Any], packed: Any, words: Any, leaves: list[_LeafVariable]
 ) -> Variable | None:
-    """What numpy itself makes of constants, and of arrays made of them."""
+    """Compute the call with numpy if all arguments are constants or constant arrays."""
     from engine.trace.variables.tensors.constant_numpy_arrays import compute_constant
 
     def place(contents: Sequence[Any]) -> tuple[Any, Any]:
@@ -325,7 +328,7 @@ def _constant_result(
 
 
 class _ResultMismatch(Exception):
-    """torch's numpy gives another type, size or memory than numpy."""
+    """Raised if ``torch._numpy`` returns another dtype, shape or aliasing than numpy."""
 
 
 def _leaf_argument(leaf: _LeafVariable) -> Variable:
@@ -334,7 +337,7 @@ def _leaf_argument(leaf: _LeafVariable) -> Variable:
 
 def _collect_leaves(tx: Tracer, value: Variable, leaves: list[_LeafVariable]) -> Any:
     if isinstance(value, TensorVariable):
-        tensor_to_numpy(tx, value)  # refuses what numpy cannot read
+        tensor_to_numpy(tx, value)  # raises Unsupported if numpy cannot read the tensor
         leaves.append(_TensorArgument(value))
         return _LeafPlaceholder(len(leaves) - 1)
     if isinstance(value, NumpyNdarrayVariable) or (isinstance(value, SymNodeVariable) and has_hint(value.sym)):
@@ -352,7 +355,10 @@ def _collect_leaves(tx: Tracer, value: Variable, leaves: list[_LeafVariable]) ->
 
 
 def _substitute_leaves(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
-    """Arguments with arrays in their places; for torch's numpy, types of elements become its own."""
+    """Substitute arrays for the placeholders in the arguments.
+
+    For ``torch._numpy``, numpy dtypes are replaced by its own.
+    """
     if isinstance(packed, _LeafPlaceholder):
         return arrays[packed.index]
     if isinstance(packed, (tuple, list)):
@@ -367,17 +373,17 @@ def _substitute_leaves(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> A
 
 
 def _probe_array(tx: Tracer, of: _LeafVariable) -> Any:
-    """An array, tensor or number like this one, to ask numpy with.
+    """Create a probe array, tensor or number with the metadata of this one.
 
     Raises:
-        Unsupported: values decide the array's size.
+        Unsupported: the size depends on tensor elements, or it is too large.
     """
     if isinstance(of, SymNodeVariable):
         return hint(of.sym)
     fake = of.tensor.fake
     unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
     if unknown is not None:
-        raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on values")
+        raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on data")
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _MAX_PROBE_ELEMENTS:
         raise Unsupported("unsupported-operation", "numpy on a very large array")
@@ -395,7 +401,7 @@ def _holds_arrays(result: Any) -> bool:
 
 
 def non_array_result(tx: Tracer, result: Any) -> Variable:
-    """What numpy returns, where that holds no array."""
+    """Build the variable of a numpy result without arrays."""
     if isinstance(result, (tuple, list)):
         items = [non_array_result(tx, r) for r in result]
         return ListVariable(items) if isinstance(result, list) else TupleVariable(items, type(result))
@@ -410,7 +416,7 @@ def _check_not_value_dependent(name: str) -> None:
 
 
 class _TorchNumpyCall:
-    """Calls a function of torch's numpy on tensors; arrays in its result are given as tensors."""
+    """Callable of a graph node: calls ``torch._numpy`` on tensors and returns tensors."""
 
     def __init__(
         self, function: Callable[..., Any], packed: list[Any], words: dict[str, Any], *, as_doubles: bool = False
@@ -419,7 +425,7 @@ class _TorchNumpyCall:
         self._packed = packed
         self._words = words
         self._as_doubles = as_doubles
-        """Whether whole numbers are made doubles first, as numpy does where a result is not a whole number."""
+        """Convert integers to doubles first, as numpy does if the result is not integral."""
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         import torch._numpy
@@ -449,7 +455,7 @@ def _arrays_to_tensors(result: Any) -> Any:
 def _wrap_result(
     tx: Tracer, name: str, result: Variable, wanted: Any, leaves: list[_LeafVariable], models: list[Any]
 ) -> Variable:
-    """A result as a value, if it is of the kind that numpy gives."""
+    """Wrap a result, if its metadata and aliasing match those of numpy's result."""
     if isinstance(wanted, (tuple, list)):
         if not isinstance(result, SequenceVariable) or len(result.items) != len(wanted):
             raise _ResultMismatch
@@ -485,7 +491,7 @@ def _wrap_result(
 
 
 def numpy_operator(tx: Tracer, function: Callable[..., Any], operands: list[Variable]) -> Variable | None:
-    """Python's operator on arrays; None where no operand is one."""
+    """Trace a Python operator on arrays; None if no operand is an array."""
     if not any(isinstance(o, NumpyNdarrayVariable) for o in operands):
         return None
     return call_numpy(tx, function.__name__, function, function, operands, {})
@@ -501,7 +507,7 @@ def _scalar_type_rule(cls: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         from engine.trace.operators.arithmetic import fold_constant_call
 
-        return fold_constant_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of what is not known is created")
+        return fold_constant_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of a value that is not known while tracing is created")
 
     return rule
 
@@ -510,7 +516,7 @@ _register_scalar_types()
 
 
 def _register_type_info(of: Any) -> None:
-    """``np.finfo`` and ``np.iinfo``: what a type of numbers can hold."""
+    """Register the rule of ``np.finfo`` or ``np.iinfo``."""
 
     @register_rule(of)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -533,25 +539,25 @@ _register_type_info(np.iinfo)
 def _dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     from engine.trace.operators.arithmetic import fold_constant_call
 
-    return fold_constant_call(tx, np.dtype, args, kwargs, "numpy.dtype of what is not known")
+    return fold_constant_call(tx, np.dtype, args, kwargs, "numpy.dtype of a value that is not known while tracing")
 
 
 def tensor_to_numpy(tx: Tracer, tensor: TensorVariable) -> Variable:
-    """``tensor.numpy()``."""
+    """Trace ``tensor.numpy()``."""
     fake = tensor.fake
     if fake.requires_grad or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
-        raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
+        raise Unsupported("data-dependent", "Tensor.numpy is called on a tensor that numpy cannot represent")
     if (
         fake.layout is not torch.strided
         or fake.dtype in _DTYPES_WITHOUT_NUMPY
         or tensor.python_type() not in _PLAIN_TENSOR_TYPES
     ):
-        raise Unsupported("data-dependent", "Tensor.numpy is called on what numpy cannot hold as it is")
+        raise Unsupported("data-dependent", "Tensor.numpy is called on a tensor that numpy cannot represent")
     return NumpyNdarrayVariable(tensor)
 
 
 def tensor_to_numpy_forced(tx: Tracer, tensor: TensorVariable) -> Variable:
-    """``tensor.numpy(force=True)``: of what numpy can hold, without its gradient."""
+    """Trace ``tensor.numpy(force=True)``: detach and move to CPU first."""
     found: Variable = tensor
     for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
         found = realize(tx, found.call_method(tx, method, [], {}))
@@ -595,7 +601,7 @@ def _function(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def _register_python_functions() -> None:
-    """Functions of numpy that are written in Python would be looked into."""
+    """Register rules for numpy functions in Python, which would be inlined otherwise."""
     for module in (np, np.linalg, np.fft):
         for function in vars(module).values():
             if isinstance(function, types.FunctionType) and function.__module__.startswith("numpy"):

@@ -1,4 +1,7 @@
-"""Packed sequences: how long they are depends on the lengths' values, of which torch's own fakes know nothing (they give the wrong sizes)."""
+"""Graph breaks for packed sequences of recurrent networks.
+
+Their length depends on the values of ``lengths``; torch's fake implementations return wrong sizes.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ if TYPE_CHECKING:
 
 
 def _register_recurrent(function: Any) -> None:
-    """A recurrent network, which takes a packed sequence in another form: with batch sizes in second place."""
+    """Register the rule of a recurrent function.
+
+    For packed input, the second argument is the batch sizes.
+    """
 
     @register_rule(function)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if len(args) > 3 and isinstance(realize(tx, args[3]), SequenceVariable):
             raise Unsupported(
-                "dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on values"
+                "dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on data"
             )
         return emit_node(tx, "call_function", function, args, kwargs)
 
@@ -34,4 +40,4 @@ for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
 
 @register_rule(torch._pack_padded_sequence, torch._pad_packed_sequence)
 def _break_on_packing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    raise Unsupported("dynamic-output", "how long a packed sequence is depends on values")
+    raise Unsupported("dynamic-output", "the length of a packed sequence depends on data")

@@ -28,15 +28,16 @@ _SET_DATA = GraphCallable("set_data", _set_data, changes_state=True)
 
 
 def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
-    """``tensor.data = value``.
+    """Trace ``tensor.data = value``.
 
     Raises:
-        Unsupported: the value is no plain tensor of its device and layout, or something holds its address.
+        Unsupported: the value is not a plain tensor of the same device and layout, or the address of the old memory is
+            in use.
     """
     data: Any = realize(tx, value)
     refused = Unsupported("side-effect", "the attribute 'data' of a tensor is set")
     if data is tensor and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
-        return  # a conversion that had nothing to do: its memory is its own already
+        return  # a conversion without effect: the tensor already has this data
     if not isinstance(data, TensorVariable) or data is tensor or isinstance(tx.graph, SubgraphBuilder):
         raise refused
     mine, new = tensor.fake, data.fake
@@ -77,10 +78,10 @@ _SET_FROM_STORAGE = GraphCallable("set_storage", _set_from_storage, changes_stat
 
 
 def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """``tensor.set_(...)``: a tensor that the traced code made becomes another view of some memory, or of none.
+    """Trace ``tensor.set_(...)`` of a tensor created in traced code.
 
     Raises:
-        Unsupported: autograd is concerned, the tensor comes from outside, or what is given is of another kind.
+        Unsupported: a tensor requires gradients, the tensor is an input or a view, or the dtype or device differs.
     """
     refused = Unsupported("unknown-call", "Tensor.set_ is called")
     names = ("source", "storage_offset", "size", "stride")

@@ -1,4 +1,4 @@
-"""Storages: the memory behind tensors, its size in bytes, where it lies, and giving it another size."""
+"""Tensor storages: size in bytes, ``data_ptr`` comparison, ``resize_``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RESIZE = GraphCallable("resize_storage", _resize, changes_state=True)
 
 
 class UntypedStorageVariable(Variable):
-    """The memory of a tensor that the tracer knows: one value for all tensors that view it."""
+    """An ``UntypedStorage`` of a traced tensor: one variable for all tensors that share it."""
 
     is_mutable = True
     reconstruct_before_break = True
@@ -49,11 +49,11 @@ class UntypedStorageVariable(Variable):
     def __init__(self, tensor: TensorVariable) -> None:
         self.tensor = tensor
         self.fake_storage = tensor.fake.untyped_storage()
-        """Of the fake; held, so that no other storage comes to lie there."""
+        """Storage of the fake tensor. The reference prevents reuse of its address."""
         self.input_tensors: list[TensorVariable] = []
-        """Those from outside that view it."""
+        """Input tensors that view this storage."""
         self.resize_count = 0
-        """How often the traced code gave it another size."""
+        """Number of resizes in traced code."""
 
     def python_type(self) -> type:
         return torch.UntypedStorage
@@ -91,7 +91,7 @@ class UntypedStorageVariable(Variable):
             given = self.input_tensors[0]
             assert given.source is not None
             if given.real_object is None or any(not isinstance(s, int) for s in given.fake.shape):
-                raise self.unsupported("the size of what was given from outside and has sizes that change")
+                raise self.unsupported("the storage size of an argument with dynamic shape")
             found = given.real_object.untyped_storage().nbytes()
             place = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
             tx.add_guard(EqualsMatch(place, found, cause=tx.guard_cause(_WHY)))
@@ -104,9 +104,9 @@ class UntypedStorageVariable(Variable):
         )
 
     def current_tensor(self) -> TensorVariable:
-        """The tensor, which must still be one that views this memory."""
+        """Return the tensor; it must still use this storage."""
         if self.tensor.fake.untyped_storage()._cdata != self.fake_storage._cdata:
-            raise self.unsupported("an operation, once its tensor has other memory,")
+            raise self.unsupported("an operation after its tensor got new memory")
         return self.tensor
 
     def _resize(self, tx: Tracer, count: Variable) -> Variable:
@@ -114,7 +114,7 @@ class UntypedStorageVariable(Variable):
             raise Unsupported("unknown-call", "UntypedStorage.resize_ is called")
         node, number = count.as_node_arg(tx)
         if type(number) not in (int, torch.SymInt):
-            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called with what is no number")
+            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called with what is not a number")
         check_no_data_ptr(tx, self.tensor)
         added = tx.graph.create_node("call_function", _RESIZE, (self.tensor.node(tx), node), {}, tx.node_provenance())
         added.meta["example_value"] = None
@@ -134,7 +134,10 @@ class UntypedStorageVariable(Variable):
 
 
 class DataPtrVariable(Variable):
-    """``data_ptr()`` of a storage or of a tensor in it, or a storage's own: of two, traced code may learn whether they are one."""
+    """``data_ptr()`` of a tensor or storage. Traced code can compare two of them.
+
+    Also represents ``_cdata`` of a storage.
+    """
 
     is_mutable = True
     reconstruct_before_break = True
@@ -160,7 +163,7 @@ class DataPtrVariable(Variable):
         return [self.storage if self.tensor is None else self.tensor]
 
     def is_current(self) -> bool:
-        """Whether the memory lies where it lay when it was asked."""
+        """Return True if the storage was not replaced or resized since the address was read."""
         viewed = self.storage.tensor if self.tensor is None else self.tensor
         if (
             viewed.fake.untyped_storage()._cdata != self.storage.fake_storage._cdata
@@ -170,13 +173,13 @@ class DataPtrVariable(Variable):
         return not isinstance(self.nbytes, int) or bool(self.storage.fake_storage.nbytes() == self.nbytes)
 
     def is_comparable(self) -> bool:
-        """Whether it is of memory that holds something, as far as sizes tell without assuming any."""
+        """Return True if the memory is nonempty and current. Unbacked sizes count as unknown."""
         known = not has_unbacked_symbols((self.nbytes, self.offset))
         return known and bool(self.nbytes > 0) and self.is_current()
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if not self.is_current():
-            raise self.unsupported("rebuilding, once the memory was changed,")
+            raise self.unsupported("rebuilding after the memory was changed")
         if self.name == "data_ptr":
             _load_method_call(cg, self.child_variables()[0], self.name)
         else:
@@ -194,10 +197,10 @@ def _load_method_call(cg: PyCodegen, of: Variable, name: str) -> None:
 
 
 def compare_data_ptrs(tx: Tracer, left: Variable, right: Variable) -> bool | None:
-    """Whether two addresses are one; None where neither is any.
+    """Compare two addresses; None if neither value is an address.
 
     Raises:
-        Unsupported: only the running graph knows.
+        Unsupported: the result is known only at run time.
     """
     if not isinstance(left, DataPtrVariable) and not isinstance(right, DataPtrVariable):
         return None
@@ -210,21 +213,21 @@ def compare_data_ptrs(tx: Tracer, left: Variable, right: Variable) -> bool | Non
 
 
 def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
-    """Called before a tensor gets other memory.
+    """Check that no variable holds the address of a tensor's memory before it is replaced.
 
     Raises:
-        Unsupported: the traced code holds the address of what it has.
+        Unsupported: a variable holds the address.
     """
     place = tensor.fake.untyped_storage()._cdata
     if any(a.storage.memory._cdata == place for a in tx.data_ptr_variables):
-        raise Unsupported("side-effect", "a tensor gets other memory while something holds the address of what it has")
+        raise Unsupported("side-effect", "a tensor gets new memory while its old address is in use")
 
 
 def compare_storages(tx: Tracer, left: Variable, right: Variable) -> bool | None:
-    """Whether two storages are one object; None where both are from outside, or neither is any.
+    """Compare two storages by identity; None if both are external or neither is a storage.
 
     Raises:
-        Unsupported: only the running graph knows.
+        Unsupported: the result is known only at run time.
     """
     kinds = [isinstance(v, UntypedStorageVariable) for v in (left, right)]
     if (
@@ -243,7 +246,10 @@ def compare_storages(tx: Tracer, left: Variable, right: Variable) -> bool | None
 
 
 def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorageVariable) -> bool:
-    """Whether two exist at the same time, so that they lie in different places; of two from outside it is taken for granted."""
+    """Return True if two storages exist at the same time and thus do not overlap.
+
+    For two input storages this is guarded.
+    """
     if tx.graph_sets_data or tx.data_assigned_inputs or not (left.input_tensors or right.input_tensors):
         return False
     if left.input_tensors and right.input_tensors:
@@ -255,10 +261,10 @@ def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorag
 
 
 def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariable:
-    """``tensor.untyped_storage()``.
+    """Trace ``tensor.untyped_storage()``.
 
     Raises:
-        Unsupported: the tensor has none of its own.
+        Unsupported: the tensor has no storage of its own.
     """
     fake = tensor.fake
     if is_wrapper_subclass(fake) or fake.layout is not torch.strided or isinstance(tx.graph, SubgraphBuilder):
@@ -278,10 +284,10 @@ def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariabl
 
 
 def data_ptr(tx: Tracer, tensor: TensorVariable) -> Variable:
-    """``tensor.data_ptr()``.
+    """Trace ``tensor.data_ptr()``.
 
     Raises:
-        Unsupported: it has no elements, or no memory of its own.
+        Unsupported: the tensor has no elements or no storage of its own.
     """
     if has_unbacked_symbols(tensor.fake.shape) or tensor.fake.numel() == 0:
         raise Unsupported("unknown-call", "Tensor.data_ptr is called")
@@ -289,7 +295,7 @@ def data_ptr(tx: Tracer, tensor: TensorVariable) -> Variable:
 
 
 def record_input_storages(tx: Tracer) -> None:
-    """Remember whose memory the inputs have so far, before any of them gets another."""
+    """Record the storages of the inputs before any of them is replaced."""
     for value, _ in tx.input_tensors[tx.storages_recorded :]:
         if not is_wrapper_subclass(value.fake) and value.fake.layout is torch.strided:
             storage = tx.storage_variables.setdefault(
@@ -300,7 +306,7 @@ def record_input_storages(tx: Tracer) -> None:
 
 
 class ExternalStorageVariable(RealObjectVariable):
-    """A storage from outside."""
+    """A storage object passed in from outside the frame."""
 
     is_mutable = True
 
@@ -320,7 +326,7 @@ class ExternalStorageVariable(RealObjectVariable):
     def length(self, tx: Tracer) -> Variable:
         assert self.source is not None
         if any(s.resize_count for s in tx.storage_variables.values()):
-            raise self.unsupported("its size, after one was changed,")
+            raise self.unsupported("reading its size after a resize")
         found = self.real_object.nbytes()
         tx.add_guard(EqualsMatch(MethodResultSource(self.source, "nbytes"), found, cause=tx.guard_cause(_WHY)))
         return ConstantVariable(found)

@@ -1,4 +1,7 @@
-"""``//`` and ``%`` of floats that stand for themselves. Division by a power of two is exact, so algebra finds what Python finds; not by other numbers."""
+"""``//`` and ``%`` of symbolic input floats by powers of two.
+
+Such a division is exact, so sympy and Python agree. Other divisors round.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 _MIN_FLOAT = 2.0**-900
-"""Half of a float that is much smaller is not exact."""
+"""Smallest supported magnitude: halves of much smaller floats are not exact."""
 _MAX_EXACT_INT = 2.0**53
-"""Up to here each whole number is a float, and fits an int of torch's."""
+"""Largest magnitude up to which every integer is a float and fits in int64."""
 _MAX_DIVISOR = 2.0**50
 _POWER_OF_TWO_MANTISSA = 0.5
-"""The mantissa of all powers of two."""
+"""Mantissa that ``math.frexp`` returns for every power of two."""
 
 
 def floor_divide_by_power_of_two(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable | None:
-    """``left // right`` or ``left % right`` of a float that is a symbol and a positive power of two; None for anything else.
+    """Trace ``left // right`` or ``%`` for a symbolic float and a positive power of two.
 
-    Which side of zero the float is on, and that it is neither tiny nor huge, is taken for granted.
+    Guards specialize the sign of the float and bound its magnitude. None for other operands.
     """
     sign = symbol.rstrip("=")
     if (

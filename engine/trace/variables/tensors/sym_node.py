@@ -1,4 +1,7 @@
-"""Sizes and numbers that may differ from call to call: symbols of torch's ShapeEnv with a node of the graph."""
+"""Symbolic sizes and numbers: ``ShapeEnv`` symbols, each with a graph node.
+
+Also decides which dimensions and numbers become dynamic.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SymNodeVariable(Variable):
-    """A SymInt, SymFloat or SymBool. Asking for its Python value specialises: the guard says which value was assumed."""
+    """A SymInt, SymFloat or SymBool. Reading its Python value specializes it with a guard."""
 
     __slots__ = ("depends_on_unbacked_float", "node", "rounding_symbols", "source", "sym", "symbol")
 
@@ -40,12 +43,18 @@ class SymNodeVariable(Variable):
         self.node = node
         self.sym = sym
         self.rounding_symbols = rounding_symbols
-        """The symbols that it is calculated from, where algebra calculates otherwise than Python, which rounds at each step."""
+        """Symbols of an expression that sympy may evaluate differently from Python.
+
+        Python rounds at each step; sympy reorders. Reading the value specializes these symbols.
+        """
         self.depends_on_unbacked_float = depends_on_unbacked_float
-        """Whether it follows from a float that is known only when the graph runs: that may be NaN, of which algebra knows nothing."""
+        """True if it depends on a float known only at run time.
+
+        That float may be NaN, which sympy cannot represent.
+        """
         self.source: Source | None = None
         self.symbol: Any = None
-        """The symbol that was made for it, whatever that turned out to equal."""
+        """The symbol created for this number, before ``ShapeEnv`` simplified it."""
 
     def python_type(self) -> type:
         if isinstance(self.sym, torch.SymInt):
@@ -59,10 +68,10 @@ class SymNodeVariable(Variable):
         return self._specialize(tx, self.python_type())
 
     def _specialize(self, tx: Tracer, kind: Callable[[Any], Any]) -> Any:
-        """The value that it has in this call, from here on taken for granted.
+        """Return the value in this call and specialize to it.
 
         Raises:
-            Unsupported: only the running graph knows it.
+            Unsupported: the value is known only at run time.
         """
         try:
             if (
@@ -81,7 +90,7 @@ class SymNodeVariable(Variable):
             tx,
             self.sym,
             "data-dependent",
-            f"a number that comes from a tensor's values ({self.sym}) is needed in Python",
+            f"Python needs the value of the unbacked symbol {self.sym}",
         )
 
     def hash_key(self, tx: Tracer) -> Any:
@@ -95,7 +104,7 @@ class SymNodeVariable(Variable):
             if decided is not None:
                 return decided
             raise data_dependent_break(
-                tx, self.sym, "tensor-jump", f"the truth of a number that comes from a tensor's values ({self.sym})"
+                tx, self.sym, "tensor-jump", f"bool() of the unbacked symbol {self.sym}"
             ) from None
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
@@ -114,12 +123,13 @@ _ROUNDING_OPS = frozenset(
 
 
 _MAX_FLOAT = 1e308
-"""The greatest float that a symbol stands for: neither infinity nor what is no number, which equals not even itself."""
+"""Largest magnitude of a symbolic float. Excludes infinity and NaN."""
 
 
 def collect_rounding_symbols(node: torch.fx.Node, result: Any) -> frozenset[Any]:
-    """The symbols of a number that algebra may take for another than Python calculates: a sum or product of floats that are sums or products
-    themselves is put in another order, and each step rounds.
+    """Collect the symbols of a result that sympy may evaluate differently from Python.
+
+    A sum or product of floats that are sums or products themselves is reordered by sympy, and each step rounds.
     """
     found: frozenset[Any] = frozenset().union(*(n.meta.get("rounded", ()) for n in node.all_input_nodes))
     if isinstance(result, torch.SymFloat) and node.target in _ROUNDING_OPS:
@@ -137,7 +147,10 @@ _REMAINDER_OPS = frozenset((operator.mod, operator.imod))
 
 
 def _wrongly_simplified_symbols(dividend: Any, divisor: Any, remainder: sympy.Expr) -> set[sympy.Symbol]:
-    """The symbols of a dividend that algebra took for a multiple, which it need not be: sympy holds a product of sums for one, as (2n + 2)**2 of 100."""
+    """Return the symbols of a dividend that sympy wrongly simplified to a multiple.
+
+    sympy treats a product of sums as a multiple: ``(2n + 2)**2 % 100`` becomes 0.
+    """
     given = dividend.meta.get("example_value") if isinstance(dividend, torch.fx.Node) else dividend
     if remainder != 0 or not isinstance(given, torch.SymInt) or not given.node.expr.has(sympy.Add):
         return set()
@@ -147,7 +160,7 @@ def _wrongly_simplified_symbols(dividend: Any, divisor: Any, remainder: sympy.Ex
 
 
 def _specialize_symbol(tx: Tracer, symbol: sympy.Symbol) -> None:
-    """Take the value that a symbol has in this call for granted."""
+    """Specialize a symbol to its value in this call."""
     env = tx.shape_env
     kind: Any = int if symbol.is_integer else float
     make: Any = env.create_symintnode if kind is int else env.create_symfloatnode
@@ -155,10 +168,10 @@ def _specialize_symbol(tx: Tracer, symbol: sympy.Symbol) -> None:
 
 
 def has_hint(number: Any) -> bool:
-    """Whether the value that a size or number has in this call is known."""
+    """Return True if the value of a size or number in this call is known."""
     return not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) or bool(number.node.has_hint())
 
 
 def hint(number: Any) -> Any:
-    """The value that a size or number has in this call, without taking it for granted."""
+    """Return the size hint: the value in this call, without specialization."""
     return number.node.hint if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) else number

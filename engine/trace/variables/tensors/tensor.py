@@ -1,4 +1,4 @@
-"""Tensors: a fake value, and a node of the graph once the graph needs one."""
+"""Tensors: each has a fake tensor, and a graph node once the graph needs one."""
 
 from __future__ import annotations
 
@@ -45,27 +45,30 @@ _REAL_MEMORY_METHODS = frozenset(
         "__dlpack__ __cuda_array_interface__ pin_memory is_pinned tolist cpu_ __setstate__ module_load"
     ).split()
 )
-"""Methods that need real memory, or change what autograd does outside the graph."""
+"""Methods that need real memory, or change autograd state outside the graph."""
 _MAX_TOLIST_ELEMENTS = 64
-"""How many numbers ``tolist()`` may give to be traced."""
+"""Maximum number of elements for which ``tolist()`` is traced."""
 _COMPILER_MARK_PREFIXES = ("_dynamo", "_engine")
-"""Attributes that tell compilers about a tensor."""
+"""Prefixes of attributes that mark a tensor for compilers."""
 
 
 @dataclass(frozen=True)
 class SubclassMemberRule:
-    """What an attribute of a wrapper subclass is in traced code, or calling a method of it."""
+    """Tracing rule for an attribute or a method of a wrapper subclass."""
 
     run: Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable]
     is_method: bool
 
 
 SUBCLASS_MEMBER_RULES: dict[tuple[str, str, str], SubclassMemberRule] = {}
-"""By module and name of the class that defines it, and its name: those classes are loaded by who uses them."""
+"""Rules by (module, class, member), as strings because the modules may not be imported."""
 
 
 class TensorVariable(Variable):
-    """A tensor. An input has an origin and becomes a placeholder when a node first uses it; others have their node."""
+    """A tensor. An input becomes a placeholder when a node first uses it.
+
+    All other tensors have their node from the start.
+    """
 
     __slots__ = ("_node", "attr_writes", "fake", "real_object", "size_cache", "source")
     is_mutable = True
@@ -86,7 +89,7 @@ class TensorVariable(Variable):
         """Python attributes set while tracing."""
 
     def node(self, tx: Tracer) -> torch.fx.Node:
-        """The node that computes it, or the placeholder."""
+        """Return the node that computes the tensor, or its placeholder."""
         if self._node is None:
             assert self.source is not None
             self._node = tx.graph.placeholder(self.source, self.fake, self.real_object)
@@ -94,7 +97,7 @@ class TensorVariable(Variable):
 
     @property
     def node_or_none(self) -> torch.fx.Node | None:
-        """The node, if there is one yet."""
+        """The node, or None for an input that no node uses yet."""
         return self._node
 
     def python_type(self) -> type:
@@ -103,7 +106,11 @@ class TensorVariable(Variable):
         return type(self.fake) if is_wrapper_subclass(self.fake) else torch.Tensor
 
     def _subclass_rule(self, name: str) -> SubclassMemberRule | None:
-        """The rule for what a wrapper subclass adds to a tensor, or does otherwise; of torch's distributed ones, what has none is left to Python."""
+        """Return the rule for a member that a wrapper subclass adds or overrides, or None.
+
+        Raises:
+            Unsupported: the member belongs to a class of ``torch.distributed`` and has no rule.
+        """
         if not is_wrapper_subclass(self.fake):
             return None
         owner = next((c for c in type(self.fake).__mro__ if name in vars(c)), None)
@@ -114,7 +121,10 @@ class TensorVariable(Variable):
         return rule
 
     def _subclass_member(self, tx: Tracer, name: str) -> Variable | None:
-        """What a wrapper subclass adds to a tensor, or does otherwise: a tensor inside it, other attributes, its class's methods."""
+        """Return a member that a wrapper subclass adds or overrides, or None.
+
+        It is an inner tensor, another attribute, or a method of the class.
+        """
         if not is_wrapper_subclass(self.fake) or _is_jagged(self.fake):
             return None
         from engine.trace.variables.objects.classes import bind_attribute, find_in_class
@@ -140,7 +150,7 @@ class TensorVariable(Variable):
     def _dispatch_to_modes(
         self, tx: Tracer, op: str, name: str, args: list[Variable], kwargs: dict[str, Variable]
     ) -> Variable | None:
-        """What the torch-function modes in force make of an attribute or a method; None where none is asked."""
+        """Dispatch an attribute or method to the active torch-function modes, or return None."""
         kind = type(getattr(torch._C.TensorBase, name, None) if op == "get_attr" else getattr(torch.Tensor, name, None))
         wanted = GetSetDescriptorType if op == "get_attr" else MethodDescriptorType
         if kind is not wanted or name in ("__class__", "__dict__"):
@@ -150,7 +160,7 @@ class TensorVariable(Variable):
         return dispatch_torch_function(tx, op, name, args, kwargs)
 
     def _method_class(self) -> builtins.type:
-        """The class whose methods are operations."""
+        """The class whose methods are tensor operations."""
         return NestedTensor if _is_jagged(self.fake) else torch.Tensor
 
     def describe(self) -> str:
@@ -169,7 +179,7 @@ class TensorVariable(Variable):
     def child_variables(self) -> list[Variable]:
         return list(self.attr_writes.values())
 
-    # Python's protocols.
+    # Python protocols.
 
     def is_truthy(self, tx: Tracer) -> bool:
         try:
@@ -181,19 +191,19 @@ class TensorVariable(Variable):
             decided = fold_condition(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
             if decided is not None:
                 return decided
-            raise Unsupported("tensor-jump", f"the truth of a {self.describe()}") from error
+            raise Unsupported("tensor-jump", f"bool() of a {self.describe()}") from error
 
     def known_scalar(self, tx: Tracer) -> ConstantVariable | None:
-        """The one number that it holds, where that is known."""
+        """Return the element of a one-element CPU tensor if the tracer knows its value, else None."""
         found = fold_from_buffers(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
         return None if found is None else ConstantVariable(found.item())
 
     def size(self, tx: Tracer, dim: int) -> Variable:
-        """One size, as a constant or a symbol."""
+        """Return the size of one dimension as a constant or a symbol."""
         size = self.fake.shape[dim]
         now = size if isinstance(size, int) else size.node
         read, known = self.size_cache.get(dim, (None, None))
-        if known is None or read != now:  # it may have been laid out anew in place since
+        if known is None or read != now:  # an in-place operation may have changed the size since
             known = (
                 ConstantVariable(size)
                 if isinstance(size, int)
@@ -203,7 +213,7 @@ class TensorVariable(Variable):
         return known
 
     def shape(self, tx: Tracer) -> Variable:
-        """``x.shape``."""
+        """Return the variable of ``x.shape``."""
         from engine.trace.variables.containers.sequences import TupleVariable
 
         return TupleVariable([self.size(tx, d) for d in range(self.fake.dim())], torch.Size)
@@ -226,7 +236,7 @@ class TensorVariable(Variable):
             tx.raise_type_error("iteration over a 0-d tensor")
         if has_unbacked_symbols(self.fake.shape[0]):
             raise data_dependent_break(
-                tx, self.fake.shape[0], "dynamic-output", "a loop over a tensor whose length depends on values"
+                tx, self.fake.shape[0], "dynamic-output", "a loop over a tensor whose length depends on data"
             )
         return SequenceIteratorVariable(
             list(sequence_items(tx, emit_node(tx, "call_method", "unbind", [self]))), type(iter(()))
@@ -249,7 +259,7 @@ class TensorVariable(Variable):
         key = convert_index_arrays(tx, key)
         if is_vmapped_index(tx, key):
             return emit_node(tx, "call_function", operator.getitem, [self, key], run=vmap_getitem)
-        found = None if tx.function_modes else index_by_select(tx, self, key)  # a mode is asked about the key as it is
+        found = None if tx.function_modes else index_by_select(tx, self, key)  # a mode must see the key unchanged
         return emit_node(tx, "call_function", operator.getitem, [self, key]) if found is None else found
 
     def _index_by_tensors(self, tx: Tracer, key: Variable) -> Variable:
@@ -324,9 +334,9 @@ class TensorVariable(Variable):
         return self._metadata(tx, name)
 
     def guard_is_leaf(self, tx: Tracer) -> None:
-        """Take for granted whether an input that requires gradients is a leaf: its metadata do not tell."""
+        """Guard ``is_leaf`` of an input that requires gradients: its metadata does not include it."""
         if self.real_object is not None and self.source is not None and self.real_object.requires_grad:
-            cause = tx.guard_cause("whether it is a leaf decided what was traced")
+            cause = tx.guard_cause("is_leaf decided what was traced")
             tx.add_guard(EqualsMatch(AttrSource(self.source, "is_leaf"), self.real_object.is_leaf, cause=cause))
 
     def _grad(self, tx: Tracer) -> Variable:
@@ -334,11 +344,11 @@ class TensorVariable(Variable):
         if self.real_object is None or self.source is None:
             if self.fake.is_leaf or not self.fake.requires_grad:
                 return NONE
-            raise self.unsupported("reading the gradient of an intermediate")
+            raise self.unsupported("reading .grad of an intermediate tensor")
         return tx.wrap(self.real_object.grad, AttrSource(self.source, "grad"))
 
     def _view_base(self, tx: Tracer) -> Variable:
-        """What it is a view of."""
+        """Return the tensor that this one is a view of, or None."""
         if self.real_object is not None and self.source is not None:
             return tx.wrap(self.real_object._base, AttrSource(self.source, "_base"))
         base = self.fake._base
@@ -400,7 +410,7 @@ class TensorVariable(Variable):
         own = self._subclass_member(tx, name)
         if own is not None:
             return realize(tx, own).call(tx, args, kwargs)
-        if "from" in kwargs and not args:  # fx writes calls as Python, where it is no name
+        if "from" in kwargs and not args:  # fx writes calls as Python source, where "from" is not a valid keyword
             args, kwargs = [kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
         if name == "requires_grad_" and self._requires_grad_is_noop(tx, args, kwargs):
             return self
@@ -458,7 +468,7 @@ class TensorVariable(Variable):
         return emit_node(tx, "call_method", name, [self, *args], kwargs)
 
     def can_tolist(self) -> bool:
-        """Whether ``tolist()`` gives a few numbers that can be symbols."""
+        """Return True if ``tolist()`` can return symbols: real dtype, small known element count."""
         sizes = self.fake.shape
         return (
             config.capture_scalar_outputs
@@ -469,7 +479,7 @@ class TensorVariable(Variable):
         )
 
     def tolist(self, tx: Tracer) -> Variable:
-        """``tolist()``."""
+        """Trace ``tolist()``."""
         from engine.trace.variables.containers.sequences import ListVariable
 
         if self.fake.dim() == 0:
@@ -478,7 +488,7 @@ class TensorVariable(Variable):
         return ListVariable([item.tolist(tx) for item in items if isinstance(item, TensorVariable)])
 
     def _requires_grad_is_noop(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> bool:
-        """Whether ``requires_grad_`` would leave everything as it is."""
+        """Return True if ``requires_grad_`` would change nothing."""
         self.guard_is_leaf(tx)
         wanted = realize(tx, args[0] if args else kwargs.get("requires_grad", ConstantVariable(True)))
         return isinstance(wanted, ConstantVariable) and wanted.value is self.fake.requires_grad and self.fake.is_leaf
@@ -527,7 +537,10 @@ class TensorVariable(Variable):
         self.attr_writes[name] = value
 
     def _accepts_grad(self, value: Variable) -> bool:
-        """Whether ``.grad`` can be set to it after the graph: of a leaf, to None or to what torch does not refuse."""
+        """Return True if ``.grad`` can be set to the value after the graph.
+
+        True for a leaf, and None or a tensor that torch accepts as its gradient.
+        """
         if not self.fake.is_leaf or (
             self.real_object is not None and (self.source is None or "grad" in vars(self.real_object))
         ):
@@ -541,7 +554,7 @@ class TensorVariable(Variable):
 
     def _set_requires_grad(self, tx: Tracer, wanted: Variable) -> None:
         if wanted.python_type() is not bool:
-            raise Unsupported("side-effect", "requires_grad of a tensor is set to what is no bool")
+            raise Unsupported("side-effect", "requires_grad of a tensor is set to a value that is not a bool")
         from engine.trace.variables.autograd import grad_and_tensor_hooks
 
         grad_and_tensor_hooks.emit_grad_flag_change(tx, self, "requires_grad_", [wanted], {})
@@ -553,7 +566,7 @@ class TensorVariable(Variable):
             cg.defer_fill(self)
 
     def fill(self, cg: PyCodegen) -> None:
-        """Set the attributes written on the tensor on top of the stack, and pop it."""
+        """Emit code that sets the written attributes on the tensor at the stack top and pops it."""
         from engine.trace.codegen_runtime.objects import set_attributes
 
         cg.load_helper(set_attributes, 1)
@@ -565,7 +578,7 @@ class TensorVariable(Variable):
 
 
 class TensorMethodVariable(Variable):
-    """``x.add``: a method of a tensor, not called yet."""
+    """A tensor method before its call, such as ``x.add``."""
 
     def __init__(self, tensor: TensorVariable, name: str) -> None:
         self.tensor = tensor
@@ -610,7 +623,7 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
     plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
     has_protocol = not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl
     if isinstance(real, FakeTensor):
-        tx.add_guard(TypeMatch(origin, FakeTensor, cause=tx.guard_cause("a fake tensor is left to Python")))
+        tx.add_guard(TypeMatch(origin, FakeTensor, cause=tx.guard_cause("fake tensors run as plain Python")))
         raise SkipFrame("fake-tensor", f"{origin.expr} is a fake tensor")
     if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
@@ -622,12 +635,12 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
         or real.is_nested
         or (torch._is_functional_tensor(real) and tx.entry_global_state["functorch"] is None)
     ):
-        kind = "nested tensor" if real.is_nested else "quantised tensor" if real.is_quantized else "tensor"
+        kind = "nested tensor" if real.is_nested else "quantized tensor" if real.is_quantized else "tensor"
         raise Unsupported("unsupported-operation", f"a {kind} of layout {real.layout}")
     if real.requires_grad and not (real.is_floating_point() or real.is_complex()):
         raise Unsupported("unsupported-operation", f"a tensor of {real.dtype} that requires gradients")
     if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.entry_global_state["functorch"] is None:
-        raise Unsupported("unsupported-operation", "a tensor of a transformation that is over")
+        raise Unsupported("unsupported-operation", "a tensor of a torch.func transform that has ended")
     if is_wrapper:
         _check_inner_tensors(real)
     fake = fakeify(tx, real if plain else _as_plain_tensor(real), origin)
@@ -645,27 +658,33 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
 
 
 def symbolic_layout(fake: torch.Tensor) -> tuple[Sequence[Any], Sequence[Any], Any]:
-    """Sizes, strides, and where in its memory a tensor starts, all with symbols."""
+    """Return sizes, strides and storage offset, with symbols."""
     return tuple(fake.shape), tuple(fake.stride()), fake.storage_offset() if fake.layout is torch.strided else 0
 
 
 def _is_cpu_scalar(fake: torch.Tensor) -> bool:
-    """Whether it is one number in main memory."""
+    """Return True for a CPU tensor with one element."""
     return fake.device.type == "cpu" and not has_unbacked_symbols(fake.shape) and fake.numel() == 1
 
 
 def is_wrapper_subclass(value: Any) -> bool:
-    """Whether a value is of a subclass around other tensors that says how it is taken apart."""
+    """Return True for a wrapper subclass that can flatten itself to inner tensors."""
     return type(value) is not FakeTensor and bool(is_traceable_wrapper_subclass(value))
 
 
 def _is_jagged(real: Any) -> bool:
-    """Whether it is a nested tensor of torch's over one dense tensor and offsets: its methods are operations like those of plain tensors."""
+    """Return True for a jagged ``NestedTensor``: one dense tensor and offsets.
+
+    Its methods trace like those of plain tensors.
+    """
     return type(real) is NestedTensor
 
 
 def _is_plain_wrapper_subclass(real: Any) -> bool:
-    """Whether it computes through the tensors inside it and does nothing else of its own."""
+    """Return True if a wrapper subclass computes only through its inner tensors.
+
+    It then has no ``__torch_function__`` of its own.
+    """
     if not is_wrapper_subclass(real):
         return False
     if _is_jagged(real):
@@ -696,18 +715,18 @@ def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: So
     inside: Any = real
     names, context = inside.__tensor_flatten__()
     tx.add_guard(
-        TensorSubclassMatch(origin, tuple(names), context, cause=tx.guard_cause("the tensor subclass was taken apart"))
+        TensorSubclassMatch(origin, tuple(names), context, cause=tx.guard_cause("the tensor subclass was unwrapped"))
     )
     for name in names:
         part = getattr(real, name)
         if isinstance(part, torch.Tensor):
             _guard_tensor(tx, part, getattr(fake, name), AttrSource(origin, name))
         else:
-            tx.guard_identity(part, AttrSource(origin, name), f"the tensor was made with this {type(part).__name__}")
+            tx.guard_identity(part, AttrSource(origin, name), f"the tensor was created with this {type(part).__name__}")
 
 
 def _as_plain_tensor(real: torch.Tensor) -> torch.Tensor:
-    """A plain leaf with the same metadata and memory."""
+    """Return a plain leaf tensor with the metadata and memory of this one."""
     return real.detach().as_subclass(torch.Tensor).requires_grad_(real.requires_grad)
 
 
@@ -724,5 +743,5 @@ def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: So
         sizes,
         strides,
         str(torch._C._dispatch_keys(real)),
-        cause=tx.guard_cause("the tensor takes part in the computation"),
+        cause=tx.guard_cause("the tensor is used in the graph"),
     )

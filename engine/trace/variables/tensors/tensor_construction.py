@@ -42,10 +42,10 @@ def _from_numpy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, copy: bool) -> Variable:
-    """``torch.tensor(array)`` or ``torch.as_tensor(array)``."""
+    """Trace ``torch.tensor(array)`` or ``torch.as_tensor(array)``."""
     words = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
     if set(kwargs) != set(words):
-        raise Unsupported("unsupported-argument", "a tensor is made of an array with more than a dtype and a device")
+        raise Unsupported("unsupported-argument", "a tensor is created from an array with options other than dtype and device")
     words = {
         k: v
         for k, v in words.items()
@@ -80,7 +80,7 @@ def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
             and kwargs.keys() <= {"dtype", "device"}
             and (kind := _common_array_dtype(tx, data)) is not None
         ):
-            make([np.zeros(1)])  # torch warns once in a process that this is slow
+            make([np.zeros(1)])  # torch warns once per process that this is slow; emit the warning here
             words = {"dtype": ConstantVariable(kind)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
             return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
         if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
@@ -91,7 +91,7 @@ def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
 
 
 def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
-    """Whether a number among these, in lists of any depth, has a type of numpy's."""
+    """Return True if nested lists contain a numpy scalar."""
     data = realize(tx, data)
     if isinstance(data, SequenceVariable):
         return any(_contains_numpy_scalar(tx, item) for item in data.items)
@@ -99,7 +99,7 @@ def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
 
 
 def _common_array_dtype(tx: Tracer, data: Variable) -> torch.dtype | None:
-    """The one type of the arrays that lists of any depth consist of; None where they hold anything else."""
+    """Return the common dtype of the arrays in nested lists; None if there is anything else."""
     data = realize(tx, data)
     if isinstance(data, NumpyNdarrayVariable):
         return None if data.is_scalar else data.tensor.fake.dtype
@@ -118,9 +118,9 @@ def _stack_arrays(tx: Tracer, data: Variable) -> Variable:
 
 
 def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
-    """A tensor of numbers that have types of numpy's, which decide its own."""
+    """Create a tensor from numpy scalars; their types determine its dtype."""
     if len(args) > 1:
-        raise Unsupported("unsupported-argument", f"{make.__name__} of a number of numpy's with more by position")
+        raise Unsupported("unsupported-argument", f"{make.__name__} of a numpy scalar with further positional arguments")
     (real,) = tx.as_python_constants([data])
     wanted = make(real).dtype
     plain = tx.from_python(torch.tensor(real).tolist())
@@ -129,13 +129,13 @@ def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args
 
 
 def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
-    """A tensor of nested sequences, in which tensors of one element are numbers."""
+    """Create a tensor from nested sequences; one-element tensors in them count as scalars."""
     kinds: set[torch.dtype] = set()
     plain = _unwrap_scalar_tensors(tx, data, kinds)
     if any(isinstance(v, SymNodeVariable) for v in reachable_variables([plain])):
         if all(leaf.python_type() is bool for leaf in _flat_items(tx, data)):
             kinds.add(torch.bool)
-        make = torch._refs.tensor  # which takes symbols, as torch's own constructors do not
+        make = torch._refs.tensor  # unlike the constructors of torch, this one accepts symbols
     elif not kinds:
         return emit_node(tx, "call_function", make, args, kwargs)
     words = (
@@ -144,7 +144,7 @@ def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwar
         else kwargs
     )
     if kinds and words is kwargs and _has_no_dtype(tx, args, kwargs):
-        raise Unsupported("unsupported-argument", "a tensor is made of numbers and tensors of several types")
+        raise Unsupported("unsupported-argument", "a tensor is created from numbers and tensors of several types")
     rest = {k: v for k, v in words.items() if k != "data"}
     return emit_node(tx, "call_function", make, [plain, *args[1:]], rest)
 
@@ -193,7 +193,7 @@ def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     data = realize(tx, args[1] if len(args) > 1 else kwargs["data"])
     if _contains_numpy_scalar(tx, data):
-        raise Unsupported("unsupported-argument", "new_tensor of numbers of numpy's types")
+        raise Unsupported("unsupported-argument", "new_tensor of numpy scalars")
     if (
         not isinstance(of, TensorVariable)
         or of.python_type() not in _PLAIN_TENSOR_TYPES

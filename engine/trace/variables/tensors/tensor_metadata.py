@@ -1,4 +1,7 @@
-"""What can be asked of a tensor that its guards do not tell: where it starts in its memory, how often it was changed, who else sees it."""
+"""Tensor metadata without a tensor guard: version counter, storage offset, shared memory.
+
+Reading it adds a guard of its own.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ METADATA_METHODS = frozenset(("storage_offset", "is_shared", "is_set_to"))
 
 
 def metadata_attribute(tx: Tracer, of: TensorVariable, name: str) -> Variable | None:
-    """``tensor.output_nr`` and its like; None for one that the fake of a tensor made while tracing tells.
+    """Return ``tensor.output_nr`` and similar; None if the fake tensor has the right value.
 
     Raises:
-        Unsupported: nothing known tells it.
+        Unsupported: the value cannot be determined while tracing.
     """
     if name == "_version":
         return _version(tx, of)
@@ -36,7 +39,7 @@ def metadata_attribute(tx: Tracer, of: TensorVariable, name: str) -> Variable | 
 
 
 def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
-    """How often a tensor was changed: of an input, as often as before the call and since then."""
+    """Return the version counter: an input's value before the call plus the traced mutations."""
     memory = of.fake.untyped_storage()._cdata
     for value, before in tx.input_tensors:
         if value.source is None or value.real_object is None or value.fake.is_inference():
@@ -51,10 +54,12 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
 
 
 def metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | None:
-    """``tensor.storage_offset()`` and its like; None for what the fake tells, once guards say the same of the inputs.
+    """Return ``tensor.storage_offset()`` and similar; None if the fake tensor's value holds.
+
+    In the latter case the inputs that determine the value are guarded.
 
     Raises:
-        Unsupported: two tensors are compared by their memory.
+        Unsupported: ``is_set_to`` is called, or the value cannot be determined while tracing.
     """
     if name == "is_set_to":
         raise Unsupported("unknown-call", "Tensor.is_set_to is called")
@@ -80,19 +85,19 @@ def metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | Non
 
 
 def _storage_offset(tx: Tracer, of: TensorVariable, held: torch.Tensor) -> int:
-    """Where an input starts in its memory now: where it did when it came, unless it was laid out anew since."""
+    """Return an input's storage offset now: its initial offset plus in-place layout changes."""
     came = tx.input_layouts.get(id(of.fake))
     return int(held.storage_offset()) + (0 if came is None else int(of.fake.storage_offset() - came[2]))
 
 
 def has_mark(tx: Tracer, of: TensorVariable, name: str) -> bool:
-    """Whether an attribute makes a tensor of another class count as a parameter or a buffer."""
+    """Return True if the attribute marks a tensor of another class as a parameter or buffer."""
     if name in of.attr_writes:
         return of.attr_writes[name].is_truthy(tx)
     if of.real_object is None or of.source is None:
         return False
     own = getattr(of.real_object, "__dict__", {})
     tx.add_guard(
-        HasAttrGuard(of.source, name, name in own, cause=tx.guard_cause("whether it is marked decided what was traced"))
+        HasAttrGuard(of.source, name, name in own, cause=tx.guard_cause("its dynamic mark decided what was traced"))
     )
     return bool(own.get(name))

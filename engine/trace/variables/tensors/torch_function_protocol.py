@@ -1,6 +1,7 @@
-"""``__torch_function__``: tensors of subclasses, objects that act as tensors, and modes. The user's method is looked into, not run.
+"""``__torch_function__`` dispatch: tensor subclasses, tensor-like objects, modes.
 
-What torch passes to the method is found out by torch itself: the operation is tried on a recording tensor that notes it.
+The user's method is inlined. The arguments that torch passes to it are found by running the operation on a
+recording tensor.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _DEFAULT_TORCH_FUNCTION: Any = vars(torch.Tensor)["__torch_function__"].__func__
 
 
 class TensorWithTFOverrideVariable(TensorVariable):
-    """A tensor of a subclass. Its node is the plain tensor over the same memory; ``cls`` says what it is outside."""
+    """A tensor of a subclass with ``__torch_function__``.
+
+    Its node computes a plain tensor over the same memory; ``cls`` is the class outside the graph.
+    """
 
     __slots__ = ("cls",)
 
@@ -124,7 +128,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
 
 
 class _BaseTensorMethodVariable(Variable):
-    """``super().name`` of a tensor: a method of ``torch.Tensor`` that its own class overrides."""
+    """``super().name`` of a tensor: a method of ``torch.Tensor`` that its class overrides."""
 
     def __init__(self, tensor: TensorWithTFOverrideVariable, name: str) -> None:
         self.tensor = tensor
@@ -142,7 +146,7 @@ class _BaseTensorMethodVariable(Variable):
 
 
 def base_tensor_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
-    """What ``torch.Tensor`` has under a name, for a tensor whose class may override it."""
+    """Return the attribute of ``torch.Tensor``, bypassing an override in the tensor's class."""
     if not isinstance(of, TensorWithTFOverrideVariable):
         return of.get_attr(tx, name)
     if callable(getattr(torch.Tensor, name)):
@@ -156,8 +160,8 @@ def _as_plain_tensor(tensor: torch.Tensor) -> Any:
 
 
 def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorVariable:
-    """The value for an argument of a subclass that has the protocol and no memory other than a plain tensor's."""
-    tx.guard_type(real, origin, "its class decides what operations on it do")
+    """Build the variable of a subclass input with ``__torch_function__`` and plain memory."""
+    tx.guard_type(real, origin, "its class overrides torch operations")
     return TensorWithTFOverrideVariable(type(real), None, fake, origin, real)
 
 
@@ -165,7 +169,7 @@ def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, ori
 
 
 class _RecordedCall(Exception):
-    """What torch passed to ``__torch_function__``."""
+    """Carries the arguments that torch passed to ``__torch_function__``."""
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
@@ -175,7 +179,7 @@ class _RecordedCall(Exception):
 
 
 class _RecordingTensor(torch.Tensor):
-    """Notes how an operation on it reaches ``__torch_function__``."""
+    """A tensor that records the ``__torch_function__`` call of an operation."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -183,14 +187,14 @@ class _RecordingTensor(torch.Tensor):
 
 
 class _RecordingMode(torch.overrides.TorchFunctionMode):
-    """Notes how an operation reaches the modes in force, also one that is given no tensor."""
+    """A mode that records the ``__torch_function__`` call, also of operations without tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise _RecordedCall(func, args, kwargs or {})
 
 
 def has_torch_function(value: Variable) -> bool:
-    """Whether operations on a value ask its class."""
+    """Return True if operations on the value dispatch to its class's ``__torch_function__``."""
     if isinstance(value, TensorWithTFOverrideVariable):
         return True
     return (
@@ -209,12 +213,12 @@ def _flatten_arguments(tx: Tracer, values: list[Variable]) -> Iterator[Variable]
 
 
 def is_torch_function_disabled(tx: Tracer) -> bool:
-    """Whether no class is asked now: switched off where the frame was entered, or since."""
+    """Return True if ``__torch_function__`` of classes is disabled, at frame entry or since."""
     return bool(tx.torch_function_disabled_depth) or not tx.entry_global_state["torch_function_enabled"]
 
 
 def dispatch_torch_function(tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs) -> Variable | None:
-    """What the modes and classes in force make of an operation; None where none of them is asked."""
+    """Dispatch an operation to the active modes and classes. None if no handler applies."""
     if (off := is_torch_function_disabled(tx)) and not tx.function_modes:
         return None
     special_args = (
@@ -233,7 +237,7 @@ def dispatch_torch_function(tx: Tracer, op: str, target: Any, args: Args, kwargs
 def call_torch_function_handlers(
     tx: Tracer, function: Any, special_args: list[Variable], args: Args, kwargs: Kwargs
 ) -> Variable:
-    """Ask the innermost mode, else each class in turn."""
+    """Call the innermost mode, then the handler of each class until one handles the operation."""
     kinds: list[Variable] = []
     for value in special_args:
         if all(value.python_type() is not k.python_type() for k in kinds):
@@ -271,7 +275,10 @@ def _is_not_implemented(value: Variable) -> bool:
 def _record_torch_function_call(
     tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: list[Variable]
 ) -> tuple[_RecordedCall | None, dict[int, Variable]]:
-    """Try the operation on recorders: the call that torch would make of the protocol, and which object stands for which value."""
+    """Run the operation on recording tensors and return the ``__torch_function__`` call.
+
+    Also return the variables by ``id`` of the placeholder objects passed for them.
+    """
     known: dict[int, Variable] = {}
     kept: list[Any] = []
 
@@ -319,7 +326,7 @@ def _record_torch_function_call(
 
 
 class _IntPlaceholder(int):
-    """An int of its own, so that its identity tells it."""
+    """An int with its own identity, so that it maps to one variable."""
 
 
 def _variable_for(tx: Tracer, real: Any, known: dict[int, Variable]) -> Variable:
@@ -344,7 +351,10 @@ def _torch_function_disabled(tx: Tracer) -> Iterator[None]:
 
 @register_rule(_DEFAULT_TORCH_FUNCTION)
 def _default_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``torch.Tensor.__torch_function__``: the operation without the protocol, its tensors made the class's."""
+    """Trace ``torch.Tensor.__torch_function__``.
+
+    Run the operation with the protocol disabled, then wrap tensor results in the subclass.
+    """
     given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
     cls = realize(tx, given["cls"]).as_python_object()
     function = realize(tx, given["func"])
@@ -360,7 +370,7 @@ def _default_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(torch._C._disabled_torch_function_impl)
 def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """What a parameter's class has for the protocol: the operation without it, its results as they are."""
+    """Trace the disabled ``__torch_function__`` of ``nn.Parameter``; it wraps no results."""
     given = (
         dict(zip(("func", "types", "args", "kwargs"), args[-4:] if len(args) != 5 else args[1:], strict=False)) | kwargs
     )
@@ -376,7 +386,7 @@ def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable
 
 
 def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs: Kwargs) -> Variable:
-    """Call what the protocol was given: a function, a method of ``torch.Tensor``, or the getter of an attribute."""
+    """Call what ``__torch_function__`` received: a function, a method or an attribute getter."""
     real = function.as_python_object()
     if isinstance(real, types.MethodWrapperType) and real.__name__ == "__get__":
         descriptor: Any = real.__self__
@@ -388,7 +398,7 @@ def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs
         )
     if getattr(real, "__objclass__", None) in (torch.Tensor, torch._C.TensorBase) and args:
         of = realize(tx, args[0])
-        if isinstance(of, TensorWithTFOverrideVariable):  # the method of the base, which the class may override
+        if isinstance(of, TensorWithTFOverrideVariable):  # call the base class's method, which the class may override
             return TensorVariable.call_method(of, tx, real.__name__, args[1:], kwargs)
     return function.call(tx, args, kwargs)
 
@@ -406,7 +416,7 @@ def _wrap_in_subclass(tx: Tracer, value: Variable, cls: Any) -> Variable:
 
 
 def as_subclass_variable(tx: Tracer, value: TensorVariable, cls: type) -> Variable:
-    """``value.as_subclass(cls)``."""
+    """Trace ``value.as_subclass(cls)``."""
     if not isinstance(value, TensorWithTFOverrideVariable) and cls is torch.Tensor:
         return emit_node(tx, "call_function", torch.ops.aten.alias.default, [value])
     if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
@@ -417,13 +427,16 @@ def as_subclass_variable(tx: Tracer, value: TensorVariable, cls: type) -> Variab
 
 
 def _uses_tensor_new(cls: type) -> bool:
-    """Whether a class makes its instances of another tensor, over the same memory, as ``torch.Tensor`` does."""
+    """Return True if the class inherits ``torch.Tensor.__new__``, which aliases its argument."""
     own = find_in_class(cls, "__new__")
     return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, torch._C.TensorBase)
 
 
 def construct_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable | None:
-    """``cls(tensor)`` for a subclass with ``torch.Tensor``'s own ``__new__``, or one in Python; None for all others."""
+    """Trace ``cls(tensor)`` for a subclass that inherits ``__new__`` or defines it in Python.
+
+    None for all other classes.
+    """
     if cls is torch.Tensor:
         return None
     if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
@@ -453,7 +466,7 @@ def _alias_as_subclass(tx: Tracer, cls: type, of: TensorVariable) -> Variable:
 
 
 def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``super().__new__(cls, tensor)`` in a subclass."""
+    """Trace ``super().__new__(cls, tensor)`` in a subclass."""
     cls, *given = (realize(tx, a) for a in args)
     is_subclass = (
         isinstance(cls, ClassVariable)
@@ -471,7 +484,7 @@ RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
 
 @register_rule(torch.Tensor._make_subclass)
 def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """A detached alias in another class."""
+    """Trace ``torch.Tensor._make_subclass``: a detached alias with another class."""
     given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
     cls, data = realize(tx, given["cls"]), realize(tx, given["data"])
     wanted = realize(tx, given.get("require_grad", ConstantVariable(value=False)))
@@ -531,14 +544,14 @@ def _push_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(torch._C._pop_torch_function_stack)
 def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not tx.function_modes:
-        raise Unsupported("unknown-call", "a torch-function mode that was entered outside is left")
+        raise Unsupported("unknown-call", "a torch-function mode is exited that was entered outside the function")
     tx.mutation_count += 1
     return tx.function_modes.pop()
 
 
 @register_rule(torch.device.__enter__)
 def _enter_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``with torch.device("meta")``: a mode that says where factories make their tensors."""
+    """Trace ``with torch.device("meta")``: a mode that sets the device of factory functions."""
     context = tx.wrap_static(torch.utils._device.DeviceContext).call(tx, [args[0]], {})
     tx.mutation_count += 1
     tx.function_modes.append(realize(tx, context))
@@ -555,7 +568,7 @@ _DISABLE_SUBCLASS: Any = torch._C.DisableTorchFunctionSubclass
 
 
 class DisableTorchFunctionSubclassVariable(Variable):
-    """``torch._C.DisableTorchFunctionSubclass()``."""
+    """Context ``torch._C.DisableTorchFunctionSubclass()``: no dispatch to subclasses."""
 
     is_mutable = True
 
@@ -576,7 +589,7 @@ class DisableTorchFunctionSubclassVariable(Variable):
 
 
 class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
-    """``torch._C.DisableTorchFunction()``: modes are not asked either."""
+    """Context ``torch._C.DisableTorchFunction()``: no dispatch to subclasses or modes."""
 
     def python_type(self) -> type:
         cls: Any = torch._C.DisableTorchFunction

@@ -1,4 +1,7 @@
-"""Switches that torch keeps as attributes of its modules, ``torch.backends.cudnn.benchmark`` for one: guarded when read, set by the graph and while tracing."""
+"""Flags of ``torch.backends``, such as ``cudnn.benchmark``: reads are guarded.
+
+Writes are graph nodes and also take effect while tracing.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
-    """A switch as it stands: guarded, unless the traced code set it."""
+    """Return the current value of a flag, guarded unless the traced code wrote it."""
     if (holder, name) not in tx.written_torch_flags:
         origin = AttrSource(ConstantSource(holder, _name(holder)), name)
-        tx.add_guard(EqualsMatch(origin, found, cause=tx.guard_cause("a switch of torch's decided what was traced")))
+        tx.add_guard(EqualsMatch(origin, found, cause=tx.guard_cause("a backend flag of torch decided what was traced")))
     return ConstantVariable(found)
 
 
 def is_flag(holder: Any, name: str) -> bool:
-    """Whether setting the attribute is setting one of torch's switches."""
+    """Return True if the attribute is a ``torch.backends`` flag."""
     return isinstance(vars(type(holder)).get(name), torch.backends.ContextProp)
 
 
@@ -37,7 +40,7 @@ def _name(holder: Any) -> str:
 
 
 class _RestoreFlag:
-    """A switch as it was, put back when tracing ends."""
+    """Restores a flag when tracing ends."""
 
     def __init__(self, holder: Any, name: str) -> None:
         self._put = functools.partial(setattr, holder, name, getattr(holder, name))
@@ -47,15 +50,15 @@ class _RestoreFlag:
 
 
 def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
-    """``holder.name = value``.
+    """Trace ``holder.name = value``.
 
     Raises:
-        Unsupported: the value is not known while tracing.
+        Unsupported: the value is not constant.
     """
     from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 
     if isinstance(tx.graph, SubgraphBuilder):
-        raise Unsupported("side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operation")
+        raise Unsupported("side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operator")
     real = tx.as_python_constants([value])[0]
     read_flag(tx, holder, name, getattr(holder, name))
     tx.contexts_to_exit.append(_RestoreFlag(holder, name))
@@ -69,9 +72,12 @@ def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
 
 
 def guard_all_flags(tx: Tracer, holder: Any) -> None:
-    """Called before a context sets switches of a module, or puts them back: what they were is guarded, what they become is not."""
+    """Guard the flags of a module before a context sets or restores them.
+
+    Values set afterwards need no guard.
+    """
     for name, prop in vars(type(holder)).items():
         if isinstance(prop, torch.backends.ContextProp) and (holder, name) not in tx.written_torch_flags:
-            with contextlib.suppress(RuntimeError, AttributeError):  # a build without that library
+            with contextlib.suppress(RuntimeError, AttributeError):  # torch may be built without that library
                 read_flag(tx, holder, name, getattr(holder, name))
             tx.written_torch_flags.add((holder, name))

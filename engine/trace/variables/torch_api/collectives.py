@@ -1,4 +1,7 @@
-"""``torch.distributed``: process groups and meshes are constants guarded by identity, collectives are functional nodes followed by their wait."""
+"""``torch.distributed``: process groups, meshes, functional collectives.
+
+Groups and meshes are constants guarded by identity. A collective is a functional node followed by its wait.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _REDUCTIONS = frozenset(("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "
 
 
 class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
-    """A process group or a mesh of devices: what it answers never changes, so it is asked while tracing."""
+    """A process group or device mesh. Its properties are constant and read while tracing."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         found = getattr(self.real_object, name, None)
@@ -65,7 +68,7 @@ class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
 
 
 def is_group_or_mesh(real: Any) -> bool:
-    """Whether it is a process group or a mesh of devices of torch's."""
+    """Return True for a process group or device mesh."""
     return any(
         base.__name__ in _CONSTANT_CLASSES and base.__module__.startswith("torch.") for base in type(real).__mro__
     )
@@ -91,11 +94,11 @@ def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
     raise Unsupported("unknown-call", f"{what} gives a {type(found).__name__}")
 
 
-# Questions about groups.
+# Queries about groups.
 
 
 def _default_group(tx: Tracer) -> Any:
-    """The default process group, or None, taken for granted."""
+    """Return the default process group or None, with an identity guard."""
     world = sys.modules[_C10D]._world
     group = world.default_pg
     tx.guard_identity(
@@ -107,10 +110,10 @@ def _default_group(tx: Tracer) -> Any:
 
 
 def constant_or_group(tx: Tracer, value: Variable) -> Any:
-    """A known Python object, which may be or hold groups and meshes.
+    """Return a value as a Python object that may be or contain groups and meshes.
 
     Raises:
-        Unsupported: it is not known while tracing.
+        Unsupported: the value is not constant.
     """
     value = realize(tx, value)
     if isinstance(value, ProcessGroupOrMeshVariable):
@@ -121,7 +124,7 @@ def constant_or_group(tx: Tracer, value: Variable) -> Any:
     try:
         return value.as_python_constant(tx)
     except NotPythonConstant:
-        raise Unsupported("unknown-call", f"torch.distributed is asked with a {value.describe()}") from None
+        raise Unsupported("unknown-call", f"a query of torch.distributed with a {value.describe()}") from None
 
 
 def _register_query(module: str, name: str) -> None:
@@ -144,7 +147,7 @@ for _name in (
 _register_query("torch.distributed", "is_available")
 
 
-# Functional collectives: their own Python is traced, down to the name of the group.
+# Functional collectives: their Python code is inlined up to the group name.
 
 
 def _resolve_group_name(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -162,11 +165,11 @@ for _name in ("_resolve_group", "_resolve_group_name"):
 RULES_BY_NAME[(_FUNCTIONAL, "_are_we_tracing")] = lambda tx, args, kwargs: ConstantVariable(True)
 
 
-# Modules that are trained by several processes.
+# DistributedDataParallel.
 
 
 def _inside_forward(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """A context that notes which module runs, for torch's own compiler alone."""
+    """Trace DDP's forward context as a no-op; it only informs torch.compile."""
     return tx.wrap_static(contextlib.nullcontext).call(tx, [], {})
 
 
@@ -174,11 +177,11 @@ if torch.distributed.is_available():
     register_rule(torch.nn.parallel.DistributedDataParallel._inside_ddp_forward)(_inside_forward)
 
 
-# Collectives that write into their arguments.
+# In-place collectives.
 
 
 class _CollectiveCall:
-    """The arguments of one call, checked for what the functional form does as eager does."""
+    """Arguments of one collective, checked so that the functional form equals eager."""
 
     def __init__(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> None:
         self.tx = tx
@@ -187,10 +190,10 @@ class _CollectiveCall:
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
         except TypeError:
-            raise self.unsupported("with other arguments than it takes") from None
+            raise self.unsupported("with arguments that it does not accept") from None
         self.arguments = {k: realize(tx, v) for k, v in bound.arguments.items()}
         if realize(tx, self.arguments.get("async_op", ConstantVariable(False))).is_truthy(tx):
-            raise self.unsupported("with async_op=True: its handle lives outside the graph")
+            raise self.unsupported("with async_op=True: a graph cannot hold its handle")
         group = self.arguments.get("group", NONE)
         self.group = _default_group(tx) if is_none(group) else constant_or_group(tx, group)
         self.is_member = is_group_or_mesh(self.group) and self.group.rank() >= 0
@@ -207,7 +210,7 @@ class _CollectiveCall:
     def checked(self, value: Variable) -> TensorVariable:
         value = realize(self.tx, value)
         if not isinstance(value, TensorVariable) or value.python_type() not in (torch.Tensor, torch.nn.Parameter):
-            raise self.unsupported("on something else than plain tensors")
+            raise self.unsupported("on arguments other than plain tensors")
         if value.fake.requires_grad and torch.is_grad_enabled():
             raise self.unsupported("on a tensor that requires grad")
         if not value.fake.is_contiguous() or value.fake.dtype.is_complex:
@@ -219,11 +222,11 @@ class _CollectiveCall:
         real = sys.modules[_C10D].ReduceOp.SUM if given is None else given.as_python_object()
         name = getattr(real, "name", None)
         if name not in _REDUCTIONS:
-            raise self.unsupported("with a reduction of another kind")
+            raise self.unsupported("with an unsupported reduction")
         return ConstantVariable(str(name).lower())
 
     def run(self, operator: str, tensor: Variable, *rest: Variable) -> TensorVariable:
-        """The collective's node and the node that waits for it."""
+        """Emit the collective and its wait."""
         operators = torch.ops._c10d_functional
         started = emit_node(
             self.tx,
@@ -279,17 +282,17 @@ def _reduce_scatter(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
     rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
     if not isinstance(rows, int) or rows % call.size:
-        raise call.unsupported("on a tensor that does not fall into equal parts")
+        raise call.unsupported("on a tensor that cannot be split into equal parts")
     call.write(output, call.run("reduce_scatter_tensor", tensor, call.reduction(), ConstantVariable(call.size)))
 
 
 def _all_to_all(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
     if not all(is_none(call.arguments.get(f"{w}_split_sizes", NONE)) for w in ("output", "input")):
-        raise call.unsupported("with sizes of parts")
+        raise call.unsupported("with split sizes")
     rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
     if not isinstance(rows, int) or rows % call.size or tensor.fake.dim() == 0:
-        raise call.unsupported("on a tensor that does not fall into equal parts")
+        raise call.unsupported("on a tensor that cannot be split into equal parts")
     parts = call.tx.from_python([rows // call.size] * call.size)
     call.write(output, call.run("all_to_all_single", tensor, parts, parts))
 

@@ -1,4 +1,4 @@
-"""What torch.compile's own API means in traced code: marks for other compilers, operators whose body is traced like a call, opaque functions."""
+"""``torch.compile``'s own API in traced code: decorators, wrappers, opaque functions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Args = list[Variable]
 Kwargs = dict[str, Variable]
 
 
-# Operators that others hold as a node around a body: here the body is traced like any call.
+# Operators that other compilers represent as a node around a body: here the body is inlined.
 
 
 @register_rule(wrap)
@@ -68,7 +68,7 @@ def _hints(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not all(isinstance(a, (TensorVariable, SymNodeVariable, ConstantVariable)) for a in positional) or not all(
         isinstance(h, ConstantVariable) and isinstance(h.value, (int, float, str)) for h in told
     ):
-        raise Unsupported("unknown-call", "hints_wrapper is given what it refuses")
+        raise Unsupported("unknown-call", "hints_wrapper has unsupported arguments")
     return realize(tx, given["body_fn"]).call(tx, positional, named)
 
 
@@ -80,7 +80,7 @@ def _strict_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(BaseHOP.__call__)
 def _base_hop_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """An operator of the user's around a subgraph: without a rule of its own for this device it runs the subgraph."""
+    """Inline the subgraph of a user-defined ``BaseHOP``, as its default implementation does."""
     return realize(tx, args[1]).call(tx, args[2:], {})
 
 
@@ -94,7 +94,7 @@ def _out_dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(torch.func.functionalize)
 def _functionalize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """The same values, with writes in place taken out: who compiles the graph does that anyway."""
+    """Trace ``functionalize`` as the identity: the graph's compiler functionalizes anyway."""
     return realize(tx, args[0])
 
 
@@ -107,7 +107,7 @@ for _flag in ("is_fx_tracing", "is_fx_symbolic_tracing"):
         register_rule(getattr(torch.fx._symbolic_trace, _flag))(_is_false)
 
 
-# Contexts and calls that say something to torch.compile.
+# Contexts and calls that configure torch.compile.
 
 
 def _null_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -118,10 +118,10 @@ RULES_BY_NAME[("torch._dynamo.decorators", "patch_dynamo_config")] = _null_conte
 
 
 def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Who calls it has loaded where it lives."""
+    """Trace ``error_on_graph_break(...)``. Its caller has already imported its module."""
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
     if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not isinstance(given[0], ConstantVariable):
-        raise Unsupported("unknown-call", "error_on_graph_break is not given one constant")
+        raise Unsupported("unknown-call", "error_on_graph_break needs one constant argument")
     make: type = sys.modules["torch._dynamo.decorators"].ErrorOnGraphBreakDecoratorContextManager
     return ErrorOnGraphBreakVariable(make, bool(given[0].value))
 
@@ -130,7 +130,7 @@ RULES_BY_NAME[("torch._dynamo.decorators", "error_on_graph_break")] = _error_on_
 
 
 def _comptime(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """``comptime(look, otherwise)``: plain Python calls ``otherwise``."""
+    """Trace ``comptime(fn, fallback_fn)`` as eager does: call ``fallback_fn``."""
     fallback = args[2] if len(args) > 2 else kwargs.get("fallback_fn")
     return NONE if fallback is None else realize(tx, fallback).call(tx, [], {})
 
@@ -138,11 +138,14 @@ def _comptime(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 RULES_BY_NAME[("torch._dynamo.comptime", "__call__")] = _comptime
 
 
-# Functions that are not looked into.
+# Opaque functions.
 
 
 def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any = None) -> Variable:
-    """One node that calls ``function`` as it is, on containers of tensors, modules and constants; ``fake`` tells its results over fakes."""
+    """Emit one node that calls ``function`` opaquely.
+
+    Arguments are containers of tensors, modules and constants. ``fake`` computes the results on fake tensors.
+    """
     leaves: Args = []
     words = DictVariable.from_str_keys(kwargs)
     tree = _flatten_opaque_argument(tx, TupleVariable([TupleVariable(list(args)), words]), leaves)
@@ -155,7 +158,7 @@ def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any
 
 
 def construct_wrapper_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable:
-    """One node that makes a tensor of a subclass around other tensors."""
+    """Emit one node that constructs a wrapper tensor subclass."""
     leaves: Args = []
     words = DictVariable.from_str_keys(kwargs)
     tree = _flatten_opaque_argument(tx, TupleVariable([TupleVariable(list(args)), words]), leaves)
@@ -168,7 +171,7 @@ def construct_wrapper_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs
 
 
 class _OpaqueCall:
-    """What the node runs; over fakes, it also finds out how results are packed."""
+    """Callable of the node. The run on fakes records the output tree."""
 
     def __init__(self, function: Any, given: TreeSpec, fake: Any) -> None:
         self._function = function
@@ -183,7 +186,7 @@ class _OpaqueCall:
         return tuple(found)
 
     def run_on_fakes(self, *leaves: Any) -> tuple[Any, ...]:
-        """The call over fakes; tensors that the function holds itself are taken as they are."""
+        """Run on fakes. Real tensors that the function holds are allowed."""
         args, kwargs = unflatten_python(self._given, iter(leaves))
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
         assert mode is not None
@@ -211,18 +214,18 @@ def _flatten_opaque_argument(tx: Tracer, value: Variable, leaves: Args) -> TreeS
         return _flatten_registered_class(tx, value, node, leaves)
     real = tx.real_object(value)
     if isinstance(real, torch.nn.Module) and value.source is not None:
-        tx.guard_identity(real, value.source, "a function that is not looked into is called with it")
+        tx.guard_identity(real, value.source, "it is an argument of a function that is not inlined")
         return TreeSpec(constant=real)
     try:
         return TreeSpec(constant=value.as_python_constant(tx))
     except NotPythonConstant:
         raise Unsupported(
-            "unsupported-argument", f"a {value.python_type().__name__} is given to a function that is not looked into"
+            "unsupported-argument", f"a {value.python_type().__name__} is passed to a function that is not inlined"
         ) from None
 
 
 def _flatten_registered_class(tx: Tracer, value: Variable, node: Any, leaves: Args) -> TreeSpec:
-    """An object of a class that says how it is taken apart; it is made again where the function runs."""
+    """Flatten an object of a registered pytree class; the node unflattens it."""
     parts, context = sequence_items(tx, realize(tx, tx.wrap_static(node.flatten_fn)).call(tx, [value], {}))
     constant = realize(tx, context).as_python_constant(tx)
     inside = tuple(_flatten_opaque_argument(tx, p, leaves) for p in sequence_items(tx, parts))
@@ -250,9 +253,9 @@ def _nonstrict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function = realize(tx, args[0] if args else kwargs["traceable_fn"])
     real = function.as_python_object()
     if real is NotImplemented:
-        raise Unsupported("unknown-call", "nonstrict_trace is given a function that was made here")
+        raise Unsupported("unknown-call", "nonstrict_trace gets a function that traced code created")
     if function.source is not None:
-        tx.guard_identity(real, function.source, "it is called without being looked into")
+        tx.guard_identity(real, function.source, "it is called without being inlined")
     return OpaqueFunctionVariable(function, real)
 
 
@@ -260,21 +263,21 @@ RULES_BY_NAME[("torch._dynamo.decorators", "nonstrict_trace")] = _nonstrict
 
 
 def leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
-    """What ``torch._dynamo.decorators.leaf_function`` makes of a function: called as it is, with a function of its own for fakes."""
+    """Call a ``leaf_function`` of ``torch._dynamo``: opaque, with its own fake implementation."""
     real = of.as_python_object()
     fake = getattr(real, "_torchdynamo_leaf_fake_fn", None)
     if fake is None:
-        raise Unsupported("unknown-call", f"{real.__name__} is called, of which nothing tells what it makes of fakes")
+        raise Unsupported("unknown-call", f"{real.__name__} is called, and it has no fake implementation")
     if of.source is not None:
-        tx.guard_identity(real, of.source, "it is called without being looked into")
+        tx.guard_identity(real, of.source, "it is called without being inlined")
     return opaque_call(tx, real, args, kwargs, fake)
 
 
-# torch.compile itself: what is compiled anyway.
+# torch.compile itself: its argument is compiled anyway.
 
 
 class NestedCompileVariable(Variable):
-    """What ``torch.compile`` or ours made of a function or module in traced code."""
+    """Result of ``torch.compile`` or ``engine.api.compile`` called in traced code."""
 
     def __init__(self, make: Any, function: Variable, options: dict[str, Any]) -> None:
         self.make = make
@@ -305,7 +308,7 @@ class NestedCompileVariable(Variable):
 
 
 class _CompileDecoratorVariable(Variable):
-    """``torch.compile(**options)``, without a function yet."""
+    """``torch.compile(**options)`` before it decorates a function."""
 
     def __init__(self, make: Any, options: dict[str, Any]) -> None:
         self.make = make
@@ -319,12 +322,12 @@ class _CompileDecoratorVariable(Variable):
 
 
 def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variable:
-    """What ``make``, torch.compile or ours, makes of a function that traced code hands it, or of options alone."""
+    """Trace ``torch.compile`` or ``engine.api.compile``, on a function or with options only."""
     given = dict(kwargs)
     function = args[0] if args else given.pop("model", given.pop("fn_or_module", None))
     words = {name: tx.real_object(realize(tx, value)) for name, value in given.items()}
     if any(v is NotImplemented for v in words.values()):
-        raise Unsupported("unknown-call", "torch.compile is called with options that are made here")
+        raise Unsupported("unknown-call", "torch.compile is called with options that traced code created")
     return (
         _CompileDecoratorVariable(make, words)
         if function is None

@@ -1,4 +1,4 @@
-"""Operators that are objects: custom operators, script functions, old constructors of tensors, modules that torch compiled."""
+"""Custom operators, script functions, legacy tensor constructors, compiled modules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _custom_op(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 class ScriptFunctionVariable(BuiltinVariable):
-    """A function that TorchScript compiled: one node."""
+    """A TorchScript function: one graph node."""
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return emit_node(tx, "call_function", GraphCallable(str(self.real_object.name), self.real_object), args, kwargs)
@@ -52,13 +52,13 @@ def _is_compiled_module(real: Any) -> bool:
 
 @register_builder_if(0, _is_compiled_module)
 def _compiled_module(tx: Tracer, real: Any, origin: Source) -> Variable:
-    """A module under ``torch.compile``: the module inside it."""
+    """Unwrap a module under ``torch.compile``."""
     tx.guard_type(real, origin, "the module inside it was used")
     return tx.wrap(real._orig_mod, AttrSource(origin, "_orig_mod"))
 
 
 class FunctionNamespaceVariable(Variable):
-    """``torch._C._VariableFunctions``: torch's functions as attributes."""
+    """``torch._C._VariableFunctions``: a namespace of torch functions."""
 
     def __init__(self, real_object: Any, source: Source) -> None:
         self.real_object = real_object

@@ -1,4 +1,4 @@
-"""Lists of tensors that torch's optimisers work on at once: grouped by device and dtype while tracing."""
+"""Groups tensor lists by device and dtype while tracing, for torch's foreach functions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @register_rule(torch._C._group_tensors_by_device_and_dtype)
 def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Torch decides about fakes, in its own order; the groups then hold the tensors that were given."""
+    """Group the fake tensors with torch's own function and apply the groups to the variables."""
     words = dict(zip(("tensorlistlist", "with_indices"), args, strict=False)) | kwargs
     lists = [[realize(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, words["tensorlistlist"])]
     with_indices = realize(tx, words.get("with_indices", ConstantVariable(False))).is_truthy(tx)
     if not all(isinstance(t, TensorVariable) or t.python_type() is type(None) for row in lists for t in row):
-        raise Unsupported("unknown-call", "tensors are grouped together with what is no tensor")
+        raise Unsupported("unknown-call", "tensors are grouped together with other objects")
     fakes = [[t.fake if isinstance(t, TensorVariable) else None for t in row] for row in lists]
     try:
         groups = torch._C._group_tensors_by_device_and_dtype(fakes, True)
@@ -41,5 +41,5 @@ def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[st
 
 @register_rule(torch._C._get_privateuse1_backend_name)
 def _privateuse1_backend(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Which kinds of device have operators on lists is asked with it; a process names its backend once, before tensors are made."""
+    """Return the name as a constant: a process names this backend once, before tensors exist."""
     return ConstantVariable(torch._C._get_privateuse1_backend_name())

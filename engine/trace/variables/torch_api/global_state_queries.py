@@ -1,4 +1,4 @@
-"""Rules for torch's questions about its own state, its checks, and functions whose results are declared constant."""
+"""Rules for functions that query torch's global state, symbolic shapes and checks."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _QUERIES: dict[Callable[[], Any], str] = {
     torch.is_grad_enabled: "grad_mode",
     torch.is_inference_mode_enabled: "inference_mode",
 }
-"""Functions that read a piece of torch's global state, and the state that a call of each guards."""
+"""Functions that read global state, each with the name of the guarded state."""
 
 
 def register_state_query(ask: Callable[[], Any], state: str) -> None:
-    """A function without arguments that reads a piece of torch's global state, which is guarded."""
+    """Register a function without arguments that reads a piece of guarded global state."""
 
     @register_rule(ask)
     def read(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -54,7 +54,7 @@ for _ask, _state in _QUERIES.items():
 
 @register_rule(torch._C._dispatch_keys)
 def _dispatch_keys(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """The keys that torch chooses a kernel by: a plain tensor's follow from its type of number and its device."""
+    """Return the dispatch keys of a plain tensor; they follow from dtype and device."""
     of = realize(tx, args[0])
     if not isinstance(of, TensorVariable) or of.python_type() not in (torch.Tensor, torch.nn.Parameter):
         raise Unsupported("unknown-call", "torch._C._dispatch_keys is called")
@@ -70,7 +70,7 @@ def _register_dispatch_key_query(ask: Callable[[], Any]) -> None:
         for state in ("inference_mode", "autocast", "dispatch_modes", "functorch"):
             guard_global_state(tx, state, tx.entry_global_state[state])
         if tx.entry_global_state["functorch"] is not None:
-            raise Unsupported("global-state", "the dispatcher's keys are asked for inside a transformation")
+            raise Unsupported("global-state", "dispatch keys are read inside a torch.func transform")
         return ConstantVariable(ask())
 
 
@@ -87,7 +87,7 @@ def _current_accelerator(tx: Tracer, args: list[Variable], kwargs: dict[str, Var
 @register_rule(torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing)
 def _is_capturing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     if torch.xpu.is_available():
-        raise Unsupported("unknown-call", "whether a stream is being captured is asked")
+        raise Unsupported("unknown-call", "torch.cuda.is_current_stream_capturing is called")
     if torch.cuda.is_available():
         guard_global_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
     return ConstantVariable(GLOBAL_STATES["capturing"].read())
@@ -99,11 +99,14 @@ def _register_capture_health_check(name: str) -> None:
 
     @register_rule(check)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Optimizers ask before each step whether a stream is being captured, and raise where they cannot be."""
+        """Guard the capture state, which optimizers check before each step.
+
+        They raise if they cannot be captured in a CUDA graph.
+        """
         if torch.accelerator.is_available():
             guard_global_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
             if not torch.cuda.is_available() or GLOBAL_STATES["capturing"].read():
-                raise Unsupported("unknown-call", "whether a stream is being captured is asked")
+                raise Unsupported("unknown-call", "torch.cuda.is_current_stream_capturing is called")
         return NONE
 
 
@@ -155,7 +158,7 @@ def _checkpoint_valid(tx: Tracer, args: list[Variable], kwargs: dict[str, Variab
 
 
 class BackendFlagsVariable(RealObjectVariable):
-    """``torch.backends.cuda.matmul``: each flag that is read is guarded."""
+    """``torch.backends.cuda.matmul``. Each read of a flag is guarded."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _RestoreTorchState:
-    """torch's global state as it was, to be put back when tracing ends."""
+    """Restores torch's global state when tracing ends."""
 
     def __init__(self) -> None:
         self._before = TorchStateSnapshot.capture()
@@ -36,11 +36,14 @@ _SETTABLE_STATES = (
     "float32_matmul_precision",
     "attention_kernels",
 )
-"""Pieces of that state which the functions below set: the graph holds for what they were at the entry."""
+"""States that the functions below set. The compiled code guards their values at entry."""
 
 
 def register_state_setter(switch: Callable[..., None]) -> None:
-    """A function that sets a piece of torch's global state to a constant: at once for the rest of the trace, and in the graph."""
+    """Register a function that sets a piece of torch's global state to a constant.
+
+    It takes effect while tracing and in the graph.
+    """
 
     @register_rule(switch)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:

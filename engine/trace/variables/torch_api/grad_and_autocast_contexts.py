@@ -1,4 +1,4 @@
-"""Context managers of torch that the graph holds as nodes: grad modes and autocast."""
+"""Grad modes and autocast as graph nodes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class ContextMethodVariable(BuiltinMethodVariable):
-    """A method of a context that the graph holds: a graph that raises half-way is left as if it had been called."""
+    """A method of a context in the graph. If the graph raises, the context counts as exited."""
 
     is_in_graph = True
 
 
 class GradModeVariable(Variable):
-    """``torch.no_grad()``, ``enable_grad()``, ``set_grad_enabled(mode)``: as a context, or as a decorator."""
+    """``no_grad()``, ``enable_grad()`` or ``set_grad_enabled(mode)``, as context or decorator."""
 
     is_mutable = True
 
@@ -84,7 +84,7 @@ class GradModeVariable(Variable):
 
 
 class ContextDecoratedFunctionVariable(Variable):
-    """A function decorated with a context while tracing."""
+    """A function decorated with a context in traced code."""
 
     def __init__(self, context: Variable, function: Variable) -> None:
         self.context = context
@@ -105,9 +105,7 @@ class ContextDecoratedFunctionVariable(Variable):
             own.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if isinstance(
-            self.context, GradModeVariable
-        ):  # a context of another class switches grad mode when it decorates
+        if isinstance(self.context, GradModeVariable):  # other decorating contexts are called as they are
             cg.load_helper(wrap_in_grad_mode, 0)
             cg.load_const(self.context.mode)
             cg.load(self.function)
@@ -119,7 +117,10 @@ class ContextDecoratedFunctionVariable(Variable):
 
 
 def set_grad_mode(tx: Tracer, mode: bool) -> None:
-    """Switch grad mode in the graph and here, where fakes are evaluated. Two switches with nothing between leave the graph."""
+    """Set grad mode in the graph and for fake evaluation.
+
+    The second of two adjacent switches removes the first.
+    """
     guard_global_state(tx, "grad_mode", tx.entry_global_state["grad_mode"])
     tx.mutation_count += 1
     if torch.is_grad_enabled() == mode:
@@ -149,7 +150,7 @@ def _grad_enabled_context(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, origin: Source) -> GradModeVariable:
-    """With what leaving a real context sets grad mode to."""
+    """Record the grad mode that exiting a real context restores, with a guard."""
     before = getattr(real, "prev", None)
     if before is not None:
         tx.add_guard(
@@ -180,7 +181,7 @@ _register_grad_context(torch.enable_grad, True)
 def _set_grad_enabled(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     mode = bool(realize(tx, args[0] if args else kwargs["mode"]).is_truthy(tx))
     context = GradModeVariable(torch.set_grad_enabled, mode)
-    # Constructing it switches at once; entering it later switches again, to the same mode.
+    # the constructor sets the mode at once; __enter__ sets the same mode again
     context.previous_modes.append(torch.is_grad_enabled())
     set_grad_mode(tx, mode)
     return SetGradEnabledVariable(context)
@@ -193,7 +194,7 @@ def _set_grad_enabled_c(tx: Tracer, args: list[Variable], kwargs: dict[str, Vari
 
 
 class SetGradEnabledVariable(Variable):
-    """``torch.set_grad_enabled(mode)``: in force from its construction on."""
+    """``torch.set_grad_enabled(mode)``, effective from its construction."""
 
     def __init__(self, context: GradModeVariable) -> None:
         self.context = context
@@ -216,7 +217,7 @@ class SetGradEnabledVariable(Variable):
         return super().call_method(tx, name, args, kwargs)
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """As a decorator: what its construction switched is switched back."""
+        """Decorate a function, and undo the switch of the constructor."""
         set_grad_mode(tx, self.context.previous_modes[-1])
         return self.context.call(tx, args, kwargs)
 
@@ -270,7 +271,7 @@ class AutocastModeVariable(Variable):
         return super().call_method(tx, name, args, kwargs)
 
     def emit_exit(self, tx: Tracer, entered: torch.fx.Node) -> None:
-        """The node that leaves what ``entered`` entered."""
+        """Emit the node that exits what ``entered`` entered."""
         node = tx.graph.create_node(
             "call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_provenance()
         )
@@ -292,7 +293,7 @@ class AutocastModeVariable(Variable):
 
 
 def emit_context_exits(tx: Tracer) -> None:
-    """End in the graph the contexts that it entered; code after it enters those that outlive it."""
+    """Exit all open contexts at the end of the graph; code after the graph enters them again."""
     for of, entered in reversed(tx.open_graph_contexts):
         of.emit_exit(tx, entered)
 
@@ -306,7 +307,7 @@ def _autocast(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> 
 
 
 def _register_device_autocast(make: Any, device: str) -> None:
-    """The older spelling of autocast for one kind of device, which takes the data type first or the switch."""
+    """Register the legacy autocast class of a device, which takes ``enabled`` or dtype first."""
 
     @register_rule(make)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -322,7 +323,7 @@ for _device in ("cpu", "cuda"):
 
 @register_builder(torch.autocast)
 def _autocast_context(tx: Tracer, real: Any, origin: Source) -> Variable:
-    """An instance made outside: a decorator's, or one kept for reuse."""
+    """Build the variable of an existing autocast instance, of a decorator or reused."""
     tx.guard_type(real, origin, "it is entered")
     fields = {"device_type": "device", "dtype": "fast_dtype", "enabled": "_enabled", "cache_enabled": "_cache_enabled"}
     words: dict[str, Any] = {}
@@ -337,7 +338,10 @@ def _autocast_context(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 class _EnteredAutocastVariable(AutocastModeVariable):
-    """One that was entered before: it is entered again, or left after a graph break, by a node that sets what was before."""
+    """An autocast context that was entered before the frame, such as before a graph break.
+
+    A node that restores the previous state exits it.
+    """
 
     def __init__(self, tx: Tracer, real: Any, source: Source, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
@@ -347,7 +351,7 @@ class _EnteredAutocastVariable(AutocastModeVariable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name != "__exit__" or self.active:
-            self.source = None  # from here on the instance does not know what it entered: another stands for it
+            self.source = None  # after another entry the real instance is outdated: reconstruct a new one
             return super().call_method(tx, name, args, kwargs)
         for field, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.previous_state[1:], strict=True):
             why = "leaving the context sets autocast to it"
@@ -364,14 +368,17 @@ class _EnteredAutocastVariable(AutocastModeVariable):
 
 
 class _RestoreAutocastNesting:
-    """Puts the count of autocasts entered back, when tracing ends."""
+    """Restores autocast's nesting counter when tracing ends."""
 
     def __exit__(self, *_: object) -> None:
         torch.autocast_increment_nesting()
 
 
 def _register_unbound_method(name: str, *classes: Any) -> None:
-    """``no_grad.__enter__(context)``: a method reached through its class, as a stack of contexts does, or kept bound over a break."""
+    """Register a context method called through its class: ``no_grad.__enter__(context)``.
+
+    ``ExitStack`` calls it like this, and so does code after a graph break.
+    """
 
     @register_rule(*(getattr(cls, name) for cls in classes))
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:

@@ -1,4 +1,4 @@
-"""The arguments of a call of attention as one object, and torch's switches for the kernels that compute it."""
+"""``SDPAParams`` and the flags of scaled dot product attention kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SDPA_FIELDS = ("query", "key", "value", "attn_mask", "dropout", "is_causal", "e
 
 
 class SDPAParamsVariable(Variable):
-    """A ``SDPAParams`` that the traced code made."""
+    """An ``SDPAParams`` created in traced code."""
 
     def __init__(self, fields: dict[str, Variable]) -> None:
         self.fields = fields
@@ -59,7 +59,7 @@ def _new_sdpa_params(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 class ExternalSDPAParamsVariable(RealObjectVariable):
-    """One that came from outside: what it holds cannot be changed."""
+    """An ``SDPAParams`` from outside. It is immutable."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name not in _SDPA_FIELDS or not hasattr(self.real_object, name) or self.source is None:
@@ -69,12 +69,12 @@ class ExternalSDPAParamsVariable(RealObjectVariable):
 
 @register_builder(SDPAParams)
 def _build_sdpa_params(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "what it holds is read")
+    tx.guard_type(real, origin, "its value is read")
     return ExternalSDPAParamsVariable(real, origin)
 
 
 def _register_can_use(ask: Any) -> None:
-    """Whether a kind of kernel can compute a call, told by what the arguments are."""
+    """Register ``can_use_*_attention``, which is computed while tracing on the real inputs."""
 
     @register_rule(ask)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -91,7 +91,7 @@ def _real_argument(tx: Tracer, of: Variable) -> Any:
     if not isinstance(of, TensorVariable):
         return of.as_python_constant(tx)
     if of.real_object is None or not all(isinstance(s, int) for s in (*of.fake.shape, *of.fake.stride())):
-        raise Unsupported("unknown-call", "a question about kernels for tensors that only the graph has")
+        raise Unsupported("unknown-call", "a query about attention kernels for tensors that exist only in the graph")
     return of.real_object
 
 

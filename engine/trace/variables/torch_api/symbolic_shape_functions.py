@@ -46,15 +46,18 @@ def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
             if condition.is_truthy(tx):
                 return NONE
         else:
-            # What torch learns of it here, the graph checks.
+            # the graph checks at run time what torch assumes here
             evaluate_on_fakes(tx, "call_function", torch._check, [condition.sym], {})
             emit_runtime_asserts(tx)
             return NONE
-    raise Unsupported("unknown-call", "torch._check or torch._assert of what is not known while tracing")
+    raise Unsupported("unknown-call", "torch._check or torch._assert of a condition that is not known while tracing")
 
 
 def _register_guard_or(ask: Callable[[Any], bool]) -> None:
-    """What is true of every number that a tensor may hold, else what the function is named for: those who ask it are content with either."""
+    """Register ``guard_or_true`` or ``guard_or_false``.
+
+    For an unbacked condition it returns the static answer, else the default in its name. Callers accept either.
+    """
 
     @register_rule(ask)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -71,7 +74,7 @@ _register_guard_or(guard_or_true)
 
 
 def _symbol_query_rule(ask: Callable[[Any], Any]) -> Callable[..., Variable]:
-    """What torch says of a number while it compiles, where a program that is not compiled has a plain one."""
+    """Return a rule that queries ``ShapeEnv`` about a symbol; eager has a plain number there."""
 
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         of = realize(tx, [*args, *kwargs.values()][0])
@@ -121,7 +124,7 @@ def _has_unbacked_symbols(tx: Tracer, args: list[Variable], kwargs: dict[str, Va
         return ConstantVariable(any(has_unbacked_symbols(s) for s in found.fake.shape))
     if isinstance(found, SymNodeVariable):
         return ConstantVariable(has_unbacked_symbols(found.sym))
-    raise Unsupported("unknown-call", "has_free_unbacked_symbols of something else than a tensor or a number")
+    raise Unsupported("unknown-call", "has_free_unbacked_symbols of an object other than a tensor or a number")
 
 
 def _register_size_advice(tell: Callable[..., None]) -> None:

@@ -1,4 +1,4 @@
-"""Contexts of torch's that the graph enters and leaves through nodes: inference mode, kernels of attention; and those that a graph has no use for."""
+"""Other torch context managers: graph nodes, or no-ops in the graph."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Kwargs = dict[str, Variable]
 
 
 class GraphContextVariable(Variable):
-    """``make(**arguments)``: entering and leaving it are nodes, and done while tracing too."""
+    """``make(**arguments)``: entered and exited by graph nodes, and also while tracing."""
 
     is_mutable = True
 
@@ -108,7 +108,7 @@ class GraphContextVariable(Variable):
         return super().call_method(tx, name, args, kwargs)
 
     def emit_exit(self, tx: Tracer, entered: torch.fx.Node) -> None:
-        """The node that leaves what ``entered`` entered."""
+        """Emit the node that exits what ``entered`` entered."""
         target = GraphCallable(f"leave_{self.make.__name__}", exit_context, changes_state=True)
         node = tx.graph.create_node("call_function", target, (entered,), {}, tx.node_provenance())
         node.meta["example_value"] = None
@@ -140,15 +140,15 @@ def _inference_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _inference_context(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is entered")
     tx.add_guard(
-        EqualsMatch(AttrSource(origin, "mode"), real.mode, cause=tx.guard_cause("inference mode is switched to it"))
+        EqualsMatch(AttrSource(origin, "mode"), real.mode, cause=tx.guard_cause("inference mode is set to it"))
     )
     if getattr(real, "_inference_mode_context", None) is not None:
-        raise Unsupported("unsupported-operation", "a context of inference mode that was entered outside")
+        raise Unsupported("unsupported-operation", "an inference mode context that was entered outside the function")
     return GraphContextVariable(torch.inference_mode, {"mode": real.mode})
 
 
 def _register_graph_context(make: Any, *names: str) -> None:
-    """Calling ``make``, whose first parameters are ``names``, makes a context that the graph enters."""
+    """Register ``make``, with first parameters ``names``, as a context that the graph enters."""
 
     @register_rule(make)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -158,7 +158,7 @@ def _register_graph_context(make: Any, *names: str) -> None:
 
 
 class SavedTensorsContextVariable(GraphContextVariable):
-    """A context that says how autograd keeps tensors: only the running graph is in it."""
+    """A context for saved tensors of autograd. Only the graph enters it, not the tracer."""
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in ("__enter__", "__exit__"):
@@ -197,10 +197,10 @@ def _save_on_cpu(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def real_hook_function(tx: Tracer, hook: Variable, when: str) -> Any:
-    """A hook as an object that the graph can hold.
+    """Return a hook as a Python object that the graph can hold.
 
     Raises:
-        Unsupported: it needs something that only this call knows.
+        Unsupported: the hook depends on objects of this call.
     """
     of = realize(tx, hook)
     if isinstance(of, UserFunctionVariable) and of.source is not None:
@@ -214,7 +214,7 @@ def real_hook_function(tx: Tracer, hook: Variable, when: str) -> Any:
     ):
         names: Any = of.namespace.values
         return FunctionType(of.code, names, of.name)
-    raise Unsupported("unknown-call", f"{of.describe()} is given to autograd, to be called {when}")
+    raise Unsupported("unknown-call", f"{of.describe()} is registered as a hook that autograd calls {when}")
 
 
 @register_rule(torch.autograd.graph.disable_saved_tensors_hooks)
@@ -229,13 +229,13 @@ _BACKEND_FLAG_CONTEXTS: dict[Any, Any] = {
     torch.backends.cudnn.flags: torch.backends.cudnn,
     torch.backends.mkldnn.flags: torch.backends.mkldnn,
 }
-"""Contexts that set switches of a module, and the module."""
+"""Contexts that set flags of a backend module, and the module."""
 for _flags in _BACKEND_FLAG_CONTEXTS:
     _register_graph_context(_flags, *inspect.signature(_flags).parameters)
 
 
 class NullContextVariable(Variable):
-    """A context that says something to a profiler or to other compilers: in a graph it does nothing."""
+    """A context for profilers or other compilers. It does nothing in the graph."""
 
     is_mutable = True
 
@@ -266,7 +266,10 @@ class NullContextVariable(Variable):
 
 
 class ErrorOnGraphBreakVariable(NullContextVariable):
-    """``torch._dynamo.error_on_graph_break(raises)``: nothing in the graph; whether a break is an error is asked where it happens."""
+    """``torch._dynamo.error_on_graph_break(raises)``. It adds nothing to the graph.
+
+    The setting is read when a graph break occurs.
+    """
 
     def __init__(self, make: type, raises: bool) -> None:
         super().__init__()
@@ -274,7 +277,7 @@ class ErrorOnGraphBreakVariable(NullContextVariable):
         self.raises = raises
         self.active: list[Any] = []
         self.previous_policy: bool | None = None
-        """For one that Python entered: what leaving it switches back to, if anything."""
+        """Setting that the exit restores, if Python entered the context."""
 
     def python_type(self) -> type:
         return self.make
@@ -304,10 +307,10 @@ class ErrorOnGraphBreakVariable(NullContextVariable):
             tx.contexts_to_exit.remove(real)
             return
         if self.source is None:
-            raise Unsupported("unknown-call", "error_on_graph_break is left, and was not entered")
+            raise Unsupported("unknown-call", "error_on_graph_break is exited, but was not entered")
         left: Any = self.make
         tx.record_side_effect(
-            CallExpressionVariable(left.__exit__, [self, NONE, NONE, NONE]), "what graph breaks mean is switched back"
+            CallExpressionVariable(left.__exit__, [self, NONE, NONE, NONE]), "the meaning of graph breaks is restored"
         )
         if self.previous_policy is not None:
             self._enter_real(tx, self.previous_policy)
@@ -326,20 +329,20 @@ class ErrorOnGraphBreakVariable(NullContextVariable):
 
 @register_builder_if(0, is_error_on_graph_break_context)
 def _break_policy(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it says what breaks mean")
+    tx.guard_type(real, origin, "it decides what a graph break does")
     raises = AttrSource(origin, "error_on_graph_break")
-    tx.add_guard(EqualsMatch(raises, real.error_on_graph_break, cause=tx.guard_cause("it says what breaks mean")))
+    tx.add_guard(EqualsMatch(raises, real.error_on_graph_break, cause=tx.guard_cause("it decides what a graph break does")))
     policy = ErrorOnGraphBreakVariable(type(real), real.error_on_graph_break)
     policy.source = origin
     before = getattr(
         real, "prev_error_on_graph_break", None
-    )  # one for each time it was entered; the last one only before torch 2.12
+    )  # a list with one entry per enter; before torch 2.12 only the last one
     policy.previous_policy = next(iter(reversed(before)), None) if isinstance(before, list) else before
     return policy
 
 
 def _unbound_policy_method(name: str) -> CallRule:
-    """A method reached through its class, as one is that was kept bound over a break."""
+    """Return the rule for a method called through its class, as code after a graph break does."""
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
@@ -368,17 +371,17 @@ _CONTEXT_FACTORIES: dict[Any, Any] = {
         *_BACKEND_FLAG_CONTEXTS,
     )
 }
-"""By its generator function, what makes a context of the kind that ``contextlib.contextmanager`` gives."""
+"""Context factories of ``contextlib.contextmanager`` functions, by generator function."""
 
 
 def _recreate_context(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
-    """What a function decorated with a context enters at each call: one like it, of the same arguments."""
+    """Create a new context for each call of a function that the context decorates."""
     of = realize(tx, args[0])
     maker = realize(tx, of.get_attr(tx, "func"))
     if not isinstance(maker, UserFunctionVariable) or maker.real_object not in _CONTEXT_FACTORIES:
         return inline_call(tx, function, args, kwargs)
     if maker.source is not None and not isinstance(maker.source, ConstantSource):
-        tx.guard_identity(maker.real_object, maker.source, "it makes the context")
+        tx.guard_identity(maker.real_object, maker.source, "it creates the context")
     words = tx.unpack_string_mapping(of.get_attr(tx, "kwds"))
     return tx.wrap_static(_CONTEXT_FACTORIES[maker.real_object]).call(
         tx, list(sequence_items(tx, of.get_attr(tx, "args"))), words

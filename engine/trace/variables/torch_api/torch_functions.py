@@ -1,4 +1,4 @@
-"""Which of torch's functions are one graph node, which are run while tracing, and rules for those that are neither."""
+"""Classification of torch functions: graph nodes, constant folding, inlining, own rules."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ if hasattr(torch.compiler, "nested_compile_region"):
 
     @register_rule(torch.compiler.nested_compile_region)
     def _nested_region(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """A region that others compile once and reuse is traced like any call; kernels are shared by their text."""
+        """Inline the region like any call; others compile it once and reuse it.
+
+        Equal kernels are shared by their source text anyway.
+        """
         if len(args) != 1 or kwargs:
             raise Unsupported("unknown-call", "nested_compile_region is called with options")
         return args[0]
@@ -65,7 +68,7 @@ if hasattr(torch.compiler, "nested_compile_region"):
 
 @register_rule(torch._C._infer_size)
 def _infer_size(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """The size that two broadcast to; where one is no plain number, Python asks."""
+    """Return the broadcast size; Python broadcasts if a size is symbolic."""
     return tx.fold_constant(torch._C._infer_size, *map(torch.Size, tx.as_python_constants(args)))
 
 
@@ -76,7 +79,9 @@ def _tracing_state(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
 
 @register_rule(graph_break)
 def _graph_break(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    if is_optimizer_module(tx.frame.globals.name):  # for a compiler whose graphs do not keep switches of grad mode
+    if is_optimizer_module(
+        tx.frame.globals.name
+    ):  # it exists for compilers whose graphs cannot contain grad mode changes
         return NONE
     message = [str(v) for v in tx.as_python_constants([*args, *kwargs.values()]) if v]
     raise Unsupported("asked", message[0] if message else "graph_break() is called")
@@ -88,7 +93,7 @@ def _while_tracing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
     call = print if isinstance(look, ConstantVariable) and look.value is None else look.as_python_object()
     if not callable(call):
         raise Unsupported(
-            "unsupported-argument", f"while_tracing is given a {look.python_type().__name__} that was made here"
+            "unsupported-argument", f"while_tracing is given a {look.python_type().__name__} that traced code created"
         )
     frame = tx.frame
     view = TracerSnapshot(
@@ -108,7 +113,7 @@ RULES_BY_NAME[("torch._dynamo.decorators", "graph_break")] = _graph_break
 
 
 def _ignored_mark(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Marks on tensors are for whoever compiles the code that receives them: here they come too late."""
+    """Ignore marks on tensors: they concern the compiler of the code that receives the tensor."""
     return NONE
 
 
@@ -117,7 +122,7 @@ for _mark in ("mark_static", "mark_dynamic", "maybe_mark_dynamic", "mark_unbacke
 
 
 def _ignored_tag(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Once torch.compile has run anywhere in the process, every new module is noted in a table of its own, which says nothing to others."""
+    """Ignore the call: it records new modules in a table that only ``torch.compile`` reads."""
     return NONE
 
 
@@ -176,7 +181,7 @@ def _size(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Vari
 
 
 def guard_global_state(tx: Tracer, state: str, value: Any) -> None:
-    """Take a piece of torch's global state for granted, as it was when the frame was entered."""
+    """Guard a piece of torch's global state on its value at frame entry."""
     if state in tx.entry_global_state and tx.entry_global_state[state] != value:
         return
     tx.add_guard(
@@ -184,6 +189,6 @@ def guard_global_state(tx: Tracer, state: str, value: Any) -> None:
             ConstantSource(torch, "torch"),
             state,
             value,
-            cause=tx.guard_cause("torch's global state decided what was traced"),
+            cause=tx.guard_cause("the global state of torch decided what was traced"),
         )
     )

@@ -1,4 +1,4 @@
-"""torch's random numbers: generators as inputs of the graph, seeds and states set and read by nodes."""
+"""torch's random number generators: graph inputs; nodes read and write seeds and states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kwargs = dict[str, Variable]
 
 
 def emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args, example: Any = None) -> torch.fx.Node:
-    """A node that changes or reads torch's state when the graph runs, and is not run while tracing."""
+    """Emit a node that reads or writes torch's state at run time, not while tracing."""
     nodes = tuple(realize(tx, a).as_node_arg(tx)[0] for a in args)
     node = tx.graph.create_node(
         "call_function", GraphCallable(name, run, changes_state=True), nodes, {}, tx.node_provenance()
@@ -42,7 +42,7 @@ def emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args
 
 
 class TorchGeneratorVariable(Variable):
-    """A ``torch.Generator``: an input of the graph, or made by a node."""
+    """A ``torch.Generator``: a graph input or the result of a node."""
 
     is_mutable = True
 
@@ -67,11 +67,11 @@ class TorchGeneratorVariable(Variable):
         return True
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        # Fakes draw nothing: they know no generator.
+        # fake tensors sample no numbers and need no generator
         return self.node(tx), None
 
     def node(self, tx: Tracer) -> torch.fx.Node:
-        """The node that makes it, or the input."""
+        """Return the node that creates the generator, or its placeholder."""
         if self._node is None:
             assert self.source is not None
             self._node = tx.graph.placeholder(self.source, None, self.real_object)
@@ -114,7 +114,7 @@ def _state_tensor(tx: Tracer, node: torch.fx.Node, real: torch.Tensor) -> Variab
 
 @register_builder(torch.Generator)
 def _generator(tx: Tracer, real: torch.Generator, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "random numbers are drawn from it")
+    tx.guard_type(real, origin, "random numbers are generated from it")
     return TorchGeneratorVariable(real, origin)
 
 
@@ -123,7 +123,7 @@ def _make_generator(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = tx.as_python_constants([*args, *kwargs.values()])
     device = torch.device(given[0]) if given else torch.device("cpu")
     if device.type != "cpu":
-        raise Unsupported("unknown-call", "a generator of an accelerator is made")
+        raise Unsupported("unknown-call", "a generator for an accelerator is created")
     return TorchGeneratorVariable(None, None, emit_state_effect(tx, "Generator", torch.Generator, []))
 
 

@@ -1,4 +1,4 @@
-"""Which torch functions are traced, inlined, folded or left to Python."""
+"""Rules for torch functions: trace, inline, constant-fold or leave to Python."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _FOLDABLE_FUNCTIONS: dict[int, Any] = {
 
 
 def is_in_graph_function(fn: Any) -> bool:
-    """Whether calling it becomes one graph node."""
+    """Return True if a call of the function becomes one graph node."""
     known = _IN_GRAPH_FUNCTIONS.get(id(fn))
     if known is not None:
         return known is fn
@@ -90,7 +90,7 @@ def is_in_graph_function(fn: Any) -> bool:
 
 
 def can_constant_fold(fn: Any) -> bool:
-    """Whether it may be called while tracing: no effects, and equal arguments give equal results."""
+    """Return True if the function can run while tracing: deterministic, no side effects."""
     known = _FOLDABLE_FUNCTIONS.get(id(fn))
     if known is not None:
         return known is fn
@@ -109,7 +109,7 @@ _SKIPPED_TORCH_MODULES = tuple(
         "utils.dlpack utils.flop_counter utils.hooks utils.mobile_optimizer utils.model_zoo utils.tensorboard utils.viz xpu"
     ).split()
 )
-"""Parts of torch that work on more than tensors: the program, its processes, files, devices, other compilers."""
+"""Parts of torch that are not inlined: they work on processes, files, devices, compilers."""
 
 
 _SKIPPED_TORCH_PREFIXES = tuple(f"{name}." for name in _SKIPPED_TORCH_MODULES)
@@ -139,7 +139,7 @@ _SKIPPED_PACKAGES = frozenset(
 
 
 def may_inline(fn: types.FunctionType) -> bool:
-    """Whether a Python function's body is traced."""
+    """Return True if a Python function's body is inlined."""
     module = str(fn.__module__ or "")
     top = module.partition(".")[0]
     if top == "torch":

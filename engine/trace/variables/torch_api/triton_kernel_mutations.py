@@ -1,6 +1,7 @@
-"""Which tensors a Triton kernel of the user's writes to, as its code in Triton's first language (TTIR) tells; what is not understood counts as written.
+"""Arguments that a user-defined Triton kernel mutates, from pointer flow in its TTIR.
 
-A pointer flows from operands to results, through loops, branches and calls. Whatever the address of a store can come from is written to.
+Pointers flow from operands to results, through loops, branches and calls. Every value that may reach the address
+of a store is mutated. Operations that the analysis does not know count as stores.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from engine.ir.kernels.compile_triton import COMPILE_LOCK
 _STORE_OPS = frozenset(
     "tt.store tt.atomic_rmw tt.atomic_cas tt.descriptor_store tt.descriptor_reduce tt.descriptor_scatter".split()
 )
-"""Operations that write to where their first operand points, and to nothing else."""
+"""Operations that write through their first operand and nothing else."""
 _PURE_OPS = frozenset(
     "tt.addptr tt.advance tt.assert tt.bitcast tt.broadcast tt.cat tt.clampf tt.descriptor_gather tt.descriptor_load tt.dot "
     "tt.dot_scaled tt.expand_dims tt.fp_to_fp tt.func tt.gather tt.get_num_programs tt.get_program_id tt.histogram tt.int_to_ptr "
@@ -32,11 +33,14 @@ _PURE_DIALECTS = ("arith.", "math.", "scf.", "cf.", "ub.", "builtin.")
 _LOAD_OPS = frozenset(("tt.load", "tt.descriptor_load", "tt.descriptor_gather"))
 _MAX_CONFIGS = 16
 _UNKNOWN_POINTER = -1
-"""Stands for an address that no argument is known to have given."""
+"""Marks an address that comes from no known argument."""
 
 
 def mutated_arguments(kernel: Any, given: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the arguments that hold tensors which a launch may write to; ``given`` are all, by name, tensors as fakes."""
+    """Return the names of tensor arguments that a launch may mutate.
+
+    The mapping has all arguments by name, tensors as fakes.
+    """
     tensors = frozenset(name for name, value in given.items() if isinstance(value, torch.Tensor))
     try:
         choices, also = _autotune_configs(kernel)
@@ -46,16 +50,16 @@ def mutated_arguments(kernel: Any, given: Mapping[str, Any]) -> frozenset[str]:
             return tensors
         for choice in choices or ({},):
             found |= _mutated_by_config(function, {**given, **choice})
-    except Exception:  # of Triton's compiler, or for another version of it: whatever it is, nothing is known
+    except Exception:  # errors of Triton's compiler or another Triton version: assume that every tensor is mutated
         return tensors
     return tensors & found
 
 
 def _autotune_configs(kernel: Any) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The constants that tuning may add, and the arguments that it resets between its trials; none of a kernel that is not tuned.
+    """Return the autotuner's configs and the arguments that it resets; empty if not autotuned.
 
     Raises:
-        ValueError: code of the user's runs before or after a launch.
+        ValueError: user-defined hooks run before or after a launch.
     """
     if type(kernel).__name__ != "Autotuner":
         return [], []
@@ -84,7 +88,7 @@ def _mutated_pointers(
     known: dict[tuple[int, ...], Any] = {(n,): value for n, _, value in constants}
     with contextlib.ExitStack() as quiet:
         quiet.enter_context(COMPILE_LOCK)
-        quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))  # what the kernel prints when it is compiled
+        quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))  # the kernel may print while it is compiled
         quiet.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         flow = _PointerFlow(quiet.enter_context(_ttir_module(kernel, dict(signature), known)))
@@ -115,7 +119,7 @@ def _signature_type(value: Any) -> str:
 
 @contextlib.contextmanager
 def _ttir_module(kernel: Any, signature: dict[str, str], constants: dict[tuple[int, ...], Any]) -> Iterator[Any]:
-    """The kernel in TTIR, for as long as the context that owns it lives."""
+    """Compile the kernel to TTIR. The module is valid inside the context."""
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import ASTSource, make_backend
@@ -132,7 +136,7 @@ def _ttir_module(kernel: Any, signature: dict[str, str], constants: dict[tuple[i
 
 
 class _PointerFlow:
-    """From which values each value can get a pointer, over a whole module; values go by their ids."""
+    """Pointer flow between the values of a module, by value id."""
 
     def __init__(self, module: Any) -> None:
         self.entries: dict[str, list[int]] = {}
@@ -140,9 +144,9 @@ class _PointerFlow:
         self._store_addresses: set[int] = set()
         self._operations: list[Any] = []
         self._blocks: dict[int, dict[int, list[int]]] = defaultdict(dict)
-        """By region: the arguments of its blocks."""
+        """Arguments of each block, by region."""
         self._terminators: dict[int, list[Any]] = defaultdict(list)
-        """By region: operations directly inside that hand values on."""
+        """Terminators that pass values out of a region, by region."""
         module.walk(self._operations.append)
         for op in self._operations:
             block = op.get_block()
@@ -161,7 +165,7 @@ class _PointerFlow:
             self._add_operation(op)
 
     def store_address_origins(self) -> set[int]:
-        """Every value that the address of a store can come from."""
+        """Return every value that may reach the address of a store."""
         found: set[int] = set()
         todo = list(self._store_addresses)
         while todo:
@@ -199,7 +203,7 @@ class _PointerFlow:
                 self._flow(operands, arguments)
 
     def _flow(self, values: Iterable[int], to: Iterable[int]) -> None:
-        """Any of these may become any of those."""
+        """Record that any of these values may flow to any of those."""
         values = list(values)
         for place in to:
             self._predecessors[place].update(values)

@@ -1,4 +1,4 @@
-"""The user's own Triton kernels: a launch is a node of the graph, which runs as traced."""
+"""User-defined Triton kernels: a launch is a graph node, which runs as traced."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def _is_host_function(real: Any) -> bool:
 
 
 class TritonKernelVariable(OpaqueObjectVariable):
-    """A kernel, plain or with choices to be tuned; ``kernel[grid]`` is a launch that awaits its arguments."""
+    """A Triton kernel, plain or autotuned. ``kernel[grid]`` is a launch without arguments."""
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return TritonKernelLaunchVariable(self, realize(tx, key))
 
     @property
     def name(self) -> str:
-        """The name of the Python function that the kernel was made of."""
+        """Name of the kernel's Python function."""
         found = self.real_object
         while _is_triton_kernel(found) and hasattr(found, "fn"):
             found = found.fn
@@ -70,7 +70,7 @@ class TritonKernelVariable(OpaqueObjectVariable):
 
     @property
     def is_autotuned(self) -> bool:
-        """Whether some of its arguments are chosen when it is launched."""
+        """True if the autotuner chooses some of its arguments at launch."""
         return _is_triton_kernel(getattr(self.real_object, "fn", None))
 
 
@@ -81,7 +81,7 @@ def _kernel(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 class TritonHostFunctionVariable(OpaqueObjectVariable):
-    """A function of Triton's that host code may call too, ``triton.cdiv`` for one."""
+    """A Triton function that host code can also call, such as ``triton.cdiv``."""
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         assert self.source is not None
@@ -101,12 +101,12 @@ def _wrap_triton(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         "JITFunction",
         "Autotuner",
     ):
-        raise Unsupported("unknown-call", "torch.library.wrap_triton is called with what is no kernel")
+        raise Unsupported("unknown-call", "torch.library.wrap_triton is called without a kernel")
     return kernel
 
 
 class TritonLaunchResultVariable(Variable):
-    """What a launch returns: the compiled kernel, which only Python can look at."""
+    """Result of a launch: the compiled kernel, opaque to the tracer."""
 
     def python_type(self) -> type:
         return object
@@ -116,7 +116,7 @@ class TritonLaunchResultVariable(Variable):
 
 
 class TritonKernelLaunchVariable(Variable):
-    """``kernel[grid]``."""
+    """``kernel[grid]``, a launch without its arguments."""
 
     def __init__(self, kernel: TritonKernelVariable, grid: Variable) -> None:
         self.kernel = kernel
@@ -159,7 +159,7 @@ class TritonKernelLaunchVariable(Variable):
         return TritonLaunchResultVariable()
 
     def _grid(self, tx: Tracer, args: Args, words: Kwargs) -> Any:
-        """The numbers of programs as values; a function of the arguments where these are chosen when the kernel is launched."""
+        """Return the grid sizes, or the grid function itself if the kernel is autotuned."""
         if not isinstance(self.grid, FunctionVariable):
             return [realize(tx, i) for i in sequence_items(tx, self.grid)]
         if self.kernel.is_autotuned:
@@ -178,7 +178,7 @@ class TritonKernelLaunchVariable(Variable):
             or grid.keyword_default_values
             or not isinstance(namespace, dict)
         ):
-            raise Unsupported("unsupported-argument", f"a grid of {grid.describe()} for a kernel that is tuned")
+            raise Unsupported("unsupported-argument", f"a grid of {grid.describe()} for an autotuned kernel")
         cells = [realize(tx, c.content) if c.content is not None else None for c in grid.cell_values]
         held = [types.CellType() if c is None else types.CellType(tx.as_python_constants([c])[0]) for c in cells]
         defaults = tuple(tx.as_python_constants(grid.default_values)) or None
@@ -186,7 +186,7 @@ class TritonKernelLaunchVariable(Variable):
 
 
 def _launch_argument(tx: Tracer, value: Variable, computed: list[Variable]) -> Any:
-    """A constant argument, or the place in ``computed`` of one that the graph gives."""
+    """Return a constant argument, or the position in ``computed`` of a graph value."""
     if isinstance(value, TensorVariable):
         if value.python_type() not in (torch.Tensor, torch.nn.Parameter):
             raise Unsupported(
@@ -203,34 +203,34 @@ def _launch_argument(tx: Tracer, value: Variable, computed: list[Variable]) -> A
     if isinstance(value, ConstantVariable):
         return real
     if type(real).__module__.startswith("triton.") and value.source is not None:
-        tx.guard_identity(real, value.source, "it was given to a Triton kernel")
+        tx.guard_identity(real, value.source, "it was passed to a Triton kernel")
         return real
     raise Unsupported("unsupported-argument", f"{value.describe()} as an argument of a Triton kernel")
 
 
 def _compile_argument(value: Variable) -> Any:
-    """An argument as the kernel's compiler needs to see it."""
+    """Return an argument in the form that the kernel's compiler needs."""
     if isinstance(value, TensorVariable):
         return value.fake
     return value.sym if isinstance(value, SymNodeVariable) else value.as_python_object()
 
 
 def _bump_versions(fakes: list[torch.Tensor]) -> None:
-    """What a launch does to fakes."""
+    """Bump the version counters of the mutated fake tensors."""
     for fake in fakes:
         if not fake.is_inference():
             torch.autograd.graph.increment_version(fake)
 
 
 class _GraphArgument:
-    """Stands for an argument that the graph gives."""
+    """Placeholder for an argument from the graph."""
 
     def __init__(self, index: int) -> None:
         self.index = index
 
 
 class _TritonLaunch:
-    """Launches a kernel on what the graph gives and on the constants known while tracing."""
+    """Callable of a node: launches a kernel on graph values and constants."""
 
     def __init__(self, kernel: Any, grid: Any, args: tuple[Any, ...], words: dict[str, Any]) -> None:
         self.kernel = kernel

@@ -1,0 +1,1 @@
+"""Static snapshot of a session: the copy that needs no kernel."""
