@@ -106,7 +106,7 @@ WRONG = {
     "shape": ("arithmetic.broadcast_add", after(lambda r: r[None]), "shape"),
     "stride": ("arithmetic.broadcast_add", after(lambda r: r.t().contiguous().t()), "stride"),
     "type": ("arithmetic.plain_arguments", after(lambda r: (r,)), "became tuple"),
-    "number type": ("shapes.shape_arithmetic", after(lambda r: (*r[:1], float(r[1]), *r[2:])), "int became float"),
+    "number type": ("views_and_indexing.shape_arithmetic", after(lambda r: (*r[:1], float(r[1]), *r[2:])), "int became float"),
     "tuple type": ("containers.named_tuples", after(lambda r: (tuple(r[0]), *r[1:])), "Pair became tuple"),
     "key order": ("containers.dict_argument", after(lambda r: dict(reversed(r.items()))), "keys"),
     "alias lost": ("side_effects.outputs_alias_each_other", after(lambda r: (r[0], r[1].clone(), *r[2:])), "shares memory"),
@@ -121,9 +121,9 @@ WRONG = {
     "random state": ("side_effects.random_numbers", eats_random_numbers, "random state"),
     "ran twice": ("side_effects.global_counter", runs_twice, "globals"),
     "module ran twice": ("modules.CountsInBuffer", runs_twice, "steps"),
-    "gradient": ("training.gradient_of_product", scales_gradient, "grad"),
-    "gradient lost": ("training.gradient_of_product", after(lambda r: r.detach()), "requires_grad"),
-    "gradient made": ("training.no_grad_decorator", after(lambda r: r.requires_grad_()), "requires_grad"),
+    "gradient": ("training_steps.gradient_of_product", scales_gradient, "grad"),
+    "gradient lost": ("training_steps.gradient_of_product", after(lambda r: r.detach()), "requires_grad"),
+    "gradient made": ("training_steps.no_grad_decorator", after(lambda r: r.requires_grad_()), "requires_grad"),
     "grad mode": ("arithmetic.broadcast_add", after(lambda r: (torch.set_grad_enabled(False) and r) or r), "grad mode"),
 }  # fmt: skip
 

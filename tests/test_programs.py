@@ -31,12 +31,12 @@ NAMES = program_names()
 VERIFIED = (
     "arithmetic.dtype_promotion",
     "arithmetic.unary_chain",
-    "models.Gpt",
-    "models.attention_by_hand",
+    "small_models.Gpt",
+    "small_models.attention_by_hand",
     "reductions.layer_norm",
     "reductions.long_rows",
     "reductions.softmax_with_mask",
-    "shapes.compute_on_transposed",
+    "views_and_indexing.compute_on_transposed",
 )
 
 
@@ -135,7 +135,7 @@ def cases() -> Iterator[Any]:
         for backend in BACKENDS:
             marks = [pytest.mark.skip(reason=program.skip[backend])] if backend in program.skip else []
             yield pytest.param(name, backend, True, id=f"{name}-{backend}", marks=marks)
-        if isinstance(program.target, type) or stem == "training":
+        if isinstance(program.target, type) or stem == "training_steps":
             yield pytest.param(name, "triton", False, id=f"{name}-triton-no_grad")
 
 

@@ -76,7 +76,8 @@ def outcomes_of(*calls: Callable[[], Any]) -> list[Any]:
 def load_copy(stem: str, copy: str) -> ModuleType:
     """Execute the program file ``stem`` again: a module of its own, so that two runs share no globals."""
     name = f"tests.programs.{stem}__{copy}"
-    spec = importlib.util.spec_from_file_location(name, PROGRAMS_FOLDER / f"{stem}.py")
+    (file,) = PROGRAMS_FOLDER.glob(f"*/{stem}.py")
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -103,5 +104,5 @@ def program_of(value: Any) -> Program | None:
 
 def program_names() -> list[str]:
     """All programs as ``file.program``."""
-    stems = sorted(path.stem for path in PROGRAMS_FOLDER.glob("*.py") if path.stem != "__init__")
+    stems = sorted(path.stem for path in PROGRAMS_FOLDER.glob("*/*.py"))
     return [f"{stem}.{name}" for stem in stems for name, _ in programs_of(load_copy(stem, "listing"))]

@@ -18,12 +18,12 @@ REASONS = (
 )
 """Why some are left to torch's engine."""
 DIFFERENTIATING = {
-    "gradients_inside": 12,
-    "models": 7,
+    "autograd_calls_inside": 12,
+    "small_models": 7,
     "modules": 20,
-    "optimisers": 4,
-    "training": 9,
-    "whole_models": 12,
+    "optimizers": 4,
+    "training_steps": 9,
+    "model_zoo": 12,
 }
 """How many programs of some files have backwards that are captured, at the least."""
 
