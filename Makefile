@@ -47,9 +47,10 @@ bench: $(STAMP) ## Overheads and compile times beside torch.compile, as ratios
 coverage: $(STAMP) ## What share of torch's operators, of the programs and of small transformers becomes kernels, and what does not
 	$(BIN)/python -m tests.engine.lowering.op_coverage
 
-lint: $(STAMP) ## Style, types and the front end's own tests
+lint: $(STAMP) ## Style, words, types and the front end's own tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.house_rules
 	$(BIN)/mypy
 	@if ! command -v node >/dev/null 2>&1; then echo "node is not here: the front end's own tests are left out"; \
 	elif ls tests/js/*.test.* >/dev/null 2>&1; then node --test tests/js/*.test.*; fi

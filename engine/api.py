@@ -89,12 +89,12 @@ def make_options(
         raise errors.BadArgument(f"dynamic must be True, False or None, not {dynamic!r}.")
     extra = dict(options or {})
     if unknown := extra.keys() - set(OPTION_NAMES):
-        raise errors.BadArgument(f"engine.compile knows no option {min(unknown)!r}: leave it out.")
+        raise errors.BadArgument(f"engine.compile has no option {min(unknown)!r}: remove it.")
     if extra.get("mode", "default") not in MODES:
-        raise errors.BadArgument(f"The option 'mode' is one of {', '.join(MODES)}, not {extra['mode']!r}.")
+        raise errors.BadArgument(f"The option 'mode' must be one of {', '.join(MODES)}, not {extra['mode']!r}.")
     if extra.get("templates", "never") not in TEMPLATE_CHOICES:
         raise errors.BadArgument(
-            f"The option 'templates' is one of {', '.join(TEMPLATE_CHOICES)}, not {extra['templates']!r}."
+            f"The option 'templates' must be one of {', '.join(TEMPLATE_CHOICES)}, not {extra['templates']!r}."
         )
     if target is not None:
         parse_target(target)
@@ -290,7 +290,7 @@ def record(level: str = "standard", *, target: str | None = None) -> Iterator[Se
         context is closed.
     """
     if level not in LEVELS:
-        raise errors.BadArgument(f"There is no recording level {level!r}: choose one of {', '.join(LEVELS)}.")
+        raise errors.BadArgument(f"The recording level {level!r} does not exist. Choose one of {', '.join(LEVELS)}.")
     session = new_session(level, target)
     with set_current_session(session):
         try:
@@ -442,13 +442,13 @@ def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None
     for name, bound in (("min", low), ("max", high)):
         if bound is not None and (type(bound) is not int or bound < 0):
             raise errors.BadArgument(
-                f"{name} is the {'least' if name == 'min' else 'greatest'} size that dimension {dim} will have, not {bound!r}."
+                f"{name} must be an integer of at least 0 (a bound for the size of dimension {dim}), not {bound!r}."
             )
     if low is not None and high is not None and low > high:
-        raise errors.BadArgument(f"min={low} is greater than max={high}: give the least size first.")
+        raise errors.BadArgument(f"min={low} is greater than max={high}: exchange them.")
     if (low is not None and size < low) or (high is not None and size > high):
         bounds = " and ".join(f"{n}={b}" for n, b in (("min", low), ("max", high)) if b is not None)
-        raise errors.BadArgument(f"Dimension {dim} has size {size}, which lies outside of {bounds}.")
+        raise errors.BadArgument(f"Dimension {dim} has size {size}, which is outside of {bounds}.")
 
 
 def mark_static(t: torch.Tensor, dim: int | None = None) -> None:

@@ -83,7 +83,7 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
         session = current_session()
         if session is not None:
             text = f"{name.replace('_', ' ')} of {backward.id} could not be compiled: {type(error).__name__}: {error}"
-            session.add_failure(StageFailure("autograd", text.splitlines()[0], "it runs operator by operator"))
+            session.add_failure(StageFailure("autograd", text.splitlines()[0], "it runs eagerly, operator by operator"))
 
     whole, notes = inline_compiled_backwards(backward.graph)
     notes += move_cpu_scalars(whole)
@@ -106,7 +106,7 @@ def _record_compiled_graph(backward: CapturedBackward, whole: torch.fx.GraphModu
     session = current_session()
     if session is None:
         return
-    record = graph_record(whole, "captured", backward.id, "captured backward, as it is compiled")
+    record = graph_record(whole, "captured", backward.id, "captured backward, as compiled by the backend")
     for known in session.backwards:
         if known.id == backward.id:
             nodes = autograd_node_records(backward, whole)

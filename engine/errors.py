@@ -52,8 +52,8 @@ class GraphBreak(EngineError):
     def __init__(self, record: BreakRecord, pointed: str) -> None:
         self.record = record
         self.stack = record.stack
-        remedies = "".join(f"\n  - {remedy}" for remedy in record.hints)
-        what_to_do = f"\nWhat to do:{remedies}" if remedies else ""
+        hint_lines = "".join(f"\n  - {hint}" for hint in record.hints)
+        what_to_do = f"\nWhat to do:{hint_lines}" if hint_lines else ""
         super().__init__(f"{record.title}: {record.context}\n{pointed}\n{record.explanation}{what_to_do}")
 
 
@@ -93,7 +93,7 @@ class RecompileLimit(EngineError):
     def __init__(self, name: str, limit: int, reason: str, stack: tuple[Span, ...] = ()) -> None:
         self.stack = stack
         super().__init__(
-            f"{name} was compiled {limit} times already, the recompile limit; the last reason was: {reason}"
+            f"{name} was compiled {limit} times, which is the recompile limit. The last reason was: {reason}"
         )
 
 
@@ -109,7 +109,7 @@ class DebugAssertionError(EngineError, AssertionError):
 
     def __init__(self, fault: str) -> None:
         super().__init__(
-            f"Compiled code was called with what it was not compiled for: {fault}. This is a fault of the compiler's guards: please report it."
+            f"Compiled code was called with inputs that it was not compiled for: {fault}. This is a bug in the guards of the compiler. Please report it."
         )
 
 

@@ -335,7 +335,7 @@ class Pipeline:
         except Exception as error:
             if self.options.fullgraph and callable(backend_callable(backend)):
                 raise errors.BackendError(backend_name(backend), str(error), _first_user_stack(slot)) from error
-            work.record_failure(backend_name(backend), error, "this graph runs as traced, operator by operator")
+            work.record_failure(backend_name(backend), error, "this graph runs eagerly, operator by operator")
             self._record_fx_graph(slot, work)
             return eager_run(slot.graph)
 
@@ -343,20 +343,20 @@ class Pipeline:
         """Verify the graph's first call against eager."""
         compilation, name = work.compilation, backend_name(self.options.backend)
 
-        def tell(found: str) -> None:
+        def report(found: str) -> None:
             if not found:
                 return
             is_wrong = not found.startswith("not verifiable")
             sentence = f"verification of {compilation} ({name}): {found}"
             if is_wrong:
-                warnings.warn(f"{sentence}; it runs as traced from now on.", errors.WrongResult, stacklevel=3)
-            fallback = "later calls run as traced, operator by operator" if is_wrong else "results are as compiled"
+                warnings.warn(f"{sentence}; the graph runs eagerly from now on.", errors.WrongResult, stacklevel=3)
+            fallback = "later calls run eagerly, operator by operator" if is_wrong else "the compiled result is used"
             failure = StageFailure("verification", sentence, fallback)
             session = work.session
             if session is not None:
                 session.update_compilation(compilation, lambda c: replace(c, failures=(*c.failures, failure)))
 
-        return verify_first_call(run, slot.graph, eager_run(slot.graph), tell)
+        return verify_first_call(run, slot.graph, eager_run(slot.graph), report)
 
     def _compile_with_backend(self, backend: str | Run, slot: TracedGraph, work: _CompilationState) -> Run:
         if backend == "eager":
@@ -367,7 +367,7 @@ class Pipeline:
             with lifted.inputs_as_in_graph(slot.inputs):
                 return lifted.wrap(self._compile_lifted_graph(backend, replace(slot, graph=lifted.graph), work))
         if backend == "inductor" and requires_grad_calls(slot.graph.graph):
-            raise NotImplementedError("an input is told to require gradients between two of its uses")
+            raise NotImplementedError("requires_grad of an input changes between two of its uses")
         return self._compile_lifted_graph(backend, slot, work)
 
     def _compile_lifted_graph(self, backend: str | Run, slot: TracedGraph, work: _CompilationState) -> Run:
@@ -433,7 +433,7 @@ class Pipeline:
                 try:
                     program, run = self._build_executor(program, graph, work)
                 except Exception as error:
-                    work.record_failure("kernels", error, "results come from ATen")
+                    work.record_failure("kernels", error, "ATen runs the graph")
                 else:
                     self._record_program(self._note_target_mismatch(program), graph, work)
                     return run
@@ -450,7 +450,7 @@ class Pipeline:
             except errors.KernelBuildError as error:
                 if len(work.failures) >= MAX_KERNEL_BUILD_FAILURES or refused.keys() >= set(error.nodes):
                     raise
-                work.record_failure("kernels", error, "ATen computes what this kernel would have")
+                work.record_failure("kernels", error, "ATen computes the result of this kernel")
                 refused |= dict.fromkeys(error.nodes, str(error))
             program = self._lower_to_program(graph, work, refused, on_gpu=True)
 
@@ -482,7 +482,7 @@ class Pipeline:
         here = default_target()
         if program.target == here:
             return program
-        note = f"Kernels are shown for {program.target}, and run as compiled for the card at hand, {here}."
+        note = f"The kernels shown are compiled for {program.target}. The kernels that run are compiled for this GPU, {here}."
         return replace(program, record=replace(program.record, launch_mode=note))
 
     def _with_aten_fallback(self, run: Run, graph: AotGraph) -> Run:
@@ -505,7 +505,7 @@ class Pipeline:
             if on_gpu:
                 program, run = self._build_executor(program, graph, work)
         except Exception as error:
-            work.record_failure("lowering of the backward", error, "gradients come from ATen")
+            work.record_failure("lowering of the backward", error, "ATen runs the backward graph")
             if work.session is not None:
                 failures = tuple(work.failures)
                 work.session.update_compilation(work.compilation, lambda c: replace(c, failures=failures))
@@ -563,7 +563,9 @@ class Pipeline:
             return make()
         if measures:
             program = make()
-            note = "not kept on disk: what is fastest here is measured, and those measurements are kept"
+            note = (
+                "not saved to disk: autotuning selects the kernels, and the disk cache stores its measurements instead"
+            )
             return replace(program, record=replace(program.record, cache=note))
         how = (target, type(chooser).__name__, dict(refused), dict(self.options.extra))
         tells = work.session is not None
@@ -579,7 +581,7 @@ class Pipeline:
             with work.timings.stage("lowering"):
                 program = self._lower_to_program(graph, work, on_gpu=on_gpu)
         except Exception as error:
-            work.record_failure("lowering", error, "results come from ATen")
+            work.record_failure("lowering", error, "ATen runs the graph")
             work.update_record(lowering=LoweringRecord(target, error=work.failures[-1].sentence))
             return None
         self._record_program(program, graph, work)
@@ -602,23 +604,23 @@ def _record_launching(recording: Callable[[], Session | None], compilation: str,
     """
     field = "backward" if stage == "backward" else "lowering"
 
-    def told(record: CompilationRecord) -> CompilationRecord:
+    def update(record: CompilationRecord) -> CompilationRecord:
         lowering = getattr(record, field)
         if lowering is None:
             return record
-        told = " ".join(filter(None, (lowering.launch_mode, sentence)))
-        return replace(record, **{field: replace(lowering, launch_mode=told)})
+        launch_mode = " ".join(filter(None, (lowering.launch_mode, sentence)))
+        return replace(record, **{field: replace(lowering, launch_mode=launch_mode)})
 
     session = recording()
     if session is not None:
-        session.update_compilation(compilation, told)
+        session.update_compilation(compilation, update)
 
 
 def _record_fallback(error: BaseException, sentence: str, done: str) -> None:
     """Record a GPU failure and its fallback in the current session, and log it."""
     session = current_session()
-    instead = done or "the error is raised: what the backward was given is gone"
-    _log.warning("%s In place of it, %s.", sentence, instead)
+    instead = done or "the error is raised: the inputs of the backward were already freed"
+    _log.warning("%s Fallback: %s.", sentence, instead)
     if session is not None:
         detail = "".join(traceback.format_exception(error))
         session.add_failure(StageFailure("runtime", sentence, instead, detail))
@@ -633,13 +635,13 @@ def _record_backward_program(
     """
     from engine.kernels.to_records import kernel_records
 
-    def told(record: CompilationRecord) -> CompilationRecord:
+    def update(record: CompilationRecord) -> CompilationRecord:
         if record.backward_lowering is not None:  # a backward specialized to other undefined tangents
             return record
         kernels = (*record.kernels, *kernel_records(program.kernels))
         return replace(record, backward_lowering=program.record, kernels=kernels)
 
-    session.update_compilation(compilation, told)
+    session.update_compilation(compilation, update)
     waiting, recording = [True], weakref.ref(session)
 
     def first(values: list[Any]) -> Any:

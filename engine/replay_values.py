@@ -25,7 +25,7 @@ from engine.runtime.dispatch.recorded_arguments import ValueUnavailable, make_ar
 NUMBERS = (int, float, bool, complex)
 MAX_BYTES = 512_000_000
 """Maximum number of bytes of the copies of a call's tensors."""
-ON_COPIES = "copies of what it was called with, as that is now"
+ON_COPIES = "copies of its arguments in their present state"
 
 RunWithProbe = Callable[[ValueProbe], Callable[..., Any]]
 
@@ -74,7 +74,9 @@ def _describe_input(given: GraphInput) -> Any:
         )
     if type(value) in NUMBERS:
         return value
-    raise ValueUnavailable(f"{given.name} is {type(value).__name__}, and only plain tensors and numbers are made again")
+    raise ValueUnavailable(
+        f"{given.name} is of type {type(value).__name__}, and a replay supports only plain tensors and numbers"
+    )
 
 
 def replay_with_probes(session: Session, compilation: str) -> str:
@@ -90,7 +92,7 @@ def replay_with_probes(session: Session, compilation: str) -> str:
     if known is None:
         raise BadArgument(_why_not_replayable(session, compilation))
     if isinstance(known, str):
-        raise BadArgument(f"The call cannot be made again: {known}.")
+        raise BadArgument(f"The call cannot be replayed: {known}.")
     aot = session.compilation(compilation).aot
     try:
         inputs, how = _copy_inputs(known)
@@ -100,21 +102,21 @@ def replay_with_probes(session: Session, compilation: str) -> str:
             trains=aot is not None and aot.mode == "training",
         )
     except ValueUnavailable as error:
-        raise BadArgument(f"The call cannot be made again: {error}.") from error
+        raise BadArgument(f"The call cannot be replayed: {error}.") from error
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]
-        raise BadArgument(f"Made again, the call raised {type(error).__name__}: {text}") from error
-    return f"The call was made again on {how}."
+        raise BadArgument(f"The replayed call raised {type(error).__name__}: {text}") from error
+    return f"The call was replayed on {how}."
 
 
 def _why_not_replayable(session: Session, compilation: str) -> str:
     record = next((c for c in session.compilations if c.id == compilation), None)
     aot: AotRecord | None = None if record is None else record.aot
     if aot is not None and any(w.name == "effects in order" and w.actions for w in aot.wrappers):
-        return "The graph has effects beyond its results, which must not happen twice: its call is not made again."
+        return "The graph has side effects, which must happen only once. Its call cannot be replayed."
     if aot is not None and not aot.wrappers:
-        return "The graph runs as it was traced, without layers around it."
-    return "The session was loaded, or what it recorded is gone: the call cannot be made again."
+        return "The graph runs as traced, without AOT wrappers, so there is nothing to replay."
+    return "The session was loaded from a file, or the compiled function was deleted: the call cannot be replayed."
 
 
 def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
@@ -134,10 +136,10 @@ def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
     if not gone:
         return inputs, ON_COPIES
     if len(gone) == len(tensors):
-        return inputs, "fresh numbers: the tensors that it was called with are gone"
+        return inputs, "random numbers, because its arguments were freed"
     return (
         inputs,
-        f"{ON_COPIES}, and fresh numbers for {', '.join(gone[:3])}{' and more' if len(gone) > 3 else ''}, gone since",
+        f"{ON_COPIES}, with random numbers for {', '.join(gone[:3])}{' and more' if len(gone) > 3 else ''}, which were freed",
     )
 
 

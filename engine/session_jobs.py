@@ -158,11 +158,13 @@ def time_session_kernels(session: Session) -> int:
     from engine.runtime.time_kernels import time_kernels as measure_program
 
     count = 0
-    problem = "the session was loaded, or has no kernels" if not any(lowered_graphs_of(session).values()) else ""
+    problem = (
+        "the session was loaded from a file, or has no kernels" if not any(lowered_graphs_of(session).values()) else ""
+    )
     for compilation, graphs in lowered_graphs_of(session).items():
         for lowered in graphs:
             if not any(isinstance(x, torch.Tensor) and x.is_cuda for x in lowered.inputs):
-                problem = problem or "its tensors are on no GPU"
+                problem = problem or "its tensors are not on a GPU"
                 continue
             session.set_stage(f"measure {compilation}")
             try:

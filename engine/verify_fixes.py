@@ -105,9 +105,7 @@ def _try_fixes_of(session: Session, call: CallRecord, rejection: GuardFailure, c
     except ValueUnavailable as error:
         return [_not_verifiable(f, str(error)) for f in rejection.fixes]
     if not before.problem and before.compile_count < len(calls):
-        before = FixTrial(
-            problem="the cause lies outside of the arguments, and does not show when the calls are run again"
-        )
+        before = FixTrial(problem="the cause is outside of the arguments, and a re-run of the calls does not show it")
     if before.problem:
         return [_not_verifiable(f, before.problem) for f in rejection.fixes]
     return [_try(dispatch, calls, f, before, compiler) for f in rejection.fixes]
@@ -119,7 +117,7 @@ def _try(
     if not fix.code:
         return fix
     if fix.code.startswith("with "):
-        return _not_verifiable(fix, "it changes what surrounds the call, which is not part of it")
+        return _not_verifiable(fix, "the fix changes the code around the call, and a re-run contains only the call")
     return _verdict(fix, _run_with_fix(dispatch, calls, fix.code, compiler), before)
 
 
@@ -135,9 +133,10 @@ def _verdict(fix: Fix, after: FixTrial, before: FixTrial) -> Fix:
         return replace(fix, verified=f"re-run on inputs of the recorded shapes: {counts}")
     if after.cause != before.cause:
         return replace(
-            fix, verified=f"re-run on inputs of the recorded shapes: this cause is gone, another is left: {after.cause}"
+            fix,
+            verified=f"re-run on inputs of the recorded shapes: this cause is gone, another one remains: {after.cause}",
         )
-    return replace(fix, unverified_reason=f"re-run on inputs of the recorded shapes: did not help, {counts}")
+    return replace(fix, unverified_reason=f"re-run on inputs of the recorded shapes: no effect, {counts}")
 
 
 def _failing_calls(
@@ -147,13 +146,13 @@ def _failing_calls(
     frame = recorded_frame(session, call.frame)
     dispatch = None if frame is None else frame.dispatcher_state()
     if frame is None or dispatch is None:
-        raise ValueUnavailable("the session was loaded, or its function is gone")
+        raise ValueUnavailable("the session was loaded from a file, or its function was deleted")
     if dispatch.cache.frame.role == "resume":
-        raise ValueUnavailable("code after a graph break is not run by itself")
+        raise ValueUnavailable("a resume function cannot be re-run alone")
     first = next((c for c in frame.calls if c.entry == rejection.entry), None)
     second = next((c for c in frame.calls if c.index == call.index), None)
     if first is None or second is None:
-        raise ValueUnavailable("the arguments of the calls were not kept")
+        raise ValueUnavailable("the arguments of the calls were not recorded")
     return dispatch, [first, second]
 
 
@@ -226,13 +225,13 @@ def _read_answer(read: int, child: int) -> FixTrial:
         ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
         if not ready:
             os.kill(child, signal.SIGKILL)
-            return FixTrial(problem=f"running it again took more than {MAX_SECONDS:.0f} seconds")
+            return FixTrial(problem=f"the re-run took more than {MAX_SECONDS:.0f} seconds")
         part = os.read(read, 65536)
         if not part:
             break
         data += part
     if not data:
-        return FixTrial(problem="the process that ran it again died")
+        return FixTrial(problem="the process of the re-run ended without a result")
     return FixTrial(*json.loads(data))
 
 
@@ -246,9 +245,9 @@ def _run_child(write: int, work: Callable[[], FixTrial]) -> None:
         try:
             outcome = work()
         except BaseException as error:
-            outcome = FixTrial(problem=f"running it again failed: {type(error).__name__}: {error}")
+            outcome = FixTrial(problem=f"the re-run failed: {type(error).__name__}: {error}")
         if stopped:
-            outcome = FixTrial(problem=f"the function reaches beyond its process ({stopped[0]})")
+            outcome = FixTrial(problem=f"the function has effects outside of its process ({stopped[0]})")
         told = (outcome.compile_count, outcome.problem[:2000], outcome.cause[:2000])
         os.write(write, json.dumps(told).encode())
     finally:
@@ -258,15 +257,15 @@ def _run_child(write: int, work: Callable[[], FixTrial]) -> None:
 def _make_audit_hook(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
     me = threading.get_ident()
 
-    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    def reject(event: str, arguments: tuple[Any, ...]) -> None:
         if threading.get_ident() != me or not (
             _opens_for_writing(event, arguments) or event.startswith(BLOCKED_AUDIT_EVENTS)
         ):
             return
-        stopped.append(event if event != "open" else f"it writes {os.path.basename(str(arguments[0]))}")
-        raise PermissionError("Not while a suggested fix is tried.")
+        stopped.append(event if event != "open" else f"it writes to {os.path.basename(str(arguments[0]))}")
+        raise PermissionError("Blocked while a suggested fix is verified.")
 
-    return refuse
+    return reject
 
 
 def _opens_for_writing(event: str, arguments: tuple[Any, ...]) -> bool:

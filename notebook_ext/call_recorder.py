@@ -98,7 +98,7 @@ class CallRecorder:
         if self.stop_reason:
             return None
         if len(self.calls) >= MAX_CALLS:
-            self.stop_reason = f"only the first {MAX_CALLS} calls are kept"
+            self.stop_reason = f"only the first {MAX_CALLS} calls are recorded"
         elif any(version_counter(t) != version for t, version in self._versions[id(root)]):
             self.stop_reason = "parameters changed between the calls (a training step), and only calls are repeated"
         if self.stop_reason:
@@ -128,7 +128,7 @@ class CallRecorder:
                 copies.append(leaf)
                 continue
             if leaf.layout is not torch.strided or leaf.is_quantized:
-                raise NotReplayableError("an argument is a sparse or quantised tensor, which is not compared")
+                raise NotReplayableError("an argument is a sparse or quantized tensor, which is not compared")
             if leaf.untyped_storage().data_ptr() in storages:
                 raise NotReplayableError("two arguments share their memory")
             storages.add(leaf.untyped_storage().data_ptr())

@@ -32,7 +32,7 @@ COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "default": None,
             "metavar": "T",
-            "help": "What kernels are compiled for: cuda:90, hip:gfx942, ... Default: the GPU at hand, else cuda:90.",
+            "help": "Target of the kernels: cuda:90, hip:gfx942, ... Default: the GPU of this machine, else cuda:90.",
         },
     ),
     ("--dynamic", {"action": "store_true", "help": "Make every size a symbol."}),

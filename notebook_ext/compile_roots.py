@@ -164,7 +164,7 @@ class Roots:
                 name, "torch.compile has it already", "Call a module that was not given to torch.compile."
             )
         elif is_disabled(type(module).forward):
-            self._note_skipped(name, "its forward is marked as not to be compiled", "Remove the disable mark.")
+            self._note_skipped(name, "its forward is marked as not to be compiled", "Remove the disable decorator.")
         else:
             self._attached[id(module)] = (module, self._subject.compile_module(module))
             self.compiled.append(name)
@@ -196,7 +196,7 @@ class Roots:
             )
             return function
         if is_disabled(inner):
-            self._note_skipped(name, "it is marked as not to be compiled", "Remove the disable mark.")
+            self._note_skipped(name, "it is marked as not to be compiled", "Remove the disable decorator.")
             return function
         if kind := uncompilable_kind(inner):
             self._note_skipped(
@@ -229,8 +229,8 @@ class Roots:
         path = f"{function.__module__}.{function.__qualname__}"
         self._note_skipped(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")
 
-    def _note_skipped(self, name: str, reason: str, remedy: str = "") -> None:
-        self._session.add_skipped(SkippedRecord(name, reason, remedy))
+    def _note_skipped(self, name: str, reason: str, hint: str = "") -> None:
+        self._session.add_skipped(SkippedRecord(name, reason, hint))
 
     # Names given by the user.
 

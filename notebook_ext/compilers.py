@@ -53,7 +53,7 @@ class CellCompiler(Protocol):
 
 
 class EngineCompiler:
-    """This engine with its own cache, which starts empty."""
+    """The engine with its own cache, which starts empty."""
 
     def __init__(self, choice: CompileSettings) -> None:
         self.settings = choice

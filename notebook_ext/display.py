@@ -179,9 +179,9 @@ def mime_bundle(session: Session, *, static: bool) -> dict[str, str]:
     line = summary(session, timed=timed)
     left = () if line.hints else session.skipped[:MAX_HINTS]
     head = f'<div style="{STYLE}">{summary_html(session, timed=timed)}{"".join(map(skipped_html, left))}</div>'
-    twin = snapshot_html(session, SNAPSHOT_KB, timed=timed) if static else ""
+    snapshot = snapshot_html(session, SNAPSHOT_KB, timed=timed) if static else ""
     return {
-        "text/html": f"{head}{twin}",
+        "text/html": f"{head}{snapshot}",
         "text/plain": "\n".join([line.text, *(f"  {skipped_text(s)}" for s in left)]),
     }
 

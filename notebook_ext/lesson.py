@@ -73,7 +73,7 @@ class Prediction:
 
     def _check(self, choice: object) -> None:
         if str(choice) not in self.choices:
-            raise BadArgument(f"{choice!s} is none of the choices: {', '.join(self.choices)}.")
+            raise BadArgument(f"{choice!s} is not one of the choices: {', '.join(self.choices)}.")
 
     def ask(self, shell: InteractiveShell | None) -> None:
         """Display the question, with clickable choices if widgets can be shown."""
@@ -116,7 +116,7 @@ class LessonMagics(Magics):
         except AssertionError as error:
             _show_box(f"{name}: {NOT_YET}.", str(error) or "An assertion does not hold.", WRONG_COLOR)
         except NameError as error:
-            _show_box(f"{name}: {NOT_YET}.", f"{error}. Run the cells above first, from the top.", WRONG_COLOR)
+            _show_box(f"{name}: {NOT_YET}.", f"{error}. Run all cells above first.", WRONG_COLOR)
         except Exception as error:
             _show_box(f"{name}: {NOT_YET}.", f"{type(error).__name__}: {one_line(str(error), 300)}", WRONG_COLOR)
         else:

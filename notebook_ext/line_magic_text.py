@@ -78,7 +78,7 @@ def _call_lines(told: CallExplanation) -> Iterator[str]:
     if told.hit is not None:
         yield f"This call would use entry {told.hit}."
     else:
-        yield f"This call would compile anew: none of {pluralize(len(told.entries), 'entry')} serves it."
+        yield f"This call would recompile: guards of {pluralize(len(told.entries), 'entry')} fail."
     for rejection in told.guard_failures:
         yield f"  entry {rejection.entry}: {sanitize(rejection.sentence) or f'{rejection.source} {rejection.kind}: expected {rejection.expected}, found {rejection.actual}'}"
         yield from (f"    {_fix_text(fix)}" for fix in rejection.fixes)

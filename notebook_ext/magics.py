@@ -115,7 +115,7 @@ class CompileMagics(Magics):
             self._show_error(failure, parsed, session, shown=owns)
         others = {"stock torch.compile": compared.session} if compared is not None and compared.session else {}
         if before := self.sessions.remember_run(self._cell_id(), session):
-            others["the run before"] = before
+            others["the previous run"] = before
         self._finish(given, session, failure, others)
         if compared is not None and compared.session is not None:
             self.shell.user_ns[f"{LAST_SESSION_NAME}_torch"] = compared.session
@@ -173,7 +173,7 @@ class CompileMagics(Magics):
         """
         if isinstance(error, KeyboardInterrupt) and was_compiling(error):
             session.add_note(
-                "Interrupted while compiling: nothing half-made was kept, and the next call compiles anew."
+                "Interrupted while compiling: the partial compilation was discarded; the next call recompiles."
             )
         is_syntax = isinstance(error, SyntaxError) and not passes_through_cell(error, parsed.file)
         try:
@@ -253,7 +253,7 @@ class CompileMagics(Magics):
             self.shell.user_ns[text] = compile_roots.compile_root(subject, value)
         else:
             raise UsageError(
-                f"%compile keeps modules, and functions that have a name of their own here: give {text!r} a name first."
+                f"%compile needs a module or a function that is bound to a name: give {text!r} a name first."
             )
         print(f"{text} is compiled from now on; its calls in %%compile --keep cells are recorded.")
 
@@ -287,18 +287,18 @@ class CompileMagics(Magics):
             first, second = map(self._resolve_session, given)
             display.show_session_comparison(self.shell, first, second, *given)
         elif len(given) > 2:
-            raise UsageError("%explore takes one session, or two to compare; quote a path that holds spaces.")
+            raise UsageError("%explore needs one session, or two to compare; quote a path that contains spaces.")
         else:
             display.explore(self.shell, self._resolve_session(given[0] if given else ""))
 
     def _explore_comparison(self, given: list[str]) -> None:
         if len(given) > 2:
-            raise UsageError("%explore --diff takes at most two sessions; quote a path that holds spaces.")
+            raise UsageError("%explore --diff needs at most two sessions; quote a path that contains spaces.")
         if given:
             first, second = self._resolve_session(given[0]), self._resolve_session(given[1] if len(given) > 1 else "")
             names = (given[0], given[1] if len(given) > 1 else "the last session")
         else:
-            second, names = self._resolve_session(""), ("the run before", "this run")
+            second, names = self._resolve_session(""), ("the previous run", "this run")
             before = self.sessions.previous_run(second)
             if before is None:
                 raise UsageError(

@@ -41,7 +41,7 @@ def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *,
     from nbclient.exceptions import CellExecutionError
 
     saving = nbformat.v4.new_code_cell(
-        f"__import__('notebook_ext.display').display.save_reported({str(folder)!r}, {BACKGROUND_TIMEOUT})"
+        f"__import__('notebook_ext.display').display.save_report_sessions({str(folder)!r}, {BACKGROUND_TIMEOUT})"
     )  # type: ignore[no-untyped-call]
     client = NotebookClient(
         notebook,
@@ -56,10 +56,10 @@ def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *,
     # The kernel must find both packages also in a source tree that is not installed.
     search = os.pathsep.join(p for p in (str(REPO_ROOT), os.environ.get("PYTHONPATH", "")) if p)
     problem = ""
-    settled = (
+    fixed_settings = (
         {DETERMINISTIC_ENV: "1", "TORCH_LOGS": "-dynamo"} if steady else {}
     )  # Warnings of stock torch.compile contain times and process ids.
-    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT_ENV: "1", **settled}):
+    with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT_ENV: "1", **fixed_settings}):
         try:
             for index, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, index)

@@ -20,7 +20,7 @@ from notebook_ext.display import has_widgets
 DELAY_SECONDS = 0.7
 """Seconds of compiling before the line appears; it must appear within one second."""
 POLL_SECONDS = 0.15
-CANCELLED = "Cancelled: what was not compiled by then ran as plain Python, with the same results. Run the cell again to compile it."
+CANCELLED = "Cancelled: the part that was not compiled ran as plain Python, with the same results. Run the cell again to compile it."
 _AUTOTUNE_STAGE = re.compile(r"tuning (\d+): (\d+) ways to compute \w+:(\w+)/\w+:(\w+)")
 """Text of the session's stage while autotuning measures kernels."""
 
@@ -80,7 +80,7 @@ def progress_text(session: Session, stage: str, seconds: float) -> str:
         count, ways, frame, node = tuning.groups()
         name = next((f.name for f in session.frames if f.id == frame), "the cell")
         return (
-            f"Compiling {name}: question {count}, measuring {ways} ways to compute {node} on the GPU, {seconds:.0f} s"
+            f"Compiling {name}: autotuning {count}, measuring {ways} candidates for {node} on the GPU, {seconds:.0f} s"
         )
     word, _, compilation = stage.partition(" ")
     frame = compilation.partition("/")[0]
@@ -111,7 +111,7 @@ class WidgetProgressLine:
         import ipywidgets
 
         self._label = ipywidgets.Label()
-        tooltip = "Stop compiling: the cell goes on as plain Python. Again: interrupt the cell"
+        tooltip = "Stop compiling: the cell continues as plain Python. Click again to interrupt the cell"
         self._button = ipywidgets.Button(description="Cancel", tooltip=tooltip, layout={"width": "auto"})
         self._button.on_click(lambda _: cancel(session))
         handle_messages_while_busy(self._button)

@@ -29,7 +29,7 @@ def _break(kind: str) -> Iterator[str]:
     yield f"## {reason.title}"
     yield f"`{kind}`. {reason.explanation}"
     if reason.hints:
-        yield "\n".join(f"- {remedy}" for remedy in reason.hints)
+        yield "\n".join(f"- {hint}" for hint in reason.hints)
     if kind in BREAKS:
         yield f"Breaks:\n\n{_code(BREAKS[kind].before)}"
         yield f"Does not break:\n\n{_code(BREAKS[kind].after)}"

@@ -124,10 +124,10 @@ def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: CellCompiler, ses
         )
 
 
-def _record_not_compiled(session: Session, roots: Roots, why: str, remedy: str) -> None:
+def _record_not_compiled(session: Session, roots: Roots, why: str, hint: str) -> None:
     """Record that the cell body ran as Python, if nothing else was compiled."""
     if not roots.compiled and not session.compilations:
-        session.add_skipped(SkippedRecord("cell", f"it ran as Python: {why}", remedy))
+        session.add_skipped(SkippedRecord("cell", f"it ran as Python: {why}", hint))
 
 
 def is_root(value: Any, namespace: dict[str, Any]) -> bool:

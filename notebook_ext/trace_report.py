@@ -29,7 +29,7 @@ def write_trace_report(log: Path, page: Path | None = None) -> int:
         session = load_torch_trace(log, _progress_bar("reading"))
         page.parent.mkdir(parents=True, exist_ok=True)
         with page.open("wb") as stream:
-            write_page(session, stream, f"{log.name}, as torch.compile told it", _progress_bar("writing"))
+            write_page(session, stream, f"{log.name}, recorded by torch.compile", _progress_bar("writing"))
     except NotATrace as error:
         print(error, file=sys.stderr)
         return 2

@@ -27,10 +27,11 @@ containers =
     engine
 layers =
     api
-    backwards
-    expectation : pipeline : observe
-    afterwards : contents : (remedies)
+    backward_pipeline
+    expectations : pipeline : observe
+    session_jobs : replay_values : (verify_fixes)
     {" | ".join(f"({stage})" for stage in STAGES)}
+    cache
     (bytecode) : (graph)
     ir
     records : errors : options
@@ -88,11 +89,11 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
     for package, text in {
         "": "",
         "api": "",
-        "backwards": "",
-        "expectation": "",
+        "backward_pipeline": "",
+        "expectations": "",
         "pipeline": "",
-        "afterwards": "",
-        "contents": "",
+        "session_jobs": "",
+        "replay_values": "",
         "observe": "",
         "trace": "import engine.guards\n",
         "guards": "",
@@ -101,8 +102,9 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
         "lowering": "",
         "kernels": "",
         "runtime": "",
+        "cache": "",
         "bytecode": "",
-        "graph": "",
+        "graph": "import engine.cache\n",
         "ir": "import engine.api\n",
         "records": "",
         "errors": "",
@@ -124,6 +126,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
     )
     assert ran.returncode != 0
     assert re.search(r"engine\.trace\s+is not allowed to import\s+engine\.guards", ran.stdout), ran.stdout + ran.stderr
+    assert re.search(r"engine\.graph\s+is not allowed to import\s+engine\.cache", ran.stdout), ran.stdout
     assert re.search(r"engine\.ir\s+is not allowed to import\s+engine\.api", ran.stdout), ran.stdout
 
 
@@ -184,7 +187,7 @@ def test_expected_files_have_a_test() -> None:
 
 
 def test_every_test_says_what_it_tests() -> None:
-    """Every test function has a docstring that states the behaviour."""
+    """Every test function has a docstring that states the behavior."""
     missing = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in python_files("tests")

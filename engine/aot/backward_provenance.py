@@ -63,7 +63,7 @@ class BackwardProvenance:
             if "AccumulateGrad" in node.name():
                 continue
             origin = self._origin(node._sequence_nr())
-            sums = None if origin is None else replace(origin, note="gradients that meet here are summed")
+            sums = None if origin is None else replace(origin, note="the gradients of several uses are summed")
             yield node.register_prehook(lambda grads, origin=sums: self._mark_grad_sums(grads, origin))
             yield node.register_hook(lambda grads, given, origin=origin: self.mark_traced(origin))
             if (named := _PHASE_DEPENDENT_NODES.get(node.name())) is not None:

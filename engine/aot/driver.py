@@ -85,7 +85,7 @@ ANOMALY_GUARD = GlobalStateMatch(
     ConstantSource(torch, "torch"),
     "anomaly",
     True,
-    cause=Cause(reason="under anomaly mode each operator keeps its own gradient"),
+    cause=Cause(reason="anomaly mode checks the gradient of each operator"),
 )
 
 
@@ -163,16 +163,18 @@ def compile_graph(
         )
     trains = needs_autograd(graph, inputs)
     if trains and torch.is_anomaly_enabled():
-        watched = _eager_result(graph, trains, "anomaly mode names the operator whose gradient went wrong", told)
+        watched = _eager_result(
+            graph, trains, "anomaly mode reports the operator that returned NaN, which needs eager autograd", told
+        )
         return replace(watched, guards=(ANOMALY_GUARD,))
     if trains and (reason := check_inter_output_grads(graph, asking)):
         return _eager_result(graph, trains, reason, told)
     known = len(shape_env_assumptions(graph, inputs))
     try:
-        onion = apply_pre_compile(OUTER_WRAPPERS, TracedCall(graph, tuple(inputs)))
-        if reason := _why_not_compiled(onion.call, graph, trains=trains, changes_objects=changes_objects):
+        wrapped = apply_pre_compile(OUTER_WRAPPERS, TracedCall(graph, tuple(inputs)))
+        if reason := _why_not_compiled(wrapped.call, graph, trains=trains, changes_objects=changes_objects):
             return _eager_result(graph, trains, reason, told)
-        made, note = _load_or_trace(onion.call, compilation, settings, trains=trains)
+        made, note = _load_or_trace(wrapped.call, compilation, settings, trains=trains)
         assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[known:], settings)
         settings = replace(
             settings, take_assumption_guards=None
@@ -185,11 +187,11 @@ def compile_graph(
         return _eager_result(graph, trains, reason, told)
     names = [i.name for i in inputs]
     finished = (
-        _build_training(made, onion, compilation, settings, names)
+        _build_training(made, wrapped, compilation, settings, names)
         if isinstance(made, TrainingArtifact)
-        else _build_inference(made, onion, compilation, settings, names, is_silent=trains)
+        else _build_inference(made, wrapped, compilation, settings, names, is_silent=trains)
     )
-    guards = (*onion.guards(), *storage_offset_guards(graph, inputs), *assumed)
+    guards = (*wrapped.guards(), *storage_offset_guards(graph, inputs), *assumed)
     record = replace(finished.record, cache=note)
     return replace(finished, record=record, graphs=(*told, *finished.graphs), guards=guards)
 
@@ -231,7 +233,7 @@ def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple
     if settings.take_assumption_guards is None:
         more = f" and {len(relations) - 3} more" if len(relations) > 3 else ""
         held = f"{', '.join(relations[:3])}{more}"
-        raise CannotFunctionalize(f"its ATen form holds only for sizes with {held}, which the guards do not check")
+        raise CannotFunctionalize(f"its ATen graph assumes {held}, which the guards do not check")
     return settings.take_assumption_guards()
 
 
@@ -262,7 +264,7 @@ def _eager_result(graph: torch.fx.GraphModule, trains: bool, reason: str, told: 
 
 def _build_inference(
     functional: FunctionalGraph,
-    onion: WrapperStack,
+    wrapped: WrapperStack,
     compilation: str,
     settings: AotSettings,
     names: list[str],
@@ -275,10 +277,10 @@ def _build_inference(
     """
     graphs = graph_records((functional.module, "aten", "functional ATen graph"), compilation=compilation)
     plan, graph = functional.metadata, AotGraph(functional.module, functional.inputs, compilation)
-    in_eager = autograd_function.eager_for_leaf_inputs(_eager_run(onion), plan) if is_silent else ()
+    in_eager = autograd_function.eager_for_leaf_inputs(_eager_run(wrapped), plan) if is_silent else ()
     silent = (WrapperCode(context_manager="no_grad()", namespace={"no_grad": torch.no_grad}),) if is_silent else ()
-    record = AotRecord("inference", metadata_to_records(plan), (*onion.records(), *inner_wrapper_records(plan)))
-    around = onion.without_real_inputs()
+    record = AotRecord("inference", metadata_to_records(plan), (*wrapped.records(), *inner_wrapper_records(plan)))
+    around = wrapped.without_real_inputs()
 
     def closed(run: Run, probe: ValueProbe | None) -> Run:
         woven = compose_inner_wrappers(
@@ -292,9 +294,9 @@ def _build_inference(
 
 
 def _build_training(
-    cut: TrainingArtifact, onion: WrapperStack, compilation: str, settings: AotSettings, names: list[str]
+    cut: TrainingArtifact, wrapped: WrapperStack, compilation: str, settings: AotSettings, names: list[str]
 ) -> AotResult:
-    inputs = onion.call.inputs
+    inputs = wrapped.call.inputs
     joint, halves, again = cut.joint, cut.partitioned, cut.rerun
     graphs = graph_records(
         (joint.module, "joint", "joint graph: forward and backward"),
@@ -302,9 +304,9 @@ def _build_training(
         (halves.backward, "backward", "backward graph"),
         compilation=compilation,
     )
-    if (change := onion.result_of(tensor_subclasses)) is not None:
+    if (change := wrapped.result_of(tensor_subclasses)) is not None:
         tensor_subclasses.mark_unsaved_inputs(change, inputs_unused_by_backward(halves))
-    is_given = all(onion.result_of(w) is None for w in (tensor_subclasses, synthetic_bases))
+    is_given = all(wrapped.result_of(w) is None for w in (tensor_subclasses, synthetic_bases))
     requiring = [
         n for n, i in enumerate(inputs) if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
     ]
@@ -328,11 +330,11 @@ def _build_training(
         rerun=again,
     )
     layers = (
-        autograd_function.eager_when_unsupported(_eager_run(onion), plan, joint.grad_inputs),
+        autograd_function.eager_when_unsupported(_eager_run(wrapped), plan, joint.grad_inputs),
         *_inner_wrapper_code(plan),
     )
     gradients = tuple(f"gradient of {inputs[n].name}" for n in between.grad_inputs)
-    around = onion.without_real_inputs()
+    around = wrapped.without_real_inputs()
 
     def closed(forward: Run, backward: LazyBackward, probe: ValueProbe | None) -> Run:
         known = backward if probe is None else replace(backward, probe=BackwardProbe(probe, gradients))
@@ -346,7 +348,7 @@ def _build_training(
 
     actions = autograd_function.pre_compile(between, [i.name for i in inputs], again)
     wrappers = (
-        *onion.records(),
+        *wrapped.records(),
         *inner_wrapper_records(joint.metadata),
         WrapperRecord(autograd_function.NAME, actions),
     )
@@ -355,9 +357,9 @@ def _build_training(
     return AotResult(run, record, graphs, run_with_probe=None if joint.metadata.effectful_ops or not graphs else noted)
 
 
-def _eager_run(onion: WrapperStack) -> Run:
-    as_traced: Run = types.MethodType(type(onion.call.graph).forward, onion.call.graph)
-    return as_traced if onion.result_of(error_fallback) is None else error_fallback.wrap_eager_run(as_traced)
+def _eager_run(wrapped: WrapperStack) -> Run:
+    as_traced: Run = types.MethodType(type(wrapped.call.graph).forward, wrapped.call.graph)
+    return as_traced if wrapped.result_of(error_fallback) is None else error_fallback.wrap_eager_run(as_traced)
 
 
 def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:

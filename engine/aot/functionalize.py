@@ -94,7 +94,7 @@ def trace_functional(
         raise CannotFunctionalize(reason)
     _name_inputs(module, inputs)
     watch = PassRecorder(module)
-    with watch.record_pass("drop_dead"):
+    with watch.record_pass("eliminate_dead_code"):
         eliminate_dead_code(module)
     thread_tokens(module)
     module.meta[PASS_RECORDS_KEY] = tuple(watch.records)
@@ -156,7 +156,7 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
 def _check_inputs_fake(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
     for fake, i in zip(fakes, inputs, strict=True):
         if isinstance(fake, torch.Tensor) and not isinstance(fake, FakeTensor):
-            raise CannotFunctionalize(f"{i.name} has no fake value")
+            raise CannotFunctionalize(f"{i.name} has no fake tensor")
 
 
 def _check_symbols_readable(plan: AotMetadata) -> None:
@@ -165,7 +165,7 @@ def _check_symbols_readable(plan: AotMetadata) -> None:
     views = (*(o.view for o in (*plan.outputs, *plan.detached_bases)), *(i.new_layout for i in plan.inputs))
     for size in view_sizes(views):
         if isinstance(size, torch.SymInt) and not known.issuperset(map(str, size.node.expr.free_symbols)):
-            raise CannotFunctionalize(f"a view is returned by a number ({size}) that no input tells")
+            raise CannotFunctionalize(f"a returned view depends on {size}, which no input provides")
 
 
 def shape_env_assumptions(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
@@ -271,7 +271,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             )
         # If ``out`` is a view, only the traced fake value shows the resize.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
-            raise CannotFunctionalize(f"{n.name} resizes the tensor that it is to write to")
+            raise CannotFunctionalize(f"{n.name} resizes its out= tensor")
         self.functional_by_fake[id(traced)] = result
         if self._as_strided_storages and (may_mutate(n) or is_as_strided(n)):
             self._check_as_strided_layouts(n)
@@ -309,7 +309,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
                 continue
             if storage_id(traced) in self._as_strided_storages and not is_same_layout(value, unwrap_functional(value)):
                 raise CannotFunctionalize(
-                    f"{n.name} leaves memory that is seen by place laid out otherwise than in eager"
+                    f"{n.name} returns other strides than in eager, and as_strided reads its memory"
                 )
 
     def _check_random_memory_order(self, n: torch.fx.Node) -> None:
@@ -322,10 +322,12 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
                 continue
             if traced.shape == value.shape and not is_same_layout(traced, unwrap_functional(value)):
-                raise CannotFunctionalize(f"{n.name} draws numbers in the order of memory, which would be another one")
+                raise CannotFunctionalize(
+                    f"{n.name} fills random numbers in memory order, and the functional graph has another memory order"
+                )
             if may_mutate(n) and not _draws_same_in_place(n, traced):
                 raise CannotFunctionalize(
-                    f"{n.name} draws numbers into memory that its functional form would lay out otherwise"
+                    f"{n.name} fills random numbers in memory order, and its functional operator has another memory order"
                 )
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -447,9 +449,9 @@ class FunctionalTracer:
             if value is arg or not torch._functionalize_has_data_mutation(wrapper.elem):  # type: ignore[attr-defined]
                 continue
             if value.dtype != arg.dtype or tuple(value.shape) != tuple(arg.shape):
-                raise CannotFunctionalize(f"{self._inputs[n].name} is given other memory in place")
+                raise CannotFunctionalize(f"{self._inputs[n].name} gets another storage in place")
             if has_internal_overlap(arg):
-                raise CannotFunctionalize(f"{self._inputs[n].name} sees some of its memory twice, and is written to")
+                raise CannotFunctionalize(f"{self._inputs[n].name} is mutated, and its elements overlap in memory")
             self._mutated_results[n] = first + len(new)
             new.append(value.clone() if storage_id(value) in map(storage_id, _tensors(args)) else value)
         return new

@@ -29,12 +29,12 @@ def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInpu
     if (
         len(calls) < 3
         or not _is_inference_mode_call(calls[0], "enter")
-        or not _is_inference_mode_call(calls[-1], "leave")
+        or not _is_inference_mode_call(calls[-1], "exit")
     ):
         return None
     if calls[-1].args != (calls[0],) or len(calls[0].users) != 1 or _enter_arguments(calls[0]).get("mode") is not True:
         return None
-    if any(_is_inference_mode_call(n, "enter") or _is_inference_mode_call(n, "leave") for n in calls[1:-1]):
+    if any(_is_inference_mode_call(n, "enter") or _is_inference_mode_call(n, "exit") for n in calls[1:-1]):
         return None
     if not _tracks_all_views_and_writes(graph.graph, inputs):
         return None

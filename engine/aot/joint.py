@@ -76,28 +76,30 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
         None,
     )
     if changed is not None:
-        raise CannotFunctionalize(f"the shape or layout of {changed} is changed in place, and gradients are needed")
+        raise CannotFunctionalize(
+            f"an in-place operation changes the shape or strides of {changed}, and gradients are needed"
+        )
     if not torch.is_grad_enabled():
-        raise CannotFunctionalize("gradients are switched on inside of a call without them")
+        raise CannotFunctionalize("the call runs under no_grad and enables grad mode inside")
     tracing = _JointTracer(copy_with_provenance(graph, compilation), inputs, fake_mode_of(graph, inputs))
     with torch.autograd.set_multithreading_enabled(False):
         module, fakes, plan = trace_functional(tracing, graph, inputs)
     _move_tangents_to_inputs(module, len(inputs))
     watch = PassRecorder(module)
-    with watch.record_pass("drop_aliases"):
+    with watch.record_pass("remove_noop_aliases"):
         remove_noop_aliases(module)
-    with watch.record_pass("drop_dead"):
+    with watch.record_pass("eliminate_dead_code"):
         eliminate_dead_code(module)
     module.meta[PASS_RECORDS_KEY] = (*module.meta.get(PASS_RECORDS_KEY, ()), *watch.records)
     module.recompile()
     verify_graph(module, FUNCTIONAL_RULES, f"joint graph of {compilation}")
     if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
         # Over fake tensors it returns no workspace, which its backward reads.
-        raise CannotFunctionalize("a recurrent layer under autocast has no backward apart from eager's")
+        raise CannotFunctionalize("a recurrent layer under autocast has no backward outside of eager")
     for i in (plan.inputs[n] for n in tracing.grad_inputs):
         if i.version_bumps and not i.is_mutated:
             # Eager forbids this for leaves. There is no data to copy back, so nothing else would raise.
-            raise CannotFunctionalize(f"{i.name}, which requires grad, is changed in place, though not its data")
+            raise CannotFunctionalize(f"an in-place operation changes {i.name}, which requires grad, but not its data")
     return JointGraph(module, fakes, plan, tracing.differentiable_results, tracing.grad_inputs, tracing.result_fakes)
 
 
@@ -197,17 +199,17 @@ class _JointTracer(FunctionalTracer):
             return results
         if name := find_function_with_undefined_grads([sources[k] for k in self.differentiable_results]):
             raise CannotFunctionalize(
-                f"the backward of {name} is told which of its results a gradient comes back to, and calls may differ in that"
+                f"the backward of {name} sees which of its outputs have an undefined gradient, and this may differ between calls"
             )
         watched = [
             *zip((i.name for i in self._inputs), self._graph_args, strict=True),
-            *(("a result", s) for s in sources),
+            *(("an output", s) for s in sources),
         ]
         before = [_functional_state(value) for _, value in watched]
         gradients = self._trace_backward(results, sources, [originals[n] for n in self.grad_inputs])
         for (name, value), was in zip(watched, before, strict=True):
             if not _is_unchanged(value, was):
-                raise CannotFunctionalize(f"{name} is changed in place by a backward of the user's own")
+                raise CannotFunctionalize(f"a user-defined backward mutates {name}")
         return (*results, *gradients)
 
     @property
@@ -225,9 +227,7 @@ class _JointTracer(FunctionalTracer):
         for fake, position in self._outputs.result_fakes:
             needs = fake.requires_grad and position not in self._outputs.detached_results
             if needs != (position in self.differentiable_results):
-                raise CannotFunctionalize(
-                    "an output would need a gradient where eager's needs none, or the other way round"
-                )
+                raise CannotFunctionalize("requires_grad of an output would differ from eager")
 
     def _trace_backward(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:
         needed = [sources[k] for k in self.differentiable_results]
@@ -243,16 +243,14 @@ class _JointTracer(FunctionalTracer):
                 names = [self._inputs[n].name for n in self.grad_inputs]
                 marks.finish(dict(zip(names, found, strict=True)))
                 if not all(map(_is_unchanged, functional, given)):
-                    raise CannotFunctionalize(
-                        "a gradient that the caller may hold is changed in place by a backward of the user's own"
-                    )
+                    raise CannotFunctionalize("a user-defined backward mutates a gradient that the caller may hold")
         finally:
             marks.mark_traced(None)
             for hook in hooks:
                 hook.remove()
         if marks.phase_dependent_op:
             raise CannotFunctionalize(
-                f"the backward of {marks.phase_dependent_op} looks at its gradients, and may refuse them"
+                f"the backward of {marks.phase_dependent_op} checks its gradients and may raise an error"
             )
         if len(tangents) > 1:
             self._check_grads_depend_on_tangents(tangents, marks.user_function_grads)
@@ -273,7 +271,7 @@ class _JointTracer(FunctionalTracer):
         for name, gradient in by_users:
             if proxy_node(unwrap_functional(gradient)) not in late:
                 raise CannotFunctionalize(
-                    f"the backward of {name} gives a gradient that does not depend on what it is given, and calls may not need it"
+                    f"the backward of {name} returns a gradient that does not depend on its inputs, and autograd may skip it in other calls"
                 )
 
     def _gradient(self, position: int, gradient: Any) -> Any:
@@ -294,7 +292,7 @@ class _JointTracer(FunctionalTracer):
             else:
                 tangent = torch.empty(result.shape, dtype=result.dtype, device=result.device)
         proxy = proxies.tracer.create_proxy("placeholder", f"tangent_{number}", (), {})
-        set_provenance(proxy.node, NodeProvenance(note="the gradient that comes back to a result"))
+        set_provenance(proxy.node, NodeProvenance(note="the gradient of an output"))
         track_tensor_tree(tangent, proxy, constant=None, tracer=proxies.tracer)
         return tangent
 

@@ -141,11 +141,11 @@ class OutputAliasAnalyzer:
             return OutputAliasInfo(name, "constant", constant=value)
         fake = node.meta.get("example_value")
         if not isinstance(value, FunctionalTensor) or not isinstance(fake, torch.Tensor):
-            raise CannotFunctionalize(f"{name} is a tensor that tracing did not follow")
+            raise CannotFunctionalize(f"{name} is a tensor that was not traced")
         if id(fake) not in self._output_by_fake:
             made = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
             if made.kind not in ("input", "result") and has_unbacked_symbols(fake):
-                raise CannotFunctionalize(f"{name} is a view whose size only the running graph knows")
+                raise CannotFunctionalize(f"{name} is a view with an unbacked size")
         return self._output_by_fake[id(fake)]
 
     def _result(self, value: Any, source: Any) -> int:
@@ -180,11 +180,11 @@ class OutputAliasAnalyzer:
     def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputAliasInfo:
         given = self._inputs[n].fake
         if is_view_from_custom_function(given, fake):
-            raise CannotFunctionalize(f"{name} is a view of an input that an autograd function of the user's own made")
+            raise CannotFunctionalize(f"{name} is a view of an input, created by a user-defined autograd.Function")
         view = self._describe_view(name, given, fake)
         if given.requires_grad and has_internal_overlap(given) and not view.is_contiguous_view:
             raise CannotFunctionalize(
-                f"{name} is a view of an input that sees some of its memory twice, and gradients are needed"
+                f"{name} is a view of an input whose elements overlap in memory, and gradients are needed"
             )
         if is_layout_mutated(given, self._inputs[n].example_value):
             return OutputAliasInfo(name, "alias of input", n, replace(view, is_contiguous_view=False))
@@ -234,7 +234,7 @@ class OutputAliasAnalyzer:
         creator = fake if maker is None else maker.meta["example_value"]
         made = value if creator is fake else self._functional_by_fake.get(id(creator))
         if not isinstance(made, FunctionalTensor):
-            raise CannotFunctionalize(f"{name} shares memory with something inside an operator")
+            raise CannotFunctionalize(f"{name} shares memory with a tensor inside an operator")
         if is_view_from_custom_function(creator, fake):
             return self._view_from_custom_function(name, fake, value)
         whole = self._full_result(name, creator, made)
@@ -245,7 +245,7 @@ class OutputAliasAnalyzer:
         if base is not None and (base is creator or base is creator._base):
             return self._view_of_result(name, whole, creator, fake)
         if base is not None and storage_id(base) != storage_id(creator):
-            raise CannotFunctionalize(f"{name} is a view of something inside an operator")
+            raise CannotFunctionalize(f"{name} is a view of a tensor inside an operator")
         index = whole.index
         self.result_strides[index] = tuple(creator.stride())
         return self._alias_of_root(
@@ -259,7 +259,7 @@ class OutputAliasAnalyzer:
         """
         if self._num_outputs_by_storage[storage_id(fake)] > 1:
             raise CannotFunctionalize(
-                f"{name} is a view that an autograd function of the user's own made, over memory that others see"
+                f"{name} is a view that a user-defined autograd.Function returns, and another output shares its memory"
             )
         whole = self._full_result(name, fake, value)
         return replace(
@@ -293,9 +293,9 @@ class OutputAliasAnalyzer:
         torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
         plain = torch._from_functional_tensor(value.elem)
         if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
-            raise CannotFunctionalize(f"{name} would have another type, or be lazily conjugated")
+            raise CannotFunctionalize(f"{name} would have another dtype than in eager, or would be lazily conjugated")
         if not _covers_storage(fake):
-            raise CannotFunctionalize(f"{name} sees only a part of the memory that was made for it")
+            raise CannotFunctionalize(f"{name} covers only a part of its storage")
         if not is_same_layout(plain, fake):
             empty = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
             plain = torch.ops.aten.copy.default(empty, plain)
@@ -306,7 +306,7 @@ class OutputAliasAnalyzer:
         ):
             plain = plain.clone()
         if not is_same_layout(plain, fake):
-            raise CannotFunctionalize(f"{name} would have another layout")
+            raise CannotFunctionalize(f"{name} would have other strides than in eager")
         self._result_storages.add(storage_id(plain))
         index = self._result(plain, value)
         self.result_fakes.append((fake, index))
@@ -364,7 +364,7 @@ def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
     yield node
     place = None
     while node.op != "placeholder":
-        before = [n for n in node.all_input_nodes if _lies_in(n.meta.get("example_value"), storage)]
+        before = [n for n in node.all_input_nodes if _is_in_storage(n.meta.get("example_value"), storage)]
         if not before:
             return
         same = _operand_of_result(node, place)
@@ -385,7 +385,7 @@ def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
     )
 
 
-def _lies_in(value: Any, storage: int) -> bool:
+def _is_in_storage(value: Any, storage: int) -> bool:
     values = value if isinstance(value, (tuple, list)) else (value,)
     return any(isinstance(v, torch.Tensor) and storage_id(v) == storage for v in values)
 

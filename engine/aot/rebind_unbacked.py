@@ -28,7 +28,7 @@ def rebind_unbacked(traced: Any, again: Any) -> None:
         was, now = old.node.expr, new.node.expr
         env = old.node.shape_env
         if was != now and _is_unbacked_symbol(env, was) and _is_unbacked_symbol(env, now):
-            env._set_replacement(was, now, "traced once more")
+            env._set_replacement(was, now, "traced again")
 
 
 def _is_unbacked_symbol(env: ShapeEnv, expression: Any) -> bool:

@@ -46,7 +46,7 @@ class SubclassSpec:
         names, context = _tensor_flatten(whole)
         varies = bool(whole._has_symbolic_sizes_strides)
         if varies and (whole.is_nested or not all(map(_is_symbol_free, tree_leaves(context)))):
-            raise CannotFunctionalize(f"{name} is a {type(whole).__name__} whose sizes vary")
+            raise CannotFunctionalize(f"{name} is a {type(whole).__name__} with symbolic sizes")
         parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
         tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
         inside = tuple(cls.from_tensor(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)

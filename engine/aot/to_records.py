@@ -32,9 +32,9 @@ def _output_fact(plan: AotMetadata, output: OutputAliasInfo) -> str:
         case "alias of result":
             return f"alias of {output.name}, an intermediate"
         case "root":
-            return "no view, over the memory of an input or intermediate"
+            return "shares memory with an input or intermediate, but is not a view"
         case "alias of root":
-            return "view of a tensor that is no view, over the memory of an input or intermediate"
+            return "view of a tensor that shares memory with an input or intermediate, but is not a view"
         case "constant":
             return "constant"
         case "result":

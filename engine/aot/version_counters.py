@@ -63,7 +63,7 @@ def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int])
         for m in group[1:]:
             if writes and not shares_version_counter(inputs[group[0]].example_value, inputs[m].example_value):
                 names = f"{inputs[group[0]].name} and {inputs[m].name}"
-                raise CannotFunctionalize(f"{names} share memory but no version counter, and one of them is written to")
+                raise CannotFunctionalize(f"{names} share memory but no version counter, and one of them is mutated")
         found.append((group[0], writes))
     return tuple(found)
 

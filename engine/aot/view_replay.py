@@ -23,7 +23,7 @@ def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_
         return view
     history = view_grad_fn(name, fake) if base.requires_grad else None
     if history is not None and _crosses_no_grad_view(history, view_grad_fn(name, base)):
-        raise CannotFunctionalize(f"{name} is a view of a view that was made under no_grad")
+        raise CannotFunctionalize(f"{name} is a view of a view that was created under no_grad")
     is_unseen = base.requires_grad and history is None
     return replace(
         view,
@@ -77,7 +77,7 @@ def view_grad_fn(name: str, fake: torch.Tensor) -> Any:
     try:
         return fake.grad_fn
     except RuntimeError as error:
-        raise CannotFunctionalize(f"{name} is a view whose history is spoilt by a change in place") from error
+        raise CannotFunctionalize(f"{name} is a view whose grad_fn was invalidated by an in-place operation") from error
 
 
 def is_view_from_custom_function(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
@@ -124,7 +124,7 @@ def _view_geometry(name: str, base: torch.Tensor, fake: torch.Tensor) -> ViewSpe
     ratio, rest = divmod(base.element_size(), fake.element_size())
     if base.dtype != fake.dtype and base.element_size() != fake.element_size():
         if rest and fake.element_size() % base.element_size():
-            raise CannotFunctionalize(f"{name} sees its memory as elements of another width")
+            raise CannotFunctionalize(f"{name} views its memory as a dtype of another element size")
         return ViewSpec(
             sizes,
             strides,
@@ -148,14 +148,16 @@ def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, rat
         return fake.storage_offset() - start * ratio
     per = fake.element_size() // base.element_size()
     if not isinstance(start, int) or start % per:
-        raise CannotFunctionalize(f"{name} sees its memory as wider elements that do not start where it does")
+        raise CannotFunctionalize(
+            f"{name} views its memory as a wider dtype, and its offset is not aligned to that dtype"
+        )
     return fake.storage_offset() - start // per
 
 
 def _reach(t: torch.Tensor, name: str) -> int:
     sizes = [*t.shape, *t.stride()]
     if not all(isinstance(s, int) for s in sizes):
-        raise CannotFunctionalize(f"{name} sees memory of a size that varies as elements of another width")
+        raise CannotFunctionalize(f"{name} views memory of symbolic size as a dtype of another element size")
     return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
 
 

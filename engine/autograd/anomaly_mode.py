@@ -17,7 +17,9 @@ from torch.autograd.function import BackwardCFunction
 TRACEBACK_KEY = "traceback_"
 """Key in a node's ``metadata`` of its forward's stack, as lines; set under anomaly mode."""
 
-ANOMALY_REASON = "anomaly mode: operator by operator, each node's results looked at"
+ANOMALY_REASON = (
+    "anomaly mode is on: the backward runs operator by operator, and each node's results are checked for NaN"
+)
 """Reason in the record of a backward that runs under anomaly mode."""
 
 

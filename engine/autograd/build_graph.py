@@ -286,7 +286,7 @@ def short_name(name: str) -> str:
 def origin_of_call(call: NodeCall | None) -> NodeProvenance:
     """Return the provenance of a graph node for display."""
     if call is None:
-        return NodeProvenance(note="generated: the lists are read once")
+        return NodeProvenance(note="generated: reads the list arguments")
     return NodeProvenance(note=f"{short_name(call.name)} (NodeCall {call.index})")
 
 

@@ -64,37 +64,40 @@ def _similarity(a: CaptureKey, b: CaptureKey) -> int:
 def _describe_difference(new: CaptureKey, old: CaptureKey) -> tuple[str, tuple[str, ...]]:
     for n, (a, b) in enumerate(zip(new.node_names, old.node_names, strict=False)):
         if a != b:
-            return f"another graph: node {n} is {_short_name(a)}, it was {_short_name(b)} in {old.id}", ()
+            return f"the backward graph differs: node {n} is {_short_name(a)}, but {_short_name(b)} in {old.id}", ()
     if len(new.node_names) != len(old.node_names):
         more = "more" if len(new.node_names) > len(old.node_names) else "fewer"
-        return f"another graph: {abs(len(new.node_names) - len(old.node_names))} {more} nodes than {old.id}", ()
+        return (
+            f"the backward graph differs: {abs(len(new.node_names) - len(old.node_names))} {more} nodes than {old.id}",
+            (),
+        )
     changed = [n for n, (a, b) in enumerate(zip(new.step_kinds, old.step_kinds, strict=True)) if a != b]
     if changed:
         details = tuple(
-            f"{_short_name(new.node_names[n])} (NodeCall {n}): {_hook_list(new.step_kinds[n])}, before {_hook_list(old.step_kinds[n])}"
+            f"{_short_name(new.node_names[n])} (NodeCall {n}): {_hook_list(new.step_kinds[n])}, in {old.id} {_hook_list(old.step_kinds[n])}"
             for n in changed
         )
-        return f"other hooks than {old.id}, at {len(changed)} {'node' if len(changed) == 1 else 'nodes'}", details
+        return f"other hooks than in {old.id}, at {len(changed)} {'node' if len(changed) == 1 else 'nodes'}", details
     extra = new.leaves_with_grad - old.leaves_with_grad
     if extra:
-        now = "have a .grad to add to now" if extra > 0 else "have no .grad any more"
+        now = "now have a .grad to accumulate into" if extra > 0 else "no longer have a .grad"
         return (
-            f"{abs(extra)} of {new.accumulating_leaf_count} leaves {now}, unlike {old.id}: zero_grad(set_to_none=True) keeps them alike",
+            f"{abs(extra)} of {new.accumulating_leaf_count} leaves {now}, unlike in {old.id}: call zero_grad(set_to_none=True) before each backward",
             (),
         )
     if new.symbolic_size_count != old.symbolic_size_count:
         return (
-            f"sizes changed since {old.id}: {new.symbolic_size_count} of them are symbols now, {old.symbolic_size_count} were before",
+            f"sizes changed since {old.id}: {new.symbolic_size_count} sizes are symbols now, {old.symbolic_size_count} before",
             (),
         )
     kept_more = len(new.inputs) - len(old.inputs)
     if kept_more:
         word = "more" if kept_more > 0 else "fewer"
-        return f"the forward kept {abs(kept_more)} {word} tensors for its backward than in {old.id}", ()
+        return f"the forward saved {abs(kept_more)} {word} tensors for backward than in {old.id}", ()
     for n, (given, kept) in enumerate(zip(new.inputs, old.inputs, strict=False)):
         if given != kept:
-            return f"input {n} is {' on '.join(given)}, it was {' on '.join(kept)} in {old.id}", ()
-    return f"constants of a node are others than in {old.id}", ()
+            return f"input {n} is {' on '.join(given)}, but {' on '.join(kept)} in {old.id}", ()
+    return f"constants of a node differ from {old.id}", ()
 
 
 def _hook_list(kinds: Sequence[str]) -> str:

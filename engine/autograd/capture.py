@@ -143,7 +143,7 @@ class CaptureRecorder:
         """Record zeros that torch created in the walk to materialize an undefined gradient."""
         value = CapturedValue(self._add_step("zeros", "zeros", tuple(tensor.shape), tensor.dtype, tensor.device))
         if self._lifted_scalars.has_symbols or bool(tensor.count_nonzero()):
-            self.fail(CannotCapture("torch made a tensor while the backward was captured"))
+            self.fail(CannotCapture("torch created a tensor of unknown contents during the capture"))
         self._values[id(tensor)] = value
         self._alive.append(tensor)
         return value
@@ -272,7 +272,7 @@ class CaptureRecorder:
     def _build_capture(self, results: Sequence[Any]) -> BackwardCapture:
         returned = tuple(None if r is None else _before_hooks(self._resolve(r)) for r in results)
         if self._lifted_scalars.has_guards():
-            self.fail(CannotCapture("a formula depends on the value of a size"))
+            self.fail(CannotCapture("a derivative formula branches on the value of a size"))
         if self._failure is not None:
             raise self._failure
         calls = tuple(c for c in self._calls if c.index >= 0 or c.steps)

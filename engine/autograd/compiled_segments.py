@@ -121,13 +121,21 @@ class Segment:
             if before:
                 symbols = make_symbolic_inputs(values, key, before)
                 run = self._trace_and_compile(
-                    symbols.fakes, values, symbols, f"{symbols.symbol_count} sizes that changed are symbols"
+                    symbols.fakes,
+                    values,
+                    symbols,
+                    f"compiled again, with {symbols.symbol_count} changed sizes as symbols",
                 )
                 self._symbolic_runs.append((key, symbols, run))
                 return run
             fakes = tuple(_detach_keeping_requires_grad(v) if isinstance(v, torch.Tensor) else v for v in values)
             return self._trace_and_compile(
-                fakes, values, None, "for the first sizes" if len(self._compiled_keys) == 1 else "for other inputs"
+                fakes,
+                values,
+                None,
+                "compiled for the sizes of the first backward"
+                if len(self._compiled_keys) == 1
+                else "compiled again for other inputs",
             )
         except Exception as error:  # user code must run even if tracing to ATen fails
             self.on_failure(self.name, error)

@@ -143,7 +143,7 @@ class EagerContinuation:
         except _Unused:
             if any(s.kind == "accumulate" for s in call.steps):
                 raise RuntimeError(
-                    f"a gradient that {call.name} adds to .grad was lost when a hook changed the hooks of this backward"
+                    f"a hook changed the hooks of this backward, and the gradient of {call.name} was not added to .grad"
                 ) from None
 
     def _run_steps(self, call: NodeCall, last: NodeStep | None) -> None:

@@ -34,7 +34,7 @@ def inline_compiled_backwards(module: torch.fx.GraphModule) -> tuple[torch.fx.Gr
         reason = "" if known is None else _why_not_inlinable(node, known)
         if known is not None:
             notes.append(
-                f"the backward of a compiled call ({node.name}) {f'is called: {reason}' if reason else 'is inlined'}"
+                f"the backward of a compiled call ({node.name}) {f'is not inlined: {reason}' if reason else 'is inlined'}"
             )
         if known is not None and not reason:
             values[node] = _insert_backward_graph(graph, node, known, values)
@@ -62,7 +62,7 @@ def _inlinable_backward_of(node: torch.fx.Node) -> InlinableBackward | None:
 def _why_not_inlinable(node: torch.fx.Node, known: InlinableBackward) -> str:
     """Return why a compiled call cannot be inlined; empty if it can."""
     if any(u.target is not operator.getitem for u in node.users):
-        return "its gradients are used together"
+        return "its gradients are used as one tuple"
     return next((reason for inner in known.graph.graph.nodes if (reason := _why_node_not_inlinable(inner))), "")
 
 
@@ -70,9 +70,9 @@ def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
     if inner.op in ("placeholder", "output") or _is_size_computation(inner):
         return ""
     if not isinstance(inner.target, torch._ops.OpOverload) or inner.target._schema.is_mutable:
-        return f"{inner.name} is no functional operator"
+        return f"{inner.name} is not a functional operator"
     if torch.Tag.nondeterministic_seeded in inner.target.tags or inner.target.namespace not in ("aten", "prims"):
-        return f"{inner.name} must run where it stands"
+        return f"{inner.name} generates random numbers or is a custom operator, so its position is fixed"
     return ""
 
 

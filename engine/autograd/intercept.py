@@ -97,7 +97,7 @@ class _CaptureAttempt:
     def make_recorder(self) -> cpp_engine_adapter.AutogradCompilerAdapter:
         """Return a new recorder; torch calls this on a cache miss."""
         if threading.get_ident() != self.thread:  # called for a backward of another thread, which then retries
-            return cpp_engine_adapter.AutogradCompilerAdapter(CaptureRecorder(_refuse_capture, lambda: None))
+            return cpp_engine_adapter.AutogradCompilerAdapter(CaptureRecorder(_reject_capture, lambda: None))
         self.is_hit = False
         self.started = time.perf_counter()
         self.capture = CaptureRecorder(self.finish, self.mark_begun)
@@ -137,7 +137,7 @@ class _CaptureAttempt:
             order = eager_execution_order(nodes)
         else:
             nodes, order = nodes_from_capture(captured), tuple(range(len(captured.calls)))
-            notes = ("nodes stand in the order in which torch walked: eager's could not be told",)
+            notes = ("nodes are in torch's capture order; eager's order is not known",)
         module = CapturedGraphBuilder(captured, order).build()
         shape = capture_key(f"b{next(_ids)}", captured)
         seconds = time.perf_counter() - self.started
@@ -166,8 +166,8 @@ def _caller() -> Any:
     return frame.f_back if frame is not None else None
 
 
-def _refuse_capture(_: BackwardCapture) -> Any:
-    raise CannotCapture("another thread's backward")
+def _reject_capture(_: BackwardCapture) -> Any:
+    raise CannotCapture("another thread runs a backward")
 
 
 _ids = itertools.count()
@@ -183,7 +183,7 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
     attempt = _thread.attempt
     if torch.is_grad_enabled() and backward.has_unpack_hooks:
         raise CannotCapture(
-            "what a hook unpacks is known to autograd only in its own engine, and gradients are to be differentiated"
+            "a saved tensor hook unpacks a tensor under create_graph=True, which works only in eager autograd"
         )
     previous = cpp_engine_adapter.set_compiler(None)
     _ProcessState.no_capture_active.set()
@@ -324,22 +324,22 @@ class InterceptedEngine:
 def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> str:
     """Return why a backward from these roots is not captured; empty if it is."""
     if _thread.is_running:
-        return "it was started inside of a captured backward, by a hook or a Python function"
+        return "a hook or a Python function of a captured backward started it"
     if torch._C._are_functorch_transforms_active():
-        return "it runs inside of a functional transform (torch.func)"
+        return "it runs inside a functional transform (torch.func)"
     if any(isinstance(r, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(r) for r in roots):
-        return "it goes back through a functional transform (torch.func)"
+        return "it differentiates through a functional transform (torch.func)"
     if torch._C._len_torch_dispatch_stack() > 0:
-        return "a dispatch mode of Python is active"
+        return "a Python dispatch mode is active"
     if torch.is_anomaly_enabled() and creates_graph:
-        return "anomaly mode keeps which node made which, where gradients are to be differentiated themselves"
+        return "anomaly mode with create_graph=True needs eager autograd"
     return ""
 
 
 CAPTURE_LIMITATIONS = {
-    "view_fn not supported": "it goes back through a write to a view of another type (real parts of complex numbers, for one)",
-    "NestedTensor support": "it goes back through nested tensors",
-    "compiled_args n": "a hook or node in C++ takes part that does not tell what it does, as those of DistributedDataParallel's reducer",
+    "view_fn not supported": "it differentiates through a write to a view of another dtype (for example view_as_real)",
+    "NestedTensor support": "it differentiates through nested tensors",
+    "compiled_args n": "it contains a C++ hook or node without capture support, such as those of DistributedDataParallel's reducer",
 }
 """Readable limitations, by the part of torch's error message that identifies them."""
 

@@ -38,7 +38,7 @@ def move_cpu_scalars(module: torch.fx.GraphModule) -> tuple[str, ...]:
             if reader is not there:
                 reader.replace_input_with(node, there)
         after = there
-        moved.append(f"{node.name}, a number on the CPU, is moved to {device}")
+        moved.append(f"{node.name}, a CPU scalar, is moved to {device}")
     if moved:
         module.recompile()
     return tuple(moved)

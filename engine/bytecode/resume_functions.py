@@ -149,8 +149,8 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     free = shared_cell_names(code)
     is_generator = bool(base.co_flags & inspect.CO_GENERATOR)
     prefix = _prefix(point, label, free, _location(base, index), is_generator=is_generator)
-    halt = StopToken() if is_generator else None
-    body, indices = _body(base, index, label, halt)
+    stop_token = StopToken() if is_generator else None
+    body, indices = _body(base, index, label, stop_token)
     result = Bytecode([*prefix, *body])
     result.argnames = [
         *((point.super_argument,) if point.super_argument else ()),
@@ -172,8 +172,8 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     indices = (-1,) * len(prefix) + indices
     made = _relocate_offsets(assembled, known, indices)
     _resume_infos[made] = ResumeInfo(weakref.ref(base), indices, index, point.is_inlined_break)
-    if halt is not None:
-        halt.code = weakref.ref(made)
+    if stop_token is not None:
+        stop_token.code = weakref.ref(made)
     return made
 
 
@@ -216,11 +216,11 @@ def _relocate_offsets(made: CodeType, known: ResumeInfo | None, indices: tuple[i
 
 
 def _body(
-    base: CodeType, index: int, label: Label, halt: StopToken | None
+    base: CodeType, index: int, label: Label, stop_token: StopToken | None
 ) -> tuple[list[EditableItem], tuple[int, ...]]:
     """Return the instructions after cell creation, and the index in ``base`` of each.
 
-    ``label`` precedes instruction ``index``. With ``halt``, that instruction is a ``yield``, and a check of the value
+    ``label`` precedes instruction ``index``. With ``stop_token``, that instruction is a ``yield``, and a check of the value
     that is sent to it follows.
     """
     body: list[EditableItem] = []
@@ -238,20 +238,20 @@ def _body(
             label_is_due = False
         body.append(cells_as_free_variables(item, cells))
         indices.append(n)
-        if halt is not None and n == index + 1:  # the RESUME that follows each ``yield``
-            added = _stop_check(halt, item.location)
+        if stop_token is not None and n == index + 1:  # the RESUME that follows each ``yield``
+            added = _stop_check(stop_token, item.location)
             body.extend(added)
             indices.extend(-1 for part in added if isinstance(part, Instr))
     return body, tuple(indices)
 
 
-def _stop_check(halt: StopToken, location: InstrLocation | None) -> list[EditableItem]:
+def _stop_check(stop_token: StopToken, location: InstrLocation | None) -> list[EditableItem]:
     """Emit a check: return past all handlers if the stop token was sent, else mark the start."""
     goes_on = Label()
     jump = "POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"
     return [
         Instr("COPY", 1, location=location),
-        Instr("LOAD_CONST", halt, location=location),
+        Instr("LOAD_CONST", stop_token, location=location),
         Instr("IS_OP", 0, location=location),
         Instr(jump, goes_on, location=location),
         Instr("LOAD_CONST", None, location=location),

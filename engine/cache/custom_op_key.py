@@ -86,7 +86,7 @@ def _op_description(operator: Any, plainly: Callable[[Any], Data]) -> Data:
         "effect": str(getattr(getattr(entry, "effect", None), "effect", None)),
     }
     if operator.py_kernels:
-        raise CannotFingerprint(f"it has kernels of its own for {', '.join(sorted(map(str, operator.py_kernels)))}")
+        raise CannotFingerprint(f"it has Python kernels for {', '.join(sorted(map(str, operator.py_kernels)))}")
     if definition is not None:
         parts |= _describe_custom_op(definition, kernels, plainly)
     else:
@@ -122,12 +122,12 @@ def _is_triton_op_rule(rule: Any) -> bool:
 
 def _describe_registered_op(kernels: dict[str, str], fake: Any, entry: Any, plainly: Callable[[Any], Data]) -> Data:
     if entry.torch_dispatch_rules._data:
-        raise CannotFingerprint("it has rules for modes or subclasses")
+        raise CannotFingerprint("it has dispatch rules for modes or subclasses")
     for key in kernels:
         if not (_RUNTIME_KEYS.match(key) or (fake is not None and key in _KEYS_UNUSED_WITH_FAKE)):
             raise CannotFingerprint(f"the code of its {key} kernel cannot be read")
     if fake is None:
-        raise CannotFingerprint("no fake of it is known")
+        raise CannotFingerprint("it has no fake kernel")
     return function_fingerprint(fake.func, plainly)
 
 

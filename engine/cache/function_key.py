@@ -78,7 +78,7 @@ class _FunctionWalk:
 
     def describe(self, value: Any, name: str) -> Data:
         if known := stable_name(value):
-            _refuse_process_state(value, known)
+            _reject_process_state(value, known)
             return {"named": known}
         if isinstance(value, (staticmethod, classmethod)):
             return {type(value).__name__: self.describe(value.__func__, name)}
@@ -133,7 +133,7 @@ class _FunctionWalk:
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _VERSIONED_MODULES:
             return {"module": value.__name__}
         if root in _VERSIONED_MODULES and isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType)):
-            _refuse_process_state(value, f"{place}:{path[-1]}")
+            _reject_process_state(value, f"{place}:{path[-1]}")
             return {"named": f"{place}:{value.__name__}"}
         return self.describe(value, ".".join(path))
 
@@ -158,7 +158,7 @@ def _constant(value: Any, walk: _FunctionWalk) -> Data:
     return {"bytes": value.hex()} if isinstance(value, bytes) else walk.serialize(value)
 
 
-def _refuse_process_state(value: Any, known: str) -> None:
+def _reject_process_state(value: Any, known: str) -> None:
     """Raise for a torch function whose result depends on the process."""
     place, _, name = known.partition(":")
     if isinstance(value, type):
@@ -169,7 +169,7 @@ def _refuse_process_state(value: Any, known: str) -> None:
         or inner
         or any(place == m or place.startswith(f"{m}.") for m in _PROCESS_STATE_MODULES)
     ):
-        raise CannotFingerprint(f"it calls {place}.{name}(), which tells of the process")
+        raise CannotFingerprint(f"it calls {place}.{name}(), which depends on the process")
 
 
 def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
@@ -177,7 +177,7 @@ def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
     before: tuple[str, ...] = ()
     for op in dis.get_instructions(code):
         if op.opname in _WRITES:
-            raise CannotFingerprint(f"it assigns to {op.argval} outside of itself")
+            raise CannotFingerprint(f"it assigns to the global {op.argval}")
         if op.opname == "IMPORT_NAME":
             if str(op.argval).partition(".")[0] not in _VERSIONED_MODULES:
                 raise CannotFingerprint(f"it imports {op.argval}")
@@ -186,7 +186,7 @@ def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
             yield before
             continue
         elif op.opname in _ATTRIBUTES:
-            _refuse_patched_attribute(str(op.argval))
+            _reject_patched_attribute(str(op.argval))
             if before:
                 before = (*before, str(op.argval))
                 yield before
@@ -198,10 +198,10 @@ def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
             yield from _global_reads(constant)
 
 
-def _refuse_patched_attribute(name: str) -> None:
+def _reject_patched_attribute(name: str) -> None:
     """Raise for a tensor attribute that code outside of torch defined."""
     if not stable_method_name(name) and hasattr(torch.Tensor, name):
-        raise CannotFingerprint(f"it reads {name}, which somebody else gave to tensors")
+        raise CannotFingerprint(f"it reads {name}, which other code added to torch.Tensor")
 
 
 @functools.cache

@@ -45,7 +45,7 @@ def serialize_graph(module: torch.fx.GraphModule) -> Data:
 
 def _serialize_node(node: torch.fx.Node, module: torch.fx.GraphModule) -> Data:
     if node.op not in ("placeholder", "call_function", "output", "get_attr"):
-        raise CannotSerialize(f"{node.name} is held by the graph")
+        raise CannotSerialize(f"{node.name} is an attribute of the graph")
     origin = provenance_of(node)
     sources = [n.rpartition(":")[2] for n in origin.nodes]
     target: Data = serialize_target(node.target) if node.op == "call_function" else ""

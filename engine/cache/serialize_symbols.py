@@ -52,7 +52,7 @@ def serialize_expression(expression: sympy.Basic) -> Data:
         return {"float": repr(float(expression))}
     name = type(expression).__name__
     if _EXPRESSION_TYPES.get(name) is not type(expression):
-        raise CannotSerializeExpression(f"a size is computed by {name}")
+        raise CannotSerializeExpression(f"a size is computed with {name}, which cannot be serialized")
     return [name, *map(serialize_expression, expression.args)]
 
 
@@ -110,12 +110,12 @@ class SymbolTable:
                 low, high = bounds
                 env.constrain_symbol_range(symbol, -int_oo if low is None else low, int_oo if high is None else high)
             for old in stands_for:
-                env._set_replacement(before[old], symbol, "read from disk")
+                env._set_replacement(before[old], symbol, "loaded from disk")
             if is_size:
                 env.size_like.add(symbol)
         for *_, facts in data:
             for fact in facts:
-                env.guard_or_defer_runtime_assert(self.deserialize(fact), "read from disk")
+                env.guard_or_defer_runtime_assert(self.deserialize(fact), "loaded from disk")
 
     def deserialize_number(self, data: Data) -> Any:
         """Return the number that ``serialize_symbolic_number`` serialized.

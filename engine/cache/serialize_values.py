@@ -128,7 +128,7 @@ def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = N
                 "class": type(v).__name__,
                 "fields": {f.name: go(getattr(v, f.name)) for f in dataclasses.fields(v)},
             }
-        raise CannotSerialize(f"a {type(v).__name__} cannot be written down")
+        raise CannotSerialize(f"a {type(v).__name__} cannot be serialized")
 
     return go(value)
 
@@ -199,7 +199,7 @@ def serialize_fake(value: Any) -> Data:
     if not isinstance(value, torch.Tensor):
         return {"value": serialize_value(value)}
     if type(value) is not FakeTensor or value.layout != torch.strided or value.is_conj() or value.is_neg():
-        raise CannotSerialize(f"a {type(value).__name__} of an unusual kind is computed")
+        raise CannotSerialize(f"a {type(value).__name__} of an unsupported kind is computed")
     place = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
     return {"tensor": [str(value.dtype), str(value.device), *place]}
 
@@ -263,7 +263,7 @@ def serialize_target(target: Any) -> str:
     name = getattr(target, "__name__", "")
     if name and getattr(operator, name, None) is target:
         return f"operator.{name}"
-    raise CannotSerialize(f"{target} is an operator of somebody else's")
+    raise CannotSerialize(f"{target} is an operator that other code registered")
 
 
 def _custom_op_fingerprint(target: Any) -> str:
@@ -317,7 +317,7 @@ def _serialize_constant(value: torch.Tensor) -> Data:
     """Return a small constant that tracing created as JSON: dtype, sizes and bytes."""
     is_plain = value.device.type == "cpu" and value.layout == torch.strided and not (value.is_conj() or value.is_neg())
     if not is_plain or value.nbytes > _MAX_CONSTANT_BYTES or not value.is_contiguous():
-        raise CannotSerialize("a tensor that the graph holds is large, or of an unusual kind")
+        raise CannotSerialize("a constant tensor of the graph is too large, or not a contiguous CPU tensor")
     held = value.detach().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
     return [str(value.dtype), list(value.shape), bytes(held).hex()]
 

@@ -61,7 +61,7 @@ class DiskStore:
             raise DiskStoreError(f"the cache cannot be read: {error.strerror}") from error
         head, mac, text = data[: len(_HEADER)], data[len(_HEADER) : len(_HEADER) + 64], data[len(_HEADER) + 64 :]
         if head != _HEADER or not hmac.compare_digest(mac, _mac(key, name, text)):
-            raise DiskStoreError("a file in the cache was damaged, or written by somebody else")
+            raise DiskStoreError("a file in the cache is damaged, or another user wrote it")
         with contextlib.suppress(OSError):  # The folder may be read-only, or another process may have evicted the file.
             os.utime(path)
         return text.decode()
@@ -74,11 +74,11 @@ class DiskStore:
         """
         data = text.encode()
         if len(data) + len(_HEADER) + 64 > MAX_FILE_BYTES:
-            raise DiskStoreError("it is too large for the cache")
+            raise DiskStoreError("the artifact is too large for the cache")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_own(self.folder):
-                raise DiskStoreError("others may write to the folder of the cache")
+                raise DiskStoreError("other users can write to the cache folder")
             self._write(self.folder / name, _HEADER + _mac(self._key(), name, data) + data)
             self._evict_oldest()
         except OSError as error:
@@ -96,13 +96,13 @@ class DiskStore:
                 made.unlink()
         key = self._read(path, 32)
         if len(key) != 32 or stat.S_IMODE(path.lstat().st_mode) & 0o077:
-            raise DiskStoreError("the key of the cache is damaged, or others may read it")
+            raise DiskStoreError("the key of the cache is damaged, or other users can read it")
         return key
 
     def _read(self, path: pathlib.Path, largest: int) -> bytes:
         found = path.lstat()
         if not _is_owned_by_user(found) or found.st_size > largest:
-            raise DiskStoreError("a file in the cache was damaged, or written by somebody else")
+            raise DiskStoreError("a file in the cache is damaged, or another user wrote it")
         return path.read_bytes()
 
     def _write(self, path: pathlib.Path, data: bytes) -> None:

@@ -86,10 +86,10 @@ class _FunctionWriter:
         return [f"    if {is_time}():", f"        return {goes_on}({self._tuple(alive)})"]
 
     def _unpacking(self, parameters: list[str]) -> list[str]:
-        unread = [n.name for n in self._nodes if n.op == "placeholder" and not n.users]
+        unused = [n.name for n in self._nodes if n.op == "placeholder" and not n.users]
         lines = ["def run(__given):"]
         lines += [f"    {', '.join(parameters)}, = __given"] if parameters else []
-        lines += ["    __given.clear()", *([f"    del {', '.join(unread)}"] if unread else [])]
+        lines += ["    __given.clear()", *([f"    del {', '.join(unused)}"] if unused else [])]
         return lines
 
     def _expression(self, node: torch.fx.Node) -> str:

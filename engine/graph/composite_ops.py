@@ -81,10 +81,10 @@ def composite_op(name: str) -> Any:
     return getattr(torch.ops.engine, name).default
 
 
-def _replaced(name: str, original: Function, admits: Callable[..., bool]) -> Function:
+def _replaced(name: str, original: Function, accepts: Callable[..., bool]) -> Function:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return composite_op(name)(*args, **kwargs) if admits(*args, **kwargs) else original(*args, **kwargs)
+        return composite_op(name)(*args, **kwargs) if accepts(*args, **kwargs) else original(*args, **kwargs)
 
     return call
 

@@ -85,7 +85,7 @@ def _create_token(graph: torch.fx.Graph, before: Node, half: bool) -> Node:
     with graph.inserting_before(before):
         token = graph.create_node("call_function", effect_token_op(), (), name="token")
     token.meta = {"val": _value(before)}
-    set_provenance(token, NodeProvenance(note="what the first operator with effects starts from"))
+    set_provenance(token, NodeProvenance(note="the initial token of operators with side effects"))
     if half:
         token.meta["custom"]["engine_backward"] = True
     return token

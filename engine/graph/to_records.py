@@ -69,5 +69,5 @@ def _note(node: torch.fx.Node, value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"{len(value)} results"
     if node.op == "get_attr":
-        return "a constant that the graph holds"
+        return "a constant of the graph"
     return ""

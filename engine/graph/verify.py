@@ -23,7 +23,7 @@ def inputs_come_first(module: torch.fx.GraphModule) -> Iterator[str]:
     begun = False
     for node in module.graph.nodes:
         if node.op == "placeholder" and begun:
-            yield f"the input {node.name} stands after the first operation"
+            yield f"the input {node.name} is after the first operation"
         begun = begun or node.op != "placeholder"
 
 
@@ -32,7 +32,7 @@ def one_output_at_the_end(module: torch.fx.GraphModule) -> Iterator[str]:
     nodes = list(module.graph.nodes)
     outputs = [n for n in nodes if n.op == "output"]
     if len(outputs) != 1 or nodes[-1] is not outputs[0]:
-        yield "the graph does not end in its one output"
+        yield "the graph does not end with exactly one output"
     elif not isinstance(outputs[0].args[0], (tuple, list)):
         yield "the output is not a tuple"
 
@@ -56,7 +56,7 @@ def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:
         if node.op == "output" or _returns_nothing(node):
             continue
         if "val" not in node.meta and "example_value" not in node.meta:
-            yield f"{node.name} carries no fake value"
+            yield f"{node.name} has no fake value"
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:
@@ -74,7 +74,7 @@ def is_functional(module: torch.fx.GraphModule) -> Iterator[str]:
     """Check that no operator mutates an argument."""
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            yield f"{node.name} ({node.target}) writes to one of its arguments"
+            yield f"{node.name} ({node.target}) mutates one of its arguments"
 
 
 WELL_FORMED_RULES: tuple[Rule, ...] = (inputs_come_first, one_output_at_the_end, defined_before_use)

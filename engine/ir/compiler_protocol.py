@@ -1,4 +1,4 @@
-"""How dispatch calls back into the pipeline: request, cache entry, compiler."""
+"""Protocol by which dispatch calls the pipeline: request, cache entry, compiler."""
 
 from __future__ import annotations
 

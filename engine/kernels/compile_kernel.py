@@ -192,4 +192,4 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
 
 def _first_error_line(lines: list[str]) -> str:
     is_telling: Callable[[str], bool] = lambda text: "error" in text.lower()  # noqa: E731
-    return next(filter(is_telling, lines), lines[0] if lines else "it gave no reason")
+    return next(filter(is_telling, lines), lines[0] if lines else "the compiler gave no reason")

@@ -36,7 +36,7 @@ GENERATED_LABELS: tuple[tuple[str, str], ...] = (
 
 Predicates are removed before the match.
 """
-MOVED_LABEL = "generated: moved or merged by the optimiser, which gave it line 0"
+MOVED_LABEL = "generated: moved or merged by the optimizer, which assigned line 0"
 NO_LOCATION_LABEL = "generated: no line in the debug information"
 
 

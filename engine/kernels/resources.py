@@ -57,7 +57,7 @@ def check_fit(target: str, kernel: Any) -> KernelResources:
     """
     used, facts = kernel_resources(target, kernel), DEVICE_LIMITS[target]
     if used.shared_bytes is not None and used.shared_bytes > facts.max_shared_per_block:
-        raise OutOfTargetResources("bytes of shared memory a block", used.shared_bytes, facts.max_shared_per_block)
+        raise OutOfTargetResources("bytes of shared memory per block", used.shared_bytes, facts.max_shared_per_block)
     return used
 
 
@@ -125,10 +125,10 @@ def _amd_registers_and_spills(text: str) -> tuple[int | None, int | None]:
     Accumulation registers are part of the same register file.
     """
 
-    def told(key: str) -> int | None:
+    def count_of(key: str) -> int | None:
         found = re.search(rf"\.{key}:\s+(\d+)", text)
         return int(found[1]) if found else None
 
-    vector, vector_spills, scalar_spills = told("vgpr_count"), told("vgpr_spill_count"), told("sgpr_spill_count")
+    vector, vector_spills, scalar_spills = count_of("vgpr_count"), count_of("vgpr_spill_count"), count_of("sgpr_spill_count")
     spills = None if vector_spills is None else vector_spills + (scalar_spills or 0)
     return vector, spills

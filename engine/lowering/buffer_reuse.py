@@ -20,8 +20,8 @@ from engine.records.lowering import BufferReuse
 
 MIN_REUSE_BYTES = 1 << 16
 """Buffers of fewer bytes are not reused."""
-IN_PLACE_REASON = "In place: each element is read before it is overwritten, and nothing reads it later."
-LAST_USE_REASON = "Its memory is free: it was read for the last time just before."
+IN_PLACE_REASON = "In place: the kernel reads each element before it overwrites it, and no later step reads it."
+LAST_USE_REASON = "Its memory is free: no later step reads it."
 
 
 def plan_buffer_reuse(

@@ -55,7 +55,13 @@ class BlockTuner:
         )
         name = kernel.nodes[0] if kernel.nodes else ""
         answer = self._chooser.choose(
-            ChoiceRequest(name, ways, "with its usual blocks it", "with the best others", self._size_hints)
+            ChoiceRequest(
+                name,
+                ways,
+                "the kernel with its default block sizes",
+                "with the best other block sizes",
+                self._size_hints,
+            )
         )
         if answer.reason:
             seconds = answer.seconds or (None,) * len(ways)

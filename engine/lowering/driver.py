@@ -85,10 +85,10 @@ def run_passes(graph: AotGraph, *, fused_random: bool) -> tuple[PassRecorder, tu
     watch = PassRecorder(graph.module)
     with watch.record_pass("decompose"):
         watch.module = decompose(graph, fused_random=fused_random)
-    with watch.record_pass("attentions"):
+    with watch.record_pass("fuse_attention"):
         exchanged = fuse_attention(watch.module)
-    with watch.record_pass("whole"):
+    with watch.record_pass("pad_matmul"):
         watch.module = pad_matmul(watch.module)
-    with watch.record_pass("masks_as_numbers"):
+    with watch.record_pass("bool_to_bias_mask"):
         watch.module = bool_to_bias_mask(watch.module)
     return watch, exchanged

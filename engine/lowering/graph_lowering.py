@@ -170,7 +170,7 @@ class GraphLowering:
                 "extern",
                 is_complex=read.is_complex,
             )
-            reason = "Its strides are symbols that no size gives."
+            reason = "Its strides are symbols that no size defines."
             target = torch.ops.aten.clone.default
             self.context.externs.append(
                 ExternNode(
@@ -215,7 +215,7 @@ class GraphLowering:
                     ),
                 )
                 return
-        self._add_extern(node, ConstantTensor(value), (), {}, "a constant tensor that the graph holds", is_library=True)
+        self._add_extern(node, ConstantTensor(value), (), {}, "a constant tensor of the graph", is_library=True)
 
     def _call_function(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
@@ -231,7 +231,7 @@ class GraphLowering:
             self.values[node] = self._as_expr(value)
             return
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            raise LoweringError(f"The graph is not functional: {node.target} writes into its argument.")
+            raise LoweringError(f"The graph is not functional: {node.target} mutates its argument.")
         self.compute_node_count += 1
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._value_of)
         reason = self._try_lowering(node, args, kwargs)
@@ -255,11 +255,11 @@ class GraphLowering:
             return fallback_reason(node.target, is_complex=is_complex)
         mark = len(self.context.defs)
         if self._has_unknown_size(node.meta.get("val")):
-            return "The size of the result is known only when ATen has made it."
+            return "The size of its result is data-dependent: it is known only after ATen has run."
         if any(has_unbacked_symbols(n.meta.get("val")) for n in _scalar_inputs(node)) and not _takes_only_float_scalars(
             node
         ):
-            return "It is given a number that is read from a tensor, of which neither sign nor width is known."
+            return "One of its arguments is a data-dependent number of unknown sign and width."
         try:
             _check_devices(node)
             _check_not_empty(node)
@@ -308,7 +308,7 @@ class GraphLowering:
             return
         many = isinstance(value, (tuple, list))
         if many and any(isinstance(item, (tuple, list)) for item in value):  # type: ignore[union-attr]
-            raise LoweringError(f"{node.target} gives several lists of tensors, which programs do not hold.")
+            raise LoweringError(f"{node.target} returns several lists of tensors, which the executor does not support.")
         for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
             name = node.name if not many else self.context.unique_name(f"{node.name}_{k}")
             tensors.append(self._extern_result(name, item) if isinstance(item, torch.Tensor) else None)
@@ -320,12 +320,12 @@ class GraphLowering:
         )
         self.values[node] = tuple(tensors) if many else tensors[0]
         if not many and results[0] is None and value is not None:
-            raise LoweringError(f"{node.target} gives a {type(value).__name__}, which programs do not hold.")
+            raise LoweringError(f"{node.target} returns a {type(value).__name__}, which the executor does not support.")
 
     def _add_extern_scalar(self, node: torch.fx.Node, value: Any, target: Any, args: Any, kwargs: Any) -> None:
         """Add an ATen call that reads a number from a tensor (``item``)."""
         number = TensorDef(node.name, torch.int64, (), (), "number", self.context.origins)
-        reason = "A number is read from a tensor: whoever launches kernels waits for it."
+        reason = "It reads a number from a tensor: the CPU waits for the GPU here."
         self.context.externs.append(
             ExternNode(node, target, args, kwargs, (number,), True, reason, self.context.origins)
         )
@@ -348,7 +348,7 @@ class GraphLowering:
 
     def _extern_result(self, name: str, value: torch.Tensor) -> LoweredTensor:
         if value.layout != torch.strided:
-            raise LoweringError(f"{name} is a sparse tensor: graphs with sparse results are not lowered.")
+            raise LoweringError(f"{name} is a sparse tensor: a graph with a sparse result has no lowering.")
         return self._tensor_in_memory(name, value, "extern", self.context.origins)
 
     def realize(self, value: LoweredTensor) -> LoweredTensor:
@@ -464,7 +464,7 @@ def _check_devices(node: torch.fx.Node) -> None:
     if len(devices) > 1:
         raise NotLowered(f"it mixes tensors on {' and '.join(sorted(devices))}")
     if any(v.layout != torch.strided for v in flat if isinstance(v, torch.Tensor)):
-        raise NotLowered("sparse tensors are computed by ATen")
+        raise NotLowered("an operator on sparse tensors has no lowering")
 
 
 def _is_cpu_scalar(value: Any) -> bool:
@@ -513,7 +513,7 @@ def _check_result(node: torch.fx.Node, result: Any) -> None:
         )
         if not same or not all(sizes_equal(a, as_size(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
             raise AssertionError(
-                f"it gave {getattr(made, 'dtype', None)}{getattr(made, 'shape', None)} for {expected.dtype}{tuple(expected.shape)}"
+                f"it returned {getattr(made, 'dtype', None)}{getattr(made, 'shape', None)} instead of {expected.dtype}{tuple(expected.shape)}"
             )
 
 

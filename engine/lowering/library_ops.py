@@ -74,15 +74,15 @@ def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
     if not isinstance(target, torch._ops.OpOverload):
         return "It has no lowering."
     if _packet_name(target) in ALLOCATION_OPS:
-        return "It only allocates: there is nothing to compute."
+        return "It only allocates memory."
     if target is random_seeds:
-        return "The generator gives each random tensor its seed; kernels count on from there."
+        return "PyTorch's generator provides one seed per random tensor; the kernels generate the numbers from it."
     if is_library_op(target):
-        return "A vendor library does it best."
+        return "A vendor library is the fastest implementation."
     if is_complex:
-        return "Complex numbers are computed by ATen."
+        return "It has no lowering for complex numbers."
     if _is_random(target):
-        return "Random numbers come from ATen, so that a seed gives what it gives in eager; options={'fused_random': True} lets kernels draw them."
+        return "ATen generates random numbers, so that a seed gives the same numbers as in eager. With options={'fused_random': True}, kernels generate them."
     return "It has no lowering."
 
 

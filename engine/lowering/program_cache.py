@@ -47,23 +47,24 @@ def load_or_lower(
     try:
         key = _cache_key(graph, [*key_parts, fused_random])
     except CannotSerialize as error:
-        return _with_cache_note(lower(), f"not kept on disk: {error}")
+        return _with_cache_note(lower(), f"not saved to disk: {error}")
     try:
         text = store.get(key)
         if text is not None:
             return _with_cache_note(
-                _deserialize(json.loads(text), graph, fused_random=fused_random, tells=with_reference), "read from disk"
+                _deserialize(json.loads(text), graph, fused_random=fused_random, tells=with_reference),
+                "loaded from disk",
             )
-        note = "kept on disk"
+        note = "saved to disk"
     except DiskStoreError as error:
-        note = f"made anew: {error}"
+        note = f"recompiled: {error}"
     except Exception as error:  # This engine wrote the file but cannot read it: lower again and overwrite it.
-        note = f"made anew: the form on disk was not understood ({type(error).__name__})"
+        note = f"recompiled: the file on disk cannot be read ({type(error).__name__})"
     made = lower()
     try:
         store.put(key, _serialize(made, graph))
     except (CannotSerialize, DiskStoreError) as error:
-        note = f"not kept on disk: {error}"
+        note = f"not saved to disk: {error}"
     return _with_cache_note(made, note)
 
 
@@ -78,7 +79,7 @@ def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
         CannotSerialize: something in the graph cannot be serialized.
     """
     if theirs := _foreign_lowering():
-        raise CannotSerialize(f"{theirs} is lowered by somebody else's code")
+        raise CannotSerialize(f"{theirs} has a lowering that other code registered")
     nodes = list(graph.module.graph.nodes)
     values = [n.meta.get("val") for n in nodes]
     parts = {
@@ -123,7 +124,7 @@ def _serialize(program: LoweredProgram, graph: AotGraph) -> str:
     rows = [[n, p.meta["val"].stride(0)] for n, p in enumerate(graph.saved_placeholders) if PADDED_ROWS_KEY in p.meta]
     text = json.dumps({"program": serialize_value(plain), "rows": rows}, separators=(",", ":"), ensure_ascii=False)
     if _COMPILATION_ID in text:
-        raise CannotSerialize("its text holds a character that has a meaning of its own on disk")
+        raise CannotSerialize("its text contains a reserved character of the file format")
     return text.replace(f":{graph.compilation_id}:", f":{_COMPILATION_ID}:")
 
 

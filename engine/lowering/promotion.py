@@ -80,15 +80,15 @@ def broadcast_loader(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Bod
         if isinstance(a, (bool, int, float)):
             if isinstance(a, int) and not _fits_dtype(a, dtype):
                 raise NotLowered(
-                    f"{a} does not fit in {str(dtype).removeprefix('torch.')}, which ATen wraps around or refuses"
+                    f"{a} does not fit in {str(dtype).removeprefix('torch.')}, where ATen wraps around or raises an error"
                 )
             return lambda b, index: b.constant(a, dtype)
         if isinstance(a, complex):
-            raise NotLowered("complex numbers are computed by ATen")
+            raise NotLowered("a complex number has no lowering here")
         if not isinstance(a, sympy.Expr):
-            raise NotLowered("a truth value that follows from sizes is computed by ATen")
+            raise NotLowered("a bool computed from sizes has no lowering")
         if is_float_expr(a) and not dtype.is_floating_point:
-            raise NotLowered("a fraction among whole numbers is computed by ATen")
+            raise NotLowered("a float operand of an integer operator has no lowering")
         return lambda b, index: b.constant(a, dtype)
     lead = len(shape) - len(a.shape)
     same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
@@ -127,7 +127,7 @@ def check_supported_dtype(*values: Any) -> None:
     """
     for value in values:
         if isinstance(value, (LoweredTensor, torch.Tensor)) and value.dtype not in SUPPORTED_DTYPES:
-            raise NotLowered(f"{str(value.dtype).removeprefix('torch.')} is computed by ATen")
+            raise NotLowered(f"{str(value.dtype).removeprefix('torch.')} has no lowering")
 
 
 def canonical_dim(dim: int, rank: int) -> int:

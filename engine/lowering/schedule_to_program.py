@@ -141,7 +141,7 @@ def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: Kern
     devices = [v.device for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
     for rest in step.call.unused_results:
         options = {"dtype": rest.dtype, "device": devices[0]}
-        reason = "No generator is needed where nothing is dropped."
+        reason = "Without dropout, no random number state is needed."
         made.append(
             AtenCall(
                 _first_or_empty(nodes),
@@ -194,7 +194,7 @@ def _check_symbols_known(program: LoweredProgram) -> None:
         else:
             sizes.append(getattr(getattr(value, "node", None), "expr", value))
     if unknown := symbols_of(sizes) - program.symbol_sources.keys() - program.unbacked_symbols.keys():
-        raise ValueError(f"nothing in the graph tells {', '.join(sorted(unknown))}")
+        raise ValueError(f"the graph does not define {', '.join(sorted(unknown))}")
 
 
 def _first_or_empty(values: tuple[str, ...]) -> str:
@@ -218,7 +218,7 @@ def _make_ref(value: LoweredTensor) -> BufferRef:
     if value.index_map is None:
         return BufferRef(value.definition.name, is_complex=value.is_complex)
     placed = strided_view_of(value)
-    assert placed is not None, f"{value.definition.name} was not put into memory"
+    assert placed is not None, f"{value.definition.name} was not stored in memory"
     return BufferRef(value.definition.name, value.shape, placed[0], placed[1], value.is_complex)
 
 

@@ -241,14 +241,12 @@ class Scheduler:
             if not refused:
                 for group in readers:
                     self._fuse_into(made, group)
-                    self.record_decision(
-                        made, group, True, "It is so cheap that each kernel that reads it computes it again."
-                    )
+                    self.record_decision(made, group, True, "It is cheap, so each kernel that reads it recomputes it.")
                 return
         noted: set[int] = set()
         for group in readers:
             if len(readers) == 1 and (beside := self._cheaper_stored_source(made, group)) is not None:
-                why = f"{beside.name} must be stored for a step that this kernel waits for: beside that, fewer bytes are read."
+                why = f"An earlier step needs {beside.name} in memory. Fusion with that step saves more reads."
                 self.record_decision(made, group, False, why)
                 break
             others: list[FusionGroup | ExternNode] = [g for g in readers if g is not group]
@@ -257,7 +255,9 @@ class Scheduler:
             is_stored = bool(others) or is_kept
             reason = self._why_not_fusible(made, group, stored=is_stored)
             if reason is None and any(self.has_path(other, group) for other in others):
-                reason = "Another step reads it whose result this kernel needs: they cannot be one kernel."
+                reason = (
+                    "Another step reads it, and this kernel needs the result of that step. One kernel cannot hold both."
+                )
             if reason is None:
                 self._fuse_into(made, group, stored=is_stored)
                 self.record_decision(made, group, True, _why_fused(made, is_stored))
@@ -272,10 +272,10 @@ class Scheduler:
     def _why_separate(self, group: FusionGroup, other: FusionGroup) -> str:
         """Return the reason why a kernel loads a tensor that another kernel stores."""
         if self.has_path(group, other):
-            return "Another kernel stores it, and a step that stands between needs that first: this one reads it."
+            return "Another kernel stores it, and a step between the two kernels needs it first. This kernel loads it."
         if loop_mapping(group, other) is None and loop_mapping(other, group) is None:
-            return "Another kernel stores it: this one walks other loops and reads it."
-        return "Another kernel stores it: this one walks it in another order and reads it."
+            return "Another kernel stores it. This kernel has other loops and loads it."
+        return "Another kernel stores it. This kernel accesses it in another order and loads it."
 
     def _inline_into_sparse_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
         """Inline a definition into its sparse readers; return the readers that need all of it."""
@@ -283,7 +283,9 @@ class Scheduler:
         for group in readers:
             if reads_sparsely(made, group) and not self._why_not_fusible(made, group, stored=False):
                 self._fuse_into(made, group)
-                self.record_decision(made, group, True, "It picks a few of its elements, and computes these again.")
+                self.record_decision(
+                    made, group, True, "The kernel reads only a few of its elements and recomputes them."
+                )
             else:
                 rest.append(group)
         return rest
@@ -370,7 +372,7 @@ class Scheduler:
                 _group_origins(first),
                 _group_origins(second),
                 True,
-                f"Both walk the same elements and read {shared.name}: it is read once.",
+                f"Both have the same loops and read {shared.name}, which is then loaded once.",
                 bytes_saved(shared, 1),
             )
         )
@@ -420,7 +422,7 @@ class Scheduler:
         """Return the reason why a definition cannot join its reader, None if it can."""
         demands = group.reads_of(made)
         if made in group.scatter_bases:
-            return "The kernel changes a copy of it, which must be whole before."
+            return "The kernel updates a copy of it, so all its elements must be stored first."
         if len(group.members) >= MAX_MEMBERS:
             return f"The kernel already computes {MAX_MEMBERS} tensors."
         if len(group.input_defs()) >= MAX_READS:
@@ -431,30 +433,30 @@ class Scheduler:
             return self._why_not_fusible_scan(made, group, demands)
         whole = [d for d in demands if self._is_storable(made, group, d.index)]
         if stored and not any(not d.is_masked for d in whole):
-            return "It must also be in memory, and this kernel does not visit each of its elements exactly once."
+            return "It must also be stored, and this kernel does not visit each of its elements exactly once."
         if len(whole) == len(demands) == 1:
             return None
         return _why_not_recomputed(made, group, demands)
 
     def _why_not_fusible_reduction(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
         if len({d.index for d in demands}) != 1:
-            return "The kernel reads the reduction at several places, so each would have to be reduced again."
+            return "The kernel reads the reduction at several indices, and each would repeat the reduction."
         index = demands[0].index
         if demands[0].is_masked:
-            return "The kernel reads the reduction under a condition only."
+            return "The kernel reads the reduction only under a condition (a mask)."
         if group.reduction_vars is not None:
             if not is_bijection(index, made.shape, group.outer_vars):
-                return "The kernel's rows are not the rows that are reduced."
+                return "The kernel's rows differ from the rows of the reduction."
             if not sizes_equal(product(v.size for v in group.reduction_vars), product(made.ranges)):
-                return "The kernel's rows have another length than the rows that are reduced."
+                return "The kernel's rows have another length than the rows of the reduction."
             return None
         used = _used_vars(index)
         ordered = tuple(v for v in group.loop_vars if v in used)
         if not is_bijection(index, made.shape, ordered):
-            return "The kernel does not read the reduction's results one row after the other."
+            return "The kernel does not read the results of the reduction row by row."
         rest = [v for v in group.loop_vars if v not in used]
         if rest and not sizes_equal(product(v.size for v in rest), product(made.ranges)):
-            return "The kernel's rows have another length than the rows that are reduced."
+            return "The kernel's rows have another length than the rows of the reduction."
         rows, total = product(v.size for v in ordered), group.numel
         if (
             rest
@@ -463,7 +465,7 @@ class Scheduler:
             and rows < MIN_REDUCTION_ROWS
             and total >= LARGE_KERNEL_ELEMENTS
         ):
-            return f"Only {rows} rows: one program a row would leave most of the device idle."
+            return f"There are only {rows} rows: one program per row would leave most of the GPU idle."
         return None
 
     def _why_not_fusible_scan(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
@@ -475,9 +477,9 @@ class Scheduler:
             or not is_bijection(index, made.shape, group.loop_vars)
             or axis is None
         ):
-            return "The kernel does not read the running result in order."
+            return "The kernel does not read the result of the scan in order."
         if group.reduction_vars is not None and group.reduction_vars != (axis,):
-            return "The kernel's rows do not lie along the dimension of the running result."
+            return "The kernel's rows are not along the dimension of the scan."
         return None
 
     def fuse_horizontally(self) -> None:
@@ -566,10 +568,10 @@ def _group_origins(group: FusionGroup) -> tuple[str, ...]:
 
 def _why_fused(made: TensorDef, is_stored: bool) -> str:
     if made.kind == "reduction":
-        return "The kernel walks the same rows: it reduces each row and goes on with it before the next."
+        return "The kernel has the same rows: it reduces a row and continues with that row before the next one."
     if is_stored:
-        return "The kernel visits each of its elements once: it computes, uses and stores them in one go."
-    return "Only this kernel reads it, and each element is computed where it is used: it never goes through memory."
+        return "The kernel visits each of its elements once: it computes, uses and stores the element."
+    return "Only this kernel reads it. Each element is computed where it is used and never written to memory."
 
 
 def _used_vars(index: Coordinates) -> frozenset[LoopVar]:
@@ -702,7 +704,7 @@ def _why_not_recomputed(made: TensorDef, group: FusionGroup, demands: list[Memor
         return (
             None
             if cost <= MAX_RECOMPUTE_COST and places == 1
-            else "It would be computed again for each element that reads it, how often depends on the sizes."
+            else "It would be recomputed for each element that reads it; the number depends on the sizes."
         )
     factor = places * total / max(own, 1)
     if factor <= 1:
@@ -711,7 +713,7 @@ def _why_not_recomputed(made: TensorDef, group: FusionGroup, demands: list[Memor
         cost <= MAX_RECOMPUTE_COST and reads <= 2 and places == 1
     ):
         return None
-    return f"It would be computed {factor:.0f} times over: storing it once is cheaper."
+    return f"It would be recomputed {factor:.0f} times; to store it once is cheaper."
 
 
 def _has_same_iterations(made: TensorDef, source: TensorDef) -> bool:

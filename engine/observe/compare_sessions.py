@@ -128,7 +128,7 @@ def _graphs(compilations: CompilationRecords) -> Iterable[GraphRecord]:
 def _breaks(compilations: CompilationRecords) -> Iterable[str]:
     for record in (b for c in compilations if c.trace for b in c.trace.breaks):
         where = f" ({_file_key(record.span.file)})" if record.span else ""
-        yield f"{record.title}: {record.context}{where}" + (", the frame left to Python" if record.skips_frame else "")
+        yield f"{record.title}: {record.context}{where}" + (", the frame runs as Python" if record.skips_frame else "")
 
 
 def _guards(compilations: CompilationRecords) -> Iterable[str]:

@@ -187,7 +187,7 @@ def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     """Return the function, and the ``self`` of a call of it."""
     function = _compiled_function(value)
     if function is None:
-        raise BadArgument("This was not given to torch.compile.")
+        raise BadArgument("This function was not compiled with torch.compile.")
     inner = getattr(value, "_torchdynamo_orig_callable", None)
     if isinstance(value, torch.nn.Module):
         return function, (value.__dict__["_modules"].get("_orig_mod", value),)
@@ -217,7 +217,9 @@ def _materialize(value: Any) -> Any:
     try:
         made = torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
     except (RuntimeError, AssertionError) as error:
-        raise BadArgument(f"torch's guards judge real tensors, and this one cannot be made here: {error}") from None
+        raise BadArgument(
+            f"torch's guards need a real tensor, and this tensor cannot be created here: {error}"
+        ) from None
     if value.is_parameter:
         return torch.nn.Parameter(made, requires_grad=value.requires_grad)
     return made.requires_grad_(value.requires_grad)
@@ -271,7 +273,7 @@ def _evaluate_guard(
     """Return whether a guard passes (None: it cannot be evaluated alone) and its actual value."""
     value = _read_source(leaf.source, manager, scope)
     if value is _MISSING_VALUE:
-        return False, "there is no such value"
+        return False, "the value does not exist"
     actual = describe_value(value) if leaf.source else ""
     if is_hit:
         return True, actual

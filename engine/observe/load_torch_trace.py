@@ -58,7 +58,7 @@ def load_torch_trace(path: str | Path, progress: ProgressCallback | None = None)
     if not load.damage.records:
         name = Path(path).name
         raise NotATrace(
-            f"{name} holds no record of torch's trace: make one with TORCH_TRACE=folder python program.py, and give me the folder or a file in it."
+            f"{name} contains no torch trace. Create one with TORCH_TRACE=folder python program.py, and pass the folder or a file in it."
         )
     load.finish(Path(path).name)
     return session
@@ -82,11 +82,11 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise NotATrace(f"There is no file or folder {path}.")
+        raise NotATrace(f"The file or folder {path} does not exist.")
     found = sorted(p for p in path.iterdir() if p.is_file())
     named = [p for p in found if "torch_trace" in p.name or p.name.endswith(_SUFFIXES)]
     if not (named or found):
-        raise NotATrace(f"The folder {path.name} holds no files.")
+        raise NotATrace(f"The folder {path.name} contains no files.")
     return named or found
 
 
@@ -138,7 +138,7 @@ class _TraceLoader:
         stream, whole = _open_decompressed(path)
         if not whole:
             self._notes.append(
-                f"{path.name} is cut off or damaged where it is compressed; it is shown as far as it goes."
+                f"{path.name} is truncated or its compressed data is damaged; only the readable part is shown."
             )
         with stream:
             file = TraceFile(stream)
@@ -190,7 +190,7 @@ class _TraceLoader:
         sentence = f"{name[:80]} could not be read: {type(error).__name__}: {str(error)[:200]}"
         if sentence not in self._failed and len(self._failed) < 50:
             self._failed.add(sentence)
-            self.session.add_failure(StageFailure("observe", sentence, "the record is left out"))
+            self.session.add_failure(StageFailure("observe", sentence, "the record is skipped"))
 
     def finish(self, name: str) -> None:
         """Finish after the last file: find the source files, add notes on missing data."""
@@ -211,13 +211,11 @@ class _TraceLoader:
             self.session.add_note(sentence)
         missing = sum(len(p.strings.missing) for p in self._processes.values())
         if missing:
-            self.session.add_note(
-                f'{name}: {missing:,} file names were never defined in this trace, and are shown as "?".'
-            )
+            self.session.add_note(f'{name}: {missing:,} file names are not defined in this trace and are shown as "?".')
         if self._unrecognized:
             told = ", ".join(f"{key[:60]} ({count:,})" for key, count in self._unrecognized.most_common(20))
             more = f" and {len(self._unrecognized) - 20} more" if len(self._unrecognized) > 20 else ""
-            self.session.add_note(f"Not understood, and shown as text where there is one: {told}{more}.")
+            self.session.add_note(f"Unknown kinds of records, shown as text where possible: {told}{more}.")
 
 
 def _empty_source(file: str) -> SourceFile:
@@ -285,7 +283,7 @@ def _zstd(path: Path) -> Callable[[BinaryIO], Iterator[bytes]]:
         zstd = importlib.import_module("compression.zstd")
     except ImportError:
         raise NotATrace(
-            f"{path.name} is compressed with Zstandard, which this Python cannot read: unpack it first, with unzstd {path.name}."
+            f"{path.name} is compressed with Zstandard, which this Python cannot read. Decompress it first: unzstd {path.name}"
         ) from None
     return lambda stream: _blocks(zstd.ZstdFile(stream))
 

@@ -83,10 +83,10 @@ class LogDamage:
     def messages(self) -> list[str]:
         """Return messages for the user about the damage."""
         told = (
-            (self.foreign_lines, "line{s} that are no part of torch's trace were passed over"),
-            (self.invalid_json, "damaged line{s} could not be read"),
-            (self.corrupt_payloads, "text{s} are cut off or mixed with others, and shown as far as they go"),
-            (self.truncated, f"record{{s}} longer than {MAX_RECORD_BYTES >> 20} MB were cut"),
+            (self.foreign_lines, "line{s} outside of torch's trace skipped"),
+            (self.invalid_json, "damaged line{s} skipped"),
+            (self.corrupt_payloads, "text{s} truncated or mixed with others; only the readable part is shown"),
+            (self.truncated, f"record{{s}} longer than {MAX_RECORD_BYTES >> 20} MB truncated"),
         )
         return [f"{count:,} {text.format(s='' if count == 1 else 's')}" for count, text in told if count]
 

@@ -105,7 +105,7 @@ class _TraceHandler(logging.Handler):
                 self._failed.add(sentence)
                 detail = "".join(traceback.format_exception(error))
                 self._session.add_failure(
-                    StageFailure("observe", sentence, "the event is left out; torch.compile is not affected", detail)
+                    StageFailure("observe", sentence, "the event is skipped; torch.compile is not affected", detail)
                 )
 
 
@@ -167,6 +167,6 @@ def _finish_session(session: Session) -> None:
     session.set_stage("")
     if not session.compilations:
         session.add_note(
-            "torch.compile compiled nothing here: either nothing compiled was called, or what it had compiled before was reused. "
-            "torch._dynamo.reset() before the recording makes it compile again."
+            "torch.compile compiled nothing here. Either no compiled function was called, or all calls were cache hits. "
+            "Call torch._dynamo.reset() before the recording to compile again."
         )

@@ -20,12 +20,12 @@ INPUT_FACTS = {
 }
 OUTPUT_FACTS = {
     "alias_of_input": "a view of an input",
-    "is_input": "an input, returned as it is",
+    "is_input": "an input, returned unchanged",
     "alias_of_intermediate": "a view of an intermediate value",
-    "alias_of_intermediate_save_as_output": "a view of an intermediate value, which is an output of the graph too",
+    "alias_of_intermediate_save_as_output": "a view of an intermediate value that is also an output of the graph",
     "alias_of_intermediate_base_is_user_output": "a view of another output",
-    "unsafe_view_alias": "a view that may be treated as a value of its own",
-    "custom_function_view": "a view made by an autograd.Function",
+    "unsafe_view_alias": "a view that can be treated as an independent tensor",
+    "custom_function_view": "a view created by an autograd.Function",
 }
 
 

@@ -116,7 +116,7 @@ def _node(
     stack = () if span is None else (span,)
     return NodeRecord(
         node_id(name), name, op, target, text, inputs, shape, stride, dtype, device, size, span=span, stack=stack,
-        note="" if span is not None or op in ("placeholder", "output") else "torch's trace names no line of yours for it",
+        note="" if span is not None or op in ("placeholder", "output") else "torch's trace has no line of your code for it",
     )  # fmt: skip
 
 

@@ -160,7 +160,7 @@ class SessionBuilder:
         cause = (
             "first call"
             if entry == "0"
-            else "; ".join(r.sentence for r in rejections) or "no earlier entry served the call"
+            else "; ".join(r.sentence for r in rejections) or "no earlier cache entry matched the call"
         )
         made = CompilationRecord(compilation, frame, cause, trace=TraceRecord(), compiler="torch")
         self.session.put_compilation(made)
@@ -359,7 +359,7 @@ class SessionBuilder:
         found = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
         known = self._get(event.compilation)
         told = StageFailure(
-            FAILURE_EVENTS[event.name], f"{event.name}: {found[-1].strip()[:500]}", "torch went on without it", text
+            FAILURE_EVENTS[event.name], f"{event.name}: {found[-1].strip()[:500]}", "torch continued without it", text
         )
         if not any(f.sentence == told.sentence for f in known.failures):
             self._update(event, failures=(*known.failures, told))

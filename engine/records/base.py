@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Any, ClassVar, Self
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Incremented when a session saved by an older version can no longer be read correctly."""
 
 
@@ -66,7 +66,8 @@ def to_jsonable(value: Any) -> Any:
 _hints: dict[type, dict[str, Any]] = {}
 
 
-def _field_types(cls: type) -> dict[str, Any]:
+def field_types(cls: type) -> dict[str, Any]:
+    """Return the annotated type of each field of a record class."""
     if cls not in _hints:
         _hints[cls] = typing.get_type_hints(cls)
     return _hints[cls]
@@ -130,7 +131,7 @@ def _from_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]
 def _from_record(cls: type[Record], data: Any, where: str) -> Record:
     if not isinstance(data, dict):
         raise RecordError(f"{where}: expected an object, found {type(data).__name__}")
-    hints = _field_types(cls)
+    hints = field_types(cls)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         if field.name in data:

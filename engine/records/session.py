@@ -400,10 +400,10 @@ class Session:
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> Session:
-        """Load a saved session; nothing in the file is evaluated.
+        """Load a saved session of this or the previous schema version; nothing in it is evaluated.
 
         Raises:
-            RecordError: the file is not a session, is damaged, or has another schema version.
+            RecordError: the file is not a session, is damaged, or has an unknown schema version.
         """
         path = pathlib.Path(path)
         try:
@@ -416,6 +416,10 @@ class Session:
             raise RecordError(f"{path.name} is not a saved session, or was cut off: {error}") from error
         if not isinstance(plain, dict) or "version" not in plain:
             raise RecordError(f"{path.name} is JSON, but not a saved session.")
+        if plain["version"] == 1:
+            from engine.records.migrate import migrate_session  # it needs the records of this module
+
+            plain = migrate_session(plain)
         if plain["version"] != SCHEMA_VERSION:
             raise RecordError(
                 f"{path.name} was written in format {plain['version']}, this version reads format {SCHEMA_VERSION}: open it with the version that wrote it."

@@ -87,14 +87,14 @@ def _compilation_title(session: Session, compilation: CompilationRecord) -> str:
 def _per_compilation(one: Callable[[Session, CompilationRecord], Lines]) -> Callable[[Session], Lines]:
     """Return a function that prints each compilation's lines below its title."""
 
-    def told(session: Session) -> Lines:
+    def print_all(session: Session) -> Lines:
         for compilation in session.compilations:
             lines = list(one(session, compilation))
             if lines:
                 yield f"{_compilation_title(session, compilation)}:"
                 yield from (f"  {line}" for line in lines)
 
-    return told
+    return print_all
 
 
 def _bytecode(session: Session, compilation: CompilationRecord) -> Lines:
@@ -125,13 +125,13 @@ def _trace(session: Session, compilation: CompilationRecord) -> Lines:
         return
     for found in trace.breaks:
         at = _format_span(session, found.span)
-        yield f"{'left to Python' if found.skips_frame else 'break'}{f' at {at}' if at else ''}: {found.title}: {found.context}"
-        yield from (f"  {remedy}" for remedy in found.hints)
+        yield f"{'runs as Python' if found.skips_frame else 'break'}{f' at {at}' if at else ''}: {found.title}: {found.context}"
+        yield from (f"  {hint}" for hint in found.hints)
     yield from (
-        f"given up before at {_format_span(session, a.span) or 'an unknown line'}: {a.context}"
+        f"abandoned attempt at {_format_span(session, a.span) or 'an unknown line'}: {a.context}"
         for a in trace.discarded_attempts
     )
-    yield from (f"after the graph: {effect}" for effect in trace.side_effects)
+    yield from (f"side effect after the graph: {effect}" for effect in trace.side_effects)
     yield from (symbol.constraint for symbol in trace.symbols)
     yield from _inlined(session, trace.inlined)
     for step in trace.steps:
@@ -156,7 +156,7 @@ def _guards(session: Session, compilation: CompilationRecord) -> Lines:
     for call in session.calls:
         for refusal in call.guard_failures:
             if refusal.entry == compilation.id:
-                yield f"refused call {call.index + 1}: {refusal.sentence}"
+                yield f"guard failure in call {call.index + 1}: {refusal.sentence}"
 
 
 def _graph(session: Session, compilation: CompilationRecord) -> Lines:
@@ -186,7 +186,7 @@ def _aot(session: Session, compilation: CompilationRecord) -> Lines:
         yield f"between forward and backward: {aot.partition.saved_bytes:,} bytes saved ({aot.partition.method})"
         yield from (f"  {v.name} {v.action}, {v.bytes:,} bytes: {v.reason}" for v in aot.partition.values)
     for number, passage in enumerate(compilation.call_values, 1):
-        yield f"call {number}{f', made again on {passage.replayed_on}' if passage.replayed_on else ''}:"
+        yield f"call {number}{f', replayed on {passage.replayed_on}' if passage.replayed_on else ''}:"
         for moment in passage.wrapper_values:
             yield f"  {moment.wrapper}, {moment.direction}:"
             yield from (f"    {name} = {text}" for name, text in moment.values)
@@ -209,7 +209,7 @@ def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
     for title, found in (("call", compilation.lowering), ("backward", compilation.backward_lowering)):
         if found is None:
             continue
-        yield f"{title}, for {found.target}: {found.error or f'{found.lowered} of {found.total} operations became loops'}"
+        yield f"{title}, for {found.target}: {found.error or f'{found.lowered} of {found.total} operations were lowered to loops'}"
         for d in found.decisions:
             names = " + ".join(", ".join(n.rpartition(":")[2] for n in side) for side in (d.first, d.second) if side)
             yield f"  {'fused' if d.fused else 'not fused'} {names}: {d.reason}"
@@ -232,7 +232,7 @@ def _kernels(session: Session, compilation: CompilationRecord) -> Lines:
             )
             yield f"  {made.target}: {made.error or lines}{registers}"
         if kernel.verify is not None:
-            yield f"  checked in {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
+            yield f"  verified in {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
 
 
 def _runtime(session: Session) -> Lines:
@@ -244,7 +244,7 @@ def _runtime(session: Session) -> Lines:
         stages = ", ".join(f"{t.stage} {t.seconds:.3f} s" for t in compilation.timings)
         if stages:
             yield f"{_compilation_title(session, compilation)}: {stages}"
-        yield from (f"  failure of ours: {f.sentence} Instead: {f.fallback}" for f in compilation.failures)
+        yield from (f"  internal error: {f.sentence} Fallback: {f.fallback}" for f in compilation.failures)
     yield from (f"not compiled: {s.name}: {s.reason} {s.hint}".rstrip() for s in session.skipped)
     yield from session.notes
 

@@ -12,7 +12,7 @@ from engine.records.bytecode import Instruction, Span
 class BreakRecord(Record):
     """A graph break, or the reason why a frame runs as Python.
 
-    ``kind``: stable id in the catalogue of breaks. ``title``: one line. ``context``: the user's values.
+    ``kind``: stable id in the catalog of breaks. ``title``: one line. ``context``: the user's values.
     ``explanation``: the reason. ``hints``: what to do. ``skips_frame``: the whole frame ran as Python,
     without a resume function.
     """
@@ -111,8 +111,8 @@ class TracedSymbolRecord(Record):
         if self.specialized_to:
             if self.why != "marked dynamic":
                 return f"{place} is always {self.specialized_to}: the code allows nothing else{at}."
-            remedy = "Remove the mark, or what compares the size."
-            return f"{place} is marked dynamic, but the code works for {self.specialized_to} only{at}. {remedy}"
+            advice = "Remove the mark, or what compares the size."
+            return f"{place} is marked dynamic, but the code works for {self.specialized_to} only{at}. {advice}"
         parts = [
             *([] if self.low is None else [f"at least {self.low}"]),
             *([] if self.high is None else [f"at most {self.high}"]),

@@ -28,8 +28,8 @@ _STICKY_ERRORS = (
     "ECC",
 )
 """Words of sticky CUDA errors, after which the process cannot use the GPU."""
-THIS_CALL_NOTE = "this call is computed by ATen, operator by operator"
-EVERY_CALL_NOTE = "this graph is computed by ATen from now on, operator by operator"
+THIS_CALL_NOTE = "ATen runs this call, operator by operator"
+EVERY_CALL_NOTE = "ATen runs this graph from now on, operator by operator"
 
 
 def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: OnFallback, *, is_boxed: bool) -> Run:
@@ -57,7 +57,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
                 raise
             failed: BaseException = error.with_traceback(None)  # the traceback retains the intermediates
         except UnexpectedSize as error:
-            on_fallback(error, f"Kernels do not fit this call: {error}.", "" if is_boxed else THIS_CALL_NOTE)
+            on_fallback(error, f"The kernels are not valid for this call: {error}.", "" if is_boxed else THIS_CALL_NOTE)
             if is_boxed:
                 raise
             failed = error.with_traceback(None)
@@ -65,7 +65,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
             if not is_launch_failure(error):
                 raise
             on_fallback(
-                error, f"A kernel could not be started: {_first_line(error)}.", "" if is_boxed else EVERY_CALL_NOTE
+                error, f"A kernel could not be launched: {_first_line(error)}.", "" if is_boxed else EVERY_CALL_NOTE
             )
             if is_boxed:
                 raise
@@ -94,13 +94,13 @@ def describe_oom(error: BaseException, free: tuple[int, int] | None = None, held
         try:
             free, held = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
         except (RuntimeError, AssertionError):  # no CUDA
-            return f"The card has no room left: {_first_line(error)}."
+            return f"The GPU is out of memory: {_first_line(error)}."
     left, whole = free
     others = max(whole - left - held, 0)
-    sentence = f"The card has no room left: of {_gb(whole)} this process holds {_gb(held)}"
+    sentence = f"The GPU is out of memory: this process uses {_gb(held)} of {_gb(whole)}"
     if others > whole // 20:
-        return f"{sentence} and others hold {_gb(others)}: end them, or use another card."
-    return f"{sentence}: use smaller batches, or free what is not needed any more."
+        return f"{sentence} and other processes use {_gb(others)}. End them, or use another GPU."
+    return f"{sentence}. Use smaller batches, or delete tensors that you no longer need."
 
 
 def _gb(count: int) -> str:

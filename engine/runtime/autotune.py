@@ -66,19 +66,19 @@ class Autotuner:
         self._choice_count += 1
         programs = [way.make() for way in question.candidates]
         if not all(_has_known_sizes(p, question.size_hints) for p in programs):
-            return ChoiceResult(0, reason="Its sizes vary, and nothing tells which ones to measure with.")
+            return ChoiceResult(0, reason="Its sizes are symbolic without size hints, so nothing was measured.")
         key = _tuning_key(programs, self.device, question.size_hints)
         known = self._load_times(key, len(programs))
         if known is not None:
             return self._answer(question, known, is_known=True)
         if self.stop.is_set() or self._seconds_spent > self.max_seconds:
-            return ChoiceResult(0, reason="Measuring was stopped: what is usual stays.")
+            return ChoiceResult(0, reason="The measurement was cancelled or over its time limit; the default is used.")
         started = time.perf_counter()
         self.on_progress(f"tuning {self._choice_count}: {len(programs)} ways to compute {question.node}")
         try:
             seconds = self._time_candidates(programs, question.size_hints)
         except torch.OutOfMemoryError:
-            return ChoiceResult(0, reason="The card has no room to measure other ways: what is usual stays.")
+            return ChoiceResult(0, reason="The GPU has no memory to measure other candidates; the default is used.")
         finally:
             self._seconds_spent += time.perf_counter() - started
         if not self.stop.is_set():
@@ -91,7 +91,7 @@ class Autotuner:
         usual = seconds[0]
         others = [(s, n) for n, s in enumerate(seconds) if n and s is not None]
         if not others or usual is None:
-            return ChoiceResult(0, tuple(seconds), "Nothing else could be measured.", is_known, self.device)
+            return ChoiceResult(0, tuple(seconds), "No other candidate could be measured.", is_known, self.device)
         best, at = min(others)
         taken = at if best < MAX_TIME_RATIO * usual else 0
         label = question.candidates[at].label.removeprefix("template ").removeprefix("blocks of ")

@@ -124,8 +124,8 @@ class ReplayInstance:
             copy_inputs(self.input_buffers, [given[n] for n in self.copied_inputs])
         self.replay()
         made: list[Any] = []
-        for n, (result, twin) in enumerate(zip(self.recorded_outputs, self.first_alias, strict=True)):
-            made.append(result.reconstruct(given) if twin == n else made[twin])
+        for n, (result, alias_of) in enumerate(zip(self.recorded_outputs, self.first_alias, strict=True)):
+            made.append(result.reconstruct(given) if alias_of == n else made[alias_of])
         return tuple(made)
 
 
@@ -222,7 +222,7 @@ class CudaGraphReplay:
             instance = self._record(shape, given, addresses)
         except Exception as error:
             first = str(error).strip().split("\n")[0]
-            self._disable(f"it cannot be recorded ({type(error).__name__}: {first})")
+            self._disable(f"the CUDA graph cannot be recorded ({type(error).__name__}: {first})")
             return None
         shape.instances.append(instance)
         return instance(given)
@@ -230,7 +230,7 @@ class CudaGraphReplay:
     def _why_not_recordable(self, given: Sequence[Any]) -> str:
         for value in given:
             if isinstance(value, torch.Tensor) and self._is_on_other_device(value) and value.dim():
-                self._disable(f"a tensor lies on another device ({value.device})")
+                self._disable(f"a tensor is on another device ({value.device})")
         return self.disabled_reason
 
     def _is_on_other_device(self, value: torch.Tensor) -> bool:
@@ -275,14 +275,23 @@ class CudaGraphReplay:
         stays = tuple(n for n in tensors if n not in moves)
         results, storages = self._plan_outputs(recording.outputs, read)
         first = {id(out): n for n, out in reversed(list(enumerate(recording.outputs)))}
-        twins = tuple(first[id(o)] if isinstance(o, torch.Tensor) else n for n, o in enumerate(recording.outputs))
+        first_aliases = tuple(
+            first[id(o)] if isinstance(o, torch.Tensor) else n for n, o in enumerate(recording.outputs)
+        )
         if not self._has_recorded:
             self._has_recorded = True
             self._on_status(
-                f"Its kernels are recorded and launched as one; {len(moves)} of {len(tensors)} inputs are copied."
+                f"Its kernels are replayed as one CUDA graph; {len(moves)} of {len(tensors)} inputs are copied."
             )
         return ReplayInstance(
-            stays, tuple(addresses[n] for n in stays), tuple(moves), buffers, recording.replay, results, twins, storages
+            stays,
+            tuple(addresses[n] for n in stays),
+            tuple(moves),
+            buffers,
+            recording.replay,
+            results,
+            first_aliases,
+            storages,
         )
 
     def _plan_outputs(

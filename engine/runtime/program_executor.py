@@ -199,7 +199,7 @@ class _ProgramWriter:
             "math": math,
             "torch": torch,  # sympy prints float(size) as torch.sym_float
             "empty_strided": torch.empty_strided,
-            "settled": with_expected_layout,
+            "with_layout": with_expected_layout,
             "of_these_sizes": check_size,
             "other_sizes": raise_unexpected_size,
             "real_view": real_view,
@@ -216,9 +216,9 @@ class _ProgramWriter:
         deaths = self._last_uses()
         if self.is_boxed:
             names = "".join(f"{self._names[name]}, " for name in self.program.inputs)
-            unread = [self._names[name] for name in deaths.get(-1, ())]
+            unused = [self._names[name] for name in deaths.get(-1, ())]
             lines = [f"{names}= given"] * bool(names) + lines + ["given.clear()"]
-            lines += [f"del {', '.join(unread)}"] * bool(unread)
+            lines += [f"del {', '.join(unused)}"] * bool(unused)
         lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         written = set(self.program.inputs)
         for number, step in enumerate(self.program.steps):
@@ -337,7 +337,7 @@ class _ProgramWriter:
         local, dtype = self._names[name], self._constant_name(buffer.dtype)
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
         yield f"if {local}.stride() != {strides} or {local}.data_ptr() & {ALIGNMENT - 1} or {local}.dtype is not {dtype}:"
-        yield f"    {local} = settled({local}, {sizes}, {strides}, {dtype}, {name!r})"
+        yield f"    {local} = with_layout({local}, {sizes}, {strides}, {dtype}, {name!r})"
 
     def _allocation(self, buffer: Buffer) -> str:
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
@@ -501,7 +501,7 @@ def raise_unexpected_size(relation: str) -> None:
     Raises:
         UnexpectedSize: always.
     """
-    raise UnexpectedSize(f"the graph assumes {relation} of sizes that values decide, which does not hold in this call")
+    raise UnexpectedSize(f"the graph assumes {relation} for data-dependent sizes, which is false in this call")
 
 
 def with_expected_layout(
@@ -516,7 +516,9 @@ def with_expected_layout(
     """
     if tuple(tensor.shape) != size or tensor.dtype is not dtype:
         found = f"{tensor.dtype} {tuple(tensor.shape)}"
-        raise RuntimeError(f"The operator behind {name} returned {found} where {dtype} {size} was compiled for.")
+        raise RuntimeError(
+            f"The operator behind {name} returned {found} but the graph was compiled for {dtype} {size}."
+        )
     is_same = all(n == 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or not tensor.numel()
     if is_same and tensor.data_ptr() % ALIGNMENT == 0:
         return tensor

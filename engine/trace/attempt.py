@@ -285,7 +285,7 @@ class TraceAttempt:
         self._retrace_with_rng_inputs(Unsupported("asked", "tensors depend on random numbers"))
         is_idle = not tx.graph.op_count and not tx.saw_tensor and not self.options.fullgraph
         if tx.read_is_compiling and tx.is_compiling and is_idle:
-            raise RestartTracing(0, Unsupported("asked", "nothing here is compiled"), as_eager=True)
+            raise RestartTracing(0, Unsupported("asked", "there is no tensor operation to compile"), as_eager=True)
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         self._check_unsupported_mutations()
         try:
@@ -334,7 +334,9 @@ class TraceAttempt:
         if resizes_leaf_input(self.tx):
             raise SkipFrame("side-effect", "an in-place operation changes the shape of an argument that requires grad")
         if alias_gains_requires_grad(self.tx):
-            raise SkipFrame("side-effect", "an argument that shares memory with another one starts to require gradients")
+            raise SkipFrame(
+                "side-effect", "an argument that shares memory with another one starts to require gradients"
+            )
 
     def _can_break_in_inlined_frame(self, frame: Frame, reason: Unsupported) -> bool:
         """Return True if the graph may break inside the inlined calls of the root's instruction.
@@ -398,9 +400,7 @@ class TraceAttempt:
             self._retrace_as_uncompiled(frame.exc_stack[-1].describe())
         self._check_unsupported_mutations()
         if may_read_own_frame(frame, stack):
-            raise self._make_skip(
-                reason, spans, "it inspects its own frame, and a resume function has another frame"
-            )
+            raise self._make_skip(reason, spans, "it inspects its own frame, and a resume function has another frame")
         if self._should_skip_frame(frame):
             raise self._make_skip(reason, spans, "before any tensor operation")
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
@@ -420,7 +420,7 @@ class TraceAttempt:
             resumption.emit(emit_effects)
         except Unsupported as error:
             if 0 < error.created_at < self.root_instruction_number:
-                what = f"{error.what.removeprefix('rebuilding ').removesuffix(' after the graph')} is half-way at a later break: {reason.what}"
+                what = f"{error.what.removeprefix('rebuilding ').removesuffix(' after the graph')} is suspended at a later graph break: {reason.what}"
                 raise RestartTracing(error.created_at, Unsupported("still-running", what)) from error
             raise self._make_skip(reason, spans, error.what) from error
         records = () if is_told else (make_break_record(reason.kind, reason.what, spans, skipped=False),)
@@ -496,7 +496,7 @@ class TraceAttempt:
 
     def _guard_global_state(self) -> None:
         origin = ConstantSource(torch, "torch")
-        why = "the graph was recorded in this state of torch"
+        why = "the graph was traced with this global state of torch"
         for state, value in self.tx.entry_global_state.items():
             self.tx.add_guard(GlobalStateMatch(origin, state, value, cause=self.tx.guard_cause(why)))
 

@@ -346,7 +346,7 @@ class Tracer:
             return value
         value = known[0]
         if value.source is not None and value.source != origin:
-            why = "the same object is reached in two ways, and a change through one must be seen through the other"
+            why = "both expressions gave the same object, so a mutation through one is visible through the other"
             self.guards.add(SameObject(origin, value.source, True, cause=self.guard_cause(why)))
         return value
 
@@ -359,7 +359,9 @@ class Tracer:
         """Guard that two input objects are, or are not, the same object."""
         if left.source is not None and right.source is not None and left.source != right.source:
             self.guards.add(
-                SameObject(left.source, right.source, same, cause=self.guard_cause("the two objects were compared by identity"))
+                SameObject(
+                    left.source, right.source, same, cause=self.guard_cause("the two objects were compared by identity")
+                )
             )
 
     def make_lazy(self, real: Any, origin: Source) -> Variable:

@@ -1,4 +1,4 @@
-// Breaks: where a graph ended early and why; what was left to Python; what failed.
+// Breaks: graph breaks with their reasons, frames that ran as Python, and internal errors.
 
 import { button, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
@@ -30,7 +30,7 @@ class BreaksView {
     }
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     const found = this.part && this.part.breaks[this.at];
     return found ? [found.compilation, "break=" + (this.at + 1)] : [];
@@ -50,22 +50,22 @@ class BreaksView {
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.breaks.length - 1, this.at));
     const { breaks, attempts, skipped, failures, notes } = part;
-    put(this.context, h("b", {}, plural(breaks.length, "graph break")), h("span", { class: "mut" }, `${skipped.length} not compiled · ${plural(failures.length, "failure")} of ours`));
+    put(this.context, h("b", {}, plural(breaks.length, "graph break")), h("span", { class: "mut" }, `${skipped.length} not compiled · ${plural(failures.length, "internal error")}`));
     put(
       this.body,
       breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, "No graph break: each function that was compiled is one graph."),
-      attempts.length ? [h("h4", {}, "Given up, and traced again without a break"), this.#attempts(attempts)] : null,
-      skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", h("span", { class: "mut" }, s.remedy)))] : null,
-      failures.length ? [h("h4", {}, "Failures of ours; the code still ran"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}.`), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
+      attempts.length ? [h("h4", {}, "Discarded attempts (retraced without a break)"), this.#attempts(attempts)] : null,
+      skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", h("span", { class: "mut" }, s.hint)))] : null,
+      failures.length ? [h("h4", {}, "Internal errors (the code still ran)"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}.`), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
       notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
     );
     const b = breaks[this.at];
-    if (b) this.frame.say(h("b", {}, `${b.skipped ? "Left to Python" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", h("span", { class: "mut" }, b.remedies[0] || ""));
+    if (b) this.frame.say(h("b", {}, `${b.skipped ? "Ran as Python (frame skipped)" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", h("span", { class: "mut" }, b.hints[0] || ""));
     else this.frame.say(breaks.length ? "" : "No graph break.");
   }
 
   /**
-   * What is opened on its own: a click there does not choose the card, which would draw it anew.
+   * A collapsible section. A click in it does not select the card, because selecting redraws it.
    * @param {string} title @param {HTMLElement} inside
    */
   #details(title, inside) {
@@ -82,13 +82,13 @@ class BreaksView {
     return h(
       "section",
       { class: "card" + (i === this.at ? " sel" : ""), "aria-current": i === this.at ? "true" : null, onclick: (/** @type {Event} */ e) => { if (/** @type {Element} */ (e.target).closest("button")) return; this.at = i; this.draw(); this.frame.focus(); } },
-      h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  the whole frame ran as Python") : null, b.times > 1 ? h("span", { class: "mut" }, `  met ${b.times} times`) : null),
+      h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  frame skipped: all of it ran as Python") : null, b.times > 1 ? h("span", { class: "mut" }, `  hit ${b.times} times`) : null),
       b.pointed ? h("pre", { class: "code" }, b.pointed) : b.what ? h("pre", { class: "code" }, b.what) : null,
       b.stack.length ? h("p", { class: "mut" }, "Called from ", b.stack.join(" → ")) : null,
       h("p", {}, sentence(b.why)),
-      b.remedies.length ? h("ul", { class: "fixes" }, b.remedies.map((/** @type {string} */ r) => h("li", {}, sentence(r)))) : null,
+      b.hints.length ? h("ul", { class: "fixes" }, b.hints.map((/** @type {string} */ r) => h("li", {}, sentence(r)))) : null,
       b.before ? this.#details("Example: before and after", h("div", { class: "pair" }, h("div", {}, h("p", { class: "mut" }, "Breaks"), h("pre", { class: "code" }, b.before)), h("div", {}, h("p", { class: "mut" }, "One graph"), h("pre", { class: "code" }, b.after)))) : null,
-      b.attempts.length ? this.#details(`${plural(b.attempts.length, "attempt")} of the tracer given up before`, this.#attempts(b.attempts)) : null,
+      b.attempts.length ? this.#details(`${plural(b.attempts.length, "discarded attempt")} of the tracer`, this.#attempts(b.attempts)) : null,
       b.line ? button("Show in linked view", "Enter", () => { this.at = i; this.link(); }) : null,
     );
   }

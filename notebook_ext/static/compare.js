@@ -1,4 +1,4 @@
-// Compare: two cache entries side by side, of one session or of two: what was decided, and each stage's text, line by line.
+// Compare: two cache entries of one session or of two, side by side: a summary, then the text of each stage line by line.
 
 import { changeStarts, changedColumns, folded, isEqual, sideBySide } from "./diff.js";
 import { button, choice, h, plural, put } from "./shared/dom.js";
@@ -12,7 +12,7 @@ import { VIEWS } from "./shared/views.js";
 
 const SUMMARY = "summary";
 const MARKS = { same: [" ", " "], renamed: [" ", " "], changed: ["~", "~"], left: ["−", ""], right: ["", "+"] };
-/** A changed line is shown from a little before its change where that is far to the right. */
+/** A line whose first change is beyond this column is shown from shortly before the change. */
 const FAR = 56;
 
 class CompareView {
@@ -20,13 +20,13 @@ class CompareView {
   constructor(frame) {
     this.frame = frame;
     this.id = "compare";
-    /** What stands on the left and on the right: [session, entry, target], the session "" for the one shown. */
+    /** Left and right side: [session, entry, target]; session "" is the displayed one. */
     this.sides = [["", "", ""], ["", "", ""]];
     this.what = SUMMARY;
     this.kernel = "";
     this.isWhole = false;
     this.at = 0;
-    /** The function in hand among those of two sessions. */
+    /** Index of the selected function in a comparison of two sessions. */
     this.row = 0;
     /** @type {(Row | number)[]} */
     this.shown = [];
@@ -42,11 +42,11 @@ class CompareView {
     this.el = h("div", { class: "compare" }, this.context, this.lines, this.summary);
     this.keys = [
       key("j k", "next or previous change", (k) => this.go(k === "j" ? 1 : -1)),
-      key("ArrowDown ArrowUp", "the same; in the summary, next or previous function", (k) => this.go(k === "ArrowDown" ? 1 : -1)),
+      key("ArrowDown ArrowUp", "next or previous change; in the summary, next or previous function", (k) => this.go(k === "ArrowDown" ? 1 : -1)),
       key("] [", "next or previous text: summary, guards, graphs, kernels …", (k) => this.turn(k === "]" ? 1 : -1)),
-      key("a", "all lines, or only what changed", () => this.toggle()),
+      key("a", "all lines, or only changes", () => this.toggle()),
       key("x", "swap left and right", () => { this.sides.reverse(); this.draw(); }),
-      key("Enter", "compare the function in hand; or show its line in the linked view", () => this.link()),
+      key("Enter", "compare the selected function, or show its line in the linked view", () => this.link()),
     ];
   }
 
@@ -57,12 +57,12 @@ class CompareView {
     if (left && right) this.kernel = kernel || "";
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     return this.sides[0][1] ? [...this.sides.map((side) => side.join("~")), this.what, ...(this.kernel ? [this.kernel] : [])] : [];
   }
 
-  /** The lines of both as a patch; the summary as it stands. */
+  /** The lines of both sides as a patch, or the summary as text. */
   text() {
     if (this.what === SUMMARY) return "";
     const line = (/** @type {string} */ sign, /** @type {number} */ side, /** @type {number} */ i) => (i < 0 ? [] : [sign + this.texts[side][i]]);
@@ -80,13 +80,13 @@ class CompareView {
     return this.frame.part(session ? `other|${session}|${key}` : key);
   }
 
-  /** Everything that can stand on one side, with its name. @returns {[string, string][]} */
+  /** All choices for one side, with their names. @returns {[string, string][]} */
   choices() {
     const { sessions } = this;
     return sessions.flatMap((s) => s.entries.flatMap((e) => (e.targets.length > 1 ? e.targets : [""]).map((/** @type {string} */ t) => /** @type {[string, string]} */ ([[s.id, e.id, t].join("~"), [sessions.length > 1 ? s.name : "", `${e.name} entry ${e.entry}`, t || e.inputs].filter(Boolean).join(" · ")]))));
   }
 
-  /** Sides that exist; where nothing was chosen, what is worth comparing: two runs of one function, two entries of it, two targets. */
+  /** Choose valid sides. Default: two runs of one function, two entries of it, or two targets. */
   settle() {
     const all = this.choices().map(([id]) => id);
     const isThere = this.sides.every((side) => all.includes(side.join("~")));
@@ -114,7 +114,7 @@ class CompareView {
       put(this.context);
       this.lines.hidden = true;
       this.summary.hidden = false;
-      put(this.summary, h("p", {}, "There is only one thing here, so nothing to compare it with."), h("p", { class: "mut" }, "Run the cell again to compare it with this run, give %%compile --compare for stock torch.compile beside it, or %explore A B for two sessions."));
+      put(this.summary, h("p", {}, "There is only one cache entry, so nothing to compare it with."), h("p", { class: "mut" }, "Run the cell again to compare with this run, use %%compile --compare for stock torch.compile, or %explore A B for two sessions."));
       return this.frame.say("Nothing to compare yet.");
     }
     const [left, right] = this.sides;
@@ -172,7 +172,7 @@ class CompareView {
     return linked.some((l) => l.panes.some((/** @type {any} */ p) => p.id === this.what && p.segments.length > 1));
   }
 
-  /** The lines of one side; null while they are on their way. @param {string[]} side @param {any} linked @param {any} brief @returns {string[] | null} */
+  /** The lines of one side; null until they arrive. @param {string[]} side @param {any} linked @param {any} brief @returns {string[] | null} */
   linesOf(side, linked, brief) {
     if (this.what === "guards") return brief.guards;
     if (this.what === "resources") return brief.kernels[linked.target] || brief.kernels[""] || [];
@@ -200,7 +200,7 @@ class CompareView {
     this.tellSummary();
   }
 
-  /** What changed in each function, where the sides are of two sessions. */
+  /** The changes of each function, if the sides belong to two sessions. */
   #functions() {
     const found = this.difference();
     if (found === null) return null;
@@ -226,7 +226,7 @@ class CompareView {
       row.first.length && row.second.length ? button("Compare its entries", "Enter", () => this.pair(row)) : null);
   }
 
-  /** What changed between the two sessions of the sides; null where both are of one, undefined while it is on its way. */
+  /** The comparison of the two sessions; null if both sides belong to one, undefined until it arrives. */
   difference() {
     const [[left], [right]] = this.sides;
     if (left === right) return null;
@@ -275,7 +275,7 @@ class CompareView {
     if (found && found.frames[this.row]?.first.length && found.frames[this.row]?.second.length) return this.pair(found.frames[this.row]);
     const side = this.sides.find(([session]) => !session);
     if (side) this.frame.open("linked", side[1]);
-    else this.frame.say("Neither side is of the session that is shown here.");
+    else this.frame.say("Neither side belongs to this session.");
   }
 
   /** @param {number} i */
@@ -297,7 +297,7 @@ class CompareView {
 
   tell() {
     const starts = changeStarts(this.shown), [changed, left, right, renamed] = this.counts || [0, 0, 0, 0];
-    if (!starts.length) return this.frame.say(h("b", {}, "Equal: "), this.texts[0].length ? `${plural(this.texts[0].length, "line")}, the same on both sides${renamed ? `, but for the numbers of names in ${renamed}` : ""}.` : "neither side has such a text.");
+    if (!starts.length) return this.frame.say(h("b", {}, "Equal: "), this.texts[0].length ? `${plural(this.texts[0].length, "line")}, the same on both sides${renamed ? `, but for the numbers of names in ${renamed}` : ""}.` : "neither side has this text.");
     if (this.at < starts[0]) this.at = starts[0];
     const row = this.shown[this.at], number = starts.filter((i) => i <= this.at).length;
     this.rows.show(this.at, 100);
@@ -310,10 +310,10 @@ class CompareView {
     const found = this.difference();
     if (found) {
       const row = found.frames[this.row];
-      return this.frame.say(found.headline, " ", row ? h("span", { class: "mut" }, `In hand: ${row.name}${row.only ? `, only in ${row.only}` : row.changes.some((/** @type {any} */ c) => !c.is_same) ? ", differs in " + row.changes.filter((/** @type {any} */ c) => !c.is_same).map((/** @type {any} */ c) => c.what).join(", ") : ", equal"}.`) : null);
+      return this.frame.say(found.headline, " ", row ? h("span", { class: "mut" }, `Selected: ${row.name}${row.only ? `, only in ${row.only}` : row.changes.some((/** @type {any} */ c) => !c.is_same) ? ", differs in " + row.changes.filter((/** @type {any} */ c) => !c.is_same).map((/** @type {any} */ c) => c.what).join(", ") : ", equal"}.`) : null);
     }
     const names = (this.differing || []).map(([name]) => name.toLowerCase());
-    this.frame.say(names.length ? `The two entries differ in ${names.join(", ")}. ` : "The two entries agree in all of this. ", h("span", { class: "mut" }, "] goes on to guards, graphs and kernels, line by line."));
+    this.frame.say(names.length ? `The two entries differ in ${names.join(", ")}. ` : "The two entries do not differ here. ", h("span", { class: "mut" }, "] shows guards, graphs and kernels line by line."));
   }
 }
 

@@ -1,9 +1,9 @@
-// Text to the clipboard, also where a page may not write to it by itself.
+// Copies text to the clipboard, also if the page may not use the clipboard API.
 
 /**
- * Copy a text; false where the browser refuses.
+ * Copy a text; return false if the browser does not allow it.
  * @param {string} text
- * @param {HTMLElement} near what has the keyboard, and gets it back
+ * @param {HTMLElement} near the element that has the focus, and gets it back
  * @returns {Promise<boolean>}
  */
 export async function copyText(text, near) {
@@ -24,7 +24,7 @@ export async function copyText(text, near) {
 }
 
 /**
- * What a person sees of an element, as text; `hidden` parts are left out.
+ * Visible text of an element; `hidden` parts are left out.
  * @param {HTMLElement} el
  */
 export function shownText(el) {

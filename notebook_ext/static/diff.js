@@ -1,20 +1,20 @@
-// What changed between two texts, line by line. No DOM here.
+// Line diff of two texts. No DOM here.
 
 /**
- * One row of two texts side by side: line numbers from 0, -1 where a side has none.
+ * One row of a side-by-side diff: line numbers from 0; -1 if a side has no line.
  * @typedef {object} Row
  * @property {"same" | "renamed" | "changed" | "left" | "right"} kind "renamed": equal once names that the compiler numbered are matched
  * @property {number} a
  * @property {number} b
  */
 
-/** Edit steps tried within one gap; a gap that needs more is shown as replaced. */
+/** Maximum number of edits searched in one gap; a gap that needs more is shown as replaced. */
 const MOST_EDITS = 1500;
 
 /**
  * Runs of equal lines, ascending in both: [start in a, start in b, length].
  *
- * Lines that occur once in each text anchor the rest (patience, after Bram Cohen); what lies between goes through Myers' greedy algorithm (1986).
+ * Lines that occur once in each text anchor the rest (patience, after Bram Cohen); Myers' greedy algorithm (1986) compares the gaps.
  * @param {string[]} a @param {string[]} b
  * @returns {[number, number, number][]}
  */
@@ -68,7 +68,7 @@ function anchors(a, b) {
 }
 
 /**
- * Tell `add` the equal lines of a[i..x) and b[j..y).
+ * Call `add` for the equal lines of a[i..x) and b[j..y).
  * @param {string[]} a @param {number} i @param {number} x @param {string[]} b @param {number} j @param {number} y @param {(i: number, j: number) => void} add
  */
 function between(a, i, x, b, j, y, add) {
@@ -82,7 +82,7 @@ function between(a, i, x, b, j, y, add) {
 }
 
 /**
- * Myers' greedy algorithm: the equal pairs on a shortest way from one text to the other; none when that is long.
+ * Myers' greedy algorithm: the equal pairs on a shortest edit path; none if the path is too long.
  * @param {string[]} a @param {string[]} b
  * @returns {[number, number][]}
  */
@@ -105,7 +105,7 @@ function greedy(a, b) {
 }
 
 /**
- * Go back along what the algorithm kept of each number of edits.
+ * Trace the path back through the saved state of each edit count.
  * @param {Int32Array[]} trail @param {number} x @param {number} y
  * @returns {[number, number][]}
  */
@@ -123,11 +123,11 @@ function way(trail, x, y) {
   return pairs.reverse();
 }
 
-/** Names that compilers number: `mul_12`, `%34`, `%rd5`. */
+/** Names that compilers number, such as `mul_12`, `%34` and `%rd5`. */
 const NUMBERED = /(?<=\w)_\d+\b|%[a-z]*\d+\b/g;
 const NAMES = /%?[A-Za-z_]\w*|%\d+/g;
 
-/** Whether two lines say the same under one renaming, which grows with every line that is looked at. */
+/** Tests if two lines are equal under one renaming of numbered names. The renaming grows with each compared line. */
 class Renaming {
   constructor() {
     this.to = new Map();
@@ -145,9 +145,9 @@ class Renaming {
 }
 
 /**
- * Two texts side by side: equal lines beside each other, replaced lines paired from the top, the rest alone.
+ * Side-by-side rows of two texts: equal lines in one row, replaced lines paired from the top, the rest alone.
  *
- * Lines that differ only in the numbers of names are told apart from changed ones, as long as one renaming explains them all.
+ * Lines that differ only in numbered names are marked as renamed if one renaming explains all of them.
  * @param {string[]} a @param {string[]} b
  * @returns {Row[]}
  */
@@ -175,9 +175,9 @@ export function isEqual(row) {
 }
 
 /**
- * Rows with long runs of equal ones folded: a number stands for that many equal rows left out.
+ * Rows with long equal runs folded: a number stands for that many omitted equal rows.
  * @param {Row[]} rows
- * @param {number} around equal rows kept beside a change
+ * @param {number} around equal rows shown around a change
  * @returns {(Row | number)[]}
  */
 export function folded(rows, around = 3) {
@@ -197,7 +197,7 @@ export function folded(rows, around = 3) {
 }
 
 /**
- * Where two lines differ: the columns after what they begin with in common, and before what they end with.
+ * The columns in which two lines differ: after the common prefix, before the common suffix.
  * @param {string} a @param {string} b
  * @returns {[number, number, number]} start in both, end in a, end in b
  */

@@ -1,4 +1,4 @@
-// The frame around the views: summary line, tabs, keys, the sentence below, and the talk with the kernel.
+// The frame around the views: summary line, tabs, keys, status sentence, and messages to and from the kernel.
 
 import { copyText, shownText } from "./copy.js";
 import { Finder } from "./finder.js";
@@ -8,7 +8,7 @@ import { SHARED, VIEWS } from "./shared/views.js";
 import { Trail } from "./trail.js";
 
 /**
- * What the explorer needs of a model: anywidget's, or the one of a page without a kernel.
+ * Interface of the model: anywidget's, or the one of a page without a kernel.
  * @typedef {object} Model
  * @property {(name: string) => any} get
  * @property {(event: string, callback: (...args: any[]) => void) => void} on
@@ -16,20 +16,20 @@ import { Trail } from "./trail.js";
  * @property {(message: any) => void} send
  * @property {(name: string, value: any) => void} [set]
  * @property {() => void} [save_changes]
- * @property {(target: string) => string} [link] the address of a place, where there is one that others can open
+ * @property {(target: string) => string} [link] URL of a selection, if the page has one that others can open
  */
 
-/** Every view with the name of its tab, in order; the digit keys open the first ten. */
+/** View ids and tab labels, in order; the digit keys open the first ten. */
 const TABS = [
   ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
-  ["timings", "Timeline"], ["tracer", "Tracer"], ["onion", "AOT onion"], ["compare", "Compare"], ["contents", "Contents"], ["backward", "Backward"],
+  ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT wrappers"], ["compare", "Compare"], ["compilations", "Compilations"], ["backward", "Backward"],
 ];
 
-/** Names that are shorter where there is little room: what is left out before, what stays, what is left out after. @type {Record<string, string[]>} */
-const TWO_LENGTHS = { linked: ["", "Linked", " view"], onion: ["", "AOT", " onion"] };
+/** Tab labels with a short form: optional start, short label, optional end. @type {Record<string, string[]>} */
+const TWO_LENGTHS = { linked: ["", "Linked", " view"], aot: ["", "AOT", " wrappers"] };
 
-/** Stands in for a view whose code is on its way. */
-class Coming {
+/** Placeholder for a view whose code is still loading. */
+class LoadingView {
   /** @param {string} id */
   constructor(id) {
     this.id = id;
@@ -51,14 +51,14 @@ class Coming {
   draw() {}
 }
 
-/** After this long without an answer a person is told that the kernel may be gone. */
-const PATIENCE_MS = 8000;
-const STAYS = "What is on screen stays; the static copy above needs no kernel.";
-/** The place in hand is kept with the widget once it has rested for this long. */
-const REST_MS = 400;
+/** After this time without an answer, a message says that the kernel may be gone. */
+const ANSWER_TIMEOUT_MS = 8000;
+const STATIC_SNAPSHOT_NOTE = "What is on screen stays; the static snapshot above needs no kernel.";
+/** The current selection is saved in the model after this time without a change. */
+const SAVE_DELAY_MS = 400;
 let frames = 0;
-/** Whether the model's `view` is being set from here: other explorers of the same model stay where they are. */
-let isOwn = false;
+/** True while this page sets the model's `view`: other explorers of the same model do not follow. */
+let isSettingView = false;
 
 export class Frame {
   /** @param {Model} model @param {HTMLElement} el */
@@ -70,11 +70,11 @@ export class Frame {
     this.parts = new Map(Object.entries(model.get("parts") || {}));
     /** @type {Set<string>} */
     this.asked = new Set();
-    /** Views that were opened, by id. @type {Map<string, any>} */
+    /** Opened views by id. @type {Map<string, any>} */
     this.made = new Map();
     this.views = TABS;
     this.trail = new Trail();
-    /** While one walks back and forth, what is shown is not noted anew. */
+    /** True while going through the history: selections are not recorded. */
     this.isWalking = false;
     this.resting = 0;
     /** @type {any} */
@@ -86,21 +86,21 @@ export class Frame {
     this.help = h("div", { class: "keys", role: "dialog", "aria-label": "Keys", hidden: true });
     this.finder = new Finder(this);
     const tools = h("div", { class: "tools" },
-      button("‹", ",", () => this.walk(-1), { "aria-label": "Back", title: "Back to what was selected before. Key: ," }), button("›", ".", () => this.walk(1), { "aria-label": "Forth", title: "Forth again. Key: ." }),
+      button("‹", ",", () => this.walk(-1), { "aria-label": "Back", title: "Back to the previous selection. Key: ," }), button("›", ".", () => this.walk(1), { "aria-label": "Forward", title: "Forward again. Key: ." }),
       button("Find", ":", () => this.finder.toggle(), { class: "b long", "data-short": ":", "aria-label": "Find", title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { class: "b long", "data-short": "y", "aria-label": "Copy", title: "Copy this view as text. Key: y" }),
-      model.link ? button("Link", "Y", () => this.copyLink(), { class: "b long", "data-short": "Y", "aria-label": "Link", title: "Copy a link to what is selected. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
+      model.link ? button("Link", "Y", () => this.copyLink(), { class: "b long", "data-short": "Y", "aria-label": "Link", title: "Copy a link to the selection. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
     const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, tools), this.help, this.finder.el, this.panel, this.sentence);
     this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
     el.append(this.root);
     this.onOverview = () => this.renew();
     this.onMessage = (/** @type {any} */ message) => this.receive(message);
-    this.onView = () => isOwn || this.goTo(model.get("view"));
+    this.onView = () => isSettingView || this.goTo(model.get("view"));
     model.on("change:overview", this.onOverview);
     model.on("change:view", this.onView);
     model.on("msg:custom", this.onMessage);
     this.drawSummary();
     this.goTo(model.get("view") || TABS[0][0]);
-    // A view drawn before its element is on the page has no height to scroll in.
+    // A view that is drawn before its element is on the page has no height and cannot scroll.
     requestAnimationFrame(() => this.view.draw());
   }
 
@@ -112,22 +112,22 @@ export class Frame {
     this.model.off("msg:custom", this.onMessage);
   }
 
-  /** The view with this id: made when first opened; its code is asked for where it is not here. @param {string} id */
+  /** The view with this id, created on first use. Requests its code if it is not loaded. @param {string} id */
   viewOf(id) {
     const View = VIEWS.get(id), made = this.made.get(id);
-    if (made && !(made instanceof Coming && View)) return made;
+    if (made && !(made instanceof LoadingView && View)) return made;
     if (!View) this.ask({ type: "code", view: id }, () => !VIEWS.has(id));
-    const view = View ? new View(this) : new Coming(id);
+    const view = View ? new View(this) : new LoadingView(id);
     this.made.set(id, view);
     return view;
   }
 
-  /** Take in the code of a view, and show it if it is waited for. @param {string} id @param {string} text */
+  /** Load the code of a view; open the view if it is waited for. @param {string} id @param {string} text */
   async take(id, text) {
     const waiting = this.made.get(id), url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
     try {
       if (!VIEWS.has(id)) (await import(url)).default(SHARED);
-      if (this.view === waiting && waiting instanceof Coming) this.open(id, ...waiting.wanted);
+      if (this.view === waiting && waiting instanceof LoadingView) this.open(id, ...waiting.wanted);
     } catch (error) {
       this.say(`This view could not be loaded: ${error}`);
     } finally {
@@ -135,7 +135,7 @@ export class Frame {
     }
   }
 
-  /** One part; null while it is on its way. @param {string} key */
+  /** One part; null until it arrives. @param {string} key */
   part(key) {
     if (this.parts.has(key)) return this.parts.get(key);
     if (!this.asked.has(key)) {
@@ -145,19 +145,19 @@ export class Frame {
     return this.parts.get(key) ?? null;
   }
 
-  /** Send a message, and tell when no answer comes. @param {any} message @param {() => boolean} isWaiting */
+  /** Send a message; if no answer comes, say so. @param {any} message @param {() => boolean} isWaiting */
   ask(message, isWaiting) {
-    if (this.send(message)) setTimeout(() => isWaiting() && this.say(`The kernel has not answered yet: it is busy, or was restarted or stopped. ${STAYS}`), PATIENCE_MS);
+    if (this.send(message)) setTimeout(() => isWaiting() && this.say(`The kernel has not answered yet: it is busy, or was restarted or stopped. ${STATIC_SNAPSHOT_NOTE}`), ANSWER_TIMEOUT_MS);
   }
 
-  /** Send a message; false where the kernel that made this widget is gone, which is said. @param {any} message */
+  /** Send a message. If the kernel of this widget is gone, say so and return false. @param {any} message */
   send(message) {
     try {
       this.model.send(message);
       return true;
     } catch {
-      // Once what asked has said what it has to say.
-      setTimeout(() => this.say(`The kernel was restarted or stopped: run the cell again for more. ${STAYS}`));
+      // After the caller has set its own sentence.
+      setTimeout(() => this.say(`The kernel was restarted or stopped: run the cell again for more. ${STATIC_SNAPSHOT_NOTE}`));
       return false;
     }
   }
@@ -174,7 +174,7 @@ export class Frame {
     else if (message.type === "code") this.take(message.view, message.text);
   }
 
-  /** The session changed: show the new summary. Parts that were sent and have changed are sent again. */
+  /** The session changed: show the new summary. Changed parts are sent again. */
   renew() {
     this.overview = this.model.get("overview");
     this.drawSummary();
@@ -186,7 +186,7 @@ export class Frame {
     return this.overview.entries.find((/** @type {any} */ e) => e.id === id);
   }
 
-  /** Open a view, at an entry and a detail where given. @param {string} id @param {...string} where */
+  /** Open a view, optionally at an entry and a detail. @param {string} id @param {...string} where */
   open(id, ...where) {
     this.isReady = false;
     this.view = this.viewOf(TABS.some((tab) => tab[0] === id) ? id : TABS[0][0]);
@@ -197,7 +197,7 @@ export class Frame {
     }
     this.panel.setAttribute("aria-labelledby", `${this.id}-${this.view.id}`);
     this.view.open(...where);
-    // Taken out and put back it would lose where it was scrolled to.
+    // Removing and re-adding the element would lose its scroll position.
     if (this.view.el.parentElement !== this.panel) this.panel.replaceChildren(this.view.el);
     this.toggleHelp(false);
     this.view.draw();
@@ -205,18 +205,18 @@ export class Frame {
     this.note();
   }
 
-  /** Open a place as `place` names it. @param {string} target */
+  /** Open a selection in the form of `place`. @param {string} target */
   goTo(target) {
     const [view, ...where] = target.split("|");
     this.open(view, ...where);
   }
 
-  /** What is in hand, as the views' `open` takes it: "guards|0/1|guard=3". */
+  /** The current selection as a string: "guards|0/1|guard=3". */
   get place() {
     return [this.view.id, ...(this.view.where?.() ?? [])].join("|");
   }
 
-  /** Say what just happened, in words: the moment at which a new place is noted. @param {...any} words */
+  /** Show a sentence below the view. This also records a new selection in the history. @param {...any} words */
   say(...words) {
     put(this.sentence, ...words);
     this.note();
@@ -228,26 +228,26 @@ export class Frame {
     this.keep();
   }
 
-  /** Keep the place with the widget, so that it opens there again: once it rests, for each message takes the kernel's time. */
+  /** Save the selection in the model so that it opens there again. Delayed, because each message takes kernel time. */
   keep() {
     clearTimeout(this.resting);
     this.resting = window.setTimeout(() => {
-      isOwn = true;
+      isSettingView = true;
       try {
         this.model.set?.("view", this.place);
         this.model.save_changes?.();
       } catch {
-        // A kernel that is gone keeps nothing.
+        // The kernel is gone: the selection cannot be saved.
       } finally {
-        isOwn = false;
+        isSettingView = false;
       }
-    }, REST_MS);
+    }, SAVE_DELAY_MS);
   }
 
   /** @param {1 | -1} step */
   walk(step) {
     const place = this.trail.go(step);
-    if (place === undefined) return this.say(step < 0 ? "This is where the history begins." : "This is the newest selection.");
+    if (place === undefined) return this.say(step < 0 ? "This is the oldest selection." : "This is the newest selection.");
     this.isWalking = true;
     this.goTo(place);
     this.keep();
@@ -257,7 +257,7 @@ export class Frame {
   async copy() {
     const text = this.view.text?.() || shownText(this.view.el);
     const isDone = await copyText(text + "\n", this.root);
-    this.say(isDone ? `Copied ${plural(text.split("\n").length, "line")} as text.` : "The browser does not let this page copy: select the text by hand.");
+    this.say(isDone ? `Copied ${plural(text.split("\n").length, "line")} as text.` : "The browser does not allow this page to copy: select the text by hand.");
   }
 
   async copyLink() {
@@ -266,7 +266,7 @@ export class Frame {
     this.say((await copyText(link, this.root)) ? h("span", {}, "Copied the link ", h("code", {}, link)) : h("span", {}, "The link is ", h("code", {}, link)));
   }
 
-  /** Take the keyboard, without scrolling the page. */
+  /** Focus the explorer without scrolling the page. */
   focus() {
     this.root.focus({ preventScroll: true });
   }
@@ -290,14 +290,14 @@ export class Frame {
     }
     put(
       this.summary,
-      h("p", {}, line, summary.progress ? h("span", { class: "mut" }, ` · at work: ${summary.progress} …`) : null),
-      [...summary.remedies, ...summary.notes].map((/** @type {string} */ t) => h("p", { class: "mut" }, t)),
+      h("p", {}, line, summary.progress ? h("span", { class: "mut" }, ` · running: ${summary.progress} …`) : null),
+      [...summary.hints, ...summary.notes].map((/** @type {string} */ t) => h("p", { class: "mut" }, t)),
     );
   }
 
   /** @param {string} action */
   act(action) {
-    const words = { verify: "Checking: the same kernels run in Triton's interpreter, in a process of their own, and are compared with ATen …", try: "Trying: the calls at issue run again, with each fix, in a process of their own …", measure: "Measuring each guard by itself …", "measure-kernels": "Timing each kernel on the GPU …", cancel: "Stopping: kernels that are finished stay." };
+    const words = { verify: "Checking: a separate process runs the same kernels in Triton's interpreter and compares the results with ATen …", try: "Trying: a separate process runs the recompiled calls again with each fix …", measure: "Measuring each guard separately …", "measure-kernels": "Timing each kernel on the GPU …", cancel: "Cancelling: finished kernels are not lost." };
     this.say(words[/** @type {keyof typeof words} */ (action)] || action);
     this.send({ type: action });
   }
@@ -305,7 +305,7 @@ export class Frame {
   /** @param {boolean} [isShown] */
   toggleHelp(isShown = this.help.hidden) {
     this.help.hidden = !isShown;
-    const general = [["?", "show or hide this list"], ["1 … 9 0", "open a view"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forth through what was selected, over all views"], ["y", "copy this view as text"], ["Esc", "give the keys back to the notebook"], ["Tab", "next control, as everywhere"]];
+    const general = [["?", "show or hide this list"], ["1 … 9 0", "open a view"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
     const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
     put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])), this.wordList());
   }
@@ -333,14 +333,14 @@ export class Frame {
     if (!target.isConnected) this.focus();
   }
 
-  /** What the field calls things in this view: the glossary's words for it. */
+  /** Glossary terms of this view. */
   wordList() {
     /** @type {[string, string][]} */
     const words = this.model.get("overview").words?.[this.view.id] ?? [];
     return words.length ? h("dl", { "aria-label": "Words" }, words.map(([word, text]) => [h("dt", {}, word), h("dd", {}, text)])) : null;
   }
 
-  /** Close the list of keys, else leave the field, else give the keys back. @param {boolean} isField */
+  /** Close the list of keys, else leave the field, else return the keyboard to the notebook. @param {boolean} isField */
   escape(isField) {
     if (!this.help.hidden) return this.toggleHelp(false);
     if (!this.finder.el.hidden) return this.finder.toggle(false);
@@ -348,7 +348,7 @@ export class Frame {
     const active = /** @type {HTMLElement | null} */ (document.activeElement), cell = /** @type {HTMLElement | null} */ (this.root.closest(".jp-Cell[tabindex], .jp-Notebook"));
     if (active) active.blur();
     if (cell) cell.focus({ preventScroll: true });
-    this.say("The keys are back with the notebook. Click or Tab here to take them again.");
+    this.say("The notebook has the keyboard again. Click or Tab here to use the explorer's keys.");
   }
 
   /** @param {number} step */

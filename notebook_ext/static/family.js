@@ -1,7 +1,7 @@
-// Which rows of several panes belong together, where each row knows the rows of the pane before that it came from.
+// Linked rows of several panes; each row knows its origins in the previous pane.
 
 /**
- * The rows of all panes that belong to one row: what it came from, and what came from it.
+ * All rows that a row comes from, and all rows that come from it.
  * @param {any[]} panes @param {number} pane @param {number} row @returns {Set<number>[]}
  */
 export function family(panes, pane, row) {

@@ -1,4 +1,4 @@
-// Find anything: functions, lines, breaks, guards, nodes and kernels of the session, lines of code at every stage, views, and what the keys of this view do.
+// Find: functions, lines, breaks, guards, nodes and kernels of the session, lines of code at every stage, views, and keys of this view.
 
 import { foundIn, linesIn } from "./search.js";
 import { h, plural, put } from "./shared/dom.js";
@@ -33,7 +33,7 @@ export class Finder {
     this.field.select();
   }
 
-  /** Everything that can be found: the session's own first, then views and keys. */
+  /** All search rows: those of the session first, then views and keys. */
   gather() {
     const { frame } = this, index = frame.part("index");
     const views = frame.views.map(([id, name]) => ["view", name, "", id]);
@@ -42,14 +42,14 @@ export class Finder {
     return index;
   }
 
-  /** The stages' texts of the entry that the linked view is at; those that are not here are asked for. */
+  /** Stage texts of the entry in the linked view; requests missing ones. */
   listings() {
     const linked = this.frame.made.get("linked"), part = linked?.part;
     if (!part) return [];
     return part.panes.filter((/** @type {any} */ p) => p.id !== "source" && p.rows).map((/** @type {any} */ p) => ({ id: p.id, title: p.title, numbers: p.numbers, lines: linked.linesOf(p) || [], entry: linked.entry }));
   }
 
-  /** Rows for lines of code, after all that has a name. @param {number} most */
+  /** Rows for lines of code; they follow all named rows. @param {number} most */
   lines(most) {
     const listings = this.field.value.trim().length > 1 ? this.listings() : [], { found, count } = linesIn(listings, this.field.value, most);
     const rows = found.map(([i, row]) => { const { id, title, numbers, lines, entry } = listings[i]; return [title, lines[row].trim().slice(0, 200), `line ${numbers ? numbers[row] : row + 1}, entry ${entry}`, `linked|${entry}|at=${id}:${row}`]; });
@@ -60,7 +60,7 @@ export class Finder {
     if (this.el.hidden) return;
     const index = this.gather(), named = foundIn(/** @type {any} */ (this.rows), this.field.value, FOUND_SHOWN);
     const lines = this.lines(FOUND_SHOWN), count = named.count + lines.count;
-    // Lines get some of the room however many names match.
+    // Reserve rows for lines, even if many names match.
     const kept = named.found.slice(0, Math.max(FOUND_SHOWN - lines.rows.length, FOUND_SHOWN / 2)), more = lines.rows.slice(0, FOUND_SHOWN - kept.length);
     this.found = [...kept, ...more.map((_, i) => this.rows.length + i)];
     this.rows = [...this.rows, ...more];
@@ -69,7 +69,7 @@ export class Finder {
     put(this.list, found.map((row, i) => this.#row(this.rows[row], i)));
     this.field.setAttribute("aria-activedescendant", found.length ? `${this.list.id}-${this.at}` : "");
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
-    this.count.textContent = !index ? "The session's own names are on their way …" : !count ? "No match." : (count > found.length ? `${found.length} of ${plural(count, "match")}: type more.` : plural(count, "match")) + (index.cut ? ` ${plural(index.cut, "further item")} of this session cannot be found here.` : "");
+    this.count.textContent = !index ? "Loading the session's names …" : !count ? "No match." : (count > found.length ? `${found.length} of ${plural(count, "match")}: type more.` : plural(count, "match")) + (index.cut ? ` ${plural(index.cut, "further item")} of this session are not in the index.` : "");
   }
 
   /** @param {any[]} row @param {number} i */

@@ -1,4 +1,4 @@
-// Graphs: nested in the calls that made them, which open and close; long edges cut into paired pins; only what is in view is drawn.
+// Graph: nodes nested in collapsible calls, long edges cut into paired pins; only the visible part is drawn.
 
 import { sourceLine } from "./guards.js";
 import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, framed, hiddenIn, nesting, places, rewrites } from "./layered.js";
@@ -52,15 +52,15 @@ export class GraphView {
     this.stage = "";
     /** @type {any} */
     this.part = null;
-    /** The box in hand: a node, or `nodes.length` plus a closed group. */
+    /** The selected box: a node, or `nodes.length` plus the number of a closed group. */
     this.at = -1;
     this.zoom = 1;
     this.isTable = false;
-    /** Whether Graphviz's places are wanted where there are some. */
+    /** Use Graphviz's layout if there is one. */
     this.isByGraphviz = true;
-    /** Its paths of edges, by both ends; empty while our own layout is on screen. @type {Map<string, string>} */
+    /** Graphviz's edge paths by both ends; empty while the built-in layout is shown. @type {Map<string, string>} */
     this.routes = new Map();
-    /** The rewrite in hand; -1 when none is played. */
+    /** The current rewrite; -1 if none is played. */
     this.step = -1;
     this.timer = 0;
     /** The pass that is shown; -1 for none. */
@@ -94,24 +94,24 @@ export class GraphView {
     this.strip = h("div", { class: "ctx strip", hidden: true });
     this.svg = h("svg", { role: "group", "aria-label": "Graph" });
     this.box = h("div", { class: "gbox", tabindex: "0", onscroll: () => this.soon(), onpointerdown: (/** @type {PointerEvent} */ e) => this.drag(e), onwheel: (/** @type {WheelEvent} */ e) => this.wheel(e) }, this.svg);
-    this.map = new Minimap((x, y) => this.centre(x, y));
+    this.map = new Minimap((x, y) => this.center(x, y));
     this.table = new Rows((i) => this.#tableRow(i), { role: "rowgroup", "aria-label": "Nodes" }, 22);
     this.head = h("div", { class: "gt th", role: "row" }, ["#", "Node", "Operation", "Value", "Bytes", "Kernel", "Module", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
     this.list = h("div", { class: "gtable", role: "grid", "aria-label": "Nodes as a table", hidden: true }, this.head, this.table.el);
-    this.side = h("div", { class: "side", tabindex: "0", "aria-label": "The node in hand" });
+    this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Selected node" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search nodes  /", "aria-label": "Search nodes", onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && this.find() }));
     this.el = h("div", { class: "graph" }, this.context, this.strip, h("div", { class: "two" }, h("div", { class: "gwrap" }, this.box, this.map.el, this.list), this.side));
     this.keys = [
-      key("ArrowDown ArrowUp", "to a reader or an input of the node", (k) => this.follow(k === "ArrowDown" ? 1 : -1)),
+      key("ArrowDown ArrowUp", "to a user or an input of the node", (k) => this.follow(k === "ArrowDown" ? 1 : -1)),
       key("ArrowRight ArrowLeft", "next or previous box", (k) => this.next(k === "ArrowRight" ? 1 : -1)),
-      key("o", "open the closed call in hand, or close the one around the node", () => this.toggle()),
+      key("o", "open the selected closed call, or close the call around the node", () => this.toggle()),
       key("O C", "open or close all calls", (k) => this.all(k === "O")),
-      key("r", "play what the stage before became, one rewrite at a time; again to stop", () => this.toggleRewrites()),
+      key("r", "play the rewrites from the previous stage one by one; again to stop", () => this.toggleRewrites()),
       key("j k", "next or previous rewrite", (k) => this.rewrite(this.step + (k === "j" ? 1 : -1))),
-      key("v", "lay the graph out by Graphviz, or in our own way", () => this.toggleGraphviz()),
-      key("p", "what each pass over the graph changed, one pass after the other", () => this.nextPass()),
+      key("v", "use Graphviz's layout, or the built-in one", () => this.toggleGraphviz()),
+      key("p", "changes of each graph pass, one pass after the other", () => this.nextPass()),
       key("t", "nodes as a table, or as a picture", () => this.toggleTable()),
-      key("+ -", "closer or further", (k) => this.scale(k === "+" ? 1.25 : 0.8)),
+      key("+ -", "zoom in or out", (k) => this.scale(k === "+" ? 1.25 : 0.8)),
       key("w", "fit the width", () => this.fit()),
       key("Enter", "show its line in the linked view", () => this.link()),
       key("/", "search nodes", () => this.search.focus()),
@@ -119,14 +119,14 @@ export class GraphView {
     new ResizeObserver(() => this.paint()).observe(this.box);
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     if (!this.part || this.at < 0) return [this.entry];
     const stage = this.part.stage === this.part.stages[0] ? "" : this.part.stage, group = this.groups[this.at - this.nodes.length];
     return [this.entry, stage, group ? "call=" + group.path : "node=" + this.nodes[this.at].name];
   }
 
-  /** The graph as text, a node a line. */
+  /** The graph as text, one node per line. */
   text() {
     return this.nodes.map((n) => (n.type && n.op !== "output" ? `${n.text}  # ${n.type}` : n.text)).join("\n");
   }
@@ -138,7 +138,7 @@ export class GraphView {
     this.wanted = what;
   }
 
-  /** Take the node or the closed call in hand that was asked for. @param {string} what */
+  /** Select the requested node or closed call. @param {string} what */
   to(what) {
     const name = what.slice(5), group = what.startsWith("call=") ? this.groups.findIndex((g) => g.path === name) : -1;
     if (group >= 0 && this.closed.has(group)) this.at = this.nodes.length + group;
@@ -173,8 +173,8 @@ export class GraphView {
       part.is_small ? button("Graphviz", "v", () => this.toggleGraphviz(), { "aria-pressed": String(this.isByGraphviz && Boolean(this.placed())) }) : null,
       part.passes.length ? button("Passes", "p", () => this.nextPass(), { "aria-pressed": String(this.pass >= 0) }) : null,
       button("Table", "t", () => this.toggleTable(), { "aria-pressed": String(this.isTable) }),
-      button("SVG", "", () => this.export("svg"), { title: "Save the picture as it stands" }), button("DOT", "", () => this.export("dot"), { title: "Save the graph for Graphviz" }),
-      this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Further" }), button("Fit", "w", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Closer" }),
+      button("SVG", "", () => this.export("svg"), { title: "Save the picture as shown" }), button("DOT", "", () => this.export("dot"), { title: "Save the graph for Graphviz" }),
+      this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Zoom out" }), button("Fit", "w", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Zoom in" }),
     );
     if (isSearching) this.search.focus();
     this.list.hidden = !this.isTable;
@@ -188,7 +188,7 @@ export class GraphView {
     return stages.flatMap((/** @type {string} */ s) => [[s, s], ...of(s)]);
   }
 
-  /** Show the graph between two passes, and play what the pass before it rewrote. @param {string} stage */
+  /** Show the graph between two passes and play the rewrites of the earlier pass. @param {string} stage */
   between(stage) {
     this.stage = stage;
     this.isPlayedAtOnce = true;
@@ -218,12 +218,12 @@ export class GraphView {
       this.reads[b].push(a);
       this.readers[a].push(b);
     }
-    // The first operation of a line whose value is used: one that only writes stands apart from the rest.
+    // The first operation of a line whose value is used; an unused one has no edges to the rest.
     const own = this.nodes.findIndex((n, i) => n.ordinal > 0 && !n.isInput && this.readers[i].length);
     this.at = !part.count ? -1 : own >= 0 ? own : Math.max(0, this.nodes.findIndex((n) => n.ordinal > 0 && !n.isInput));
   }
 
-  /** Lay out anew, as calls are open and closed now. */
+  /** Lay out the graph for the calls that are open now. */
   arrange() {
     const { part } = this;
     this.hidden = hiddenIn(this.groups, this.groupOf, this.closed);
@@ -240,34 +240,34 @@ export class GraphView {
     this.tell();
   }
 
-  /** Graphviz's places, where they are there and every call is open; null else. */
+  /** Graphviz's positions if they have arrived and all calls are open, else null. */
   placed() {
     const told = this.part.is_small && !this.closed.size ? this.askPlaces() : null;
     return told && !told.problem ? told : null;
   }
 
-  /** What Graphviz made of this graph; null while it is on its way. */
+  /** Graphviz's layout of this graph; null until it arrives. */
   askPlaces() {
     return this.frame.part(`places|${this.entry}|${this.part.stage === this.part.stages[0] ? "" : this.part.stage}`);
   }
 
   toggleGraphviz() {
     if (!this.part) return;
-    if (!this.part.is_small) return this.frame.say(`Graphviz lays out small graphs; this one of ${plural(this.part.count, "node")} has our own layout, which takes linear time.`);
+    if (!this.part.is_small) return this.frame.say(`Graphviz lays out small graphs; this one of ${plural(this.part.count, "node")} uses the built-in layout, which takes linear time.`);
     if (this.closed.size) return this.frame.say("Graphviz's layout shows every call open: press O first.");
     const told = this.askPlaces();
-    if (!told || told.problem) return this.frame.say(told ? told.problem : "Graphviz is at work …");
+    if (!told || told.problem) return this.frame.say(told ? told.problem : "Graphviz is running …");
     this.isByGraphviz = !this.isByGraphviz;
     this.draw();
-    this.frame.say(this.isByGraphviz ? "Laid out by Graphviz." : "Laid out in our own way: ranks by depth, long edges as pins.");
+    this.frame.say(this.isByGraphviz ? "Laid out by Graphviz." : "Built-in layout: ranks by depth, long edges as pins.");
   }
 
-  /** The path of an edge between two boxes. @param {[number, number]} edge */
+  /** SVG path of the edge between two boxes. @param {[number, number]} edge */
   route([a, b]) {
     return this.routes.get(`${a} ${b}`) ?? edgePath(boxOf(this.picture, a), boxOf(this.picture, b));
   }
 
-  /** The box that stands for a node. @param {number} i */
+  /** The box of a node. @param {number} i */
   shownAs(i) {
     return this.hidden[i] >= 0 ? this.nodes.length + this.hidden[i] : i;
   }
@@ -276,7 +276,7 @@ export class GraphView {
     if (!this.part || this.at < 0) return;
     const count = this.nodes.length;
     const group = this.at >= count ? this.at - count : this.groupOf[this.at];
-    if (group < 0) return this.frame.say("This node stands in no call that could be closed.");
+    if (group < 0) return this.frame.say("This node is not inside a call.");
     this.fold(group);
   }
 
@@ -311,7 +311,7 @@ export class GraphView {
     const { box } = this, x = (box.scrollLeft + box.clientWidth / 2) / this.zoom, y = (box.scrollTop + box.clientHeight / 2) / this.zoom;
     this.zoom = Math.max(0.1, Math.min(3, this.zoom * by));
     this.paint();
-    this.centre(x, y);
+    this.center(x, y);
   }
 
   fit() {
@@ -329,12 +329,12 @@ export class GraphView {
   }
 
   /** Scroll a point of the graph into the middle. @param {number} x @param {number} y */
-  centre(x, y) {
+  center(x, y) {
     this.box.scrollLeft = x * this.zoom - this.box.clientWidth / 2;
     this.box.scrollTop = y * this.zoom - this.box.clientHeight / 2;
   }
 
-  /** Drag the ground. @param {PointerEvent} e */
+  /** Drag the background. @param {PointerEvent} e */
   drag(e) {
     if (e.button || /** @type {Element} */ (e.target).closest(".nd, .pin, .gh")) return;
     const { box } = this, left = box.scrollLeft + e.clientX, top = box.scrollTop + e.clientY;
@@ -344,13 +344,13 @@ export class GraphView {
     addEventListener("pointerup", up);
   }
 
-  /** Paint once before the next frame, however often one scrolls. */
+  /** Paint at most once per animation frame. */
   soon() {
     if (this.frameAsked) return;
     this.frameAsked = requestAnimationFrame(() => { this.frameAsked = 0; this.paint(); });
   }
 
-  /** Draw what is in view. */
+  /** Draw the visible part. */
   paint() {
     const { part, picture, zoom, box } = this;
     if (!part || !picture || !box.clientWidth) return;
@@ -371,7 +371,7 @@ export class GraphView {
     this.map.frame(box, zoom, MARGIN);
   }
 
-  /** How a box looks while rewrites are played: done, in hand, or to come. @param {number} id */
+  /** Class of a box while rewrites are played: done, current or pending. @param {number} id */
   #fate(id) {
     if (this.step < 0) return "";
     const inside = id < this.nodes.length ? [id] : this.groups[id - this.nodes.length].nodes;
@@ -433,7 +433,7 @@ export class GraphView {
     this.tell();
   }
 
-  /** Scroll to the box in hand. */
+  /** Scroll to the selected box. */
   show() {
     if (this.isTable) return this.table.show(this.at < this.nodes.length ? this.at : -1, 80);
     const b = this.picture && this.at >= 0 && boxOf(this.picture, this.at);
@@ -457,7 +457,7 @@ export class GraphView {
     if (this.isTable) return this.next(step);
     const inside = this.at < this.nodes.length ? [this.at] : this.groups[this.at - this.nodes.length].nodes;
     const found = inside.flatMap((i) => (step > 0 ? this.readers : this.reads)[i]).map((i) => this.shownAs(i)).filter((id) => id !== this.at);
-    if (!found.length) return this.frame.say(step > 0 ? "Nothing reads this." : "This reads nothing.");
+    if (!found.length) return this.frame.say(step > 0 ? "This node has no users." : "This node has no inputs.");
     this.choose(found.find((id) => id >= this.nodes.length || !this.nodes[id].isInput) ?? found[0]);
   }
 
@@ -482,7 +482,7 @@ export class GraphView {
     }
   }
 
-  // Passes: what each took away from the whole graph and put in.
+  // Passes: the lines that each pass removed and added.
 
   nextPass() {
     if (!this.part) return;
@@ -492,24 +492,24 @@ export class GraphView {
     this.draw();
   }
 
-  /** The pass in hand as a diff. */
+  /** The selected pass as a diff. */
   #tellPass() {
     const p = this.part.passes[this.pass], changed = p.removed.length + p.added.length + p.cut;
     const line = (/** @type {string} */ sign, /** @type {string} */ text) => h("div", { class: sign === "+" ? "ok" : "bad" }, sign + " " + text);
     put(
       this.side,
       h("h4", {}, `Pass ${this.pass + 1} of ${this.part.passes.length}: `, h("code", {}, p.name)), h("p", {}, `${plural(p.before, "node")} before, ${p.after} after.`),
-      changed ? h("pre", { class: "code" }, p.removed.map((/** @type {string} */ t) => line("−", t)), p.added.map((/** @type {string} */ t) => line("+", t))) : h("p", { class: "mut" }, "It found nothing to change."),
+      changed ? h("pre", { class: "code" }, p.removed.map((/** @type {string} */ t) => line("−", t)), p.added.map((/** @type {string} */ t) => line("+", t))) : h("p", { class: "mut" }, "It changed nothing."),
       p.cut ? h("p", { class: "mut" }, `${plural(p.cut, "line")} more not shown.`) : null, button("Next pass", "p", () => this.nextPass()), p.snapshot && changed ? [" ", button("Its rewrites, one by one", "", () => this.between(p.snapshot))] : null,
     );
-    this.frame.say(`Pass ${this.pass + 1} of ${this.part.passes.length}, `, h("code", {}, p.name), `: ${plural(p.before, "node")} before, ${p.after} after; ${changed ? `${plural(p.removed.length, "line")} went, ${p.added.length} came` : "nothing changed"}${p.cut ? `, and ${p.cut} more that were not kept` : ""}.`);
+    this.frame.say(`Pass ${this.pass + 1} of ${this.part.passes.length}, `, h("code", {}, p.name), `: ${plural(p.before, "node")} before, ${p.after} after; ${changed ? `${plural(p.removed.length, "line")} removed, ${p.added.length} added` : "nothing changed"}${p.cut ? `, and ${p.cut} more not shown` : ""}.`);
   }
 
-  // Rewrites: what each node of the stage before became.
+  // Rewrites: the nodes that each node of the previous stage became.
 
   toggleRewrites() {
     if (!this.part) return;
-    if (!this.steps.length) return this.frame.say("This is the first graph: no stage before it was recorded.");
+    if (!this.steps.length) return this.frame.say("This is the first graph: no earlier stage was recorded.");
     if (this.step >= 0) {
       this.stop();
       this.step = -1;
@@ -525,7 +525,7 @@ export class GraphView {
 
   /** @param {number} step */
   rewrite(step) {
-    if (this.step < 0) return this.frame.say("Press r first: it plays what the stage before became.");
+    if (this.step < 0) return this.frame.say("Press r first: it plays the rewrites from the previous stage.");
     this.step = Math.max(0, Math.min(this.steps.length - 1, step));
     const { before, after } = this.steps[this.step];
     if (after.length) this.choose(after[0]);
@@ -535,11 +535,11 @@ export class GraphView {
       this.strip,
       h("b", {}, `Rewrite ${this.step + 1} of ${this.steps.length}`), h("span", { class: "mut" }, `${this.part.before.stage} → ${this.part.stage}`),
       button("◂", "k", () => this.rewrite(this.step - 1), { "aria-label": "Previous rewrite" }), button("▸", "j", () => this.rewrite(this.step + 1), { "aria-label": "Next rewrite" }), button(this.timer ? "■ Stop" : "▶ Play", "", () => (this.timer ? this.stop() : this.play())),
-      h("code", { class: "was" }, old || "the compiler made"), h("span", {}, "→"), h("code", { class: "is" }, after.slice(0, 6).map((i) => this.nodes[i].name).join(", ") + (after.length > 6 ? ` and ${after.length - 6} more` : "") || "nothing: it is no longer needed"),
+      h("code", { class: "was" }, old || "added by the compiler"), h("span", {}, "→"), h("code", { class: "is" }, after.slice(0, 6).map((i) => this.nodes[i].name).join(", ") + (after.length > 6 ? ` and ${after.length - 6} more` : "") || "removed: unused"),
     );
     this.strip.hidden = false;
-    const kind = before < 0 ? "was made by the compiler, from no one node" : !after.length ? "is gone: nothing came of it" : after.length === 1 ? "became one node" : `became ${after.length} nodes`;
-    this.frame.say(`Rewrite ${this.step + 1} of ${this.steps.length}, ${this.part.before.stage} to ${this.part.stage}: `, old ? [h("code", {}, old), " "] : "What stands out ", kind, after.length ? [": ", h("code", {}, after.slice(0, 4).map((i) => this.nodes[i].text).join("; ").slice(0, 400))] : "", ".");
+    const kind = before < 0 ? "was added by the compiler" : !after.length ? "was removed: unused" : after.length === 1 ? "became one node" : `became ${after.length} nodes`;
+    this.frame.say(`Rewrite ${this.step + 1} of ${this.steps.length}, ${this.part.before.stage} to ${this.part.stage}: `, old ? [h("code", {}, old), " "] : "The selected node ", kind, after.length ? [": ", h("code", {}, after.slice(0, 4).map((i) => this.nodes[i].text).join("; ").slice(0, 400))] : "", ".");
   }
 
   play() {
@@ -563,7 +563,7 @@ export class GraphView {
     const name = `graph-${this.entry.replace("/", "-")}-${this.part.stage.replace(/\W+/g, "-")}.${kind}`;
     const text = kind === "svg" ? svgText(this.picture, this.nodes, this.groups, this.closed, this.drawn, (e) => this.route(e)) : dotText(this.nodes, this.part.edges, this.groups, this.groupOf);
     save(name, text, kind === "svg" ? "image/svg+xml" : "text/vnd.graphviz");
-    this.frame.say(`Saved ${name}. It holds names from your model.`);
+    this.frame.say(`Saved ${name}. It contains names from your model.`);
   }
 
   link() {
@@ -586,7 +586,7 @@ export class GraphView {
       this.side,
       h("h4", {}, "Node"), h("pre", { class: "code" }, n.text),
       h("dl", { class: "kv" }, facts.filter(([, v]) => v).map(([k, v]) => [h("dt", {}, k), h("dd", {}, h("code", {}, v))])),
-      came.length ? [h("h4", {}, `Came from, in ${this.part.before.stage}`), came.slice(0, 5).map((/** @type {string} */ t) => h("pre", { class: "code" }, t))] : null,
+      came.length ? [h("h4", {}, `Origin in ${this.part.before.stage}`), came.slice(0, 5).map((/** @type {string} */ t) => h("pre", { class: "code" }, t))] : null,
       n.line ? [h("h4", {}, n.ordinal > 0 ? badge(n.ordinal) : null, " Line " + n.line), sourceLine(n.source), button("Show in linked view", "Enter", () => this.link())] : null,
       this.drawn.pins.length ? [h("h4", {}, "Pins"), h("p", { class: "mut" }, `An edge longer than ${LONG / (NODE.height + 16)} rows is cut into two pins with one name. Click a pin to go to its partner.`)] : null,
     );

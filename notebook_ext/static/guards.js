@@ -1,4 +1,4 @@
-// The guard tree: what one cache entry takes for granted, walked in the order in which it is checked.
+// Guards: the guards of one cache entry as a tree, in check order.
 
 import { badge, button, choice, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
@@ -10,30 +10,30 @@ import { VIEWS } from "./shared/views.js";
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const SIGNS = { pass: "✓", fail: "✗", "not reached": "·", "would pass": "(✓)", "would fail": "(✗)" };
-const COLOURS = { pass: "ok", fail: "bad", "not reached": "mut", "would pass": "hyp", "would fail": "hyp" };
+const COLORS = { pass: "ok", fail: "bad", "not reached": "mut", "would pass": "hyp", "would fail": "hyp" };
 const TREE_ROW = 22;
 
 /** @param {string} verdict */
 function verdictMark(verdict) {
   const v = /** @type {keyof typeof SIGNS} */ (verdict);
-  return h("span", { class: COLOURS[v] || "mut" }, `${SIGNS[v] || ""} ${verdict}`);
+  return h("span", { class: COLORS[v] || "mut" }, `${SIGNS[v] || ""} ${verdict}`);
 }
 
 /** Suggested changes as a list. @param {any[]} fixes */
 export function fixList(fixes) {
-  if (!fixes.length) return h("p", { class: "mut" }, "No safe change is known: accept another entry, or keep this input as it was.");
+  if (!fixes.length) return h("p", { class: "mut" }, "No safe fix is known: accept another cache entry, or do not change this input.");
   const untried = fixes.some((f) => f.code && !f.verified && !f.unverified_reason);
   return h(
     "div",
     {},
     h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("p", { class: "ok" }, "✓ verified: " + f.verified) : f.unverified_reason ? h("p", { class: "mut" }, sentence(f.unverified_reason)) : null))),
-    untried ? h("p", { class: "mut" }, "Not re-run yet, so not verified.") : null,
+    untried ? h("p", { class: "mut" }, "Not tried yet, so not verified.") : null,
   );
 }
 
-/** What there is to learn from a failure. @param {string} text */
-export function lesson(text) {
-  return text ? h("details", { class: "lesson" }, h("summary", {}, "What to learn from it"), h("p", {}, text)) : null;
+/** The hint for a guard failure. @param {string} text */
+export function failureHint(text) {
+  return text ? h("details", { class: "lesson" }, h("summary", {}, "Hint"), h("p", {}, text)) : null;
 }
 
 /** A line of the user's code. @param {string} source */
@@ -41,20 +41,20 @@ export function sourceLine(source) {
   return h("pre", { class: "code" }, tokens(source, "python").map(([kind, text]) => (kind ? h("span", { class: kind }, text) : text)));
 }
 
-/** One symbol: where it is read, which values it may have, and the lines that assumed something of it. @param {any} s */
-function symbolStory(s) {
+/** One symbol: its sources, its value range and the lines that made assumptions about it. @param {any} s */
+function symbolHistory(s) {
   const line = (/** @type {any} */ r) => h("li", {}, h("code", {}, r.text), r.line ? [" because of ", r.ordinal ? badge(r.ordinal) : null, " " + r.place, sourceLine(r.source)] : null);
   return h(
     "div",
     { class: "sym" },
-    h("p", {}, h("b", {}, s.name), " is ", s.places.map((/** @type {string} */ p, /** @type {number} */ i) => [i ? " and " : "", h("code", {}, p)]), `: ${s.hint} when it was traced; serves `, h("b", {}, s.range), "."),
+    h("p", {}, h("b", {}, s.name), " is ", s.places.map((/** @type {string} */ p, /** @type {number} */ i) => [i ? " and " : "", h("code", {}, p)]), `: ${s.hint} when it was traced; valid for `, h("b", {}, s.range), "."),
     h("p", { class: "mut" }, sentence(s.why)),
-    s.settled ? h("ul", {}, line({ ...s.settled, text: `had to be ${s.became}` })) : null,
+    s.specialized_by ? h("ul", {}, line({ ...s.specialized_by, text: `specialized to ${s.became}` })) : null,
     s.relations.length && !s.became ? h("ul", {}, s.relations.map(line)) : null,
   );
 }
 
-/** A row of fields for each input of the last call: changing one asks the live cache which entry would serve the call. */
+/** Fields for each input of the last call. A change asks the cache which entry the call would hit. */
 class WhatIf {
   /** @param {Frame} frame @param {() => string} entry @param {(found: any) => void} show */
   constructor(frame, entry, show) {
@@ -71,11 +71,11 @@ class WhatIf {
   toggle() {
     this.el.hidden = !this.el.hidden;
     if (this.el.hidden) return this.show(null);
-    put(this.answer, h("span", { class: "mut" }, "Asking the kernel that recorded this …"));
+    put(this.answer, h("span", { class: "mut" }, "Asking the kernel …"));
     this.ask();
   }
 
-  /** Another entry is shown: forget the fields. */
+  /** Forget the edits, for example because another entry is shown. */
   reset() {
     this.edits = {};
     put(this.inputs);
@@ -97,9 +97,9 @@ class WhatIf {
     const { told } = data;
     put(
       this.answer,
-      h("p", {}, h("span", { class: told.hit ? "ok" : "new" }, (told.hit ? "● " : "◆ ") + told.text), changed ? null : h("span", { class: "mut" }, " This is the last recorded call as it was: change a field. No tensor is made.")),
+      h("p", {}, h("span", { class: told.hit ? "ok" : "new" }, (told.hit ? "● " : "◆ ") + told.text), changed ? null : h("span", { class: "mut" }, " These are the inputs of the last recorded call: change a field. No tensor is created.")),
       told.rejections.map((/** @type {any} */ r) => h("p", {}, h("b", {}, "e" + r.entry), h("span", { class: "bad" }, " ✗ "), r.sentence)),
-      changed ? button("As it was", "", () => this.reset()) : null,
+      changed ? button("Reset", "", () => this.reset()) : null,
     );
     this.show(changed ? told.case && { ...told.case, call: 0 } : null);
     this.frame.say(h("b", {}, "What if: "), told.text);
@@ -133,7 +133,7 @@ class GuardsView {
     /** @type {any} */
     this.part = null;
     this.case = -1;
-    /** The case shown before a supposed one. */
+    /** The case that was shown before the hypothetical one. */
     this.before = -1;
     this.at = -1;
     this.isOpenEnded = false;
@@ -145,19 +145,19 @@ class GuardsView {
     this.whatIf = new WhatIf(frame, () => this.entry, (found) => this.suppose(found));
     this.rows = new Rows((i) => this.#row(i), { role: "rowgroup", class: "tree" }, TREE_ROW);
     this.head = h("div", { class: "tr th", role: "row" }, ["#", "Value and guard", "Expected", "Verdict", "Cost", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
-    this.side = h("div", { class: "side", tabindex: "0", "aria-label": "The guard in hand" });
+    this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Selected guard" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search  /", "aria-label": "Search guards", oninput: () => { this.filter = this.search.value.toLowerCase(); this.reset(); } }));
     this.el = h("div", { class: "guards" }, this.context, this.whatIf.el, h("div", { class: "two" }, (this.box = h("div", { class: "treebox", role: "treegrid", "aria-label": "Guards by value" }, this.head, this.rows.el)), this.side));
     this.keys = [
       key("n p", "next or previous guard in the order in which they are checked", (k) => this.step(k === "n" ? 1 : -1)),
       key("F", "first failure", () => this.failure()),
-      key("e", "evaluate the rest after a failure (hypothetical), or stop there", () => this.toggleRest()),
+      key("e", "evaluate the guards after the failure (hypothetical), or not", () => this.toggleRest()),
       key("ArrowDown ArrowUp", "next or previous row of the tree", (k) => this.move(k === "ArrowDown" ? 1 : -1)),
       key("ArrowLeft ArrowRight", "close or open a value", (k) => this.fold(k === "ArrowLeft")),
       key("Enter", "show the line in the linked view", () => this.link()),
-      key("w", "what if the call's inputs were others", () => this.toggleWhatIf()),
+      key("w", "what-if: change the inputs of the call", () => this.toggleWhatIf()),
       key("c", "measure what each guard costs", () => this.frame.act("measure")),
-      key("s", "the story of each symbol", () => this.story()),
+      key("s", "history of each symbol", () => this.symbolHistories()),
       key("/", "search", () => this.search.focus()),
     ];
   }
@@ -173,7 +173,7 @@ class GuardsView {
     if (entry === this.entry) this.whatIf.told(data);
   }
 
-  /** Show what a supposed call meets, in place of a recorded one. @param {any} found a case, or null where this entry serves the call */
+  /** Show the verdicts for a hypothetical call. @param {any} found a case, or null if the call hits this entry */
   suppose(found) {
     if (!this.part) return;
     const isSupposed = this.chosen && !this.chosen.call;
@@ -187,23 +187,23 @@ class GuardsView {
     this.reset();
   }
 
-  /** The story of each symbol, beside the tree. */
-  story() {
+  /** Show the history of each symbol beside the tree. */
+  symbolHistories() {
     if (!this.part) return;
-    if (!this.part.symbols.length) return this.frame.say("No size and no number is a symbol in this entry: it serves exactly the sizes and numbers that it was made for.");
+    if (!this.part.symbols.length) return this.frame.say("This entry has no symbols: it is specialized to the sizes and numbers of its first call.");
     this.at = -1;
     this.rows.redraw();
-    put(this.side, h("h4", {}, plural(this.part.symbols.length, "symbol")), this.part.symbols.map(symbolStory));
+    put(this.side, h("h4", {}, plural(this.part.symbols.length, "symbol")), this.part.symbols.map(symbolHistory));
     this.frame.say("Symbols: ", this.part.symbols.map((/** @type {any} */ s) => `${s.name} is ${s.places[0]}, ${s.range}. `));
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     if (!this.part || this.at < 0) return [this.entry];
     return [this.entry, ...(this.chosen && this.chosen.call ? ["call=" + this.chosen.call] : []), "guard=" + (this.at + 1)];
   }
 
-  /** All guards in the order in which they are checked, as text. */
+  /** All guards in check order, as text. */
   text() {
     return this.part ? this.part.guards.map((/** @type {any} */ g, /** @type {number} */ i) => [`${i + 1}. ${g.origin} ${g.kind}: ${g.expected}`, ...this.verdict(i).filter(Boolean), g.line ? g.place : ""].filter(Boolean).join("  ")).join("\n") : "";
   }
@@ -248,7 +248,7 @@ class GuardsView {
     this.reset();
   }
 
-  /** The guard to begin with: the one that fails, else the first; -1 where a call was refused and it is not known by which. */
+  /** Index of the guard to select first: the failing one, else 0; -1 if a call missed and the failing guard is unknown. */
   #first() {
     const found = this.chosen;
     return !found || found.passes ? 0 : found.failed;
@@ -274,14 +274,14 @@ class GuardsView {
       choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]), this.entry, (v) => { this.part = null; this.entry = v; this.whatIf.reset(); this.draw(); }),
       this.part.cases.length
         ? choice("Call", this.part.cases.map((/** @type {any} */ c, /** @type {number} */ i) => [String(i), c.call ? `against ${c.title}` : "against the what-if call"]), String(this.case), (v) => { this.case = +v; this.at = this.#first(); this.draw(); })
-        : h("span", { class: "mut" }, "no call was rejected by this entry"),
-      failed >= 0 ? h("span", { class: "bad" }, `✗ fails at ${failed + 1} of ${this.part.guards.length}`) : found && found.passes ? h("span", { class: "ok" }, "✓ all pass: this entry serves it") : null,
+        : h("span", { class: "mut" }, "no guard of this entry failed for any call"),
+      failed >= 0 ? h("span", { class: "bad" }, `✗ fails at ${failed + 1} of ${this.part.guards.length}`) : found && found.passes ? h("span", { class: "ok" }, "✓ all pass: cache hit") : null,
       h("span", { class: "sp" }),
       button("◂ p", "p", () => this.step(-1)),
       button("n ▸", "n", () => this.step(1)),
       button("First failure", "F", () => this.failure(), { disabled: failed < 0 }),
       button("What if", "w", () => this.toggleWhatIf(), { "aria-pressed": String(!this.whatIf.el.hidden) }),
-      this.part.symbols.length ? button(plural(this.part.symbols.length, "symbol"), "s", () => this.story()) : null,
+      this.part.symbols.length ? button(plural(this.part.symbols.length, "symbol"), "s", () => this.symbolHistories()) : null,
       this.part.guards.some((/** @type {any} */ g) => g.cost != null) ? null : button("Measure", "c", () => this.frame.act("measure")),
       button("Evaluate the rest", "e", () => this.toggleRest(), { "aria-pressed": String(this.isOpenEnded), disabled: failed < 0 }),
       this.search,
@@ -354,11 +354,11 @@ class GuardsView {
     else this.update();
   }
 
-  /** One guard on or back in the order of checking; stops at the failure unless the rest is evaluated. @param {number} by */
+  /** Go to the next or previous guard in check order; stop at the failure unless the rest is evaluated. @param {number} by */
   step(by) {
     if (!this.part) return;
     const failed = this.chosen ? this.chosen.failed : -1;
-    if (by > 0 && failed >= 0 && this.at >= failed && !this.isOpenEnded) return this.frame.say(`The check stops at guard ${failed + 1}. Press e to evaluate the rest, as a hypothesis.`);
+    if (by > 0 && failed >= 0 && this.at >= failed && !this.isOpenEnded) return this.frame.say(`The check stops at guard ${failed + 1}. Press e to evaluate the remaining guards (hypothetical).`);
     this.go(this.at + by);
   }
 
@@ -401,7 +401,7 @@ class GuardsView {
     const g = this.part.guards[this.at];
     if (!g) {
       const refused = this.chosen && this.chosen.failed < 0 ? this.chosen.sentence : "";
-      put(this.side, refused ? [h("h4", {}, "Why the call was refused"), h("p", {}, refused), h("p", { class: "mut" }, "Which guard said so was not recorded.")] : h("p", { class: "mut" }, this.part.empty || "Choose a guard."));
+      put(this.side, refused ? [h("h4", {}, "Why the call missed"), h("p", {}, refused), h("p", { class: "mut" }, "The failing guard was not recorded.")] : h("p", { class: "mut" }, this.part.empty || "Choose a guard."));
       return this.frame.say(refused || this.part.empty || "Choose a guard.");
     }
     const [verdict, actual] = this.verdict(this.at), found = this.chosen, failed = found && found.failed === this.at;
@@ -411,14 +411,14 @@ class GuardsView {
       h("h4", {}, `Step ${this.at + 1} of ${this.part.guards.length}`),
       h("p", {}, h("code", {}, g.origin), " · ", g.kind, " ", verdict ? verdictMark(verdict) : null),
       g.path.length > 1 ? h("p", { class: "mut" }, "reached through ", h("code", {}, g.path.join(" "))) : null,
-      h("dl", { class: "kv" }, h("dt", {}, "expected"), h("dd", {}, h("code", {}, g.expected)), actual || verdict.endsWith("fail") ? [h("dt", {}, "actual"), h("dd", {}, h("code", { class: other }, actual || "not told"))] : null, g.code ? [h("dt", {}, "check"), h("dd", {}, h("code", {}, g.code))] : null),
+      h("dl", { class: "kv" }, h("dt", {}, "expected"), h("dd", {}, h("code", {}, g.expected)), actual || verdict.endsWith("fail") ? [h("dt", {}, "actual"), h("dd", {}, h("code", { class: other }, actual || "not recorded"))] : null, g.code ? [h("dt", {}, "check"), h("dd", {}, h("code", {}, g.code))] : null),
       g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), g.callers.length ? h("p", { class: "mut" }, "called from " + g.callers.join(", from ")) : null, button("Show in linked view", "Enter", () => this.link())] : null,
       g.why ? [h("h4", {}, "Why it exists"), h("p", {}, sentence(g.why))] : null,
-      g.cost != null ? h("p", { class: "mut" }, `${Math.round(g.cost)} ns by itself, reading included`) : null,
-      failed ? [h("h4", {}, "What to do, best first"), fixList(found.fixes), lesson(found.lesson), found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
+      g.cost != null ? h("p", { class: "mut" }, `${Math.round(g.cost)} ns measured separately, including the read of the value`) : null,
+      failed ? [h("h4", {}, "Fixes, best first"), fixList(found.fixes), failureHint(found.lesson), found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
     );
     const told = verdict === "fail" ? `fails: expected ${g.expected}, got ${actual || "another value"}.` : verdict === "pass" ? `passes: ${g.expected}.` : verdict ? `${verdict}: expected ${g.expected}.` : `expects ${g.expected}.`;
-    this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? h("span", { class: "mut" }, found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check had stopped before.") : null);
+    this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? h("span", { class: "mut" }, found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check stops at an earlier guard.") : null);
   }
 }
 

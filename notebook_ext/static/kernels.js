@@ -1,4 +1,4 @@
-// Kernels: what was fused into each and why, what it needs of its target, how it stands to the roof, and how long it is at each stage.
+// Kernels: fused nodes and reasons, resource use on each target, roofline, and the number of lines at each stage.
 
 import { LADDER, byOrdinal, gathered, rooflinePlaces } from "./ladder.js";
 import { Links } from "./links.js";
@@ -11,20 +11,20 @@ import { VIEWS } from "./shared/views.js";
 
 const ROOF = { width: 340, height: 216, left: 46, right: 12, top: 20, bottom: 34 };
 const HEADS = [["Kernel", ""], ["Lines and fused nodes", ""], ["Grid × warps", "num"], ["Time", "num"], ["Bytes", "num"], ["GB/s", "num"], ["Regs", "num"], ["Spills", "num"], ["Shared", "num"], ["Occup.", "num"], ["Check", ""]];
-const BOUND = { launch: "the launch is the cost at this size", memory: "memory traffic is the limit", arithmetic: "arithmetic is the limit" };
+const BOUND = { launch: "launch-bound at this size", memory: "memory-bound", arithmetic: "compute-bound" };
 
 /** @param {any} v */
 const text = (v) => (v == null || v === "" ? "–" : String(v));
 /** A large number with a metric prefix. @param {number} v */
 const metric = (v) => { const k = Math.max(0, Math.min(4, Math.floor(Math.log10(Math.max(v, 1)) / 3))); return Number((v / 1000 ** k).toPrecision(3)) + " " + ["", "k", "M", "G", "T"][k]; };
 
-/** Gigabytes a second. @param {number | null} rate */
+/** Gigabytes per second. @param {number | null} rate */
 const perSecond = (rate) => (rate ? Math.round(rate / 1e9).toLocaleString("en") : "");
 
-/** What was measured, and how far the estimate was off. @param {any} m @param {any} e */
+/** The measured time and its ratio to the estimate. @param {any} m @param {any} e */
 function measured(m, e) {
   if (!m) return "";
-  const share = m.share ? ` (${Math.round(m.share * 100)} % of what it copies)` : "";
+  const share = m.share ? ` (${Math.round(m.share * 100)} % of its copy bandwidth)` : "";
   const off = e ? ` ${(m.seconds / e.seconds).toFixed(2)} of the estimate.` : "";
   return `Measured ${ms(m.seconds)} on ${m.device}${m.rate ? `: ${perSecond(m.rate)} GB/s${share}` : ""}.${off} `;
 }
@@ -38,7 +38,7 @@ class KernelsView {
     this.target = "";
     /** @type {any} */
     this.part = null;
-    /** The links of the compilation in hand, made once. @type {{part: any, links: Links} | null} */
+    /** Links of the selected compilation, built once. @type {{part: any, links: Links} | null} */
     this.linked = null;
     this.context = h("div", { class: "ctx" });
     this.body = h("div", { class: "scr ktable", tabindex: "0" });
@@ -48,7 +48,7 @@ class KernelsView {
       key("ArrowDown ArrowUp", "next or previous kernel", (k) => this.go(this.at + (k === "ArrowDown" ? 1 : -1))),
       key("Enter", "open it in the linked view", () => this.link()),
       key("t", "next target", () => this.turn()),
-      key("d", "compare two targets of it, or this version with the one before", () => this.compare()),
+      key("d", "compare two targets, or with the previous version", () => this.compare()),
     ];
   }
 
@@ -57,7 +57,7 @@ class KernelsView {
     if (entry) this.wanted = [entry, kernel];
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     return this.row ? [this.row.compilation, this.row.kernel] : [];
   }
@@ -85,7 +85,7 @@ class KernelsView {
     this.draw();
   }
 
-  /** Two targets of this kernel side by side, else this version and that of another session. */
+  /** Compare two targets of this kernel, else this version with that of another session. */
   compare() {
     const { row } = this;
     if (!row) return;
@@ -104,7 +104,7 @@ class KernelsView {
 
   /** @param {string} target */
   further(target) {
-    this.frame.say(`Compiling all kernels for ${target}, in the background: they appear here as they come …`);
+    this.frame.say(`Compiling all kernels for ${target}, in the background: each appears here when it is finished …`);
     this.frame.send({ type: "target", target });
   }
 
@@ -127,10 +127,10 @@ class KernelsView {
       this.context,
       h("b", {}, plural(part.rows.length, "kernel")),
       part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${this.target || "unknown"}`),
-      part.is_observed ? h("span", { class: "mut" }, "Made by Inductor, told by its trace.") : part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      part.is_observed ? h("span", { class: "mut" }, "From Inductor, as recorded in torch's trace.") : part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
       h("span", { class: "sp" }),
-      part.is_run && part.rows.length && !part.rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: "Time each kernel on the GPU at hand" }) : null,
-      waiting ? [h("span", { class: "new" }, `${waiting} still to be compiled`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; what is finished stays" })] : null,
+      part.is_run && part.rows.length && !part.rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: "Time each kernel on this GPU" }) : null,
+      waiting ? [h("span", { class: "new" }, `${waiting} still compiling`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; finished ones stay" })] : null,
       part.rows.length && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
       part.rows.length ? button("Compare", "d", () => this.compare()) : null,
     );
@@ -143,7 +143,7 @@ class KernelsView {
       this.body,
       part.rows.length
         ? h("table", { class: "t", role: "grid", "aria-label": "Kernels" }, h("thead", {}, h("tr", {}, (part.is_observed ? HEADS.slice(0, 2) : HEADS).map(([t, c]) => h("th", { class: c }, t)))), h("tbody", {}, part.rows.map((/** @type {any} */ r, /** @type {number} */ i) => this.#row(r, i))))
-        : h("p", { class: "pad" }, "No kernels: the linked view says why for each compilation."),
+        : h("p", { class: "pad" }, "No kernels: the linked view gives the reason for each compilation."),
     );
     const chosen = /** @type {HTMLElement | null} */ (this.body.querySelector("tr.sel"));
     if (chosen && (chosen.offsetTop < this.body.scrollTop + 26 || chosen.offsetTop + chosen.offsetHeight > this.body.scrollTop + this.body.clientHeight)) this.body.scrollTop = chosen.offsetTop - 80;
@@ -164,8 +164,8 @@ class KernelsView {
     this.frame.say(
       h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
       measured(r.measured, e),
-      e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} assumed for the launch: ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Its sizes are symbols, so nothing is estimated. ",
-      made && made.limit ? `Occupancy ${Math.round(made.occupancy * 100)} %: no more fits, for want of ${made.limit}. ` : "",
+      e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} for the launch (assumed): ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Its sizes are symbols, so nothing is estimated. ",
+      made && made.limit ? `Occupancy ${Math.round(made.occupancy * 100)} %: limited by ${made.limit}. ` : "",
       made && made.fill ? made.fill + " " : "",
       h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
     );
@@ -186,10 +186,10 @@ class KernelsView {
     );
   }
 
-  /** All kernels under the roof of the target; the one in hand is filled. @param {any} r */
+  /** The roofline of the target with all kernels; the selected one is filled. @param {any} r */
   #roofline(r) {
     const roof = this.part.peaks[this.target];
-    if (!roof) return h("section", {}, h("h4", {}, "Roofline"), h("p", { class: "mut" }, `No card of ${this.target || "this target"} is known here.`));
+    if (!roof) return h("section", {}, h("h4", {}, "Roofline"), h("p", { class: "mut" }, `No GPU with target ${this.target || "unknown"} is known.`));
     const rows = this.part.rows.filter((/** @type {any} */ x) => x.estimates[this.target]);
     const points = rows.map((/** @type {any} */ x) => x.estimates[this.target]);
     const { x, y, path, ticks } = rooflinePlaces(roof, points, ROOF);
@@ -199,17 +199,17 @@ class KernelsView {
     return h(
       "section", { tabindex: "0" },
       h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, " · ≈ estimated")),
-      h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} operations a byte, about ${metric(mine.flops)}flop/s` : "Roofline" },
+      h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} operations per byte, about ${metric(mine.flops)}flop/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
         ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),
-        h("text", { x: ROOF.left, y: 11, "text-anchor": "start" }, "flop/s"), h("text", { x: (ROOF.left + ROOF.width) / 2, y: ROOF.height - 5, "text-anchor": "middle" }, "operations a byte"),
+        h("text", { x: ROOF.left, y: 11, "text-anchor": "start" }, "flop/s"), h("text", { x: (ROOF.left + ROOF.width) / 2, y: ROOF.height - 5, "text-anchor": "middle" }, "operations per byte"),
         h("path", { class: "roof", d: path }), h("text", { x: ROOF.width - ROOF.right, y: y(roof.flops) - 5, "text-anchor": "end" }, metric(roof.flops) + "flop/s"), h("text", { x: x(ticks.x[0]) + 6, y: y(ticks.x[0] * 10 ** 0.9 * roof.bandwidth) - 12 }, metric(roof.bandwidth) + "B/s"),
         mine ? h("path", { class: "drop", d: `M${x(mine.intensity)} ${y(mine.flops)}V${y(Math.min(roof.flops, Math.max(mine.intensity, ticks.x[0]) * roof.bandwidth))}` }) : null,
         points.map((/** @type {any} */ e, /** @type {number} */ i) => (i === own ? null : dot(e, i))), mine ? [dot(mine, own), h("text", { class: "kn", x: x(mine.intensity) + (x(mine.intensity) > ROOF.width - 60 ? -10 : 10), y: y(mine.flops) + 4, "text-anchor": x(mine.intensity) > ROOF.width - 60 ? "end" : "start" }, r.kernel)] : null),
     );
   }
 
-  /** How many rows the kernel has at each stage, coloured by source line. @param {any} r */
+  /** How many rows the kernel has at each stage, colored by source line. @param {any} r */
   #ladder(r) {
     const part = this.frame.part(`linked|${r.compilation}|${this.targetKey(r)}`), made = r.targets[this.target];
     if (part && (!this.linked || this.linked.part !== part)) this.linked = { part, links: new Links(part) };
@@ -225,26 +225,26 @@ class KernelsView {
       "section", { tabindex: "0" },
       h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, h("span", { class: "mut" }, this.part.is_observed ? "" : ` · ${this.target}`)),
       part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
-      missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not made for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Colour: source line. Grey: generated."),
-      facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Made in"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
+      missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not available for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Color: source line. Gray: generated."),
+      facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Compile time"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
       this.part.is_observed ? null : h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
     );
   }
 
-  /** The target as the linked view's parts name it: empty for the one shown first. @param {any} r */
+  /** The target as it appears in keys of the linked view: empty for the first one. @param {any} r */
   targetKey(r) {
     const all = Object.keys(r.targets), entry = this.frame.entry(r.compilation);
     return all.length < 2 || !entry || this.target === (all.includes(this.part.target) ? this.part.target : all[0]) ? "" : this.target;
   }
 
-  /** What was fused into the kernel, what was not, and why. @param {any} r */
+  /** Fusion decisions about the kernel with their reasons. @param {any} r */
   #reasons(r) {
     const found = gathered(this.part.decisions.filter((/** @type {any} */ d) => d.compilation === r.compilation && d.kernels.includes(r.kernel)));
     return h(
       "section", { tabindex: "0" },
-      r.choices?.length ? [h("h4", {}, `Ways to compute ${r.kernel}`), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Taken: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "way")}, the fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
+      r.choices?.length ? [h("h4", {}, `Autotuning of ${r.kernel}`), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Chosen: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "candidate")}, fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
-      found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, this.part.is_observed ? r.origins || "Inductor's trace tells no reasons." : r.nodes.length > 1 ? "Its nodes became one kernel without a choice to be made." : "It holds one node, and no neighbour was considered."),
+      found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, this.part.is_observed ? r.origins || "Inductor's trace records no reasons." : r.nodes.length > 1 ? "Its nodes were fused during lowering, without a scheduler decision." : "It has one node; the scheduler considered no fusion."),
       this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation)),
     );
   }
@@ -254,7 +254,7 @@ class KernelsView {
     if (!externs.length) return null;
     const by = new Map();
     for (const e of externs) by.set(`${e.op}|${e.reason}`, { ...e, count: (by.get(`${e.op}|${e.reason}`)?.count || 0) + 1 });
-    return [h("h4", {}, `${plural(externs.length, "operation")} went to ATen`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason))];
+    return [h("h4", {}, `${plural(externs.length, "ATen fallback")}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason))];
   }
 }
 

@@ -1,4 +1,4 @@
-// Numbers of the kernel view: rows at each stage by source line, places under the roof, decisions gathered by reason. No DOM here.
+// Numbers of the kernel view: rows at each stage by source line, roofline positions, fusion decisions grouped by reason. No DOM here.
 
 /** @typedef {import("./links.js").Links} Links */
 
@@ -6,7 +6,7 @@
 export const LADDER = [["loop", "Loop IR"], ["triton", "Triton"], ["ttir", "TTIR"], ["ttgir", "TTGIR"], ["llir", "LLVM IR"], ["ptx", "PTX"], ["sass", "SASS"], ["amdgcn", "AMDGCN"]];
 
 /**
- * For each stage that has the kernel: how many of its rows belong to each source line. Rows that belong to none and say nothing of their origin
+ * For each stage that has the kernel: the number of rows of each source line. Rows without a line and without a known origin
  * (directives, braces) are left out.
  * @param {Links} links @param {string} kernel
  * @returns {{pane: string, title: string, count: number, parts: [number, number][]}[]}
@@ -29,7 +29,7 @@ export function byOrdinal(links, kernel) {
 }
 
 /**
- * Logarithmic axes that hold the roof and all points, and the roof as a path.
+ * Logarithmic axes that fit the roof and all points, and the roof as a path.
  * @param {{bandwidth: number, flops: number, ridge: number}} roof
  * @param {{intensity: number, flops: number}[]} points
  * @param {{width: number, height: number, left: number, right: number, top: number, bottom: number}} box
@@ -52,7 +52,7 @@ export function rooflinePlaces(roof, points, box) {
 }
 
 /**
- * Decisions with the same outcome and reason as one, its nodes named once; fusions first.
+ * Merge decisions with the same outcome and reason; each node is named once; fusions first.
  * @param {any[]} decisions
  * @returns {{fused: boolean, first: string, second: string, reason: string, saved: string}[]}
  */

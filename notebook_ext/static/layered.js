@@ -1,11 +1,11 @@
-// Places for the nodes of a graph, nested in the calls that made them; in linear time, whatever its edges. No DOM here.
+// Linear-time layout of a graph whose nodes are nested in calls. No DOM here.
 
 /**
- * @typedef {object} Node what a graph's part tells of a node; more may be there
+ * @typedef {object} Node the layout's fields of a node; more are allowed
  * @property {boolean} isInput a placeholder or a constant
  * @property {string[]} path of the calls that made it, outermost first
  *
- * @typedef {object} Group one call: a run of nodes that stand together in the graph
+ * @typedef {object} Group one call: a run of adjacent nodes of the graph
  * @property {string} label
  * @property {string} path
  * @property {number} parent -1 at the top
@@ -27,12 +27,12 @@ const GAP = { x: 22, y: 26 };
 const PAD = { x: 10, top: 24, bottom: 12 };
 /** Wider ranks (hundreds of parameters) wrap into several rows. */
 const PER_ROW = 8;
-/** An edge that goes further down than this is drawn as two pins with one name. */
+/** An edge longer than this is drawn as two pins with one name. */
 export const LONG = 250;
 
 /**
- * The calls that nodes stand in, as a tree: nodes of one call stand together, a module that is called twice has two groups. Inputs stand
- * with their first reader: edges come in the order of readers.
+ * The tree of calls that contain the nodes. A module that is called twice has two groups. An input belongs to the group
+ * of its first user: edges are in the order of users.
  * @param {Node[]} nodes @param {[number, number][]} edges
  * @returns {{groups: Group[], groupOf: Int32Array}}
  */
@@ -67,7 +67,7 @@ export function nesting(nodes, edges) {
 }
 
 /**
- * Groups that hold nothing but one group are one with it: `h` that holds only `0` is `h.0`.
+ * Merge groups that contain only one group: `h` that contains only `0` becomes `h.0`.
  * @param {Group[]} groups @param {Int32Array} groupOf
  */
 function joined(groups, groupOf) {
@@ -88,7 +88,7 @@ function joined(groups, groupOf) {
 }
 
 /**
- * Groups to close at first: all, then opened from the outside as long as no more than `most` boxes are drawn.
+ * Groups that are closed at first: open groups from the outside while at most `most` boxes are drawn.
  * @param {Group[]} groups @param {number} count of nodes @param {Int32Array} groupOf @param {number} [most]
  */
 export function closedAtFirst(groups, count, groupOf, most = 40) {
@@ -115,7 +115,7 @@ export function closedAtFirst(groups, count, groupOf, most = 40) {
 }
 
 /**
- * The outermost closed group around each node, -1 where it is drawn itself.
+ * The outermost closed group around each node; -1 if the node is drawn.
  * @param {Group[]} groups @param {Int32Array} groupOf @param {Set<number>} closed
  */
 export function hiddenIn(groups, groupOf, closed) {
@@ -125,7 +125,7 @@ export function hiddenIn(groups, groupOf, closed) {
 }
 
 /**
- * Places for everything that is drawn: rank by rank from the top, what an open call holds inside its box.
+ * Positions of all drawn boxes: rank by rank from the top; the nodes of an open call are inside its box.
  * @param {Node[]} nodes @param {[number, number][]} edges @param {Group[]} groups @param {Int32Array} groupOf @param {Set<number>} closed
  * @returns {Picture}
  */
@@ -147,10 +147,10 @@ export function places(nodes, edges, groups, groupOf, closed) {
     if (list) list.push(id);
     else children.set(parent, [id]);
   };
-  // A call comes where its first operation does: what is read then always comes before what reads it. Inputs read nothing.
+  // A call is placed at its first operation, so inputs of a node always come before it.
   nodes.forEach((n, i) => n.isInput || add(item(i)));
   nodes.forEach((n, i) => n.isInput && add(item(i)));
-  /** What each item reads, both lifted to children of one parent. @type {Map<number, Set<number>>} */
+  /** Inputs of each item; both are lifted to children of one parent. @type {Map<number, Set<number>>} */
   const reads = new Map();
   for (const [from, to] of edges) {
     let a = item(from), b = item(to);
@@ -212,7 +212,7 @@ export function places(nodes, edges, groups, groupOf, closed) {
 }
 
 /**
- * Depth of each item among its siblings; inputs just above their first reader.
+ * Depth of each item among its siblings; inputs are just above their first user.
  * @param {number[]} order @param {Map<number, Set<number>>} reads @param {(id: number) => boolean} isInput
  */
 function ranks(order, reads, isInput) {
@@ -229,7 +229,7 @@ function ranks(order, reads, isInput) {
 }
 
 /**
- * Where an item would like its middle: below what it reads, inputs aside; at the end where it reads nothing.
+ * Preferred center of an item: below its inputs, placeholders excluded; at the end if it has none.
  * @param {number} id @param {Map<number, Set<number>>} reads @param {Map<number, Box>} boxes @param {(id: number) => boolean} isInput
  */
 function wish(id, reads, boxes, isInput) {
@@ -245,7 +245,7 @@ function wish(id, reads, boxes, isInput) {
 }
 
 /**
- * What the edges between drawn boxes are: [from, to] as boxes' numbers (`nodes` plus a group's for a closed one), each once; long ones as pins.
+ * Edges between drawn boxes, each once: [from, to] as box numbers (`nodes.length` plus the group for a closed one); long ones as pins.
  * @param {Picture} picture @param {[number, number][]} edges @param {Int32Array} hidden
  * @returns {{edges: [number, number][], pins: [number, number][]}}
  */
@@ -267,7 +267,7 @@ export function drawnEdges(picture, edges, hidden) {
 }
 
 /**
- * The picture that another program laid out, every call open: a frame around what each call holds.
+ * The picture with positions from another program, all calls open: a frame around the nodes of each call.
  * @param {{nodes: [number, number][], width: number, height: number}} placed @param {Group[]} groups @param {Int32Array} groupOf
  * @returns {Picture}
  */
@@ -278,7 +278,7 @@ export function framed(placed, groups, groupOf) {
   groupOf.forEach((g, i) => { if (g >= 0) inside[g].push(nodes[i]); });
   /** @type {Box[]} */
   const frames = new Array(groups.length);
-  for (let g = groups.length - 1; g >= 0; g--) { // an inner call comes after the one around it
+  for (let g = groups.length - 1; g >= 0; g--) { // inner calls come after outer ones
     const x = Math.min(...inside[g].map((b) => b.x)) - PAD.x, y = Math.min(...inside[g].map((b) => b.y)) - PAD.top;
     frames[g] = { x, y, width: Math.max(...inside[g].map((b) => b.x + b.width)) + PAD.x - x, height: Math.max(...inside[g].map((b) => b.y + b.height)) + PAD.bottom - y };
     if (groups[g].parent >= 0) inside[groups[g].parent].push(frames[g]);
@@ -286,16 +286,16 @@ export function framed(placed, groups, groupOf) {
   return { nodes, groups: frames, width: placed.width, height: placed.height };
 }
 
-/** The place of a box by its number. @param {Picture} picture @param {number} id */
+/** Position of a box by its number. @param {Picture} picture @param {number} id */
 export function boxOf(picture, id) {
   return id < picture.nodes.length ? picture.nodes[id] : picture.groups[id - picture.nodes.length];
 }
 
 /**
- * What became of each operation of the stage before, in its order; last, what came of none of its nodes.
- * @param {boolean[]} isInput for each node before: inputs stay what they are
- * @param {number[][]} from for each node after, those it came from
- * @returns {{before: number, after: number[]}[]} before is -1 for nodes that the compiler made
+ * The nodes that each operation of the previous stage became, in its order; last, the nodes without an origin.
+ * @param {boolean[]} isInput for each previous node; inputs do not change
+ * @param {number[][]} from for each new node, its origins
+ * @returns {{before: number, after: number[]}[]} before is -1 for nodes without an origin
  */
 export function rewrites(isInput, from) {
   /** @type {{before: number, after: number[]}[]} */

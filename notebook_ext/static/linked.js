@@ -1,4 +1,4 @@
-// The linked view: a row chosen in one pane lights up what it came from and what came of it in all others.
+// Linked view: selecting a row in one pane highlights the rows that it comes from and that come from it in all others.
 
 import { LINKED, Links, placeOf, rowOf } from "./links.js";
 import { ALL, PaneView } from "./pane.js";
@@ -12,10 +12,10 @@ import { VIEWS } from "./shared/views.js";
 
 const SLOTS = ["A", "B", "C", "D"];
 const MACHINE = ["loop", "triton", "ttir", "ttgir", "llir", "ptx", "sass", "amdgcn"];
-/** Panes that the sentence leaves out: the rail counts them. */
+/** Panes that the sentence does not count; the rail does. */
 const UNTOLD = ["bytecode", "ttir", "ttgir", "llir"];
 
-/** Slots with a pane in one of them; the slot that showed it takes what stood there. @param {Record<string, string>} slots @param {string} slot @param {string} id */
+/** Put a pane into a slot; a slot that showed this pane gets the replaced one. @param {Record<string, string>} slots @param {string} slot @param {string} id */
 export function placed(slots, slot, id) {
   const other = Object.keys(slots).find((s) => slots[s] === id);
   return { ...slots, ...(other ? { [other]: slots[slot] } : {}), [slot]: id };
@@ -32,8 +32,8 @@ export class LinkedView {
     this.links = null;
     /** @type {Record<string, string>} */
     this.slots = { A: "source", B: "fx", C: "triton", D: "ptx" };
-    /** Panes that a person put into slots, kept from entry to entry, and from run to run by the model. @type {Record<string, string>} */
-    this.chosen = { ...(frame.model.get("layout_of_panes") || {}) };
+    /** Panes that the user put into slots. They stay for other entries; the model stores them for later runs. @type {Record<string, string>} */
+    this.chosen = { ...(frame.model.get("pane_layout") || {}) };
     this.entry = "";
     this.target = "";
     this.kernel = ALL;
@@ -53,14 +53,14 @@ export class LinkedView {
     this.blank = h("p", { class: "blank", hidden: true });
     this.el = h("div", { class: "linked" }, this.context, this.rail, this.grid, this.blank);
     this.keys = [
-      key("ArrowDown ArrowUp", "next or previous line; every pane follows", (k) => this.move(k === "ArrowDown" ? 1 : -1)),
-      key("PageDown PageUp", "a page on or back", (k) => this.move(k === "PageDown" ? 12 : -12)),
+      key("ArrowDown ArrowUp", "next or previous line; all panes follow", (k) => this.move(k === "ArrowDown" ? 1 : -1)),
+      key("PageDown PageUp", "next or previous page", (k) => this.move(k === "PageDown" ? 12 : -12)),
       key("Home End", "first or last line", (k) => this.move(k === "End" ? 1e9 : -1e9)),
       key("[ ]", "previous or next pane", (k) => this.turn(k === "]" ? 1 : -1)),
       key("ArrowLeft ArrowRight", "previous or next pane", (k) => this.turn(k === "ArrowRight" ? 1 : -1)),
       key("} {", "another stage in this pane", (k) => this.shift(k === "}" ? 1 : -1)),
       key("j k", "next or previous linked line of this pane", (k) => this.cycle(k === "j" ? 1 : -1)),
-      key("Enter", "pin the selection, or let it go", () => this.pin()),
+      key("Enter", "pin or unpin the selection", () => this.pin()),
       key("f", "show or hide library lines", () => this.toggleLibrary()),
       key("/", "search this pane", () => this.search.focus()),
     ];
@@ -78,12 +78,12 @@ export class LinkedView {
     if (what && what.startsWith("kernel=")) this.kernel = what.slice(7);
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     return this.part && this.selected >= 0 ? [this.entry, `at=${this.slots[this.cursor.slot]}:${this.cursor.row}`] : [this.entry];
   }
 
-  /** The pane in use as text, with its numbers. */
+  /** The current pane as text with line numbers. */
   text() {
     const { pane, texts, from, end } = this.views[this.cursor.slot];
     return this.part ? texts.slice(from, end).map((t, i) => (pane.heads.includes(from + i) ? t : `${String(pane.numbers ? pane.numbers[from + i] : from + i + 1).padStart(5)}  ${t}`)).join("\n") : "";
@@ -108,7 +108,7 @@ export class LinkedView {
     this.blank.hidden = Boolean(part);
     this.grid.hidden = this.rail.hidden = !part;
     if (!part) {
-      this.blank.textContent = this.entry ? "Loading …" : "Nothing was compiled, so there is nothing to link. The summary says why.";
+      this.blank.textContent = this.entry ? "Loading …" : "Nothing was compiled, so there is nothing to link. The summary gives the reason.";
       put(this.context);
       return this.frame.say(this.blank.textContent);
     }
@@ -125,7 +125,7 @@ export class LinkedView {
     this.update();
   }
 
-  /** Use new panes; the selection stays where it was. @param {any} part */
+  /** Use new panes and keep the selection. @param {any} part */
   take(part) {
     const same = this.part && this.part.compilation === part.compilation;
     const place = same && this.cursor.row >= 0 ? placeOf(/** @type {Pane} */ (this.pane(this.slots[this.cursor.slot])), this.cursor.row) : null;
@@ -142,7 +142,7 @@ export class LinkedView {
     if (pinned) this.selected = /** @type {Pane} */ (this.pane(pinned.pane)).first + rowOf(part.panes, pinned);
   }
 
-  /** Panes that this compilation has something for. */
+  /** Choose the panes for this compilation. */
   arrange() {
     const low = ["amdgcn", "ptx", "decomposed", "aten"].find((id) => this.part.panes.some((/** @type {Pane} */ p) => p.id === id)) || "aten";
     const lowered = this.part.kernels.length > 0;
@@ -157,14 +157,14 @@ export class LinkedView {
     return pane ? placeOf(pane, row - pane.first) : null;
   }
 
-  /** The source row to start from: the wanted line, else the first one in use. */
+  /** First selected source row: the requested line, else the first line that has links. */
   firstRow() {
     const source = /** @type {Pane} */ (this.pane("source"));
     const line = this.wanted && this.wanted.startsWith("line=") ? this.wanted.slice(5) : "";
     const found = line ? (source.numbers || []).indexOf(line) : -1;
     if (line && !source.numbers) return +line - 1;
     if (found >= 0) return found;
-    // Where the first operation was written; the first number may be a decorator's around it all.
+    // The line of the first operation; ordinal 1 may be a decorator of the whole function.
     const fx = this.pane("fx"), texts = fx && this.part.texts.fx, at = texts ? texts.findIndex((/** @type {string} */ t) => t.includes(" = ")) : -1;
     const first = fx && at >= 0 ? /** @type {Links} */ (this.links).ordinal[fx.first + at] : 1;
     const used = Object.entries(this.part.ordinals).find(([, n]) => n === (first > 0 ? first : 1));
@@ -177,7 +177,7 @@ export class LinkedView {
     return row >= 0 && row < pane.rows ? pane.first + row : -1;
   }
 
-  /** The pane's lines; asks for them when they are not here yet. @param {Pane} pane @returns {string[] | null} */
+  /** Lines of the pane; requests them if they have not arrived yet. @param {Pane} pane @returns {string[] | null} */
   linesOf(pane) {
     return this.part.texts[pane.id] || this.frame.part(`text|${this.entry}|${this.target}|${pane.id}`);
   }
@@ -219,7 +219,7 @@ export class LinkedView {
     this.frame.focus();
   }
 
-  /** @param {number} by rows, headings are passed over */
+  /** @param {number} by rows; headings are skipped */
   move(by) {
     if (!this.part) return;
     const { slot } = this.cursor, pane = this.views[slot].pane;
@@ -237,7 +237,7 @@ export class LinkedView {
     this.enter(slot);
   }
 
-  /** Make a slot the current one without changing what is selected, until the next move. @param {string} slot */
+  /** Make a slot current. The selection stays until the next move. @param {string} slot */
   enter(slot) {
     const hits = this.visibleHits(slot);
     this.cursor = { slot, row: hits.length ? hits[0] : this.views[slot].from };
@@ -286,14 +286,14 @@ export class LinkedView {
     this.frame.say("No match for ", h("code", {}, this.search.value), " in " + view.pane.title + ".");
   }
 
-  /** Show a pane: where it is open already, go there; else in the right-hand slot. @param {string} id */
+  /** Go to an open pane, or open the pane in the right-hand slot. @param {string} id */
   show(id) {
     const slot = SLOTS.find((s) => this.slots[s] === id);
     if (slot) this.enter(slot);
     else this.place("D", id);
   }
 
-  /** The next or previous stage in the slot at hand. @param {1 | -1} step */
+  /** Show the next or previous stage in the current slot. @param {1 | -1} step */
   shift(step) {
     if (!this.part) return;
     const all = this.part.panes.filter((/** @type {Pane} */ p) => p.rows).map((/** @type {Pane} */ p) => p.id);
@@ -301,17 +301,17 @@ export class LinkedView {
     this.place(slot, all[(at + step + all.length) % all.length]);
   }
 
-  /** Put a pane into a slot; one that shows it already takes what stood there. Kept for other entries and for the next run. @param {string} slot @param {string} id */
+  /** Put a pane into a slot and store the choice for other entries and later runs. @param {string} slot @param {string} id */
   place(slot, id) {
     this.slots = placed(this.slots, slot, id);
     this.chosen = { ...this.slots };
     for (const s of SLOTS) if (this.views[s].shown !== this.slots[s]) this.views[s].load();
     this.enter(slot);
     try {
-      this.frame.model.set?.("layout_of_panes", this.chosen);
+      this.frame.model.set?.("pane_layout", this.chosen);
       this.frame.model.save_changes?.();
     } catch {
-      // A kernel that is gone keeps nothing.
+      // The kernel is gone: the choice cannot be stored.
     }
   }
 
@@ -320,7 +320,7 @@ export class LinkedView {
     return this.selected < 0 ? [] : /** @type {Links} */ (this.links).hits(pane, this.level);
   }
 
-  /** Why a pane has no hit, in words. @param {Pane} pane */
+  /** The reason why a pane has no linked row. @param {Pane} pane */
   whyNone(pane) {
     const links = /** @type {Links} */ (this.links);
     if (this.ordinal < 0) return "";
@@ -329,10 +329,10 @@ export class LinkedView {
     if (below && fate) return fate;
     if (this.ordinal === 0 && !below) return this.label() || "generated by the compiler";
     if (pane.empty) return "";
-    return links.panes.indexOf(pane) && below ? "no kernel line came of it" : "nothing of it here";
+    return links.panes.indexOf(pane) && below ? "not in any kernel" : "not in this pane";
   }
 
-  /** Why an ATen node of the selection went no further. */
+  /** The reason why an ATen node of the selection has no kernel. */
   fate() {
     for (const [row, text] of Object.entries(this.part.fates)) if (this.level[+row] === LINKED) return this.part.strings[/** @type {number} */ (text)];
     return "";
@@ -343,7 +343,7 @@ export class LinkedView {
     return text === undefined ? "" : this.part.strings[text];
   }
 
-  /** Light up the selection everywhere. */
+  /** Highlight the selection in all panes. */
   update() {
     const links = /** @type {Links} */ (this.links);
     const own = this.selected >= 0 ? links.panes[links.paneOf[this.selected]] : null;
@@ -376,15 +376,15 @@ export class LinkedView {
     );
   }
 
-  /** The chain from source line to machine code in words. @param {Pane | null} own */
+  /** The chain from source line to machine code as a sentence. @param {Pane | null} own */
   sentence(own) {
-    if (!own) return [h("span", { class: "mut" }, "Click a line, or move with the arrow keys: every pane shows what belongs to it.")];
+    if (!own) return [h("span", { class: "mut" }, "Click a line, or move with the arrow keys: all panes show the linked lines.")];
     const at = this.selected - own.first, text = (this.linesOf(own) || [])[at] || "";
     const number = own.numbers ? own.numbers[at] : String(at + 1);
     const name = own.id === "source" ? "Line " + number : `${own.title} ${number}`;
     const head = [badge(this.ordinal), " ", h("b", {}, name), " ", h("code", {}, text.trim().slice(0, 120))];
-    const broken = own.id === "source" && this.part.breaks[at] ? [" The graph breaks here: " + this.part.breaks[at] + "."] : [];
-    if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? " Nothing in this compilation came of this line." : " No origin was recorded for this line."), ...broken];
+    const broken = own.id === "source" && this.part.breaks[at] ? [" Graph break here: " + this.part.breaks[at] + "."] : [];
+    if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? " Nothing in this compilation comes from this line." : " No origin was recorded for this line."), ...broken];
     /** @type {Pane[]} */
     const told = this.part.panes.filter((/** @type {Pane} */ p) => p !== own && !UNTOLD.includes(p.id));
     const steps = told.flatMap((p) => {

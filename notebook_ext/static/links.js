@@ -1,4 +1,4 @@
-// Which rows of which panes belong together. No DOM here.
+// Links between rows of the panes. No DOM here.
 
 /**
  * @typedef {object} Pane
@@ -16,7 +16,7 @@
  * @property {string} empty
  */
 
-/** How strongly a row is lit up; 0 is not at all. */
+/** Highlight level of a row; 0 is none. */
 export const SAME_LINE = 1;
 export const LINKED = 2;
 
@@ -38,15 +38,15 @@ class Edges {
   }
 }
 
-/** The links of one compilation, and what a selection lights up. */
+/** The links of one compilation, and the rows that a selection highlights. */
 export class Links {
-  /** @param {Record<string, any>} part the structure that `views/linked.py` made */
+  /** @param {Record<string, any>} part the result of `views/linked` */
   constructor(part) {
     /** @type {Pane[]} */
     this.panes = part.panes;
     this.count = part.up.length;
     this.byId = new Map(this.panes.map((p, i) => [p.id, i]));
-    /** Which walk saw a row last: cheaper than a set for each walk. */
+    /** Number of the last walk that visited a row: cheaper than a set per walk. */
     this.stamps = new Uint32Array(this.count);
     this.stamp = 0;
     /** @type {number[][]} */
@@ -72,7 +72,7 @@ export class Links {
   }
 
   /**
-   * Each row's source line as its ordinal; 0: made by the compiler, -1: nothing known.
+   * Each row's source line as its ordinal; 0: compiler-generated, -1: unknown.
    * @param {Record<string, any>} part
    * @param {number[][]} up
    */
@@ -108,9 +108,9 @@ export class Links {
   }
 
   /**
-   * What selecting a row lights up: for each row 0, SAME_LINE (same source line) or LINKED (on the way from or to the selected row).
+   * Highlight levels for a selected row: for each row 0, SAME_LINE (same source line) or LINKED (origin or descendant of the selected row).
    *
-   * Panes on the way up and down are followed row by row; a pane beside that way (TTIR beside PTX) through the nearest stage they share.
+   * Ancestor and descendant panes are followed row by row; a sibling pane (TTIR beside PTX) through the nearest common stage.
    * @param {number} row
    */
   select(row) {
@@ -151,7 +151,7 @@ export class Links {
 }
 
 /**
- * A place that survives when more kernels arrive: pane, kernel and row within it.
+ * A position that stays valid when more kernels arrive: pane, kernel and row within the kernel.
  * @param {Pane} pane
  * @param {number} row relative to the pane
  */
@@ -161,7 +161,7 @@ export function placeOf(pane, row) {
 }
 
 /**
- * The row of a place in (newer) panes, relative to its pane.
+ * The row of such a position in newer panes, relative to its pane.
  * @param {Pane[]} panes
  * @param {{pane: string, kernel: string, row: number}} place
  */

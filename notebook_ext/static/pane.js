@@ -1,4 +1,4 @@
-// One pane of the linked view: its rows, drawn as the selection makes them look, with a ruler of all hits.
+// One pane of the linked view: its rows with highlights, and a ruler of all hits.
 
 import { LINKED, SAME_LINE } from "./links.js";
 import { badge, h, hue, plural, put } from "./shared/dom.js";
@@ -10,7 +10,7 @@ import { marked, tokens } from "./shared/tokens.js";
 /** @typedef {import("./links.js").Pane} Pane */
 /** @typedef {import("./linked.js").LinkedView} LinkedView */
 
-/** The choice of kernel that leaves out none. */
+/** Choice that shows all kernels. */
 export const ALL = "";
 
 export class PaneView {
@@ -36,7 +36,7 @@ export class PaneView {
     return /** @type {Pane} */ (this.view.pane(this.view.slots[this.slot]));
   }
 
-  /** Take the pane's text and the rows that the chosen kernel leaves. */
+  /** Load the pane's text and the rows of the chosen kernel. */
   load() {
     const { view, pane } = this;
     const texts = view.linesOf(pane);
@@ -59,7 +59,7 @@ export class PaneView {
     this.shown = pane.id;
   }
 
-  /** What a row looks like, as its classes; two equal answers mean the same look. @param {number} at row of the pane */
+  /** CSS classes of a row; equal strings mean equal looks. @param {number} at row of the pane */
   #look(at) {
     const { view, pane } = this;
     const r = pane.first + at, links = /** @type {Links} */ (view.links);
@@ -75,7 +75,7 @@ export class PaneView {
     return look;
   }
 
-  /** The piece of source that the selection stands for: [row, from, to]. */
+  /** Source range of the selection: [row, from, to]. */
   #mark() {
     const { view } = this;
     return view.slots[this.slot] === "source" && view.cursor.slot !== this.slot ? view.part.marks[view.selected] : null;
@@ -107,7 +107,7 @@ export class PaneView {
     return cut.map(([kind, t, on]) => (on ? h("mark", { class: kind }, t) : kind ? h("span", { class: kind }, t) : t));
   }
 
-  /** Show the present selection. */
+  /** Show the current selection. */
   update() {
     const { view, pane } = this;
     const hits = view.hits(pane).filter((i) => i >= this.from && i < this.end).map((i) => i - this.from);

@@ -1,4 +1,4 @@
-// A graph outside the view: its minimap, and files for other programs.
+// Other pictures of a graph: its minimap, and SVG and DOT files.
 
 import { boxOf } from "./layered.js";
 import { h } from "./shared/dom.js";
@@ -8,7 +8,7 @@ import { h } from "./shared/dom.js";
 
 const MAP = { width: 128, height: 96 };
 
-/** The whole graph in small, with the part in view framed; a click or a drag goes there. */
+/** Minimap of the graph with a frame around the visible part; a click or drag moves there. */
 export class Minimap {
   /** @param {(x: number, y: number) => void} go */
   constructor(go) {
@@ -33,7 +33,7 @@ export class Minimap {
     for (const g of closed) draw(picture.groups[g]);
   }
 
-  /** Frame what is in view; gone where all of it is. @param {HTMLElement} box @param {number} zoom @param {number} margin */
+  /** Frame the visible part; hide the minimap if all of the graph is visible. @param {HTMLElement} box @param {number} zoom @param {number} margin */
   frame(box, zoom, margin) {
     const isWhole = box.scrollWidth <= box.clientWidth + 1 && box.scrollHeight <= box.clientHeight + 1;
     this.el.classList.toggle("whole", isWhole);
@@ -56,7 +56,7 @@ const xml = (text) => text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`).r
 const quoted = (text) => `"${text.replace(/\\/g, "\\\\").replace(/"/g, '\\"').replace(/[\u0000-\u001f]/g, " ")}"`;
 
 /**
- * The picture as it stands, for any program that draws SVG: on a white ground, all text as text.
+ * The current picture as SVG on a white background; all text stays text.
  * @param {Picture} picture @param {any[]} nodes @param {Group[]} groups @param {Set<number>} closed
  * @param {{edges: [number, number][], pins: [number, number][]}} drawn @param {(edge: [number, number]) => string} path of an edge
  */
@@ -98,7 +98,7 @@ export function dotText(nodes, edges, groups, groupOf) {
   return ["digraph {", 'node [shape=box, fontname="sans-serif", fontsize=11];', ...top, ...groups.flatMap((g, i) => (g.parent < 0 ? cluster(i) : [])), ...edges.map(([a, b]) => `n${a} -> n${b};`), "}", ""].join("\n");
 }
 
-/** Give the reader a file. @param {string} name @param {string} text @param {string} type */
+/** Download a file. @param {string} name @param {string} text @param {string} type */
 export function save(name, text, type) {
   const url = URL.createObjectURL(new Blob([text], { type })), link = h("a", { href: url, download: name });
   document.body.append(link);

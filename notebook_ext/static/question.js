@@ -50,8 +50,8 @@ function render({ model, el }) {
       row.label.classList.toggle("is-answer", index === answer);
       row.words.textContent = index === answer ? `${row.text} ✓ the answer` : row.text;
     });
-    if (answer >= 0) said.textContent = "Settled: see the answer below.";
-    else if (chosen >= 0) said.textContent = "Noted. Run the next cell.";
+    if (answer >= 0) said.textContent = "Answered: see below.";
+    else if (chosen >= 0) said.textContent = "Recorded. Run the next cell.";
     else said.textContent = "";
   }
 

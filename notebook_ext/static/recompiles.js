@@ -1,13 +1,13 @@
-// Recompiles: cache entries by calls, so that who was asked, in which order, and who refused is read without a click.
+// Recompiles: a grid of cache entries by calls. It shows which entries were checked, in which order, and which guards failed.
 
 import { button, h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
-import { fixList, lesson, sourceLine } from "./guards.js";
+import { failureHint, fixList, sourceLine } from "./guards.js";
 import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
-const CELLS = { hit: ["●", "ok", "hit"], compiled: ["◆", "new", "compiled"], rejected: ["✗", "bad", "rejected"] };
+const CELLS = { hit: ["●", "ok", "hit"], compiled: ["◆", "new", "compiled"], rejected: ["✗", "bad", "guard failed"] };
 
 /** A duration, short. @param {number} seconds */
 export function ms(seconds) {
@@ -34,13 +34,13 @@ class RecompilesView {
       key("ArrowRight ArrowLeft", "next or previous call", (k) => this.go(this.lane, this.column + (k === "ArrowRight" ? 1 : -1))),
       key("ArrowDown ArrowUp", "next or previous function", (k) => this.go(this.lane + (k === "ArrowDown" ? 1 : -1), this.column)),
       key("j k", "next or previous miss", (k) => this.miss(k === "j" ? 1 : -1)),
-      key("Enter", "show the guard that refused", () => this.guard()),
-      key("d", "compare the entry that refused with the one that was made instead", () => this.diff()),
-      key("t", "try the suggested fixes in a process of their own", () => this.frame.act("try")),
+      key("Enter", "show the guard that failed", () => this.guard()),
+      key("d", "compare the entry whose guard failed with the new entry", () => this.diff()),
+      key("t", "try the suggested fixes in a separate process", () => this.frame.act("try")),
     ];
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     const lane = this.part && this.part.lanes[this.lane], column = lane && lane.columns[this.column];
     return lane ? [lane.frame, ...(column ? ["call=" + column.first] : [])] : [];
@@ -66,7 +66,7 @@ class RecompilesView {
     put(
       this.context,
       h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),
-      h("span", {}, Object.values(CELLS).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not asked"),
+      h("span", {}, Object.values(CELLS).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not checked"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
       !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
     );
@@ -94,7 +94,7 @@ class RecompilesView {
   miss(step) {
     if (!this.part || !this.part.lanes.length) return;
     const places = this.part.lanes.flatMap((/** @type {any} */ l, /** @type {number} */ i) => l.columns.flatMap((/** @type {any} */ c, /** @type {number} */ j) => (c.rejections.length ? [[i, j]] : [])));
-    if (!places.length) return this.frame.say("No call was refused by every entry.");
+    if (!places.length) return this.frame.say("No call missed every entry.");
     const here = places.findIndex((/** @type {number[]} */ p) => p[0] === this.lane && p[1] === this.column);
     const [lane, column] = places[here < 0 ? 0 : (here + step + places.length) % places.length];
     this.go(lane, column);
@@ -105,7 +105,7 @@ class RecompilesView {
     const column = this.part.lanes[this.lane].columns[this.column];
     const refused = column && column.rejections[column.rejections.length - 1];
     if (refused) this.frame.open("guards", this.fullId(refused.entry), "call=" + (column.first));
-    else this.frame.say("No entry refused this call.");
+    else this.frame.say("No guard failed for this call.");
   }
 
   diff() {
@@ -126,28 +126,28 @@ class RecompilesView {
 
   update() {
     const { lanes } = this.part;
-    put(this.lanes, lanes.length ? lanes.map((/** @type {any} */ l, /** @type {number} */ i) => this.#lane(l, i)) : h("p", { class: "mut pad" }, "Nothing was compiled, so nothing was compiled again."));
+    put(this.lanes, lanes.length ? lanes.map((/** @type {any} */ l, /** @type {number} */ i) => this.#lane(l, i)) : h("p", { class: "mut pad" }, "Nothing was compiled, so nothing was recompiled."));
     const lane = lanes[this.lane], column = lane && lane.columns[this.column];
     if (!column) {
       put(this.detail);
-      return this.frame.say(lane ? "No call of it was recorded." : "Nothing was compiled.");
+      return this.frame.say(lane ? "No calls of this function were recorded." : "Nothing was compiled.");
     }
     const calls = column.first === column.last ? `call ${column.first}` : `calls ${column.first} to ${column.last}`;
-    const outcome = column.outcome === "hit" ? "hit" : column.outcome === "compiled" ? (column.rejections.length ? "miss, compiled " : "first compiled as ") : "left to Python";
+    const outcome = column.outcome === "hit" ? "hit" : column.outcome === "compiled" ? (column.rejections.length ? "miss, compiled " : "first compiled as ") : "ran as Python (frame skipped)";
     put(
       this.detail,
       h("h4", {}, `${lane.name}, ${calls}${column.inputs ? ": " + column.inputs : ""}`),
       h("p", {}, h("span", { class: column.outcome === "hit" ? "ok" : "new" }, outcome + (column.outcome === "python" ? "" : " " + this.entryName(column.entry))), column.caller ? h("span", { class: "mut" }, ` · called from ${column.caller}`) : null),
       column.rejections.map((/** @type {any} */ r) => [
-        h("div", { class: "rej" }, h("b", {}, this.entryName(r.entry)), h("span", { class: "bad" }, " ✗ rejected: "), h("code", {}, r.short), h("p", {}, r.sentence)),
+        h("div", { class: "rej" }, h("b", {}, this.entryName(r.entry)), h("span", { class: "bad" }, " ✗ guard failed: "), h("code", {}, r.short), h("p", {}, r.sentence)),
         r.place ? [h("p", { class: "mut" }, "Because of " + r.place), sourceLine(r.source)] : null,
         r.fixes.length ? fixList(r.fixes) : null,
-        lesson(r.lesson),
+        failureHint(r.lesson),
         h("p", {}, button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)), " ", column.outcome === "compiled" ? button("Compare the two entries", "d", () => this.diff()) : null),
       ]),
     );
     const entries = `${plural(lane.entries.length, "entry")} of at most ${lane.limit}`;
-    this.frame.say(h("b", {}, `${lane.name}, ${calls}: `), `${outcome}${column.outcome === "python" ? "" : " " + this.entryName(column.entry)}. `, column.rejections.map((/** @type {any} */ r) => `${this.entryName(r.entry)} refused: ${r.short}. `), h("span", { class: "mut" }, `Entries are listed in look-up order; ${entries}.`));
+    this.frame.say(h("b", {}, `${lane.name}, ${calls}: `), `${outcome}${column.outcome === "python" ? "" : " " + this.entryName(column.entry)}. `, column.rejections.map((/** @type {any} */ r) => `${this.entryName(r.entry)} guard failed: ${r.short}. `), h("span", { class: "mut" }, `Entries are listed in look-up order; ${entries}.`));
   }
 
   /** @param {string} entry */
@@ -163,7 +163,7 @@ class RecompilesView {
     const choose = (/** @type {number} */ c) => ({ onclick: () => { this.go(index, c); this.frame.focus(); } });
     const cell = (/** @type {any} */ e, /** @type {any} */ column, /** @type {number} */ c) => {
       const state = column.cells[e.id] || column.cells[e.id.slice(e.id.lastIndexOf("/") + 1)];
-      const [sign, kind, text] = CELLS[/** @type {keyof typeof CELLS} */ (state)] || (e.from && e.from <= column.first ? ["·", "mut", "not asked"] : ["", "", "not there yet"]);
+      const [sign, kind, text] = CELLS[/** @type {keyof typeof CELLS} */ (state)] || (e.from && e.from <= column.first ? ["·", "mut", "not checked"] : ["", "", "not compiled yet"]);
       return h("span", { class: "cc " + kind + at(c), role: "gridcell", "aria-label": `call ${column.first}, ${e.name}: ${text}`, title: text, ...choose(c) }, sign);
     };
     const head = columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("button", { type: "button", role: "columnheader", class: "cc" + at(c), "aria-selected": String(Boolean(at(c))), title: column.inputs, ...choose(c) }, column.first === column.last ? column.first : `${column.first}–${column.last}`));

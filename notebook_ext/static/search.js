@@ -1,7 +1,7 @@
-// Which rows of the index a person means. No DOM here.
+// Search in the index of names and in listings. No DOM here.
 
 /**
- * Rows that hold every word, the best first: a name that is the words, that begins with them, that holds them, then the rest in order.
+ * Rows that contain every word, best first: names equal to the words, names that begin with them, names that contain them, then the rest in order.
  * @param {string[][]} rows [kind, name, detail, ...]
  * @param {string} typed
  * @param {number} most
@@ -22,7 +22,7 @@ export function foundIn(rows, typed, most) {
 }
 
 /**
- * Lines of listings that hold every word; a word may also be the listing's name ("ptx fma").
+ * Lines of listings that contain every word; a word may also be the listing's name ("ptx fma").
  * @param {{title: string, lines: string[]}[]} listings
  * @param {string} typed
  * @param {number} most

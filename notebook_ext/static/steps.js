@@ -1,7 +1,7 @@
-// The tracer's steps: any moment is rebuilt from the columns, so that going back is as exact as going on. No DOM here.
+// The tracer's steps. The state after any step is rebuilt from the columns, so stepping back is exact. No DOM here.
 
 /**
- * What the kernel sends; see views/tracer.py.
+ * What the kernel sends; see views/tracer_steps.py.
  * @typedef {object} TracerPart
  * @property {number} count
  * @property {number[]} frame
@@ -46,7 +46,7 @@ export function countUpTo(steps, k) {
 }
 
 /**
- * Places of ticks on a line of `bins` places, each once.
+ * Positions of ticks on a line of `bins` positions, each once.
  * @param {number[]} steps
  * @param {number} count
  * @param {number} bins
@@ -64,7 +64,7 @@ export class Timeline {
     this.nodeSteps = part.nodes.map(([k]) => k);
     this.guardSteps = part.guards.map(([k]) => k);
     this.effectSteps = part.effects.map(([k]) => k);
-    /** Steps that make an operation of the graph, inlined calls in and out, and breaks. */
+    /** Steps that add a graph operation, inlined calls in and out, and breaks. */
     this.opSteps = [...new Set(this.nodeSteps)];
     /** @type {number[]} */
     this.inSteps = [];
@@ -76,7 +76,7 @@ export class Timeline {
       const change = k + 1 < this.count ? part.depth[k + 1] - part.depth[k] : 0;
       if (change > 0) this.inSteps.push(k);
       else if (change < 0) this.outSteps.push(k);
-      // A break passes through every frame that waits: it is where nothing came after.
+      // A break unwinds every waiting frame; the break itself is the step that nothing follows.
       if (part.event[k] === EVENT.break && k === this.count - 1) this.breakSteps.push(k);
     }
     /** Changes of variables by frame, in order. @type {Map<number, number[][]>} */
@@ -159,7 +159,7 @@ export class Timeline {
     return found;
   }
 
-  /** Frames in use after step `k`, innermost first: name of the function, line, and the step that says where it is. @param {number} k */
+  /** Frames after step `k`, innermost first: function name, line, and the step that sets the line. @param {number} k */
   frames(k) {
     const next = Math.min(k + 1, this.count - 1);
     const found = [{ name: this.codeName(next), line: this.op(next)[5], step: next }];
@@ -190,7 +190,7 @@ export class Timeline {
     return found < 0 ? -1 : found + 1;
   }
 
-  /** The first step after the frame of step `k` was left, -1 where it never is. @param {number} k */
+  /** The first step after the frame of step `k` returned; -1 if it never does. @param {number} k */
   out(k) {
     const depth = this.part.depth[k];
     for (let at = k + 1; at < this.count; at++) if (this.part.depth[at] < depth) return at;

@@ -1,4 +1,4 @@
-// Timeline: everything on one clock, then the stages of each compilation as nested bars, all on one scale.
+// Timeline: all events on one clock, then the stages of each compilation as nested bars on one scale.
 
 import { ms } from "./recompiles.js";
 import { button, h, plural, put } from "./shared/dom.js";
@@ -8,7 +8,7 @@ import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
-const OUTCOMES = { hit: ["ok", "hit"], compiled: ["new", "compiled"], python: ["mut", "left to Python"] };
+const OUTCOMES = { hit: ["ok", "hit"], compiled: ["new", "compiled"], python: ["mut", "ran as Python (frame skipped)"] };
 const STAGES = ["trace", "guards", "aot", "lowering", "kernels", "compile"];
 
 class TimingsView {
@@ -24,7 +24,7 @@ class TimingsView {
     this.el = h("div", { class: "timings" }, this.context, this.clock, this.body);
     this.keys = [
       key("ArrowDown ArrowUp", "next or previous compilation", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),
-      key("+ -", "a closer or a wider look at the clock", (k) => this.scale(k === "+" ? 1.5 : 1 / 1.5)),
+      key("+ -", "zoom the clock in or out", (k) => this.scale(k === "+" ? 1.5 : 1 / 1.5)),
       key("Enter", "show it in the linked view", () => this.link()),
     ];
   }
@@ -34,7 +34,7 @@ class TimingsView {
     this.wanted = entry;
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     const row = this.part && this.part.rows[this.at];
     return row ? [row.compilation] : [];
@@ -63,13 +63,13 @@ class TimingsView {
       this.clock,
       h("div", { class: "clockin", style: `width:${this.zoom * 100}%;height:${(deepest + 1) * 18 + 44}px`, role: "img", "aria-label": `${plural(rows.length, "compilation")} and ${plural(calls.length, "call")} within ${ms(end)}` },
         ticks.map((t) => h("i", { class: "tick", style: `left:${left(t)}%` }, t ? ms(t) : "0")),
-        rows.flatMap((/** @type {any} */ row, /** @type {number} */ i) => row.bars.map((/** @type {any} */ b) => h("span", { class: "tbar " + this.colour(b.stage) + (i === this.at ? " sel" : ""), title: `${row.name} entry ${row.compilation.split("/").pop()}, ${b.stage} ${b.text}`, style: `left:${left(b.start)}%;width:${Math.max(left(b.seconds), 0.1)}%;top:${20 + b.depth * 18}px`, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } }, left(b.seconds) * this.zoom > 7 ? (b.depth ? b.stage : row.name) : ""))),
+        rows.flatMap((/** @type {any} */ row, /** @type {number} */ i) => row.bars.map((/** @type {any} */ b) => h("span", { class: "tbar " + this.color(b.stage) + (i === this.at ? " sel" : ""), title: `${row.name} entry ${row.compilation.split("/").pop()}, ${b.stage} ${b.text}`, style: `left:${left(b.start)}%;width:${Math.max(left(b.seconds), 0.1)}%;top:${20 + b.depth * 18}px`, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } }, left(b.seconds) * this.zoom > 7 ? (b.depth ? b.stage : row.name) : ""))),
         dense.map((/** @type {any[]} */ c) => { const [kind, word] = OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (c[1])] || OUTCOMES.python; return h("i", { class: "call " + kind, style: `left:${left(c[0])}%`, title: `call ${c[3]} of ${c[2]}: ${word}, at ${ms(c[0])}` }); })),
     );
   }
 
-  /** A stage's colour is the same in every row. @param {string} stage */
-  colour(stage) {
+  /** A stage's color is the same in every row. @param {string} stage */
+  color(stage) {
     const at = STAGES.indexOf(stage);
     return at === STAGES.length - 1 ? "o0" : "o" + ((at < 0 ? stage.length : at) % 6 + 1);
   }
@@ -83,13 +83,13 @@ class TimingsView {
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
     const longest = Math.max(...part.rows.map((/** @type {any} */ r) => r.seconds), 1e-9);
-    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, plural(part.calls.length, "call") + " · compile time on this machine, never a kernel's speed"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }));
+    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, plural(part.calls.length, "call") + " · compile time on this machine, not kernel run time"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }));
     this.#clock(part);
     put(
       this.body,
       part.rows.map((/** @type {any} */ row, /** @type {number} */ i) => this.#row(row, i, longest)),
-      h("h4", {}, "By stage, without what is nested in it"),
-      h("table", { class: "t" }, h("tbody", {}, part.totals.map((/** @type {any} */ t) => h("tr", {}, h("td", {}, h("i", { class: "dot " + this.colour(t.stage) }), " " + t.stage), h("td", { class: "num" }, t.text), h("td", { class: "num" }, Math.round(t.share * 100) + " %"), h("td", { class: "meter" }, h("i", { class: this.colour(t.stage), style: `width:${t.share * 100}%` })))))),
+      h("h4", {}, "By stage, nested stages excluded"),
+      h("table", { class: "t" }, h("tbody", {}, part.totals.map((/** @type {any} */ t) => h("tr", {}, h("td", {}, h("i", { class: "dot " + this.color(t.stage) }), " " + t.stage), h("td", { class: "num" }, t.text), h("td", { class: "num" }, Math.round(t.share * 100) + " %"), h("td", { class: "meter" }, h("i", { class: this.color(t.stage), style: `width:${t.share * 100}%` })))))),
     );
     const row = part.rows[this.at];
     if (!row) return this.frame.say("No compilation was timed.");
@@ -106,7 +106,7 @@ class TimingsView {
       "div",
       { class: "time" + (i === this.at ? " sel" : ""), role: "group", "aria-label": `${row.name} ${row.compilation}: ${row.bars.map(label).join(", ")}`, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } },
       h("div", { class: "timehead" }, h("b", {}, row.name), ` entry ${row.compilation.split("/").pop()} `, h("span", { class: "mut" }, row.text + (row.after ? ` · kernels for the target: ${(row.after).toFixed(2)} s in the background` : ""))),
-      h("div", { class: "track", style: `height:${depth * 18}px` }, row.bars.map((/** @type {any} */ b, /** @type {number} */ j) => h("span", { class: "tbar " + this.colour(b.stage), title: label(b), style: `left:${places[j].left}%;width:${places[j].width}%;top:${places[j].row * 18}px` }, places[j].width > 6 ? label(b) : ""))),
+      h("div", { class: "track", style: `height:${depth * 18}px` }, row.bars.map((/** @type {any} */ b, /** @type {number} */ j) => h("span", { class: "tbar " + this.color(b.stage), title: label(b), style: `left:${places[j].left}%;width:${places[j].width}%;top:${places[j].row * 18}px` }, places[j].width > 6 ? label(b) : ""))),
     );
   }
 }

@@ -1,4 +1,4 @@
-// Tracer: every instruction as it was traced, to walk through in both directions.
+// Tracer: every traced instruction, to step through in both directions.
 
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
@@ -10,10 +10,10 @@ import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
-/** Lists change with each step, so only short ones are drawn whole. */
+/** Maximum length of a list that is drawn completely: lists are redrawn at each step. */
 const DRAWN = 30;
 const TICKS = 400;
-/** With more ticks of one kind than this, each kind has a band of its own, so that none covers another. */
+/** With more ticks of one kind than this, each kind gets its own band so that ticks do not overlap. */
 const CROWD = 80;
 /** Kinds of ticks: class, words. */
 const TICK_KINDS = [["tk-op", "graph op"], ["tk-guard", "guard"], ["tk-call", "inlined call, in or out"], ["tk-break", "break"]];
@@ -29,9 +29,9 @@ class TracerView {
     /** @type {any} */
     this.time = null;
     this.at = 0;
-    /** The step whose line the source pane shows: the one in hand, or the call that led out of the recorded source. */
+    /** The step whose line the source pane shows: the current one, or the call that left the recorded source. */
     this.sourceStep = 0;
-    /** Rows of the source with a breakpoint. @type {Set<number>} */
+    /** Source rows with a breakpoint. @type {Set<number>} */
     this.stops = new Set();
     /** Instructions of the code in view, in order. @type {number[]} */
     this.listing = [];
@@ -43,10 +43,10 @@ class TracerView {
     const move = h("div", { class: "ctx moves" },
       button("|◂", "Home", () => this.go(0), { "aria-label": "First step" }), button("◂", "←", () => this.go(this.at - 1), { "aria-label": "Step back" }), button("▸", "→", () => this.go(this.at + 1), { "aria-label": "Step on" }), button("▸|", "End", () => this.go(Infinity), { "aria-label": "Last step" }),
       h("div", { class: "track-of-steps" }, this.ticks, this.slider), this.counter,
-      button("◂ line", "↑", () => this.line(-1)), button("line ▸", "↓", () => this.line(1)), button("op ▸", "g", () => this.jump("op", 1)), button("into ▸", "i", () => this.into()), button("out ▸", "o", () => this.out()), button("break ▸", "x", () => this.jump("break", 1)), button("stop here", "b", () => this.toggleStop()), button("to stop ▸", "B", () => this.toStop(1)));
+      button("◂ line", "↑", () => this.line(-1)), button("line ▸", "↓", () => this.line(1)), button("op ▸", "g", () => this.jump("op", 1)), button("into ▸", "i", () => this.into()), button("out ▸", "o", () => this.out()), button("break ▸", "x", () => this.jump("break", 1)), button("breakpoint", "b", () => this.toggleStop()), button("to breakpoint ▸", "B", () => this.toStop(1)));
     this.source = this.#pane("Source", new Rows((i) => this.#sourceRow(i), { role: "list", "aria-label": "Source lines" }, ROW, DRAWN));
     this.graph = this.#pane("Graph so far", new Rows((i) => this.#nodeRow(i), { role: "list", "aria-label": "Graph so far" }, ROW, DRAWN));
-    this.effects = this.#pane("Side effects pending", new Rows((i) => this.#factRow("effects", i), { role: "list", "aria-label": "Side effects pending" }, ROW, DRAWN));
+    this.effects = this.#pane("Pending side effects", new Rows((i) => this.#factRow("effects", i), { role: "list", "aria-label": "Pending side effects" }, ROW, DRAWN));
     this.bytecode = this.#pane("Bytecode", new Rows((i) => this.#opRow(i), { role: "list", "aria-label": "Bytecode" }, ROW, DRAWN));
     this.guards = this.#pane("Guards so far", new Rows((i) => this.#factRow("guards", i), { role: "list", "aria-label": "Guards so far" }, ROW, DRAWN));
     this.stack = this.#pane("Stack");
@@ -64,7 +64,7 @@ class TracerView {
       key("g G", "next or previous graph op", (k) => this.jump("op", k === "g" ? 1 : -1)),
       key("x", "next break", () => this.jump("break", 1)),
       key("b", "set or clear a breakpoint on this line", () => this.toggleStop()),
-      key("B", "on to the next breakpoint", () => this.toStop(1)),
+      key("B", "continue to the next breakpoint", () => this.toStop(1)),
       key("Home End", "first or last step", (k) => this.go(k === "Home" ? 0 : Infinity)),
       key("Enter", "show the line in the linked view", () => this.link()),
     ];
@@ -76,7 +76,7 @@ class TracerView {
     return { rows, count, empty, body, el: h("section", { class: "tp", "aria-label": title }, h("div", { class: "hd" }, h("b", {}, title), count), body, empty) };
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     return this.part ? [this.entry, "step=" + this.at] : [this.entry];
   }
@@ -96,7 +96,7 @@ class TracerView {
     this.drawContext(entries, part);
     if (!part || part.empty) {
       this.time = this.part = null;
-      const why = part ? part.empty : this.entry ? "Loading …" : "Nothing was compiled, so nothing was traced. Steps are kept by %%compile --steps.";
+      const why = part ? part.empty : this.entry ? "Loading …" : "Nothing was compiled, so nothing was traced. %%compile --steps records steps.";
       this.none.textContent = why;
       return this.frame.say(why);
     }
@@ -115,7 +115,7 @@ class TracerView {
     put(
       this.context,
       entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} · entry ${e.entry}${e.steps ? "" : " (no steps)"}`]), this.entry, (v) => { this.entry = v; this.at = 0; this.frame.focus(); this.draw(); }) : null,
-      part && !part.empty ? [kinds, h("span", { class: "sp mut" }, `${plural(part.count, "step")}${part.is_cut ? ", the first ones of more" : ""}`)] : null,
+      part && !part.empty ? [kinds, h("span", { class: "sp mut" }, `${plural(part.count, "step")}${part.is_cut ? ", truncated" : ""}`)] : null,
     );
   }
 
@@ -147,7 +147,7 @@ class TracerView {
     this.update();
   }
 
-  /** Move to a step that was looked for, or say that there is none. @param {number} k @param {string} none */
+  /** Go to the found step, or say that there is none. @param {number} k @param {string} none */
   found(k, none) {
     if (k >= 0) this.go(k);
     else this.frame.say(none);
@@ -158,7 +158,7 @@ class TracerView {
     if (!this.time) return;
     const steps = kind === "op" ? this.time.opSteps : this.time.breakSteps;
     const where = direction > 0 ? "after" : "before";
-    this.found(this.time.next(steps, this.at, direction), kind === "op" ? `No graph op ${where} this step.` : steps.length ? "The break is behind: this is the last step." : "No break: the trace ends with the function.");
+    this.found(this.time.next(steps, this.at, direction), kind === "op" ? `No graph op ${where} this step.` : steps.length ? "No break after this step." : "No break: the trace ends with the function.");
   }
 
   /** @param {number} direction */
@@ -171,21 +171,21 @@ class TracerView {
   }
 
   out() {
-    if (this.time) this.found(this.time.out(this.at), this.part.depth[this.at] ? "The trace ends inside this call." : "This is the outermost function: there is nothing to go out to.");
+    if (this.time) this.found(this.time.out(this.at), this.part.depth[this.at] ? "The trace ends inside this call." : "This is the outermost function.");
   }
 
   toggleStop() {
     if (!this.time) return;
     const row = this.time.op(this.at)[4];
-    if (row < 0) return this.frame.say("This step has no source line here, so it takes no breakpoint.");
+    if (row < 0) return this.frame.say("This step has no source line, so no breakpoint can be set.");
     if (!this.stops.delete(row)) this.stops.add(row);
     this.source.rows?.redraw();
-    this.frame.say(this.stops.has(row) ? `Breakpoint on line ${this.part.lines[row]}. B goes on to the next one.` : `No breakpoint on line ${this.part.lines[row]} any more.`);
+    this.frame.say(this.stops.has(row) ? `Breakpoint on line ${this.part.lines[row]}. B continues to the next one.` : `No breakpoint on line ${this.part.lines[row]}.`);
   }
 
   /** @param {number} direction */
   toStop(direction) {
-    if (this.time) this.found(this.time.stop(this.at, this.stops, direction), this.stops.size ? "No breakpoint is met after this step." : "No breakpoint is set: b sets one on the line in hand.");
+    if (this.time) this.found(this.time.stop(this.at, this.stops, direction), this.stops.size ? "No breakpoint is reached after this step." : "No breakpoint is set: b sets one on the current line.");
   }
 
   link() {
@@ -193,7 +193,7 @@ class TracerView {
     if (line) this.frame.open("linked", this.entry, "line=" + line);
   }
 
-  /** The slider keeps no keys of its own but those that mean the same here. @param {KeyboardEvent} e */
+  /** Let the slider handle only keys that mean the same in this view. @param {KeyboardEvent} e */
   sliderKey(e) {
     const row = this.keys.find((k) => k.keys.includes(e.key));
     if (!row || e.ctrlKey || e.metaKey || e.altKey) return;
@@ -224,7 +224,7 @@ class TracerView {
     const row = time.op(this.sourceStep)[4];
     this.source.count.textContent = caller ? `${part.codes[code]} was not recorded: its caller` : `in ${part.codes[code]}` + (from ? `, inlined from line ${from.line}` : "");
     this.source.empty.hidden = row >= 0;
-    this.source.empty.textContent = `${part.codes[code]} lies outside your code${line ? ` (line ${line} of its file)` : ""}: its source was not recorded.`;
+    this.source.empty.textContent = `${part.codes[code]} is outside your code${line ? ` (line ${line} of its file)` : ""}: its source was not recorded.`;
     this.source.body.hidden = row < 0;
     if (code !== this.code) {
       this.code = code;
@@ -271,7 +271,7 @@ class TracerView {
     put(this.frames.body, found.map((/** @type {any} */ f) => h("div", { class: "val fr" }, h("span", { class: "sg" }), h("button", { type: "button", class: "v", title: f.name, onclick: () => this.go(f.step) }, f.name), h("span", { class: "mut" }, f.line ? "line " + f.line : ""))));
   }
 
-  /** Go to the step that made a value: its node's where it has one. @param {string} node @param {() => number} otherwise */
+  /** Go to the step that created a value, or the node of the value. @param {string} node @param {() => number} otherwise */
   maker(node, otherwise) {
     this.go(this.time.makers.get(node) ?? otherwise());
     this.frame.focus();
@@ -279,7 +279,7 @@ class TracerView {
 
   /** @param {any} v @param {string} sign @param {() => void} act @param {string} [name] */
   #value(v, sign, act, name) {
-    return h("div", { class: "val" + (v.isNew ? " fresh" : "") }, h("span", { class: "sg", title: sign === "+" ? "new" : null }, sign), name ? h("span", { class: "nm" }, name) : null, h("button", { type: "button", class: "v", title: "Go to the step that made it", onclick: act }, v.node || v.text), v.node ? h("span", { class: "mut" }, v.text) : null);
+    return h("div", { class: "val" + (v.isNew ? " fresh" : "") }, h("span", { class: "sg", title: sign === "+" ? "new" : null }, sign), name ? h("span", { class: "nm" }, name) : null, h("button", { type: "button", class: "v", title: "Go to the step that created it", onclick: act }, v.node || v.text), v.node ? h("span", { class: "mut" }, v.text) : null);
   }
 
   tell() {
@@ -292,7 +292,7 @@ class TracerView {
       event === EVENT.break && at === part.count - 1 ? h("span", { class: "bad" }, `The graph breaks here${part.stop ? ": " + part.stop : ""}. `) : null,
       isIn ? `Goes into ${time.codeName(next)}. ` : isOut ? `Back to ${time.codeName(next)}${time.op(next)[5] ? `, line ${time.op(next)[5]}` : ""}. ` : event === EVENT.return && at === part.count - 1 ? "The function returns. " : null,
       event === EVENT.raise ? "Raises. " : null,
-      nodes.length ? `Adds ${nodes.join(", ")} to the graph. ` : null, guards.length ? `Adds ${plural(guards.length, "guard")}. ` : null, effects.length ? `To be done after the graph: ${effects.join("; ")}. ` : null,
+      nodes.length ? `Adds ${nodes.join(", ")} to the graph. ` : null, guards.length ? `Adds ${plural(guards.length, "guard")}. ` : null, effects.length ? `Replayed after the graph: ${effects.join("; ")}. ` : null,
       h("span", { class: "mut" }, top ? `Top of stack: ${top.node ? top.node + ", " : ""}${top.text}.` : "The stack is empty."),
     );
   }
@@ -312,7 +312,7 @@ class TracerView {
     );
   }
 
-  /** Go to the next time a line is reached, going round. @param {number} row */
+  /** Go to the next step on a line, wrapping around. @param {number} row */
   #toLine(row) {
     const rows = new Set([row]), { time } = this, found = time.stop(this.at, rows, 1);
     const first = found >= 0 ? found : time.op(0)[4] === row ? 0 : time.stop(0, rows, 1);
@@ -328,7 +328,7 @@ class TracerView {
       h("span", { class: "g" }, isNow ? "●" : isNext ? "○" : ""), h("span", { class: "n" }, offset), h("span", { class: "x" }, part.strings[name].padEnd(16) + " ", h("span", { class: "d" }, part.strings[argument])));
   }
 
-  /** Go to the next time an instruction is executed, going round. @param {number} id */
+  /** Go to the next execution of an instruction, wrapping around. @param {number} id */
   #toOp(id) {
     const { op } = this.part, after = op.indexOf(id, this.at + 1);
     this.found(after >= 0 ? after : op.indexOf(id), "This instruction was not executed.");
@@ -337,7 +337,7 @@ class TracerView {
 
   /** @param {number} i */
   #nodeRow(i) {
-    const { part } = this, [step, text] = part.nodes[i], name = part.strings[text], [words, type, ordinal] = part.described[name] || ["removed later: not used", "", 0];
+    const { part } = this, [step, text] = part.nodes[i], name = part.strings[text], [words, type, ordinal] = part.described[name] || ["removed by dead code elimination", "", 0];
     return h("div", { class: `r ${hue(ordinal)}${ordinal ? " own" : ""}${step === this.at ? " fresh" : ""}`, role: "listitem", title: `${name} = ${words}`, onclick: () => { this.go(step); this.frame.focus(); } },
       h("span", { class: "g" }, ordinal ? badge(ordinal) : null), h("span", { class: "nn" }, name), h("span", { class: "x" }, words), h("span", { class: "ty" }, type));
   }

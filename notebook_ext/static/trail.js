@@ -1,4 +1,4 @@
-// Where the selection has been, in every view, for going back and forth. No DOM here.
+// History of selections in all views, for going back and forward. No DOM here.
 
 const TRAIL_LENGTH = 500;
 
@@ -9,12 +9,12 @@ export class Trail {
     this.at = -1;
   }
 
-  /** The place in hand. */
+  /** The current place. */
   get here() {
     return this.past[this.at];
   }
 
-  /** Note a place; what lay ahead is forgotten. @param {string} place */
+  /** Add a place; places ahead of the current one are dropped. @param {string} place */
   add(place) {
     if (place === this.here) return;
     this.past.splice(this.at + 1);

@@ -80,13 +80,13 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
     return {
         "sums": [
             ["saved", found.saved_bytes],
-            ["spared by computing again", spared],
-            ["inputs kept alive", found.saved_input_bytes],
+            ["spared by recompute", spared],
+            ["inputs saved for backward", found.saved_input_bytes],
         ],
         "sizes": [format_bytes(found.saved_bytes), format_bytes(spared), format_bytes(found.saved_input_bytes)],
         "text": (
             f"{format_bytes(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
-            f"{format_bytes(found.bytes_without_recompute)} with nothing computed again. Inputs kept alive: {format_bytes(found.saved_input_bytes)}."
+            f"{format_bytes(found.bytes_without_recompute)} without recompute. Inputs saved for backward: {format_bytes(found.saved_input_bytes)}."
             + _peaks(found)
         ),
         "rows": [
@@ -128,15 +128,15 @@ def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | Non
 def _peaks(found: PartitionRecord) -> str:
     if not found.forward_peak_bytes and not found.backward_peak_bytes:
         return ""
-    return f" At most {format_bytes(found.forward_peak_bytes)} at once in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
+    return f" Peak memory: {format_bytes(found.forward_peak_bytes)} in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
 
 
 def _why_empty(record: CompilationRecord) -> str:
     if record.compiler == "torch":
-        return "torch.compile tells nothing of its layers, so there are none to show."
+        return "torch.compile's trace does not list runtime wrappers."
     if record.failures:
-        return f"The graph was not made functional: {sanitize(record.failures[0].sentence)}"
-    return "There is no graph in this compilation, so nothing lies around it."
+        return f"The graph was not functionalized: {sanitize(record.failures[0].sentence)}"
+    return "This compilation has no graph, so it has no wrappers."
 
 
 def _name(text: str) -> str:

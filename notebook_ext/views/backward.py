@@ -49,7 +49,7 @@ _WHY_EMPTY = "No backward was captured: run it under engine.compiled_autograd().
 
 def _counts_text(session: Session) -> str:
     found = Counter(c.outcome for c in session.backward_calls)
-    words = {"captured": "captured", "hit": "found captured", "eager": "run by torch's own engine"}
+    words = {"captured": "captured", "hit": "cache hit", "eager": "run by autograd's engine"}
     told = ", ".join(f"{found[k]} {word}" for k, word in words.items() if found[k])
     return f"{pluralize(sum(found.values()), 'backward')}: {told}"
 
@@ -76,7 +76,7 @@ def _capture(session: Session, record: BackwardRecord) -> dict[str, Any]:
         "notes": [one_line(n, 300) for n in record.notes],
         "entry": entry,
         "panes": [
-            _pane("eager", "Autograd's nodes, in eager's order", eager, "No node was recorded."),
+            _pane("eager", "Autograd nodes, in eager order", eager, "No node was recorded."),
             _pane("captured", "Captured graph", captured, "No graph was recorded."),
             _pane("compiled", "Compiled graph", compiled, _why_not_compiled(record)),
         ],
@@ -96,7 +96,7 @@ def _pane(id: str, title: str, rows: list[list[Any]], empty: str) -> dict[str, A
 def _why_not_compiled(record: BackwardRecord) -> str:
     if record.backend == "eager":
         return 'Backend "eager" runs the captured graph operator by operator.'
-    return "Nothing of it was compiled while the session recorded."
+    return "It was not compiled while the session recorded."
 
 
 def _eager(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:

@@ -28,7 +28,7 @@ def breaks(session: Session) -> dict[str, Any]:
         ],
         "attempts": [text for c in session.compilations if c.id not in told for text in _attempts(session, c)],
         "skipped": [
-            {"name": one_line(s.name, 80), "reason": sanitize(s.reason).rstrip("."), "remedy": sanitize(s.hint)}
+            {"name": one_line(s.name, 80), "reason": sanitize(s.reason).rstrip("."), "hint": sanitize(s.hint)}
             for s in session.skipped
         ],
         "failures": [_failure_row("", f) for f in session.failures]
@@ -49,7 +49,7 @@ def _break_row(
         "title": sanitize(record.title).rstrip("."),
         "what": sanitize(record.context),
         "why": sanitize(record.explanation),
-        "remedies": [sanitize(r) for r in record.hints],
+        "hints": [sanitize(r) for r in record.hints],
         "line": record.span.line if record.span else 0,
         "place": source_lines.line_name(session, record.span),
         "pointed": caret_lines(session, record.span),
@@ -75,7 +75,7 @@ def _attempt_text(session: Session, record: DiscardedAttempt) -> str:
     if record.side_effects:
         parts.append(f"undone: {', '.join(one_line(e, 80) for e in record.side_effects)}")
     if record.restored_state:
-        parts.append(f"put back: {', '.join(sanitize(s) for s in record.restored_state)}")
+        parts.append(f"restored: {', '.join(sanitize(s) for s in record.restored_state)}")
     return "; ".join(parts)
 
 

@@ -56,12 +56,12 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
 def _outcome(compilation: CompilationRecord) -> str:
     breaks = compilation.trace.breaks if compilation.trace else ()
     if any(b.skips_frame for b in breaks):
-        return "left to Python"
+        return "skipped"
     if compilation.failures:
         return "failed"
     if not has_graph(compilation):
         return "no graph"
-    return "broken off" if breaks else "whole"
+    return "graph break" if breaks else "one graph"
 
 
 def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:
 def _symbol(session: Session, symbol: ObservedSymbolRecord) -> dict[str, Any]:
     return {
         "name": one_line(symbol.name, 40),
-        "source": one_line(source_name(symbol.source), 80) or "decided by data",
+        "source": one_line(source_name(symbol.source), 80) or "data-dependent",
         "value": one_line(symbol.hint, 40),
         "range": one_line(symbol.range, 60),
         "place": source_lines.line_name(session, symbol.span),
@@ -144,9 +144,9 @@ def _texts(record: CompilationRecord) -> list[tuple[str, Callable[[], str]]]:
         found += [(one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
     guards, lowering = record.guards, record.lowering
     if guards is not None and (record.compiler == "torch" or guards.check_text):
-        found.append(("Guards, as checked", lambda: guards.check_text))
+        found.append(("Guard check", lambda: guards.check_text))
     if lowering is not None:
-        found.append(("Program around the kernels", lambda: lowering.wrapper_text))
+        found.append(("Wrapper program", lambda: lowering.wrapper_text))
     kernels = {k.id: k for k in record.kernels}.values()
     found += [(f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
     return found + [(one_line(t.name, 80), lambda t=t: t.text) for t in record.artifacts]

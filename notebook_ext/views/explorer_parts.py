@@ -34,9 +34,7 @@ MAX_LAID_OUT = 8
 
 A log can hold hundreds of compilations.
 """
-NOT_LAID_OUT_MESSAGE = (
-    f"This page holds Graphviz's layout for its first {MAX_LAID_OUT} compilations only; the others keep our own."
-)
+NOT_LAID_OUT_MESSAGE = f"This page contains Graphviz's layout for its first {MAX_LAID_OUT} compilations only; the others use the built-in layout."
 
 
 def overview(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
@@ -117,7 +115,7 @@ _ENTRY_VIEWS: dict[str, Callable[..., dict[str, Any]]] = {
     "graph": graph,
     "places": graphviz_layout,
     "tracer": tracer_steps,
-    "onion": aot_wrappers,
+    "aot": aot_wrappers,
     "facts": compilation_facts,
     "file": artifact_text,
     "brief": entry_summary,
@@ -127,7 +125,7 @@ _SESSION_VIEWS = {
     "timings": timings,
     "breaks": breaks,
     "kernels": kernels,
-    "contents": compilations,
+    "compilations": compilations,
     "backward": backward,
     "index": search_index,
 }
@@ -152,7 +150,7 @@ def session_keys() -> Iterator[str]:
 
 def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
     """Yield the keys of one compilation's parts without pane texts."""
-    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "onion", "facts", "brief"))
+    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "aot", "facts", "brief"))
     yield f"linked|{compilation.id}|"
     for target in targets_of(compilation)[1:]:
         yield f"linked|{compilation.id}|{target}"

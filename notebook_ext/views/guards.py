@@ -68,7 +68,9 @@ def _symbol(session: Session, ordinals: source_lines.LineOrdinals, symbol: Trace
         "why": sanitize(symbol.why),
         "range": symbol_range(symbol),
         "became": sanitize(symbol.specialized_to),
-        "settled": None if symbol.specialized_by is None else _assumption(session, ordinals, symbol.specialized_by),
+        "specialized_by": None
+        if symbol.specialized_by is None
+        else _assumption(session, ordinals, symbol.specialized_by),
         "relations": [_assumption(session, ordinals, r) for r in symbol.assumptions],
     }
 
@@ -123,7 +125,7 @@ def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[s
         "hit": told.hit or "",
         "text": f"This call would use entry {name}."
         if told.hit
-        else "No entry serves this call: it would compile anew.",
+        else "No entry's guards pass: this call would recompile.",
         "rejections": [
             {"entry": r.entry.rpartition("/")[2], "sentence": one_line(r.sentence, 300)} for r in told.guard_failures
         ],
@@ -149,7 +151,7 @@ def hypothetical_case(session: Session, told: CallExplanation, compilation: str)
         record.id, "", "", "", "", "", "Every guard passes.", results=told.results.get(record.id, ())
     )
     case = _case(session, HYPOTHETICAL_CALL, None, {}, found or passing, guards_told)
-    return case | {"call": HYPOTHETICAL_CALL, "title": "the call you ask about", "passes": found is None}
+    return case | {"call": HYPOTHETICAL_CALL, "title": "hypothetical call", "passes": found is None}
 
 
 def names_entry(entry: str, record: CompilationRecord) -> bool:
@@ -159,7 +161,7 @@ def names_entry(entry: str, record: CompilationRecord) -> bool:
 
 def _why_empty(record: CompilationRecord) -> str:
     return (
-        "This entry has no guards: every call may use it."
+        "This entry has no guards: every call hits it."
         if record.guards
         else "No guards were recorded for this compilation."
     )

@@ -77,7 +77,7 @@ def _row(
         "nodes": [one_line(i.rpartition(":")[2], 40) for i in kernel.fused_nodes],
         "origins": ""
         if kernel.fused_nodes or session.compiler != "torch"
-        else "Inductor notes which nodes a kernel came from only where it is asked to: set INDUCTOR_PROVENANCE=1 before compiling.",
+        else "Inductor records the nodes of a kernel only if INDUCTOR_PROVENANCE=1 is set before compiling.",
         "ordinals": sorted({numbers.of(s) for s in used} - {0}),
         "grid": sanitize(kernel.grid),
         "warps": sanitize((kernel.launch_args or {}).get("num_warps", "")),

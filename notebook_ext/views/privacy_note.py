@@ -13,11 +13,11 @@ def privacy_note(session: Session) -> str:
     names = [one_line(f.name, 40) for f in session.files]
     lines = sum(len(f.text.splitlines()) for f in session.files)
     if not names:
-        return "It holds no source code; names, shapes and guards of your program are in it."
+        return "It contains no source code, but names, shapes and guards of your program."
     has_contents = any(c.call_values for c in session.compilations)
-    tensors = "It holds what small tensors contained" if has_contents else "It holds no tensors' contents"
+    tensors = "It contains the values of small tensors" if has_contents else "It contains no tensor values"
     more = f" and {len(names) - MAX_NAMED_FILES} more" if len(names) > MAX_NAMED_FILES else ""
     return (
-        f"It holds {pluralize(lines, 'line')} of source code ({', '.join(names[:MAX_NAMED_FILES])}{more}), names of modules and variables, "
-        f"shapes, guards with the values that they compare, and texts of errors. {tensors}: look before you share it."
+        f"It contains {pluralize(lines, 'line')} of source code ({', '.join(names[:MAX_NAMED_FILES])}{more}), names of modules and variables, "
+        f"shapes, guards with the values that they compare, and error messages. {tensors}: check before you share it."
     )

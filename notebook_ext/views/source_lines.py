@@ -197,9 +197,9 @@ def _file_rows(file: SourceFile, used: set[int]) -> list[SourceRow]:
             skipped += 1
             continue
         if skipped:
-            rows.append(SourceRow(f"… {skipped:,} lines without a part in this compilation"))
+            rows.append(SourceRow(f"… {skipped:,} lines that are not used in this compilation"))
             skipped = 0
         rows.append(SourceRow(text, file.id, line))
     if skipped:
-        rows.append(SourceRow(f"… {skipped:,} lines without a part in this compilation"))
+        rows.append(SourceRow(f"… {skipped:,} lines that are not used in this compilation"))
     return rows

@@ -63,7 +63,7 @@ class Summary:
         """Return the summary as JSON values."""
         return {
             "items": [i.to_dict() for i in self.items],
-            "remedies": list(self.hints),
+            "hints": list(self.hints),
             "progress": self.progress,
             "notes": list(self.notes),
         }
@@ -124,7 +124,7 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
         items.extend([SummaryItem(" · ")] if i else [])
         items.extend(_group_items(session, group))
     if len(found) > MAX_GROUPS:
-        items += [SummaryItem(" · and "), SummaryItem(f"{len(found) - MAX_GROUPS:,} more", "contents", "link")]
+        items += [SummaryItem(" · and "), SummaryItem(f"{len(found) - MAX_GROUPS:,} more", "compilations", "link")]
     items.extend(_kernel_items(session))
     items.extend(_backward_items(session))
     items.extend(_failure_items(session))
@@ -332,7 +332,7 @@ def _backward_only_items(session: Session, spent: float) -> Iterator[SummaryItem
     yield SummaryItem(": ")
     yield SummaryItem(pluralize(len(session.backwards), "capture"), "backward", "link")
     eager = sum(c.outcome == "eager" for c in session.backward_calls)
-    yield SummaryItem(f", {eager:,} run by torch's own engine" if eager else "")
+    yield SummaryItem(f", {eager:,} run by autograd's engine" if eager else "")
     yield SummaryItem(", run operator by operator")
     yield SummaryItem(f", {format_seconds(spent)}" if spent else "")
 
@@ -341,7 +341,7 @@ def _failure_items(session: Session) -> Iterator[SummaryItem]:
     failures = len(session.failures) + sum(len(c.failures) for c in session.compilations)
     if failures:
         yield SummaryItem(", ")
-        yield SummaryItem(pluralize(failures, "failure") + " of ours", "breaks", "link")
+        yield SummaryItem(pluralize(failures, "internal error"), "breaks", "link")
 
 
 def hits_of_earlier_entries(session: Session) -> int:
@@ -352,7 +352,7 @@ def hits_of_earlier_entries(session: Session) -> int:
 def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryItem]:
     if served := hits_of_earlier_entries(session):
         yield SummaryItem("Nothing new was compiled", "recompiles", "name")
-        yield SummaryItem(f": {pluralize(served, 'call')} ran what was compiled before")
+        yield SummaryItem(f": {pluralize(served, 'call')} used earlier compilations")
         yield SummaryItem(f", {format_seconds(spent)}" if spent else "")
         return
     yield SummaryItem("Nothing was compiled", "breaks", "name")
@@ -365,7 +365,7 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
             yield SummaryItem(_where(breaks[0][1]) + break_text(session, breaks[0][1]), "breaks", "link")
             yield SummaryItem(")")
     elif any(c.outcome == "python" for c in session.calls):
-        yield SummaryItem(": what was called runs as Python since an earlier cell, whose summary says why")
+        yield SummaryItem(": the called functions run as Python since an earlier cell; its summary gives the reason")
     elif not session.skipped:
         yield SummaryItem(": no function or module that computes with tensors was called")
     if spent:

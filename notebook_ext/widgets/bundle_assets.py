@@ -38,9 +38,9 @@ LAZY_VIEW_MODULES = {
     "kernels": ("ladder.js", "kernels.js"),
     "timings": ("timings.js",),
     "tracer": ("steps.js", "tracer.js"),
-    "onion": ("onion.js",),
+    "aot": ("aot_wrappers.js",),
     "compare": ("diff.js", "compare.js"),
-    "contents": ("contents.js",),
+    "compilations": ("compilations.js",),
     "backward": ("family.js", "backward.js"),
 }
 """Modules of each view that is fetched when it opens."""
@@ -56,9 +56,9 @@ STYLE_SHEETS = (
     "graph.css",
     "kernels.css",
     "tracer.css",
-    "onion.css",
+    "aot_wrappers.css",
     "compare.css",
-    "contents.css",
+    "compilations.css",
     "backward.css",
 )
 

@@ -67,9 +67,9 @@ class Explorer(anywidget.AnyWidget):
             overview=overview(session, others, name),
             parts=initial_parts(session),
             view=view,
-            layout_of_panes=dict(_last_pane_layout),
+            pane_layout=dict(_last_pane_layout),
         )
-        self.observe(_remember_pane_layout, "layout_of_panes")
+        self.observe(_remember_pane_layout, "pane_layout")
         self.observe(_remember_view, "view")
         self.session = session
         self._others = dict(others or {})
@@ -87,7 +87,7 @@ class Explorer(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         # Saved beside the view: it is all that a reader without a kernel sees of the widget.
-        return "Explorer: shown while the kernel runs; the static copy above stays"
+        return "Explorer: shown while the kernel runs; the static snapshot above stays"
 
     def close(self) -> None:
         """Close the comm and stop following the session."""
@@ -112,7 +112,7 @@ class Explorer(anywidget.AnyWidget):
             self._try()
         elif content.get("type") == "target":
             self._target(str(content.get("target")))
-        elif content.get("type") == "contents":
+        elif content.get("type") == "replay":
             self._replay_values(str(content.get("entry")))
         elif content.get("type") == "cancel":
             self._cancel()
@@ -131,7 +131,7 @@ class Explorer(anywidget.AnyWidget):
                 if key.startswith(("other|", "difference|")):
                     continue  # Sessions of earlier runs do not change.
                 if (
-                    not key.startswith(("linked|", "text|", "graph|", "places|", "tracer|", "onion|", "brief|"))
+                    not key.startswith(("linked|", "text|", "graph|", "places|", "tracer|", "aot|", "brief|"))
                     or key.split("|")[1] in changed
                 ):
                     self._send_part(key, only_changed=True)
@@ -212,7 +212,7 @@ class Explorer(anywidget.AnyWidget):
         from engine import api
 
         count = api.measure_guards(self.session)
-        found = f"Measured the guards of {pluralize(count, 'entry')}, each by itself; the check asks many at once and costs less than the sum."
+        found = f"Measured the guards of {pluralize(count, 'entry')}, each separately; the check evaluates them together and costs less than the sum."
         self._say(
             found
             if count
@@ -256,9 +256,9 @@ class Explorer(anywidget.AnyWidget):
 
         count = api.try_fixes(self.session)
         self._say(
-            f"{pluralize(count, 'fix')} verified; each one that was tried says what was found."
+            f"{pluralize(count, 'fix')} verified; each tried fix shows its result."
             if count
-            else "No fix could be verified; each one that was tried says why."
+            else "No fix could be verified; each tried fix shows the reason."
         )
 
     def _say(self, text: str) -> None:

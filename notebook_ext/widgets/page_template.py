@@ -31,7 +31,7 @@ _MODULE_HTML = """<script type="module">
 """
 
 _KERNELLESS_MODEL_JS = """
-// The place in hand stands in the address, where the page has one of its own.
+// The selection is in the URL fragment, if the page has its own URL.
 function inAddress() { return new URLSearchParams(location.hash.slice(1)); }
 function address(view) {
   const told = inAddress();

@@ -60,7 +60,7 @@ def write_page(
     stream: BinaryIO,
     title: str,
     progress: ProgressCallback | None = None,
-    view: str = "contents",
+    view: str = "compilations",
     others: OtherSessions | None = None,
     name: str = DEFAULT_NAME,
 ) -> None:

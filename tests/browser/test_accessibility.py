@@ -66,16 +66,16 @@ def test_nor_have_backwards(explorer: Show, axe: str, theme: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nor_has_a_trace_with_steps_or_a_graph_with_layers(explorer: Show, axe: str, theme: str) -> None:
-    """The tracer in the middle of a trace, the onion in the middle of a call, the list of keys, the rewrites and the table of a graph."""
+    """The tracer in the middle of a trace, the AOT wrappers in the middle of a call, the list of keys, the rewrites and the table of a graph."""
     found = {}
     page = explorer(steps_session(), theme)
     open_view(page, "tracer")
     press(page, "g ?")
     found["tracer"] = faults(page, axe)
     page = explorer(wrappers_session(), theme)
-    open_view(page, "onion")
+    open_view(page, "aot")
     press(page, "ArrowRight ArrowRight")
-    found["onion"] = faults(page, axe)
+    found["aot"] = faults(page, axe)
     page = explorer(verified_session(), theme)
     open_view(page, "graph")
     page.locator('.lm .graph select[aria-label="Stage"]').select_option("aten")

@@ -50,15 +50,25 @@ def host(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> Any:
     """A page with a model that answers as the kernel does, and no Jupyter."""
     session = verified_session()
     start = {"overview": overview(session), "parts": initial_parts(session), "view": ""}
-    keys = ["index", "kernels", "timings", "recompiles", "breaks", "contents", "backward", "guards|0/0", "graph|0/0|"]
+    keys = [
+        "index",
+        "kernels",
+        "timings",
+        "recompiles",
+        "breaks",
+        "compilations",
+        "backward",
+        "guards|0/0",
+        "graph|0/0|",
+    ]
     keys += [
         "tracer|0/0",
-        "onion|0/0",
+        "aot|0/0",
         "brief|0/0",
         "linked|0/0|",
         "guards|0/1",
         "tracer|0/1",
-        "onion|0/1",
+        "aot|0/1",
         "facts|0/0",
     ]
     answers = {key: part(session, key) for key in keys}
@@ -127,16 +137,16 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_the_colours_of_other_hosts_are_readable(host: Any, name: str) -> None:
-    """VS Code names its theme by a class of the body, Colab by an attribute of the page, and neither has Jupyter's colours: contrast holds in each."""
-    script, colours = HOSTS[name]
+def test_the_colors_of_other_hosts_are_readable(host: Any, name: str) -> None:
+    """VS Code names its theme by a class of the body, Colab by an attribute of the page, and neither has Jupyter's colors: contrast holds in each."""
+    script, colors = HOSTS[name]
     host.evaluate(script)
     host.evaluate(
-        "(colours) => { document.body.style.cssText = colours + ';background:var(--vscode-editor-background,var(--colab-primary-surface-color,#fff))'; }",
-        colours,
+        "(colors) => { document.body.style.cssText = colors + ';background:var(--vscode-editor-background,var(--colab-primary-surface-color,#fff))'; }",
+        colors,
     )
     host.evaluate("async () => { window.dispose = await show('a'); }")
-    for view in ("linked", "guards", "kernels", "onion"):
+    for view in ("linked", "guards", "kernels", "aot"):
         host.locator(f'#a .tabs [data-view="{view}"]').click()
         host.wait_for_selector(f"#a .panel > .{view}")
         assert host.evaluate(CONTRAST.replace(".lm *", "#a .lm *")) == []

@@ -60,7 +60,7 @@ def test_what_changed_between_two_runs_is_found_by_keys(explorer: Show) -> None:
 
 
 def test_entries_of_one_function_are_compared(explorer: Show) -> None:
-    """From the call that was refused, d sets the entry that refused beside the one made instead."""
+    """From a call that missed, d compares the entry whose guard failed with the new entry."""
     page = explorer(head_session())
     open_view(page, "recompiles")
     assert "differ in" in press(page, "d")

@@ -33,9 +33,9 @@ VIEWS = (
     "kernels",
     "timings",
     "tracer",
-    "onion",
+    "aot",
     "compare",
-    "contents",
+    "compilations",
     "backward",
 )
 
@@ -189,14 +189,14 @@ def test_a_long_list_shows_the_same_rows_when_one_comes_back_to_it(explorer: Sho
     assert frame["y"] <= box["y"] <= frame["y"] + frame["height"]
 
 
-def test_recompiles_say_who_refused_and_why(explorer: Show) -> None:
-    """The first miss is chosen; the next one shows both refusals; Enter opens the guard that refused."""
+def test_recompiles_say_which_guard_failed_and_why(explorer: Show) -> None:
+    """The first miss is selected; the next one shows both guard failures; Enter opens the guard that failed."""
     page = explorer(head_session())
     page.locator('.lm .tabs [data-view="recompiles"]').click()
     assert "x.size(0) 64 -> 96" in said(page)
     page.locator(".lm").focus()
     page.keyboard.press("j")
-    assert said(page).count("refused") == 2
+    assert said(page).count("guard failed") == 2
     page.keyboard.press("Enter")
     assert "Guard 7" in said(page)
 
@@ -210,11 +210,11 @@ def test_a_break_shows_its_line_reason_and_remedy(explorer: Show) -> None:
     assert "Move the print out" in card
     page.locator(".lm").focus()
     page.keyboard.press("Enter")
-    assert "The graph breaks here" in said(page)
+    assert "Graph break here" in said(page)
 
 
 def test_a_break_shows_an_example_and_what_was_given_up(explorer: Show) -> None:
-    """Opened, the details of a break hold the code before and after, and the attempts, in readable colours."""
+    """Opened, the details of a break hold the code before and after, and the attempts, in readable colors."""
     page = explorer(broken_session())
     page.locator('.lm .tabs [data-view="breaks"]').click()
     for summary in page.locator(".lm .card summary").all():
@@ -294,7 +294,7 @@ def test_the_tracer_walks_into_a_call_and_out_again(explorer: Show) -> None:
     open_view(page, "tracer")
     assert said(page).startswith("Step 1: RESUME at line 4 of f")
     assert press(page, "ArrowRight ArrowRight").startswith("Step 3: LOAD_FAST x at line 5")
-    assert "Tensor (not looked at)" in pane(page, "Stack")
+    assert "Tensor (not read yet)" in pane(page, "Stack")
     assert press(page, "i").startswith("Step 6: RESUME at line 1 of scaled")
     assert pane(page, "Frames").split() == ["Frames", "2", "scaled", "line", "2", "f", "line", "5"]
     assert "in scaled, inlined from line 5" in pane(page, "Source")
@@ -302,10 +302,10 @@ def test_the_tracer_walks_into_a_call_and_out_again(explorer: Show) -> None:
     assert "x * 2" in pane(page, "Graph so far")
     assert press(page, "o").startswith("Step 11: STORE_FAST a at line 5 of f")
     assert press(page, "ArrowDown").startswith("Step 12: LOAD_FAST out at line 6")
-    assert "The graph breaks here: Output is printed" in press(page, "x")
-    assert "contents of the list are replaced" in pane(page, "Side effects pending")
+    assert "Graph break here: Output is printed" in press(page, "x")
+    assert "contents of the list are replaced" in pane(page, "Pending side effects")
     assert press(page, "ArrowUp").startswith("Step 12:")
-    assert "None so far" in pane(page, "Side effects pending")
+    assert "None so far" in pane(page, "Pending side effects")
 
 
 def test_inside_code_without_source_its_caller_is_shown(explorer: Show) -> None:
@@ -393,17 +393,17 @@ def test_a_step_in_ten_thousand_takes_less_than_30_ms(explorer: Show) -> None:
     assert times[len(times) // 4] < 30, times
 
 
-def test_a_call_goes_through_the_onion(explorer: Show) -> None:
+def test_a_call_goes_through_the_wrappers(explorer: Show) -> None:
     """Right goes inwards, then out through what each layer does; a click on a ring goes there; the graph opens."""
     page = explorer(wrappers_session())
-    open_view(page, "onion")
-    assert said(page).startswith("In: your call")
+    open_view(page, "aot")
+    assert said(page).startswith("In: inputs of the call")
     assert page.locator(".lm .ring .ring .ring .ring.core").count() == 1
     assert press(page, "ArrowRight").startswith("Functional graph. 1 operation")
     assert "x copied back" in press(page, "ArrowRight")
-    assert "output 0 made again as a view of x" in press(page, "ArrowRight")
-    assert press(page, "ArrowRight").startswith("Out: your results")
-    assert "Had nothing to do: Autocast off" in page.locator(".lm .onion").inner_text()
+    assert "output 0 created again as a view of x" in press(page, "ArrowRight")
+    assert press(page, "ArrowRight").startswith("Out: results of the call")
+    assert "Wrappers that had nothing to do: Autocast off" in page.locator(".lm .aot").inner_text()
     page.locator(".lm .ring.core").click()
     assert said(page).startswith("Functional graph")
     press(page, "Enter")
@@ -411,7 +411,7 @@ def test_a_call_goes_through_the_onion(explorer: Show) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["tracer", "onion"])
+@pytest.mark.parametrize("view", ["tracer", "aot"])
 def test_text_contrast_of_steps_and_rings(explorer: Show, theme: str, view: str) -> None:
     """The same for a trace with steps and a graph with layers."""
     page = explorer(steps_session() if view == "tracer" else wrappers_session(), theme)
@@ -421,13 +421,13 @@ def test_text_contrast_of_steps_and_rings(explorer: Show, theme: str, view: str)
     assert page.evaluate(CONTRAST) == []
 
 
-@pytest.mark.parametrize("view", ["tracer", "onion"])
+@pytest.mark.parametrize("view", ["tracer", "aot"])
 def test_narrow_windows_show_steps_and_rings(explorer: Show, view: str) -> None:
     """At 420 pixels nothing of them is wider than the widget."""
     page = explorer(wrappers_session(), width=420)
     open_view(page, view)
     keep(page, f"{view}-steps-narrow")
-    for body in page.locator(".lm .tracer .tp, .lm .onion .ring").all():
+    for body in page.locator(".lm .tracer .tp, .lm .aot .ring").all():
         assert body.bounding_box()["height"] > 40
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -472,7 +472,7 @@ CONTRAST = """() => {
 }"""
 
 
-def test_the_onion_shows_contents_before_and_after_a_layer(explorer: Show) -> None:
+def test_the_view_shows_values_before_and_after_a_wrapper(explorer: Show) -> None:
     """At the step of the layer that writes the input back, its contents before and now stand side by side, the new ones marked."""
     engine.reset()
 
@@ -483,7 +483,7 @@ def test_the_onion_shows_contents_before_and_after_a_layer(explorer: Show) -> No
     with engine.record(level="steps") as session:
         engine.compile(doubled, backend="aot_eager")(torch.ones(2))
     page = explorer(session)
-    open_view(page, "onion")
+    open_view(page, "aot")
     row = page.locator(".lm .held tr", has_text="x").first
     assert row.inner_text().split("\t") == ["x", "[1, 1]"]
     for _ in range(12):

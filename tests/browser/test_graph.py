@@ -110,18 +110,18 @@ def test_each_pass_is_told_as_a_diff(explorer: Show) -> None:
     session = head_session()
     first = session.compilations[0]
     passes = (
-        PassRecord("drop_dead", 16, 15, 1, 0, ("detach = aten.detach(<img src=x onerror=window.pwned=1>)",)),
+        PassRecord("eliminate_dead_code", 16, 15, 1, 0, ("detach = aten.detach(<img src=x onerror=window.pwned=1>)",)),
         PassRecord("decompose", 15, 15),
-        PassRecord("whole", 15, 17, 0, 300, (), ("pad = aten.constant_pad_nd(x)",)),
+        PassRecord("pad_matmul", 15, 17, 0, 300, (), ("pad = aten.constant_pad_nd(x)",)),
     )
     session.put_compilation(replace(first, graphs=(replace(first.graphs[0], passes=passes), *first.graphs[1:])))
     page = explorer(session)
     open_view(page, "graph")
-    assert press(page, "p") == "Pass 1 of 3, drop_dead: 16 nodes before, 15 after; 1 line went, 0 came."
+    assert press(page, "p") == "Pass 1 of 3, eliminate_dead_code: 16 nodes before, 15 after; 1 line removed, 0 added."
     assert "− detach = aten.detach(<img" in page.locator(".lm .graph .side").inner_text()
     assert page.evaluate(CONTRAST) == []
     assert "nothing changed" in press(page, "p")
-    assert press(page, "p").endswith("and 299 more that were not kept.")
+    assert press(page, "p").endswith("and 299 more not shown.")
     assert not press(page, "p").startswith("Pass")
     assert page.evaluate("window.pwned") is None
 

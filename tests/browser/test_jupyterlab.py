@@ -96,7 +96,7 @@ scaled(torch.ones(2, 4)).sum()
 ]
 
 
-ONION = [
+AOT_WRAPPERS = [
     """
 %load_ext notebook_ext
 import torch
@@ -141,7 +141,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     write_notebook(folder / "restarted.ipynb", CELLS[:1])
     write_notebook(folder / "busy.ipynb", BUSY)
     write_notebook(folder / "tuned.ipynb", [TUNING, TUNED])
-    write_notebook(folder / "onion.ipynb", ONION)
+    write_notebook(folder / "aot_wrappers.ipynb", AOT_WRAPPERS)
     (folder / "trace.log").write_bytes(session_and_log()[1])
     write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
     started = Lab(folder)
@@ -161,7 +161,7 @@ def notebook(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.parametrize("front_end", ["lab", "notebook"])
 def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callable[..., Any], front_end: str) -> None:
-    """A click lights up PTX; keys stay in the widget until Escape gives them back; parts come from the kernel; contrast holds in the front end's own colours."""
+    """A click lights up PTX; keys stay in the widget until Escape gives them back; parts come from the kernel; contrast holds in the front end's own colors."""
     page = tab(1400).page
     open_notebook(page, request.getfixturevalue(front_end), "made.ipynb")
     run_cell(page, 0)
@@ -199,11 +199,11 @@ def test_a_trace_is_explored_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) ->
     assert "stock torch.compile" in page.locator(".lm .sum").inner_text()
     page.locator('.lm .tabs [data-view="breaks"]').click()
     page.wait_for_function("document.querySelector('.lm .breaks .card') !== null")
-    page.locator('.lm .tabs [data-view="contents"]').click()
-    page.wait_for_function("document.querySelectorAll('.lm .contents tr[data-id]').length >= 4")
-    page.locator('.lm .contents tr[data-id="2/0"]').click()
-    page.locator(".lm .contents .files button", has_text="Joint graph").click()
-    page.wait_for_function("document.querySelector('.lm .contents .ln') !== null")
+    page.locator('.lm .tabs [data-view="compilations"]').click()
+    page.wait_for_function("document.querySelectorAll('.lm .compilations tr[data-id]').length >= 4")
+    page.locator('.lm .compilations tr[data-id="2/0"]').click()
+    page.locator(".lm .compilations .files button", has_text="Joint graph").click()
+    page.wait_for_function("document.querySelector('.lm .compilations .ln') !== null")
     for name in ("JupyterLab Light", "JupyterLab Dark"):
         set_theme(page, name)
         page.locator(".lm").scroll_into_view_if_needed()
@@ -253,14 +253,14 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any], stops: bool) -> None:
-    """While the autotuner measures, the cell says how many ways to compute what; Cancel ends the measuring, and the cell's result still comes."""
+    """While the autotuner measures, the cell says how many candidates of which node; Cancel ends the measuring, and the cell's result still comes."""
     page = tab(1400).page
     open_notebook(page, lab, "tuned.ipynb")
     run_cell(page, 0)
     wait_until_ready(page, 60)
     run_cell(page, 1)
     page.wait_for_function(
-        "document.body.innerText.includes('question 1, measuring 6 ways to compute mm on the GPU')", timeout=60_000
+        "document.body.innerText.includes('autotuning 1, measuring 6 candidates for mm on the GPU')", timeout=60_000
     )
     keep(page, f"tuning-{stops}")
     if stops:
@@ -275,21 +275,21 @@ def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any
 
 
 def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]) -> None:
-    """After a plain run the onion's c makes the call again: contents on the way in, and those of the backward, come from the kernel."""
+    """After a plain run, c in the AOT wrappers view replays the call; values of forward and backward come from the kernel."""
     page = tab(1400).page
-    open_notebook(page, lab, "onion.ipynb")
+    open_notebook(page, lab, "aot_wrappers.ipynb")
     run_all(page, 90)
     page.wait_for_selector(".lm .say", timeout=60_000)
-    page.locator('.lm .tabs [data-view="onion"]').click()
-    page.wait_for_selector(".lm .onion .ring.core")
+    page.locator('.lm .tabs [data-view="aot"]').click()
+    page.wait_for_selector(".lm .aot .ring.core")
     page.locator(".lm").focus()
     page.keyboard.press("c")
     page.wait_for_selector(".lm .held", timeout=30_000)
     assert "[1, 3]" in page.locator(".lm .held").inner_text()
     page.keyboard.press("End")
     assert "gradient of w" in page.locator(".lm .held").inner_text()
-    page.wait_for_function("document.querySelector('.lm .onion').innerText.includes('gradients flow from ones')")
-    keep(page, "onion-noted")
+    page.wait_for_function("document.querySelector('.lm .aot').innerText.includes('the output gradients are ones')")
+    keep(page, "aot-replayed")
     assert errors_in(page) == []
 
 

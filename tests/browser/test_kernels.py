@@ -42,7 +42,7 @@ def test_a_kernel_tells_its_resources_roof_ladder_and_reasons(explorer: Show) ->
     page = explorer(head_session())
     open_view(page, "kernels")
     assert "28 registers, 0 spills. Estimated" in said(page)
-    assert "assumed for the launch" in said(page)
+    assert "for the launch (assumed)" in said(page)
     assert page.locator(".lm .lad button").all_inner_texts() == [
         "Loop IR",
         "Triton",

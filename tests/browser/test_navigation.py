@@ -71,7 +71,7 @@ def test_back_and_forth_over_all_views(explorer: Show) -> None:
     assert "newest selection" in press(page, ".")
     for _ in range(3 * len(told)):
         press(page, ",")
-    assert "where the history begins" in said(page)
+    assert "oldest selection" in said(page)
 
 
 def test_a_link_leads_to_what_was_selected(explorer: Show) -> None:

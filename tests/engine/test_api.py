@@ -90,7 +90,7 @@ def test_a_decorator_with_options() -> None:
         ({"options": {"mood": "fast"}}, "no option 'mood'"),
         (
             {"options": {"mode": "fast"}},
-            "is one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs, not 'fast'",
+            "must be one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs, not 'fast'",
         ),
     ],
 )

@@ -21,7 +21,7 @@ def marked() -> torch.Tensor:
     return x
 
 
-def test_specialised_mark_is_told_with_its_line() -> None:
+def test_specialized_mark_is_told_with_its_line() -> None:
     """A mark that the code contradicts is one sentence: the place, the only size, the line at fault, the remedy."""
     (sentence,) = engine.explain(only_five, marked()).constraints
     line = only_five.__code__.co_firstlineno + 1

@@ -45,7 +45,7 @@ def test_contents_are_noted_after_a_plain_run(backend: str) -> None:
     x = torch.tensor([1.0, 3.0])
     session = recorded(doubled, x, backend=backend)
     passage = noted(session)
-    assert "as that is now" in passage.replayed_on
+    assert "in their present state" in passage.replayed_on
     assert at(passage, "call", "in")["x"] == "[2, 6]"
     assert at(passage, "input mutation", "out")["x"] == "[4, 12]"
     assert at(passage, "call", "out")["output 0"] == "[4]"
@@ -90,7 +90,7 @@ def test_fresh_numbers_stand_for_what_is_gone() -> None:
     """No tensor is kept alive for this, and the passage says so."""
     session = recorded(lambda x, y: x + y, torch.ones(3), torch.arange(3))
     passage = noted(session)
-    assert "fresh numbers" in passage.replayed_on
+    assert "random numbers" in passage.replayed_on
     assert at(passage, "call", "in")["y"] == "[0, 0, 0]"
 
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_made_again_says_why() -> None:
     with pytest.raises(BadArgument, match="loaded"):
         engine.record_tensor_values(session, "nowhere")
     eager = recorded(lambda x: x + 1, torch.ones(2), backend="eager")
-    with pytest.raises(BadArgument, match="cannot be made again"):
+    with pytest.raises(BadArgument, match="cannot be replayed"):
         engine.record_tensor_values(eager, eager.compilations[0].id)
 
 

@@ -133,7 +133,7 @@ def test_a_loaded_session_cannot_be_asked(tmp_path: pathlib.Path) -> None:
     loaded = engine.Session.load(session.save(tmp_path / "s.json"))
     assert engine.try_fixes(loaded) == 0
     assert [f.unverified_reason for f in fixes(loaded)] == [
-        "not verifiable: the session was loaded, or its function is gone"
+        "not verifiable: the session was loaded from a file, or its function was deleted"
     ]
     assert engine.measure_guards(loaded) == 0
     with pytest.raises(BadArgument, match="loaded"):

@@ -60,7 +60,7 @@ def test_a_second_process_on_the_card() -> None:
         other.stdin.write("\n")
         other.stdin.close()
         assert other.wait(60) == 0
-    assert any("and others hold " in f.sentence for f in session.failures)
+    assert any("and other processes use " in f.sentence for f in session.failures)
 
 
 def test_a_card_that_fills_up() -> None:
@@ -73,7 +73,9 @@ def test_a_card_that_fills_up() -> None:
     limit_to(1 << 28)
     with engine.record() as session, pytest.raises(torch.OutOfMemoryError):
         fast(large)
-    assert [f.sentence for f in session.failures if f.sentence.startswith("The card has no room left: of ")]
+    assert [
+        f.sentence for f in session.failures if f.sentence.startswith("The GPU is out of memory: this process uses ")
+    ]
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.testing.assert_close(fast(large)[:10], large.sin()[:10] + 1)
 
@@ -125,7 +127,7 @@ def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.M
         again = engine.compile(lambda x: torch.softmax(x * 2, -1) + x, options={"mode": mode})
         for _ in range(3):
             torch.testing.assert_close(again(x), wanted)
-    assert [f for f in session.failures if f.sentence.startswith("The card has no room left: of ")]
+    assert [f for f in session.failures if f.sentence.startswith("The GPU is out of memory: this process uses ")]
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -145,7 +147,7 @@ def test_a_kernel_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, mode: 
         for _ in range(4):
             torch.testing.assert_close(fast(x), x.cos() * 2)
     (failure,) = session.failures
-    assert failure.sentence.startswith("A kernel could not be started: Triton Error [CUDA]: ")
+    assert failure.sentence.startswith("A kernel could not be launched: Triton Error [CUDA]: ")
     torch.testing.assert_close(torch.relu(x), x.clamp(min=0))  # the card itself works
 
 
@@ -160,5 +162,5 @@ def test_another_architecture_than_the_card_has(target: str) -> None:
     assert lowering is not None
     assert lowering.target == target
     assert not session.compilations[0].failures
-    wanted = f"Kernels are shown for {target}, and run as compiled for the card at hand, {default_target()}."
+    wanted = f"The kernels shown are compiled for {target}. The kernels that run are compiled for this GPU, {default_target()}."
     assert lowering.launch_mode == (wanted if target != default_target() else "")

@@ -172,7 +172,7 @@ def test_inputs_on_another_device_than_the_current_one() -> None:
 
 
 def test_a_program_can_be_captured_in_a_cuda_graph() -> None:
-    """Nothing in it synchronises or allocates outside torch's allocator."""
+    """Nothing in it synchronizes or allocates outside torch's allocator."""
     run = program_executor(gelu_program(1000))
     x = torch.randn(1000, device="cuda")
     run(x)

@@ -23,7 +23,7 @@ def launching(session: engine.Session) -> list[str]:
 
 
 def block() -> nn.Module:
-    """A small network with a normalisation, in training."""
+    """A small network with a normalization, in training."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 64)).cuda()
 
@@ -36,7 +36,7 @@ def test_results_that_are_kept() -> None:
         xs = [torch.randn(8, 64, device="cuda") for _ in range(10)]
         kept = [fast(x) for x in xs]
         torch.testing.assert_close(kept, [model(x) for x in xs])
-    assert [text.startswith("Its kernels are recorded") for text in launching(session)] == [True]
+    assert [text.startswith("Its kernels are replayed") for text in launching(session)] == [True]
 
 
 def test_large_results_that_are_kept() -> None:
@@ -67,7 +67,7 @@ def test_training(accumulates: bool) -> None:
                     steps.zero_grad(set_to_none=not accumulates)
     torch.testing.assert_close(losses[1], losses[0])
     torch.testing.assert_close([p.grad for p in twin.parameters()], [p.grad for p in plain.parameters()])
-    assert all(text.startswith("Its kernels are recorded") for text in launching(session))
+    assert all(text.startswith("Its kernels are replayed") for text in launching(session))
 
 
 def test_two_forwards_before_their_backwards() -> None:

@@ -19,7 +19,7 @@ test("a row in view is not scrolled to, one outside comes to `lead` below the to
   assert.equal(scrollFor(1, 900, 300, 54), 0);
 });
 
-test("ruler marks join neighbours and never exceed the limit by much", () => {
+test("ruler marks join neighbors and never exceed the limit by much", () => {
   assert.deepEqual(rulerMarks([0, 1, 2, 50], 100), [[0, 0.03], [0.5, 0.01]]);
   const every = Array.from({ length: 5_000 }, (_, i) => i * 2);
   assert.ok(rulerMarks(every, 10_000).length <= 150);

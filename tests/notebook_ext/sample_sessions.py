@@ -472,9 +472,12 @@ def broken_session() -> Session:
             "print", "print() is called", at(19), (), 3, 1, ("seen: contents are replaced",), ("grad mode",)
         )
         told = tuple(
-            replace(b, before="def f(x):\n    print(x)", after="def f(x): ...") for b in record.trace.breaks[:kept]
+            replace(b, example_before="def f(x):\n    print(x)", example_after="def f(x): ...")
+            for b in record.trace.breaks[:kept]
         )
-        session.put_compilation(replace(record, trace=replace(record.trace, breaks=told, attempts=(attempt,))))
+        session.put_compilation(
+            replace(record, trace=replace(record.trace, breaks=told, discarded_attempts=(attempt,)))
+        )
     return session
 
 

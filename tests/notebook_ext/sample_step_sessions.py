@@ -20,7 +20,7 @@ def f(x, out):
     out.append(a)
     print(a)
 """
-NULL, FN, T, X = "NULL", "function scaled", "tensor float32[4]", "Tensor (not looked at)"
+NULL, FN, T, X = "NULL", "function scaled", "tensor float32[4]", "Tensor (not read yet)"
 
 
 def piece(line: int, start: int = -1, end: int = -1) -> Span:
@@ -151,9 +151,9 @@ def wrappers_session() -> Session:
         (
             WrapperRecord(
                 "output aliasing",
-                (WrapperAction("output 0", "made again as a view of x", "eager returns a view of x"),),
+                (WrapperAction("output 0", "created again as a view of x", "eager returns a view of x"),),
             ),
-            WrapperRecord("input mutation", (WrapperAction("x", "copied back", "the graph returns its new contents"),)),
+            WrapperRecord("input mutation", (WrapperAction("x", "copied back", "the graph returns its new value"),)),
             WrapperRecord("autocast off", ()),
         ),
     )  # fmt: skip

@@ -24,7 +24,7 @@ def test_a_sparse_argument_is_said() -> None:
     assert "sparse" in compared(lambda x: x * 2, torch.eye(3).to_sparse()).text
 
 
-def test_sparse_and_quantised_results_are_compared() -> None:
+def test_sparse_and_quantized_results_are_compared() -> None:
     """By their values at each place."""
     assert compared(lambda x: x.to_sparse(), torch.eye(3)).max_difference == 0
     assert compared(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), torch.eye(3)).max_difference == 0

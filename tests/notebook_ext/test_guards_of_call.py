@@ -13,7 +13,7 @@ from tests.notebook_ext.sample_sessions import head_session
 
 
 def test_a_call_that_was_never_made_is_shown_against_the_guards() -> None:
-    """Sizes that no entry serves fail at the shape; sizes that one serves pass to the end; the session's calls stay as they were."""
+    """Sizes that miss every entry fail at the shape; sizes that hit one pass to the end; the session's calls stay as they were."""
     engine.reset()
     compiled = engine.compile(lambda x: x.sin(), backend="aot_eager")
     with engine.record() as session:
@@ -30,7 +30,7 @@ def test_a_call_that_was_never_made_is_shown_against_the_guards() -> None:
     assert {verdict for verdict, _ in passes["verdicts"]} == {"pass"}
     assert session.calls == calls
     widget = Explorer(session, asked=api.explain_call(compiled, torch.ones(4, 4)))
-    assert widget._part(f"guards|{entry}")["cases"][0]["title"] == "the call you ask about"
+    assert widget._part(f"guards|{entry}")["cases"][0]["title"] == "hypothetical call"
     widget.close()
 
 

@@ -101,7 +101,7 @@ def test_roots_are_found_in_blocks_and_through_attributes(shell: Shell) -> None:
 
 
 def test_a_driver_runs_as_python_and_its_modules_are_compiled(shell: Shell) -> None:
-    """A training function is left to Python, with the reason; the model and loss that it calls are roots; training works."""
+    """A training function runs as Python, with the reason; the model and loss that it calls are roots; training works."""
     ran = shell.run(
         "%%compile\nm, loss_of = nn.Linear(4, 1), nn.MSELoss()\nopt = torch.optim.SGD(m.parameters(), 0.1)\n"
         "def train(steps):\n    for _ in range(steps):\n        loss = loss_of(m(torch.ones(2, 4)), torch.zeros(2, 1))\n"
@@ -175,7 +175,7 @@ def test_a_name_that_the_cell_defines_is_compiled(shell: Shell) -> None:
     "source", ["async def h(x):\n    return x\nh(1).close()", "def h(x):\n    yield x\nlist(h(1))"]
 )
 def test_async_and_generator_roots_run_as_python(shell: Shell, source: str) -> None:
-    """They are left to Python, with the reason."""
+    """They run as Python, with the reason."""
     ran = shell.run(f"%%compile\n{source}")
     assert ran.succeeded, ran.text
     assert [s.name for s in shell.ns["_compile"].skipped] == ["h"]
@@ -203,7 +203,7 @@ def test_explore_diff_tells_what_changed(shell: Shell) -> None:
     shell.run("%%compile f -o mine\nf(torch.ones(2));", "a")
     ran = shell.run("%explore --diff")
     assert ran.succeeded
-    assert ran.text.startswith("the run before → this run: 1 of 1 function differs")
+    assert ran.text.startswith("the previous run → this run: 1 of 1 function differs")
     assert "+ aten: aten.sin" in ran.text
     assert "differ" not in shell.run("%explore --diff mine").text.split("no difference")[0]
     assert "no difference" in shell.run("%explore --diff mine mine").text
@@ -408,7 +408,7 @@ def test_a_module_can_change_compilers_from_cell_to_cell(shell: Shell) -> None:
         "%%compile --backend torch:eager\nm = nn.Linear(4, 4)\nwith torch.no_grad():\n    m(torch.ones(1, 4))"
     )
     assert ran.succeeded, ran.text
-    assert shell.ns["_compile"].subject == "torch"
+    assert shell.ns["_compile"].compiler == "torch"
     ran = shell.run("%%compile\nwith torch.no_grad():\n    m(torch.ones(1, 4))")
     assert ran.succeeded, ran.text
     assert "Nothing was compiled" not in ran.text
@@ -424,9 +424,9 @@ def test_a_cell_is_saved_as_one_page_that_says_what_it_holds(shell: Shell, tmp_p
     assert any(b"torch.softmax" in zlib.decompress(base64.b64decode(part)) for part in parts)
     assert len(text) < 400_000
     assert "default-src 'none'" in text
-    assert 'class="private">It holds ' in text
-    assert "no tensors&#x27; contents" in text
-    assert any("Saved as softmax.html. It holds " in note for note in shell.ns["_compile"].notes)
+    assert 'class="private">It contains ' in text
+    assert "no tensor values" in text
+    assert any("Saved as softmax.html. It contains " in note for note in shell.ns["_compile"].notes)
 
 
 def test_a_file_that_cannot_be_written_costs_no_result(shell: Shell, tmp_path: pathlib.Path) -> None:

@@ -40,7 +40,7 @@ def notebook(*outputs: Any) -> Any:
 
 
 def test_all_kinds_of_output_are_shown() -> None:
-    """Streams, errors, text, HTML and pictures; terminal colours are left out, user text is escaped."""
+    """Streams, errors, text, HTML and pictures; terminal colors are left out, user text is escaped."""
     made = notebook_page(
         notebook(
             new_output("stream", name="stdout", text="\x1b[31m<printed>\x1b[0m"),

@@ -18,11 +18,11 @@ from tests.notebook_ext.sample_sessions import head_session
         ("compare", "Running the same calls through torch.compile, 3 s"),
         (
             "tuning 2: 5 ways to compute aten:0/0:mm_1",
-            "Compiling Head.forward: question 2, measuring 5 ways to compute mm_1 on the GPU, 3 s",
+            "Compiling Head.forward: autotuning 2, measuring 5 candidates for mm_1 on the GPU, 3 s",
         ),
         (
             "tuning 2: 5 ways to compute aten:9/0:mm",
-            "Compiling the cell: question 2, measuring 5 ways to compute mm on the GPU, 3 s",
+            "Compiling the cell: autotuning 2, measuring 5 candidates for mm on the GPU, 3 s",
         ),
     ],
 )

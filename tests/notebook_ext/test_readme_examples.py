@@ -31,7 +31,7 @@ def blocks(name: str) -> list[tuple[str, str]]:
 EXAMPLES = [text for language, text in blocks("CONTRIBUTING.md") if language == "python"]
 
 
-@pytest.mark.parametrize("text", EXAMPLES, ids=["opcode", "value", "guard", "wrapper", "lowering", "widget"])
+@pytest.mark.parametrize("text", EXAMPLES, ids=["opcode", "variable", "guard", "wrapper", "lowering", "widget"])
 def test_an_example_of_contributing_works(text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worked example runs as it stands; its assertions hold."""
     file = str(tmp_path / "example.py")
@@ -137,6 +137,6 @@ def test_the_commands_of_the_readme_exist() -> None:
 def test_examples_are_named() -> None:
     """There is one worked example for each of the six things that people add."""
     headings = re.findall(r"^### … (.+)$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings == ["an opcode", "a kind of value", "a guard", "a wrapper", "a lowering", "a widget"]
+    assert headings == ["an opcode", "a kind of variable", "a guard", "a wrapper", "a lowering", "a widget"]
     assert len(EXAMPLES) == len(headings)
     assert all(any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text))) for text in EXAMPLES)

@@ -64,7 +64,7 @@ def test_every_kind_of_guard_is_on_the_page() -> None:
     assert kinds - set(GUARD_EXAMPLES) == {"tensor", "tensor subclass"}
 
 
-def test_the_glossary_knows_forms_and_neighbours() -> None:
+def test_the_glossary_knows_forms_and_neighbors() -> None:
     """A plural finds its term; a slip finds what is near; terms stand in alphabetical order and end in a full stop."""
     assert explain_term("guards").startswith("guard: ")
     assert explain_term("PTX").startswith("PTX: ")

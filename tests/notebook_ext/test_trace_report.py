@@ -94,7 +94,7 @@ def test_contents_list_every_compilation(session: Session) -> None:
     """Every compilation has a row that says how it ended, and its facts name all that was told of it as text."""
     rows = compilations(session)["rows"]
     assert [r["id"] for r in rows] == [c.id for c in session.compilations]
-    assert {"whole", "broken off"} <= {r["outcome"] for r in rows}
+    assert {"one graph", "graph break"} <= {r["outcome"] for r in rows}
     symbols = [s for r in rows for s in compilation_facts(session, r["id"])["symbols"]]
     assert any(s["source"].startswith("x.size()") and s["events"] for s in symbols)
     for row in rows:

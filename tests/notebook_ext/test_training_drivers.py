@@ -35,7 +35,7 @@ def reason(source: str, **names: Any) -> str:
         ),
     ],
 )
-def test_drivers_are_recognised(source: str, why: str) -> None:
+def test_drivers_are_recognized(source: str, why: str) -> None:
     """By what they call themselves, in closures, or through functions of the notebook."""
     optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1)
     assert why in reason(source, o=optimizer)

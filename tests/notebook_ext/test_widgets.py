@@ -216,29 +216,29 @@ def test_questions_that_only_a_live_session_answers() -> None:
 
 
 def test_contents_are_noted_when_asked_for() -> None:
-    """The onion of a plain run is sent again with what its tensors hold, and a sentence says on which numbers; a loaded session says why not."""
+    """After a replay, the AOT wrappers of a plain run are sent again with values, and a sentence says which inputs were used; a loaded session gives the reason."""
     x = torch.ones(3, requires_grad=True)
     with engine.record() as session:
         engine.compile(lambda x: (x * 2).sum(), backend="aot_eager")(x)
     entry = session.compilations[0].id
     widget = Recorded(session)
-    widget.handle_message({"type": "part", "key": f"onion|{entry}"})
+    widget.handle_message({"type": "part", "key": f"aot|{entry}"})
     assert widget.out[-1]["data"]["passages"] == []
-    widget.handle_message({"type": "contents", "entry": entry})
+    widget.handle_message({"type": "replay", "entry": entry})
     assert widget.out[-1] == {
         "type": "say",
-        "text": "The call was made again on copies of what it was called with, as that is now.",
+        "text": "The call was replayed on copies of its arguments in their present state.",
     }
     widget.refresh()
     (passage,) = widget.out[-1]["data"]["passages"]
     assert passage["moments"][-1]["ring"] == "Backward"
     assert passage["moments"][-1]["values"] == [["gradient of x", "[2, 2, 2]"]]
     loaded = Recorded(head_session())
-    loaded.handle_message({"type": "contents", "entry": "0/0"})
+    loaded.handle_message({"type": "replay", "entry": "0/0"})
     assert "loaded" in loaded.out[-1]["text"]
 
 
-def test_panes_stand_where_the_last_explorer_had_them() -> None:
+def test_panes_open_as_in_the_last_explorer() -> None:
     """What a person arranged is handed to the next widget of the kernel; the view that was open is known by its session."""
     session = head_session()
     widget = Recorded(session)
@@ -268,8 +268,8 @@ def test_a_closed_widget_stops_following() -> None:
     session = head_session()
     widget = Recorded(session)
     widget.close()
-    session.add_note("late")
-    assert "late" not in str(widget.overview)
+    session.add_note("added after close")
+    assert "added after close" not in str(widget.overview)
     assert session._listeners == []
 
 
@@ -323,14 +323,14 @@ AT_THE_END = """
 import atexit, threading, time
 from notebook_ext.widgets import explorer
 from tests.notebook_ext.sample_sessions import head_session, verified_session
-explorer.QUIET_SECONDS = 0.01
+explorer.DEBOUNCE_SECONDS = 0.01
 session = head_session()
 widget = explorer.Explorer(session)
 widget.observe(lambda _: print("sent"), "overview")
 
 def change():
     for compilation in verified_session().compilations:
-        session.put(compilation)
+        session.put_compilation(compilation)
     time.sleep(0.3)
 
 atexit.register(change)

@@ -25,7 +25,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     },
     "03_guards": {
         "guarded": ["shape          [4, 8]", "G['settings']['scale']         equals         2.0"],
-        "ask": "offset is 2, the compiled code was specialised for 1.",
+        "ask": "offset is 2; the compiled code was specialized for 1.",
         "offsets": "1 recompile (line 2: offset equals: 1 -> 2)",
         "modes": "2 recompiles",
         "schedule": "4 recompiles (line 2: schedule.label equals: 'step-0' -> 'step-1', …)",
@@ -33,7 +33,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     },
     "04_dynamic_shapes": {
         "sizes": "1 recompile (line 2: x.size(0) 8 -> 12)",
-        "story": "x.shape[0], serves 2 to any size",
+        "story": "x.shape[0], valid for 2 to any size",
         "one": "sizes 0 and 1 are always compiled apart",
         "mark": "scaled: 1 graph, no breaks, 1 kernel",
         "pinned-story": "became 8   line 5",
@@ -42,7 +42,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "08_loops_to_triton": {
         "norm": "gated_norm: 1 graph, no breaks, 1 kernel for cuda:90",
         "norm-bytes": "8.4 MB moved",
-        "decisions": "The kernel walks the same rows",
+        "decisions": "The kernel has the same rows",
         "text": ["@triton.jit", "tl.store(", "grid: (1024)"],
         "verify": "close to ATen's result",
         "two": "rows_then_columns: 1 graph, no breaks, 3 kernels",
@@ -59,7 +59,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "01_bytecode_to_graph": {
         "bytecode": "BINARY_OP",
         "steps-graph": ["add_2", "relu"],
-        "steps-text-form": ["(not looked at)", "node mul", "steps in all"],
+        "steps-text-form": ["(not read yet)", "node mul", "steps in all"],
         "rewritten": "RETURN_VALUE",
         "effects": "1",
         "effects-told": "0 breaks; replayed: ",
@@ -67,8 +67,8 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "05_functionalization": {
         "mutation": "(tensor(12.), tensor([4., 4., 4.]))",
         "mutation-facts": ["data mutated", "copied back"],
-        "alias-facts": ["made again as a view of x", "tensor([[0., 0., 0.]"],
-        "overlap-why": "The tensors see their memory as a from byte 0, b from byte 4",
+        "alias-facts": ["created again as a view of x", "tensor([[0., 0., 0.]"],
+        "overlap-why": "The tensors share memory as a from byte 0, b from byte 4",
     },
     "06_training": {
         "partition": ["saved       mm", "recomputed  gelu"],
@@ -85,7 +85,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "hooks": "largest gradient: 0.1",
         "hook-nodes": "tensor_pre_hook",
         "beside": "2 backwards: 1 capture",
-        "sizes": ["sizes changed since", "have a .grad to add to now"],
+        "sizes": ["sizes changed since", "now have a .grad to accumulate into"],
         "option": "captured",
         "nan": ["Function 'SqrtBackward0' returned nan values", "weight.sqrt()"],
     },

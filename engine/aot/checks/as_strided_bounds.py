@@ -34,7 +34,7 @@ def check_as_strided_bounds(graph: torch.fx.GraphModule, inputs: Sequence[GraphI
         if storage_id(seen) in given or seen._has_symbolic_sizes_strides or made._has_symbolic_sizes_strides:
             continue
         if end_byte(seen) > end_byte(made):
-            return f"{node.name} sees more than the memory that was made for it"
+            return f"{node.name} reads past the end of its storage"
     writes = any(may_mutate(n) for n in graph.graph.nodes)
     for i in inputs:
         if not isinstance(i.example_value, torch.Tensor) or not isinstance(i.fake, torch.Tensor):
@@ -43,14 +43,14 @@ def check_as_strided_bounds(graph: torch.fx.GraphModule, inputs: Sequence[GraphI
             if storage_id(seen) != storage_id(i.fake):
                 continue
             if seen._has_symbolic_sizes_strides or end_byte(seen) > i.example_value.untyped_storage().nbytes():
-                return f"{node.name} sees more than the memory of {i.name}"
+                return f"{node.name} reads past the end of the storage of {i.name}"
             inside = (
                 start_byte(i.example_value) <= start_byte(seen)
                 and end_byte(seen) <= end_byte(i.example_value)
                 and is_dense(i.example_value)
             )
             if writes and not inside:
-                return f"{node.name} sees memory beside {i.name}, and something is written to"
+                return f"{node.name} reads memory outside {i.name}, and the graph mutates a tensor"
     return ""
 
 

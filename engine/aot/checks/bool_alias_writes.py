@@ -26,5 +26,5 @@ def check_bool_alias_write(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         if may_mutate(node) and any(
             storage_id(v) in both for a in node.all_input_nodes if (v := example_tensor(a)) is not None
         ):
-            return f"{node.name} writes to memory that is seen as truth values and as numbers"
+            return f"{node.name} mutates memory that is viewed both as bool and as numbers"
     return ""

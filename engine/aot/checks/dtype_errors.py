@@ -36,7 +36,7 @@ def check_dtype_errors(node: torch.fx.Node) -> str:
     values = [example_tensor(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if name.strip("_") in _COMPARISON_OPS and any(t.is_complex() for t in tensors):
-        return "orders complex numbers"
+        return "compares complex numbers, and eager raises an error"
     into = example_tensor(node.args[0]) if node.args else None
     written = name.removesuffix("_") if name.endswith("_") else name.removeprefix("i")
     if into is None or name == written or written not in _PROMOTING:
@@ -47,5 +47,5 @@ def check_dtype_errors(node: torch.fx.Node) -> str:
         if fractions and not (wide.is_floating_point or wide.is_complex):
             wide = torch.get_default_dtype()
         if not torch.can_cast(wide, into.dtype):
-            return "writes what its target cannot hold"
+            return "writes a dtype that cannot be cast to the dtype of its target"
     return ""

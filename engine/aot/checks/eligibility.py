@@ -27,13 +27,13 @@ def why_not_functional(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
         if isinstance(i.example_value, torch.Tensor) and (reason := check_input_tensor(i.example_value, trains=trains)):
             return f"{i.name} is {reason}"
         if isinstance(i.example_value, torch.Generator):
-            return f"{i.name} is a generator of random numbers"
+            return f"{i.name} is a torch.Generator"
         if (
             isinstance(i.example_value, torch.Tensor)
             and i.example_value.requires_grad
             and is_layout_mutated(i.fake, i.example_value)
         ):
-            return f"the shape or layout of {i.name}, which requires grad, is changed in place"
+            return f"an in-place operation changes the shape or strides of {i.name}, which requires grad"
     for node in graph.graph.nodes:
         if reason := check_unsupported_op(node) or check_overlapping_write(node) or check_dtype_errors(node):
             return f"{node.name} {reason}"

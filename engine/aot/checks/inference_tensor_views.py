@@ -27,5 +27,5 @@ def check_inference_tensor_views(graph: torch.fx.GraphModule, inputs: Sequence[G
     for node in output_args(graph.graph) if storages else ():
         seen = example_tensor(node)
         if seen is not None and storage_id(seen) in storages and all(seen is not i.fake for i in given):
-            return f"{node.name} is another tensor over the memory of an inference tensor"
+            return f"{node.name} shares memory with an inference tensor"
     return ""

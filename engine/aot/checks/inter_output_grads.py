@@ -25,8 +25,8 @@ def check_inter_output_grads(graph: torch.fx.GraphModule, asking: str) -> str:
         for other in _autograd_dependents(asked):
             if other in results and other.meta["example_value"] is not asked.meta["example_value"]:
                 return (
-                    f"the code that follows calls {asking}, and may ask for the gradient of {asked.name}, "
-                    f"which {other.name} depends on"
+                    f"later code calls {asking} and may compute the gradient of {other.name} with respect to {asked.name}; "
+                    f"both are outputs of this graph"
                 )
     return ""
 

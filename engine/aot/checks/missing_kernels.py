@@ -32,23 +32,23 @@ def find_missing_kernel(graph: torch.fx.GraphModule) -> str:
     would raise after the earlier writes.
     """
     is_written = any(map(may_mutate, graph.graph.nodes))
-    unread = set(_dead_nodes(graph.graph))
+    dead = set(_dead_nodes(graph.graph))
     for node in graph.graph.nodes:
-        told = _why_probed(node, is_unread=node in unread, is_written=is_written)
-        if told and _is_torch_op(node) and _has_no_kernel(node):
-            return f"{told}{node.name}, which has no kernel for its operands"
+        description = _why_probed(node, is_dead=node in dead, is_written=is_written)
+        if description and _is_torch_op(node) and _has_no_kernel(node):
+            return f"{node.name}{description} has no kernel for its operands"
     return ""
 
 
-def _why_probed(node: torch.fx.Node, *, is_unread: bool, is_written: bool) -> str:
-    """Return the start of the reason, up to the node's name; empty if it needs no probe."""
-    if is_unread:
-        return "nobody reads "
+def _why_probed(node: torch.fx.Node, *, is_dead: bool, is_written: bool) -> str:
+    """Return the part of the reason that follows the node's name; empty if it needs no probe."""
+    if is_dead:
+        return " (whose result is unused)"
     if _is_view_of_noncontiguous(node):  # over fake tensors it may succeed where torch raises
-        return "memory that does not lie in a row is seen through "
+        return " (a view of a non-contiguous tensor)"
     if is_written and may_mutate(node) and _writes_integral(node):
-        return "something is written to by "
-    return "something is written to beside " if is_written and _is_complex(node) else ""
+        return " (an in-place operation)"
+    return " (in a graph with in-place operations)" if is_written and _is_complex(node) else ""
 
 
 def _is_view_of_noncontiguous(node: torch.fx.Node) -> bool:
@@ -80,7 +80,7 @@ def find_missing_kernel_in_callees(graph: torch.fx.GraphModule, module: torch.fx
         return ""
     for node in _dead_nodes(module.graph):
         if isinstance(node.target, torch._ops.OpOverload) and _is_torch_op(node) and _has_no_kernel(node):
-            return f"nobody reads a call of {node.target}, which has no kernel for its operands"
+            return f"{node.target} (whose result is unused) has no kernel for its operands"
     return ""
 
 

@@ -26,7 +26,7 @@ def check_no_grad_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput
         if seen is None:
             continue
         if is_on and may_mutate(node) and storage_id(seen) in unseen and seen.requires_grad:
-            return f"{node.name} writes in grad mode to memory that was viewed under no_grad"
+            return f"{node.name} mutates in grad mode a tensor of which a view was created under no_grad"
         if not is_on and not may_mutate(node):
             made = node.meta.get("example_value")
             views = [v for v in (made if isinstance(made, (tuple, list)) else (made,)) if isinstance(v, torch.Tensor)]

@@ -38,9 +38,9 @@ def check_overlapping_write(node: torch.fx.Node) -> str:
     if into is None:
         return ""
     if has_internal_overlap(into):
-        return "writes to memory that it sees twice"
+        return "writes to a tensor whose elements overlap in memory"
     if named is not None and named in node.args and not _is_pointwise(node):
-        return "writes where it reads, in an order of its own"
+        return "writes to memory that it also reads, in another order"
     storage = storage_id(into)
     into = with_hint_sizes(into)
     if into._has_symbolic_sizes_strides:
@@ -55,9 +55,9 @@ def check_overlapping_write(node: torch.fx.Node) -> str:
             continue
         apart = is_disjoint(read, into)
         if not apart and not is_same_view(read, into):
-            return "writes where it reads the same memory seen otherwise"
+            return "writes to memory that it also reads through another view"
         if not apart and named is not None and not _is_pointwise(node):
-            return "writes where it reads, in an order of its own"
+            return "writes to memory that it also reads, in another order"
     return ""
 
 
@@ -75,11 +75,11 @@ def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> str
         read += [(n, t) for n, a in items if (t := example_tensor(a)) is not None]
     for n, into in written:
         if has_internal_overlap(into):
-            return "writes to memory that it sees twice"
+            return "writes to a tensor whose elements overlap in memory"
         others = [(m, t) for m, t in (*written, *read) if t is not into or m != n]
         shared = [(m, t) for m, t in others if storage_id(t) == storage_id(into) and not is_disjoint(into, t)]
         if any(m != n or not is_same_view(with_hint_sizes(into), with_hint_sizes(t)) for m, t in shared):
-            return "writes to memory that it reads for another tensor of its list"
+            return "writes to memory that another tensor of its list shares"
     return ""
 
 
@@ -129,7 +129,7 @@ def _check_running_stats_write(node: torch.fx.Node) -> str:
     given = [r for a in (*node.args, *node.kwargs.values()) if (r := example_tensor(a)) is not None]
     for into in statistics:
         if has_internal_overlap(into):
-            return "writes to memory that it sees twice"
+            return "writes to a tensor whose elements overlap in memory"
         if sum(storage_id(r) == storage_id(into) and not is_disjoint(r, into) for r in given) > 1:
-            return "writes running statistics where it reads something else"
+            return "writes running statistics to memory that it also reads as another operand"
     return ""

@@ -12,5 +12,5 @@ def check_python_callables(graph: torch.fx.GraphModule) -> str:
     """Return a reason if the graph runs user Python that may read objects the frame mutates."""
     for node in graph.graph.nodes:
         if isinstance(node.target, GraphCallable) and node.target.runs_user_python:
-            return f"{node.name} runs Python of the user's, which may read objects that the frame changes"
+            return f"{node.name} calls a Python function that may read objects which the traced code mutates"
     return ""

@@ -34,6 +34,6 @@ def check_unsafe_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
         touched = [t for a in node.all_input_nodes for t in example_tensors(a)]
         part = next((n for t in touched if (n := shared.get(storage_id(t))) is not None), None)
         if part is not None and (node.op == "output" or may_mutate(node)):
-            what = "returned" if node.op == "output" else "written to"
-            return f"{part.name} shares memory that is {what}, and is no view"
+            what = "returned" if node.op == "output" else "mutated"
+            return f"{part.name} shares memory that is {what}, but is not a view for autograd"
     return ""

@@ -31,7 +31,7 @@ _UNSUPPORTED_ATTRS = frozenset(
 def check_unsupported_op(node: torch.fx.Node) -> str:
     """Return why a functional graph cannot hold the node; empty if it can."""
     if node.op == "get_attr":
-        return "is held by the graph, not passed to it"
+        return "is an attribute of the graph, not an input"
     if node.op == "call_module":
         return "calls a module"
     if isinstance(node.target, GraphCallable) and node.target.changes_state:
@@ -40,11 +40,11 @@ def check_unsupported_op(node: torch.fx.Node) -> str:
     if node.op == "call_function" and node.target in (getattr, setattr) and len(node.args) > 1:
         name = str(node.args[1])
     if name in _UNSUPPORTED_ATTRS:
-        return f"uses .{name}, which changes more than data"
+        return f"uses .{name}, which changes more than the data of a tensor"
     if node.op == "call_function" and getattr(node.target, "__module__", "") == "torch.autograd":
-        return "computes gradients inside the graph"
+        return "calls autograd inside the graph"
     value = node.meta.get("example_value")
     for v in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(v, torch.Tensor) and (v.layout != torch.strided or v.is_quantized):
-            return "makes a sparse or quantised tensor"
+            return "returns a sparse or quantized tensor"
     return ""

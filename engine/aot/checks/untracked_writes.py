@@ -26,7 +26,7 @@ def check_untracked_writes(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         if seen is None or storage_id(seen) not in needing:
             continue
         if id(seen) in retyped and may_mutate(node):
-            return f"{node.name} writes to a view of another type, whose history autograd keeps apart"
+            return f"{node.name} mutates a view of another dtype, which autograd does not track as a view"
         made = example_tensor(node)
         if (
             made is not None
@@ -36,10 +36,10 @@ def check_untracked_writes(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         ):
             retyped.add(id(made))
         if is_as_strided(node):
-            return f"{node.name} sees memory by place, and gradients are needed through it"
+            return f"{node.name} uses as_strided, and gradients flow through it"
         detached = example_tensor(node) if "detach" in str(node.target) or is_data_access(node) else None
         if detached is not None and detached._version != node.meta.get("version", 0):
-            return f"the memory of {node.name} is written to, and gradients are needed through what it is detached from"
+            return f"{node.name} is mutated, and gradients flow through the tensor that it was detached from"
         if may_mutate(node) and not seen.requires_grad:
-            return f"{node.name} writes past autograd to what needs gradients"
+            return f"{node.name} mutates, without autograd, memory of a tensor that requires grad"
     return ""

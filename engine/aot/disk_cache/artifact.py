@@ -68,7 +68,7 @@ def cache_location(call: TracedCall, folder: Any, *, trains: bool, how: Sequence
     try:
         return CacheLocation(DiskStore(folder), cache_key(call, trains=trains, how=how))
     except CannotSerialize as error:
-        return CacheLocation(DiskStore(folder), note=f"not kept on disk: {error}")
+        return CacheLocation(DiskStore(folder), note=f"not saved to disk: {error}")
 
 
 def load_artifact(
@@ -87,13 +87,13 @@ def load_artifact(
         text = place.store.get(place.key)
         if text is None:
             return None, ""
-        return _deserialize(json.loads(text), call, compilation, tells=tells), "read from disk"
+        return _deserialize(json.loads(text), call, compilation, tells=tells), "loaded from disk"
     except DiskStoreError as error:
-        return None, f"made anew: {error}"
+        return None, f"recompiled: {error}"
     except CannotFunctionalize:
         raise
     except Exception as error:  # the engine wrote it, but cannot read it: compile again and overwrite it
-        return None, f"made anew: the form on disk was not understood ({type(error).__name__})"
+        return None, f"recompiled: the file on disk cannot be read ({type(error).__name__})"
 
 
 def save_artifact(place: CacheLocation, made: AotArtifact, call: TracedCall) -> str:
@@ -103,8 +103,8 @@ def save_artifact(place: CacheLocation, made: AotArtifact, call: TracedCall) -> 
     try:
         place.store.put(place.key, json.dumps(_serialize(made, call), separators=(",", ":")))
     except (CannotSerialize, DiskStoreError) as error:
-        return f"not kept on disk: {error}"
-    return "kept on disk"
+        return f"not saved to disk: {error}"
+    return "saved to disk"
 
 
 def _serialize(made: AotArtifact, call: TracedCall) -> dict[str, Any]:
@@ -195,11 +195,11 @@ def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> I
         yield
         return
     for relation in relations:
-        env.guard_or_defer_runtime_assert(relation, "read from disk")
+        env.guard_or_defer_runtime_assert(relation, "loaded from disk")
     known = len(env.guards)
     yield
     if len(env.guards) != known:
-        raise CannotFunctionalize("its form on disk takes more of its sizes for granted than the guards check")
+        raise CannotFunctionalize("the artifact on disk assumes more about sizes than the guards check")
 
 
 def _serialize_passes(module: torch.fx.GraphModule) -> list[Any]:

@@ -39,12 +39,12 @@ def cache_key(call: TracedCall, *, trains: bool, how: Sequence[Any]) -> str:
         CannotSerialize: the result depends on something that cannot be written, or that another process lacks.
     """
     if any(has_unbacked_symbols(i.fake) for i in call.inputs):
-        raise CannotSerialize("a size of an argument is known to the running graph only")
+        raise CannotSerialize("an argument has an unbacked size")
     for name, value in _REQUIRED_STATES.items():
         if GLOBAL_STATES[name].read() != value:
-            raise CannotSerialize(f"{GLOBAL_STATES[name].label} is in use")
+            raise CannotSerialize(f"{GLOBAL_STATES[name].label} is active")
     if replaced := find_python_aten_override():
-        raise CannotSerialize(f"{replaced} has a kernel of somebody else's, whose code cannot be read")
+        raise CannotSerialize(f"{replaced} has a kernel that other code registered, and its code cannot be read")
     parts = {
         "made by": version_key(),
         "state": [[n, serialize_value(GLOBAL_STATES[n].read())] for n in _KEYED_STATES],
@@ -125,7 +125,7 @@ def _fake(value: Any) -> Data:
 
 def _node(node: torch.fx.Node) -> Data:
     if node.op not in ("placeholder", "call_function", "call_method", "output"):
-        raise CannotSerialize(f"{node.name} is held by the graph")
+        raise CannotSerialize(f"{node.name} is an attribute of the graph")
     target = str(node.target)
     if node.op == "call_function":
         target = _function_name(node.target)
@@ -134,7 +134,7 @@ def _node(node: torch.fx.Node) -> Data:
     given = serialize_value((node.args, dict(node.kwargs)), lambda n: n.name)
     value = _fake(node.meta.get("example_value")) if node.op != "output" else None
     if policy_of(node) is not None:
-        raise CannotSerialize("a policy of the user's own chooses what a checkpoint saves")
+        raise CannotSerialize("a user-defined policy chooses what an activation checkpoint saves")
     return [node.op, node.name, target, given, value, node.meta.get("version"), checkpoint_of(node)]
 
 
@@ -145,11 +145,11 @@ def _function_name(target: Any) -> str:
     if found := stable_name(target):
         return found
     name = getattr(target, "__qualname__", "") or getattr(target, "__name__", "") or target
-    raise CannotSerialize(f"{name} is a function that another process may not have")
+    raise CannotSerialize(f"{name} is a function that may not exist in another process")
 
 
 def _method_name(name: str) -> str:
     """Return the name of a tensor method and of the function that implements it."""
     if found := stable_method_name(name):
         return f"{name} {found}"
-    raise CannotSerialize(f"{name} is a method that another process may not have")
+    raise CannotSerialize(f"{name} is a method that may not exist in another process")

@@ -54,7 +54,7 @@ def _pack(graph: torch.fx.Graph, drawn: Node) -> PackedMask:
     with value.fake_mode:
         packed.meta = {"val": value.to(torch.bool)}
         whole.meta = {"val": packed.meta["val"].to(value.dtype), _UNPACKED_KEY: True}
-    for node, note in ((packed, "zeros and ones, as one byte each"), (whole, "zeros and ones, as they were drawn")):
+    for node, note in ((packed, "the mask, packed to one byte per element"), (whole, "the mask, unpacked")):
         set_provenance(
             node,
             NodeProvenance(

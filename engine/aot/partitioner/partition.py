@@ -68,15 +68,15 @@ def partition_joint_graph(
     masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
     make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=draws_again)
     _clone_mutated_inputs(joint, _JointNodes(joint))
-    twins = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
+    duplicates = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
     parts = _JointNodes(joint)
     read = parts.read_by_backward()
     chosen = read if method == "default" else _minimum_cut(parts, read, is_free)
     saved = _tensors_before_scalars(parts, _unpack_saved_tuples(parts, chosen))
     unpack_unsaved_masks(joint.module.graph, masks, saved)
-    for node, twin in twins.items():
+    for node, duplicate in duplicates.items():
         if node in saved:
-            twin.replace_all_uses_with(node)
+            duplicate.replace_all_uses_with(node)
     return _extract_forward_and_backward(parts, saved, method, is_free)
 
 
@@ -164,7 +164,7 @@ def _clone_mutated_inputs(joint: JointGraph, parts: _JointNodes) -> None:
         with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
             copy = graph.call_function(torch.ops.aten.clone.default, (node,))
         copy.meta = {"val": node.meta["val"]}
-        set_provenance(copy, NodeProvenance(note="what the input held before it is written"))
+        set_provenance(copy, NodeProvenance(note="the value of the input before its mutation"))
         for reader in readers:
             reader.replace_input_with(node, copy)
 
@@ -176,7 +176,7 @@ def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict
     checkpoint to the next. Returns a map from each original to its copy.
     """
     graph = joint.module.graph
-    twins: dict[Node, Node] = {}
+    duplicates: dict[Node, Node] = {}
     for node in parts.nodes:
         if (
             node not in parts.checkpointed
@@ -186,14 +186,14 @@ def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict
         ):
             continue
         with graph.inserting_before(node.next):
-            twins[node] = twin = graph.node_copy(node, lambda n: twins.get(n, n) if is_view(node) else n)  # noqa: B023
-        twin.meta = {**node.meta}
+            duplicates[node] = duplicate = graph.node_copy(node, lambda n: duplicates.get(n, n) if is_view(node) else n)  # noqa: B023
+        duplicate.meta = {**node.meta}
         for reader in [u for u in node.users if u in parts.backward_only or is_backward_node(u)]:
-            reader.replace_input_with(node, twin)
-    for twin in reversed(list(twins.values())):
-        if not twin.users:
-            graph.erase_node(twin)
-    return {node: twin for node, twin in twins.items() if twin.users}
+            reader.replace_input_with(node, duplicate)
+    for duplicate in reversed(list(duplicates.values())):
+        if not duplicate.users:
+            graph.erase_node(duplicate)
+    return {node: duplicate for node, duplicate in duplicates.items() if duplicate.users}
 
 
 def _minimum_cut(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
@@ -474,33 +474,33 @@ def _traced_node_ids(node: Node) -> tuple[str, ...]:
 
 def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: PartitionMethod) -> str:
     if node in free:
-        return "a parameter, in memory anyway"
+        return "a parameter: it stays in memory anyway"
     if reads_rng_state(node):
-        return "the state that random numbers are drawn from again"
+        return "the random number state: the backward generates the same numbers from it"
     if node in inputs:
-        return "an input: saving it takes no memory of its own, and keeps it alive"
+        return "an input: saving it allocates nothing, but extends its lifetime"
     if is_scalar(node):
-        return "a number made of sizes"
+        return "a number computed from sizes"
     if method == "default":
         return "the backward reads it"
     producer = node.all_input_nodes[0] if node.target.__class__.__name__ == "builtin_function_or_method" else node
     if reason := why_not_recomputable(node) or why_not_recomputable(producer):
         return reason
-    return "saving it takes the least memory of all that the backward could start from"
+    return "it is in the min-cut: these values need the least memory"
 
 
 def _why_recomputed(node: Node) -> str:
     if takes_rng_state(node):
-        where = "" if checkpoint_of(node) is None else ": it stands in an activation checkpoint"
-        return f"drawn again from the same state of the random numbers{where}"
+        where = "" if checkpoint_of(node) is None else ": it is inside an activation checkpoint"
+        return f"generated again from the same random number state{where}"
     if checkpoint_of(node) is not None and not is_backward_node(node) and view_base_node(node) is node:
-        return "it stands in an activation checkpoint"
+        return "it is inside an activation checkpoint"
     if view_base_node(node) is not node:
-        return "a view: making it takes no time and no memory"
+        return "a view: creating it takes no time and no memory"
     if node.target is operator.getitem:
-        return "one of several results that are computed together"
+        return "one output of a multi-output operator that is recomputed"
     if is_scalar(node):
-        return "a number made of sizes"
+        return "a number computed from sizes"
     if is_backward_node(node):
         return "only the backward needs it"
     return "cheap to compute from what is saved"

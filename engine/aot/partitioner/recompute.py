@@ -34,15 +34,15 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         if is_with_effects(node):
-            return "it has effects, which must happen once"
+            return "it has side effects, which must happen only once"
         return "" if target is operator.getitem or is_scalar(node) else "it is not an operator"
     if torch.Tag.nondeterministic_seeded in target.tags:
-        return "it draws random numbers, which must be the same in forward and backward"
+        return "it generates random numbers, which must be the same in forward and backward"
     if not is_removable(node):
-        return "it may have effects, which must happen once"
+        return "it may have side effects, which must happen only once"
     name = target._schema.name.partition("::")[2]
     if target.namespace not in ("aten", "prims"):
-        return "a composite kept whole is expensive"
+        return "a composite operator is expensive"
     if name in _EXPENSIVE or name.startswith(("linalg_", "_linalg_", "fft_")) or "backward" in name:
         return "it is expensive"
     return ""

@@ -31,25 +31,23 @@ _DETACHED_MESSAGE = (
 """Message of torch's own nodes; functions written in Python do not raise it."""
 
 
-def pre_compile(crossing: AutogradMetadata, names: Sequence[str], again: EagerRerun) -> tuple[WrapperAction, ...]:
+def pre_compile(metadata: AutogradMetadata, names: Sequence[str], again: EagerRerun) -> tuple[WrapperAction, ...]:
     """Return actions for gradients, non-differentiable results, saved values and backward."""
     why = "the traced graph differentiates with respect to it"
-    actions = [WrapperAction(names[n], "gets a gradient from the backward graph", why) for n in crossing.grad_inputs]
+    actions = [WrapperAction(names[n], "gets a gradient from the backward graph", why) for n in metadata.grad_inputs]
     actions += [
-        WrapperAction(f"result {n}", "marked as not differentiable", "eager's needs no gradient")
-        for n in crossing.non_differentiable_results
+        WrapperAction(f"result {n}", "marked as not differentiable", "it requires no grad in eager")
+        for n in metadata.non_differentiable_results
     ]
-    saved = f"{crossing.num_saved_tensors} tensors and {crossing.num_saved_scalars} numbers saved"
+    saved = f"{metadata.num_saved_tensors} tensors and {metadata.num_saved_scalars} numbers saved"
     actions.append(WrapperAction("between forward and backward", saved, "the backward graph reads them"))
-    actions.append(WrapperAction("backward", "compiled when it is first needed", "many calls are never differentiated"))
+    actions.append(WrapperAction("backward", "compiled when it is first needed", "many calls never run a backward"))
     twice = (
-        f"refused: {again.why_unsupported}"
+        f"unsupported: {again.why_unsupported}"
         if again.why_unsupported
-        else "runs the call again as traced, under eager autograd"
+        else "runs the traced call again under eager autograd"
     )
-    actions.append(
-        WrapperAction("backward under create_graph", twice, "its gradients are to be differentiated themselves")
-    )
+    actions.append(WrapperAction("backward under create_graph", twice, "its gradients must be differentiable"))
     return tuple(actions)
 
 
@@ -108,7 +106,7 @@ def _eager_call(plan: AotMetadata) -> str:
     return f"return as_traced({', '.join(f'i{n}' for n in range(len(plan.inputs)))})"
 
 
-def post_compile(crossing: AutogradMetadata, forward: Run, backward: LazyBackward) -> Run:
+def post_compile(metadata: AutogradMetadata, forward: Run, backward: LazyBackward) -> Run:
     """Return ``forward`` as a call of the generated ``autograd.Function``."""
     scope: dict[str, Any] = {
         "run": forward,
@@ -121,19 +119,19 @@ def post_compile(crossing: AutogradMetadata, forward: Run, backward: LazyBackwar
     scope |= {"drawn_from": get_rng_states, "devices": again.rng_devices}
     noted = backward.probe
     scope |= {} if noted is None else {"mark": noted.probe.current_call}
-    exec(compile(_generate_source(crossing, again, is_noted=noted is not None), "<engine autograd>", "exec"), scope)
+    exec(compile(_generate_source(metadata, again, is_noted=noted is not None), "<engine autograd>", "exec"), scope)
     node = type(
         "CompiledFunction",
         (torch.autograd.Function,),
         {
             "forward": staticmethod(scope["forward"]),
             "backward": staticmethod(scope["differentiate"]),
-            INLINABLE_ATTR: make_inlinable_backward(crossing, backward),
+            INLINABLE_ATTR: make_inlinable_backward(metadata, backward),
         },
     )
     # Function.apply checks for functorch transforms, under which compiled graphs never run.
     apply: Run = super(torch.autograd.Function, node).apply  # type: ignore[misc]
-    return _hide_from_autograd(apply, crossing) if crossing.inputs_without_gradient else apply
+    return _hide_from_autograd(apply, metadata) if metadata.inputs_without_gradient else apply
 
 
 def _hide_from_autograd(apply: Run, c: AutogradMetadata) -> Run:
@@ -146,18 +144,18 @@ def _hide_from_autograd(apply: Run, c: AutogradMetadata) -> Run:
     return call
 
 
-def make_inlinable_backward(crossing: AutogradMetadata, backward: LazyBackward) -> InlinableBackward:
+def make_inlinable_backward(metadata: AutogradMetadata, backward: LazyBackward) -> InlinableBackward:
     """Return the backward for compiled autograd to inline in place of the autograd node."""
-    places = {n: k for k, n in enumerate(crossing.grad_inputs)}
+    places = {n: k for k, n in enumerate(metadata.grad_inputs)}
     fakes = {n.name: n.meta["val"] for n in backward.graph.graph.nodes if n.op == "placeholder"}
-    tangents = [fakes[name] for name in crossing.tangent_names]
+    tangents = [fakes[name] for name in metadata.tangent_names]
     return InlinableBackward(
         backward.graph,
-        crossing.num_saved_tensors,
-        crossing.num_saved_scalars,
-        crossing.differentiable_results,
-        tuple(known or tangent.dim() for known, tangent in zip(crossing.tangent_layouts, tangents, strict=True)),
-        tuple(places.get(n) for n in range(crossing.num_inputs)),
+        metadata.num_saved_tensors,
+        metadata.num_saved_scalars,
+        metadata.differentiable_results,
+        tuple(known or tangent.dim() for known, tangent in zip(metadata.tangent_layouts, tangents, strict=True)),
+        tuple(places.get(n) for n in range(metadata.num_inputs)),
         backward.take_scalars,
         backward.specialize,
         match_tangent_layout,

@@ -108,9 +108,9 @@ def _record_outputs_line(layer: WrapperCode, inputs: str, results: str, tell: Re
 
 
 def _record_results(run: Run, tell: RecordValues) -> Run:
-    def told(*args: Any) -> Any:
+    def run_recorded(*args: Any) -> Any:
         results = run(*args)
         tell("graph", "out", [f"result {n}" for n in range(len(results))], results)
         return results
 
-    return told
+    return run_recorded

@@ -56,8 +56,10 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
                 i.name, i.example_value.dtype, i.example_value.requires_grad, sizes, strides, same, is_written
             )
         )
-    why = "asked for by engine.config.debug_assertions"
-    actions = tuple(WrapperAction(e.name, "held against what was compiled for", why) for e in expected if e is not None)
+    why = "engine.config.debug_assertions is on"
+    actions = tuple(
+        WrapperAction(e.name, "compared with the properties at compile time", why) for e in expected if e is not None
+    )
     return PreCompileResult(call, actions, tuple(expected))
 
 
@@ -81,18 +83,18 @@ def _violations(expected: tuple[ExpectedInput | None, ...], inputs: tuple[Any, .
         if e is None:
             continue
         if not isinstance(value, torch.Tensor):
-            yield f"{e.name} was a tensor and is a {type(value).__name__}"
+            yield f"{e.name} was a tensor at compile time and is a {type(value).__name__}"
             continue
         if value.dtype != e.dtype:
-            yield f"{e.name} was of type {e.dtype} and is of type {value.dtype}"
+            yield f"{e.name} had dtype {e.dtype} at compile time and has dtype {value.dtype}"
         if value.requires_grad != e.requires_grad:
-            yield f"{e.name} {'needed' if e.requires_grad else 'needed no'} gradient, which is no longer so"
+            yield f"{e.name}.requires_grad was {e.requires_grad} at compile time and is {value.requires_grad}"
         for word, known, found in (("sizes", e.sizes, value.shape), ("strides", e.strides, value.stride())):
             if len(known) != len(found) or any(k not in (None, f) for k, f in zip(known, found, strict=False)):
-                yield f"{e.name} has other {word}"
+                yield f"{e.name} has other {word} than at compile time"
         place = first.setdefault(id(value), n)
         if e.first_duplicate not in (n, place):
             yield f"{e.name} is no longer the same tensor as another input"
         other = expected[place]
         if other is not None and other.first_duplicate != e.first_duplicate and (e.is_mutated or other.is_mutated):
-            yield f"{e.name} is the same tensor as {other.name}, and one of them is written to"
+            yield f"{e.name} is the same tensor as {other.name}, and one of them is mutated"

@@ -41,7 +41,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
     placeholders = [n for n in call.graph.graph.nodes if n.op == "placeholder"]
     graph = replace_placeholders(call.graph, place)
     twice = [(call.inputs[n], call.inputs[k]) for n, k in enumerate(kept) if n != k]
-    why = "one tensor: what is written through one must show in the other"
+    why = "they are one tensor: a write to one must be visible in the other"
     actions = tuple(WrapperAction(i.name, f"passed as {k.name}", why) for i, k in twice)
     guards = tuple(SameObject(i.source, k.source, expect_same=True) for i, k in twice if i.source != k.source)
     returned = next(n for n in reversed(call.graph.graph.nodes) if n.op == "output").args[0]

@@ -13,8 +13,8 @@ NAME = "autocast off"
 
 def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
     """Return one action per device type with autocast enabled."""
-    why = "its casts are operators of the functional graph; casting twice could change results"
-    return tuple(WrapperAction(device, "autocast switched off", why) for device in plan.autocast_devices)
+    why = "the casts are already in the functional graph; a second cast could change results"
+    return tuple(WrapperAction(device, "autocast disabled", why) for device in plan.autocast_devices)
 
 
 def post_compile(plan: AotMetadata) -> WrapperCode:

@@ -56,11 +56,11 @@ class EagerRerun:
             raise DoubleBackwardUnsupported(self.why_unsupported)
         for n, version in enumerate(versions):
             if n not in self.mutated_inputs and isinstance(inputs[n], torch.Tensor) and inputs[n]._version != version:
-                raise DoubleBackwardUnsupported("an input was modified by an in-place operation since")
+                raise DoubleBackwardUnsupported("an input was mutated after the call")
         wanted = [n for n, t in enumerate(tangents) if t is not None]
         if any(self.output_nodes[n] is None for n in wanted):
             raise DoubleBackwardUnsupported(
-                "a gradient comes back through an input that was written to, or a view that an operator made"
+                "a gradient flows through a mutated input, or through a view that an operator returned"
             )
         given = [self._rerun_input(n, i) for n, i in enumerate(inputs)]
         with self._restored_state(random):
@@ -118,7 +118,7 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
         written,
         rng_devices_of(joint.inputs) if any(map(is_random, joint.module.graph.nodes)) else (),
         current_autocast(),
-        "" if counted is None else f"what {counted} held before the call wrote to it is gone",
+        "" if counted is None else f"the call mutated {counted}, and its old value is not saved",
     )
 
 

@@ -40,15 +40,15 @@ def check_effect_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.Gr
     found = [effectful_ops(half) for half in halves]
     in_order = all(list(names) == [n for n in known if n in names] for names in found)
     if not in_order or sorted(known) != sorted(n for names in found for n in names):
-        raise GraphVerificationError(title, ("its halves do not have its effects in its order",))
+        raise GraphVerificationError(title, ("forward and backward do not have its side effects in its order",))
 
 
 def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
     """Return one action per effectful operator."""
     count = len(plan.effectful_ops)
-    why = "it may have effects: they happen once, and in the order of the code"
+    why = "it may have side effects: they must happen once, in program order"
     return tuple(
-        WrapperAction(name, f"kept in place {n + 1} of {count}", why) for n, name in enumerate(plan.effectful_ops)
+        WrapperAction(name, f"runs as effect {n + 1} of {count}", why) for n, name in enumerate(plan.effectful_ops)
     )
 
 

@@ -57,9 +57,9 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
     )
     if not written:
         return None
-    why = "an exception half-way leaves the inputs as eager leaves them"
+    why = "after an exception, the inputs must have the values that eager leaves"
     actions = tuple(
-        WrapperAction(name, "written by the traced graph where the functional one raises", why)
+        WrapperAction(name, "mutated by the traced graph if the functional graph raises", why)
         for name in (call.inputs[n].name for n in written)
     )
     draws = any(may_draw_random(n) for n in call.graph.graph.nodes)

@@ -23,18 +23,18 @@ def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
 def _actions(i: InputAliasInfo) -> list[WrapperAction]:
     found = []
     if i.new_layout is not None:
-        why = "the functional graph sees the layout that it came with"
-        found.append(WrapperAction(i.name, f"given the sizes {sizes_expr(i.new_layout.sizes)}", why))
+        why = "the functional graph reads it with its original layout"
+        found.append(WrapperAction(i.name, f"set to the sizes {sizes_expr(i.new_layout.sizes)}", why))
     if i.is_mutated:
-        why = "the functional graph returns its new contents instead of writing in place"
+        why = "the functional graph returns its new value instead of mutating it"
         found.append(
             WrapperAction(
-                i.name, "copied back unseen by autograd" if i.mutation_hidden_from_autograd else "copied back", why
+                i.name, "copied back without autograd" if i.mutation_hidden_from_autograd else "copied back", why
             )
         )
     if not _version_matches_eager(i):
-        why = "saved tensors and views compare version counters: they must be what eager's are"
-        found.append(WrapperAction(i.name, f"version counted on by {i.version_bumps}", why))
+        why = "version counters must equal eager's: saved tensors and views check them"
+        found.append(WrapperAction(i.name, f"version counter increased by {i.version_bumps}", why))
     return found
 
 

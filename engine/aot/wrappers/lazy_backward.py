@@ -37,7 +37,7 @@ _is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batc
 _retains_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 _DOUBLE_BACKWARD_MESSAGE = (
-    "engine.compile cannot differentiate the gradient of this compiled graph once more: {}. "
+    "engine.compile cannot compute a second derivative through this compiled graph: {}. "
     "Compile with backend='eager', or leave this part uncompiled (engine.disable)."
 )
 
@@ -213,10 +213,10 @@ class LazyBackward:
             return names
         absent = {n for n, t in zip(self.metadata.tangent_names, tangents, strict=True) if t is None}
         saved = self.metadata.num_saved_tensors + self.metadata.num_saved_scalars
-        unread = {
+        unused = {
             n for k, n in enumerate(names[:saved]) if variant.saved_used is not None and k not in variant.saved_used
         }
-        return [n for n in names if n not in absent and n not in unread]
+        return [n for n in names if n not in absent and n not in unused]
 
     def _double_backward(
         self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout], there: TangentSet
@@ -424,9 +424,7 @@ def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
             continue
         value: Any = held()
         if value is None:
-            raise DoubleBackwardUnsupported(
-                "an input is not in memory any more, as nobody holds it: keep it until then"
-            )
+            raise DoubleBackwardUnsupported("an input was freed; keep a reference to it until the backward")
         value._fix_weakref()  # autograd may still hold a tensor that Python has released
         found.append(value)
     return found

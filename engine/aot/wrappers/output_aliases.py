@@ -31,14 +31,14 @@ def _action(plan: AotMetadata, position: int, output: OutputAliasInfo) -> tuple[
             )
         case "alias of input":
             base = plan.inputs[output.index].name
-            why = f"eager returns a view of {base}: what is written through one must show in the other"
-            return (WrapperAction(name, f"made again as a view of {base}", why),)
+            why = f"eager returns a view of {base}: a write to one must be visible in the other"
+            return (WrapperAction(name, f"created again as a view of {base}", why),)
         case "alias of result":
-            why = "eager returns a view: what is written through one result must show in the other"
-            return (WrapperAction(name, "made again as a view of an intermediate", why),)
+            why = "eager returns a view: a write to one output must be visible in the other"
+            return (WrapperAction(name, "created again as a view of an intermediate", why),)
         case "root" | "alias of root":
-            why = "eager returns a tensor over the same memory that is no view, or a view of such a tensor"
-            return (WrapperAction(name, f"made again over the memory of {_aliased_name(plan, output)}", why),)
+            why = "eager returns a tensor that shares this memory but is not a view, or a view of such a tensor"
+            return (WrapperAction(name, f"created again over the memory of {_aliased_name(plan, output)}", why),)
         case "constant":
             return (WrapperAction(name, "returned as a constant", "it does not depend on any tensor"),)
         case "result":
@@ -113,8 +113,8 @@ def view_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
         names["one_of_several"] = _mark_multi_output_view
         text = f"one_of_several({text})"
     if view.is_from_custom_function:
-        names["made_by_hand"] = _mark_custom_function_view
-        text = f"made_by_hand({text})"
+        names["mark_custom_function_view"] = _mark_custom_function_view
+        text = f"mark_custom_function_view({text})"
     if view.creation_grad_mode:
         names[f"made_under_{view.creation_grad_mode}"] = _MARK_CREATION_GRAD_MODE[view.creation_grad_mode]
         text = f"made_under_{view.creation_grad_mode}({text})"

@@ -15,8 +15,8 @@ from engine.aot.wrappers.double_backward import DoubleBackwardUnsupported, Eager
 from engine.graph.functionalize_rng import get_rng_states
 
 UNEXPECTED_TANGENT_MESSAGE = (
-    "The gradient of an output of this compiled graph came back as a {}, which is not what the output is; the call cannot be run again "
-    "to follow it: {}. Compile with backend='eager', or leave this part uncompiled (engine.disable)."
+    "The gradient of an output of this compiled graph came back as a {}, which is not the type of the output, and the call cannot be run again "
+    "under eager autograd: {}. Compile with backend='eager', or leave this part uncompiled (engine.disable)."
 )
 
 
@@ -41,7 +41,7 @@ class SubclassGradient:
             else self.grad_spec.matches(gradient)
         ):
             kind = type(gradient).__name__
-            other = f"{kind} of other parts" if type(gradient) is self.input_spec.type else kind
+            other = f"{kind} with other inner tensors" if type(gradient) is self.input_spec.type else kind
             raise CannotFunctionalize(
                 f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {other}"
             )

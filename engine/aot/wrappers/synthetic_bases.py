@@ -128,16 +128,18 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
         return None
     if any(is_as_strided(n) for n in call.graph.graph.nodes):
         shared = " and ".join(call.inputs[n].name for n in groups[0])
-        raise CannotFunctionalize(f"{shared} share memory, one of them is written to, and as_strided may see any of it")
+        raise CannotFunctionalize(
+            f"{shared} share memory, one of them is mutated, and as_strided may read any part of it"
+        )
     bases = tuple(_base(call.inputs, g) for g in groups)
     members = {n: (k, b.start_bytes[at]) for k, b in enumerate(bases) for at, n in enumerate(b.members)}
     passed = tuple(n for n in range(len(call.inputs)) if n not in members)
     plan, results = _plan(call, members)
     _check_view_grad_fns(call.inputs, plan, groups)
     inputs, graph = _replace_inputs_by_bases(call, bases, members, results)
-    why = "one of them is written to, which must show in the others"
+    why = "one of them is mutated: the write must be visible in the others"
     names = [" and ".join(call.inputs[n].name for n in b.members) for b in bases]
-    actions = tuple(WrapperAction(name, "passed as one flat tensor over their memory", why) for name in names)
+    actions = tuple(WrapperAction(name, "passed as one flat tensor (a synthetic base)", why) for name in names)
     guards = tuple(_guard(call.inputs, b) for b in bases)
     counted = {n: None for n in members if has_version_counter(call.inputs[n])}
     as_traced = error_fallback.wrap_eager_run(types.MethodType(type(call.graph).forward, call.graph))
@@ -175,14 +177,14 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
     reals = [inputs[n].example_value for n in group]
     names = " and ".join(inputs[n].name for n in group)
     if any(inputs[n].fake._has_symbolic_sizes_strides for n in group):
-        raise CannotFunctionalize(f"{names} share memory, one of them is written to, and their sizes vary")
+        raise CannotFunctionalize(f"{names} share memory, one of them is mutated, and their sizes are symbolic")
     if any(has_internal_overlap(r) for r in reals):
         raise CannotFunctionalize(
-            f"{names} share memory, one of them is written to, and one sees some of its memory twice"
+            f"{names} share memory, one of them is mutated, and the elements of one overlap in memory"
         )
     if any(r.is_conj() or r.is_neg() for r in reals):
         raise CannotFunctionalize(
-            f"{names} share memory, one of them is written to, and one is lazily conjugated or negated"
+            f"{names} share memory, one of them is mutated, and one is lazily conjugated or negated"
         )
     if torch.is_grad_enabled() and any(
         inputs[n].fake.requires_grad or inputs[n].example_value.requires_grad for n in group
@@ -192,7 +194,7 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
         )
         if reshaped is not None:
             raise CannotFunctionalize(
-                f"the shape or layout of {reshaped} is changed in place, and gradients are needed"
+                f"an in-place operation changes the shape or strides of {reshaped}, and gradients are needed"
             )
         return _make_base_from_view_base(tuple(group), reals, names)
     dtypes = {r.dtype for r in reals}
@@ -201,7 +203,9 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
     # An empty tensor may start past the end of its storage; a base must not grow the storage.
     end = max((end_byte(r) for r in reals if r.numel()), default=0)
     if end > max(_MAX_BASE_BYTES, 4 * sum(r.numel() * r.element_size() for r in reals)):
-        raise CannotFunctionalize(f"{names} share memory, one of them is written to, and they see little of it")
+        raise CannotFunctionalize(
+            f"{names} share memory, one of them is mutated, and they cover only a small part of it"
+        )
     return SyntheticBase(tuple(group), dtype, end // dtype.itemsize, starts)
 
 
@@ -213,8 +217,8 @@ def _make_base_from_view_base(group: tuple[int, ...], reals: Sequence[torch.Tens
     )
     if not layout.matches(reals) or not is_whole:
         raise CannotFunctionalize(
-            f"{names} share memory, one of them is written to, and gradients are needed otherwise than through one tensor that they are "
-            "cut from"
+            f"{names} share memory, one of them is mutated, and gradients are needed, but they are not "
+            "slices of one contiguous tensor"
         )
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
     return SyntheticBase(group, whole.dtype, whole.numel(), starts, layout)
@@ -257,7 +261,7 @@ def _check_view_grad_fns(inputs: Sequence[GraphInput], plan: AotMetadata, groups
         for m in others:
             if input_write_count(inputs[m]) and not shares_version_counter(seen.fake, inputs[m].fake):
                 raise CannotFunctionalize(
-                    f"{inputs[m].name}, written to, may spoil the history of {output.name}, a view of {seen.name}"
+                    f"a mutation of {inputs[m].name} may invalidate the grad_fn of {output.name}, a view of {seen.name}"
                 )
 
 

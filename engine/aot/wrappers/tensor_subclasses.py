@@ -135,8 +135,10 @@ def _symbol_locations(
                 if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
                     found.setdefault(size.node.expr, (n, path, dim))
     for parts in (*given, *(o.spec for o in outputs)):
-        if parts is not None and parts.is_dynamic and (unread := parts.symbols() - found.keys()):
-            what = f"a {parts.type.__name__} has a size ({min(map(str, unread))}) that no tensor inside of it has"
+        if parts is not None and parts.is_dynamic and (unused_names := parts.symbols() - found.keys()):
+            what = (
+                f"a {parts.type.__name__} has a size ({min(map(str, unused_names))}) that none of its inner tensors has"
+            )
             raise CannotFunctionalize(what)
     return found
 
@@ -158,9 +160,9 @@ def _is_wrapper(value: Any) -> bool:
 def _check(i: GraphInput, *, trains: bool) -> None:
     kind = type(i.fake).__name__
     if is_layout_mutated(i.fake, i.example_value):
-        raise CannotFunctionalize(f"the shape or layout of {i.name}, a {kind}, is changed in place")
+        raise CannotFunctionalize(f"an in-place operation changes the shape or strides of {i.name}, a {kind}")
     if trains and (i.fake.is_inference() or write_count(i.fake) != i.initial_version):
-        raise CannotFunctionalize(f"{i.name}, a {kind}, is written to, and gradients are needed")
+        raise CannotFunctionalize(f"{i.name}, a {kind}, is mutated, and gradients are needed")
 
 
 def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | None], outputs: Sequence[Any]) -> None:
@@ -174,13 +176,17 @@ def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | 
             continue
         kind, plain = type(i.fake).__name__, list(_inner_tensors(i.fake))
         if not all(p.is_floating_point() or p.is_complex() for p in plain):
-            raise CannotFunctionalize(f"gradients are needed through {i.name}, a {kind} that holds tensors without any")
+            raise CannotFunctionalize(
+                f"gradients are needed through {i.name}, a {kind} with an inner tensor that is not floating point"
+            )
         taken += map(storage_id, plain)
     shown = [
         f for o in outputs if isinstance(f := _fake(o), torch.Tensor) and all(f is not i.fake for i in call.inputs)
     ]
     if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in _inner_tensors(f)):
-        raise CannotFunctionalize("gradients are needed through a tensor subclass over memory that others see")
+        raise CannotFunctionalize(
+            "gradients are needed through a tensor subclass that shares memory with another tensor"
+        )
 
 
 def _inner_inputs(i: GraphInput, parts: SubclassSpec | None, needs_gradient: bool = False) -> Iterator[GraphInput]:
@@ -213,11 +219,11 @@ def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple
         if parts is not None:
             inside = [storage_id(f) for f in parts.flatten(fake)]
             if fake._is_view() or any(s in shared for s in inside) or len(set(inside)) < len(inside):
-                raise CannotFunctionalize(f"{node} is a {type(fake).__name__} over memory that others see")
+                raise CannotFunctionalize(f"{node} is a {type(fake).__name__} that shares memory with another tensor")
             shared += inside
         needs_gradient = trains and parts is not None and fake.requires_grad
         if needs_gradient and fake.is_leaf:
-            raise CannotFunctionalize(f"{node} is a {type(fake).__name__} made inside that requires grad itself")
+            raise CannotFunctionalize(f"{node} is a {type(fake).__name__} created in the graph that requires grad")
         writes = 0 if parts is None or fake.is_inference() else write_count(fake)
         found.append(SubclassOutput(first, parts, requires_grad=needs_gradient, write_count=writes))
         first += 1 if parts is None else len(list(parts.inner_paths()))
@@ -265,7 +271,7 @@ def _add_unflatten(
     for given in _inner_inputs(i, parts):
         plain.append(copy.placeholder(given.name))
         plain[-1].meta["example_value"] = given.fake
-    made = copy.create_node("call_function", GraphCallable("put_together", build), tuple(plain), name=node.name)
+    made = copy.create_node("call_function", GraphCallable("wrap_subclass", build), tuple(plain), name=node.name)
     made.meta.update(node.meta)
     return made
 
@@ -289,7 +295,7 @@ def _add_flatten_with_grad(
     copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, parts: SubclassSpec
 ) -> list[torch.fx.Node]:
     values = tuple(p.detach().requires_grad_() for p in parts.flatten(fake))
-    taken = copy.call_function(GraphCallable("take_apart", functools.partial(flatten_with_grad, parts)), (node,))
+    taken = copy.call_function(GraphCallable("unwrap_subclass", functools.partial(flatten_with_grad, parts)), (node,))
     taken.meta.update(node.meta, example_value=values)
     found = []
     for n, value in enumerate(values):
@@ -318,12 +324,12 @@ def _actions(
         if p is not None
     ]
     made = [
-        WrapperAction(f"output {n}", f"put together as a {o.spec.type.__name__}", "eager returns the subclass")
+        WrapperAction(f"output {n}", f"wrapped as a {o.spec.type.__name__}", "eager returns the subclass")
         for n, o in enumerate(outputs)
         if o.spec is not None
     ]
     joined = [
-        WrapperAction(i.name, "its gradient is put together", "eager gives the subclass a gradient of its own type")
+        WrapperAction(i.name, "its gradient is wrapped", "in eager, the gradient of a subclass has its type")
         for i, g in zip(call.inputs, gradients, strict=True)
         if g is not None
     ]
@@ -357,7 +363,7 @@ def _make_eager_rerun(call: TracedCall, outputs: Sequence[SubclassOutput]) -> Ea
     names = tuple(str(node) if o.requires_grad else None for node, o in zip(nodes, outputs, strict=True))
     given = [i.example_value for i in call.inputs if isinstance(i.example_value, torch.Tensor)]
     written = _mutated_inputs(call)
-    reason = f"{call.inputs[min(written)].name} was written to" if written else ""
+    reason = f"{call.inputs[min(written)].name} was mutated" if written else ""
     return EagerRerun(call.graph, names, needing, written, rng_devices_of(given), current_autocast(), reason)
 
 
@@ -366,17 +372,17 @@ def _mutated_inputs(call: TracedCall) -> frozenset[int]:
     return frozenset(n for n, i in tensors if i.fake.is_inference() or write_count(i.fake) != i.initial_version)
 
 
-def mark_unsaved_inputs(change: PreCompileResult, unread: Collection[str]) -> None:
+def mark_unsaved_inputs(change: PreCompileResult, unused_names: Collection[str]) -> None:
     """Mark subclass inputs of which the backward reads no inner tensor.
 
-    ``unread`` are names of inputs of the compiled graph.
+    ``unused_names`` are names of inputs of the compiled graph.
     """
     names = iter(change.call.inputs)
     plan: SubclassMetadata = change.runtime_metadata
     for parts, gradient in zip(plan.input_specs, plan.gradients, strict=True):
         own = [next(names).name for _ in (parts.inner_paths() if parts is not None else ("",))]
         if gradient is not None:
-            gradient.is_saved_for_backward = not all(n in unread for n in own)
+            gradient.is_saved_for_backward = not all(n in unused_names for n in own)
 
 
 def post_compile(change: PreCompileResult, run: Run) -> Run:

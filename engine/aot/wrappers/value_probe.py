@@ -173,13 +173,13 @@ def describe_value(value: Any) -> str:
         return f"not shown: {type(value).__name__}"
     count = value.numel()
     if count > MAX_FULL_ELEMENTS and not value.is_contiguous():
-        return f"not shown: {count:,} elements, not in a row"
+        return f"not shown: {count:,} elements, not contiguous"
     try:
         with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
             plain = value.detach()
             held = plain.tolist() if count <= MAX_FULL_ELEMENTS else plain.view(-1)[:NUM_FIRST_ELEMENTS].tolist()
     except (RuntimeError, NotImplementedError):
-        return "not shown: it cannot be read here"
+        return "not shown: its data cannot be read"
     return _text(held) if count <= MAX_FULL_ELEMENTS else f"{_text(held)[:-1]}, … {count:,} elements]"
 
 

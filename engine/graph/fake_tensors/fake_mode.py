@@ -24,7 +24,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
 
     def validate_views_too(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         if isinstance(func, torch._ops.OpOverload) and func.namespace == "prims" and _returns_view(func):
-            raise _BypassDispatchCache("a view that is not marked as one")
+            raise _BypassDispatchCache("a view that autograd does not track as a view")
         validate(func, args, kwargs)
 
     def dispatch_laid_out(

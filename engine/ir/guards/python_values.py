@@ -41,8 +41,8 @@ class TypeMatch(Guard):
         if value is MISSING:
             return "missing"
         found = describe_values.type_name(described_type(value))
-        is_twin = found == self.expected_text() and described_type(value) is not self.type
-        return f"another class named {found}" if is_twin else found
+        is_namesake = found == self.expected_text() and described_type(value) is not self.type
+        return f"another class named {found}" if is_namesake else found
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.type in (int, float) and type(value) in (int, float):
@@ -104,9 +104,7 @@ class IdMatch(Guard):
             return (Fix(f"Always or never pass {self.user_expr}: None and a value need separate cache entries."),)
         if type(self.expected) is types.FunctionType:
             return (
-                Fix(
-                    f"Define {self.user_expr} once, outside the loop: each definition creates a new function object."
-                ),
+                Fix(f"Define {self.user_expr} once, outside the loop: each definition creates a new function object."),
             )
         return (Fix(f"Reuse one object for {self.user_expr} instead of creating a new one for each call."),)
 
@@ -185,7 +183,9 @@ class EqualsMatch(Guard):
             )
             symbol = Fix(f"Make {self.user_expr} a symbol from the first call", "f = engine.compile(f, dynamic=True)")
             return (symbol, lift) if type(self.expected) is int and self.source.is_argument_or_item() else (lift,)
-        return (Fix(f"Do not change {self.user_expr}, or move the code that depends on it out of the compiled function."),)
+        return (
+            Fix(f"Do not change {self.user_expr}, or move the code that depends on it out of the compiled function."),
+        )
 
     def changed_dims(self, value: Any) -> frozenset[int]:
         is_number = type(self.expected) in (int, float) or is_numpy_number(self.expected)
@@ -286,7 +286,9 @@ class DictKeysMatch(Guard):
         return f"{found} (other objects)" if found == self.expected_text() and not self.test(value) else found
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has the keys {actual}; the compiled code expects {self.expected_text()}, in this order."
+        return (
+            f"{self.user_expr} has the keys {actual}; the compiled code expects {self.expected_text()}, in this order."
+        )
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Always give {self.user_expr} the same keys in the same order; use None for missing items."),)

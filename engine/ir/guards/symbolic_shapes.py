@@ -75,9 +75,7 @@ class SymbolicShapeGuard(Guard):
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
-            Fix(
-                f"Make all sizes satisfy {self.expected_text()}, for example by padding, or accept two cache entries."
-            ),
+            Fix(f"Make all sizes satisfy {self.expected_text()}, for example by padding, or accept two cache entries."),
         )
 
 
@@ -99,7 +97,7 @@ def _size_at(value: Any, dimension: int) -> int | float:
             size: int = torch.Tensor.size(value)[dimension]
             return size
     if type(value) not in (int, float):
-        raise TypeError(f"{type(value).__name__} is no number")
+        raise TypeError(f"{type(value).__name__} is not a number")
     number: int | float = value
     return number
 

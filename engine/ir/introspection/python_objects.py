@@ -144,7 +144,7 @@ def operator_callable_args(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str
         TypeError: the value is none of these.
     """
     if type(value) not in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-        raise TypeError(f"{type(value).__name__} is no callable of operator's")
+        raise TypeError(f"{type(value).__name__} is not a callable of the operator module")
     function, args = value.__reduce__()[:2]
     if isinstance(function, functools.partial):
         return (*function.args, *args), tuple(function.keywords.items())
@@ -162,7 +162,7 @@ def builtin_len(value: Any) -> int:
     if measure is None:
         base = builtin_base(kind, _LEN_METHODS)
         if base is None:
-            raise TypeError(f"{kind.__name__} is no builtin container")
+            raise TypeError(f"{kind.__name__} is not a builtin container")
         measure = _LEN_METHODS[base]
     found: int = measure(value)
     return found
@@ -178,7 +178,7 @@ def builtin_dict_keys(value: Any) -> list[Any]:
         return list(value)
     base: Any = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
     if base is None:
-        raise TypeError(f"{type(value).__name__} is no dict")
+        raise TypeError(f"{type(value).__name__} is not a dict")
     return list(base.__iter__(value))
 
 

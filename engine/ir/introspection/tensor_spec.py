@@ -49,7 +49,7 @@ class TensorSpec:
             raise ValueError(f"A size is at least 0: {tuple(sizes)}.")
         strides = _contiguous(sizes) if stride is None else tuple(stride)
         if len(strides) != len(sizes):
-            raise ValueError(f"{len(sizes)} sizes take {len(sizes)} strides, not {len(strides)}.")
+            raise ValueError(f"{len(sizes)} sizes need {len(sizes)} strides, not {len(strides)}.")
         if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
             raise ValueError(f"Only floating point and complex tensors can require grad, not {dtype}.")
         for name, value in (

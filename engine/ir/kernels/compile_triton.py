@@ -50,7 +50,7 @@ class KernelConfig:
 
     def __str__(self) -> str:
         parts = (*(f"{k}={v}" for k, v in self.constants), f"{self.num_warps} warps, {self.num_stages} stages")
-        return ", ".join(parts) + (", its rows read part by part" if self.text else "")
+        return ", ".join(parts) + (", with rows read in a loop" if self.text else "")
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class OutOfTargetResources(Exception):
     """The compiled kernel needs more of a resource than the target has."""
 
     def __init__(self, what: str, needed: int, limit: int) -> None:
-        super().__init__(f"{needed:,} {what} are needed, and there are {limit:,}")
+        super().__init__(f"it needs {needed:,} {what}, and the target has {limit:,}")
 
 
 MAX_SPILLED_REGISTERS = 128
@@ -230,10 +230,10 @@ def compile_with_fallback_configs(
             shortage, lack = shortage or error, lack or _one_line(error)
             continue
         spilled = spills(made) or 0
-        found = FittedKernel(made, way, lack and f"It runs with {way} in place of {planned}: {lack}.")
+        found = FittedKernel(made, way, lack and f"It runs with {way} instead of {planned}: {lack}.")
         if spilled <= MAX_SPILLED_REGISTERS:
             return found
-        lack = lack or f"{spilled} registers a thread found no room"
+        lack = lack or f"it spills {spilled} registers per thread"
         spilling = spilling or found
     if spilling is not None:
         return spilling

@@ -33,7 +33,7 @@ class ChoiceRequest:
 
     node: str
     candidates: tuple[Candidate, ...]
-    library_text: str = "the library's call, with the kernels around it,"
+    library_text: str = "the library call, with the kernels around it,"
     template_text: str = "the best template"
     size_hints: Mapping[str, int] = field(default_factory=dict)
     """Size hints of the symbols; a measurement uses them for all sizes."""
@@ -99,7 +99,7 @@ class FewRowsChooser:
             return ChoiceResult(0)
         return ChoiceResult(
             1,
-            reason=f"With at most {MAX_FEW_ROWS} rows the other matrix is read once, and nothing is put together afterwards.",
+            reason=f"For at most {MAX_FEW_ROWS} rows the template reads the other matrix only once, without padding.",
         )
 
 
@@ -110,5 +110,6 @@ class AlwaysTemplateChooser:
     def choose(self, question: ChoiceRequest) -> ChoiceResult:
         """Return the second candidate, or the first if it is the only one."""
         return ChoiceResult(
-            min(1, len(question.candidates) - 1), reason="A template was asked for; nothing was measured."
+            min(1, len(question.candidates) - 1),
+            reason="The option templates requires a template; nothing was measured.",
         )

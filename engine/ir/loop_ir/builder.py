@@ -123,7 +123,7 @@ class LoopBuilder:
             TypeError: the dtype is an integer type.
         """
         if not dtype.is_floating_point:
-            raise TypeError(f"{value} need not be whole, and {dtype} is")
+            raise TypeError(f"{value} may not be an integer, and {dtype} is an integer dtype")
         return self._emit("number", (), compute_dtype(dtype), value=value, space=LOOP_INVARIANT)
 
     def size(self, value: Size, dtype: torch.dtype) -> LoopIROp:

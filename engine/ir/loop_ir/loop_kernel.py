@@ -74,7 +74,7 @@ class BlockConfig:
     def __str__(self) -> str:
         sizes = f"{self.x_block}" if self.r_block == 0 else f"{self.x_block}x{self.r_block}"
         loop = " in a loop" if self.is_looped else ""
-        ahead = f", {self.prefetch_depth} turns under way" if self.prefetch_depth else ""
+        ahead = f", {self.prefetch_depth} iterations prefetched" if self.prefetch_depth else ""
         return f"{sizes}{loop}, {self.num_warps} warps{ahead}"
 
 

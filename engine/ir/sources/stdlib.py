@@ -29,7 +29,7 @@ class WeakProxySource(Source):
 
     @property
     def expr(self) -> str:
-        return f"what {self.base.expr} stands for"
+        return f"the object that {self.base.expr} refers to"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(weak_proxy_referent, 'proxied')}({base})"

@@ -37,13 +37,13 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
     check_supported_dtype(a)
     sizes = a.shape[-len(counts) :]
     if not all(isinstance(n, int) and n > 0 for n in (*sizes, *counts)):
-        raise NotLowered("windows of symbolic sizes are pooled by ATen")
+        raise NotLowered("pooling with windows of symbolic size has no lowering")
     found = [(int(n), int(c), _max_window_length(int(n), int(c))) for n, c in zip(sizes, counts, strict=True)]
     total = 1
     for _, _, length in found:
         total *= length
     if total > MAX_WINDOW:
-        raise NotLowered(f"windows of more than {MAX_WINDOW} elements are pooled by ATen")
+        raise NotLowered(f"pooling with windows of more than {MAX_WINDOW} elements has no lowering")
     return found
 
 
@@ -75,7 +75,7 @@ def _window_elements(
 @register_lowering(aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[Any]) -> LoweredTensor:
     if not a.dtype.is_floating_point:
-        raise NotLowered("pooling of whole numbers is done by ATen")
+        raise NotLowered("pooling of integers has no lowering")
     windows, held = _pooling_windows(a, size), compute_dtype(a.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:

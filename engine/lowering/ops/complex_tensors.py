@@ -61,7 +61,7 @@ def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torc
     """
     dtype = (fake_result(low) if value is None else value).dtype
     if dtype not in REAL_DTYPES:
-        raise NotLowered(f"{str(dtype).removeprefix('torch.')} is computed by ATen")
+        raise NotLowered(f"{str(dtype).removeprefix('torch.')} has no lowering")
     return REAL_DTYPES[dtype]
 
 
@@ -384,7 +384,7 @@ def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBui
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     """Convert between complex and real dtypes; a real result drops the imaginary part."""
     if other.get("layout") not in (None, torch.strided):
-        raise NotLowered("other layouts are made by ATen")
+        raise NotLowered("a conversion to another layout has no lowering")
     result = fake_result(low)
     if result.dtype.is_complex:
         return _complex_elementwise(low, (a,), lambda b, x: x)
@@ -411,7 +411,7 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     name = str(low.current_node.target) if low.current_node is not None else ""
     fill = 0 if "zeros" in name else 1 if "ones" in name else args[0] if "scalar_tensor" in name else args[-1]
     if not isinstance(fill, (bool, int, float, complex)):
-        raise NotLowered("a complex tensor is filled with a number that follows from sizes by ATen")
+        raise NotLowered("a complex tensor with a symbolic fill value has no lowering")
     return _complex_elementwise(low, (complex(fill),), lambda b, x: x)
 
 
@@ -522,9 +522,9 @@ def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
         kept = kwargs.pop("dtype", None)
         is_changed = not a.is_complex or (kept is not None and REAL_DTYPES.get(kept) != a.dtype)
         if is_changed or any(isinstance(v, complex) for v in args):
-            raise NotLowered("a change of type on the way is made by ATen")
+            raise NotLowered("a dtype conversion inside this complex operator has no lowering")
         if operator is aten.constant_pad_nd.default and args[1:] not in ((), (0,)):
-            raise NotLowered("padding by another number than 0, whose imaginary part is 0, is done by ATen")
+            raise NotLowered("padding of a complex tensor with another number than 0 has no lowering")
         if operator in SCALAR_IDENTITY_OPS and len(a.shape) == 1:
             return _complex_elementwise(low, (a,), lambda b, x: x)
         given = [
@@ -561,7 +561,7 @@ def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) 
 def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredTensor], dim: int) -> LoweredTensor:
     held = _real_dtype(low)
     if any(not t.is_complex or t.dtype != held for t in tensors):
-        raise NotLowered("tensors of several types are put together by ATen")
+        raise NotLowered("concatenation of several dtypes, one of them complex, has no lowering")
     with _as_real_result(low):
         made: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
     return replace(made, is_complex=True)

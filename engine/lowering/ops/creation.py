@@ -23,7 +23,7 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     fill = args[-1]
     check_supported_dtype(value)
     if isinstance(fill, LoweredTensor):
-        raise NotLowered("a fill value held in a tensor is filled in by ATen")
+        raise NotLowered("a fill value that is a tensor has no lowering")
     return _full(low, value, fill)
 
 
@@ -32,9 +32,9 @@ def _full(low: LoweringContext, value: torch.Tensor, fill: Any) -> LoweredTensor
     if isinstance(fill, (bool, int, float)):
         return low.pointwise(symbolic_shape(value), dtype, lambda b, i: b.constant(fill, dtype))
     if isinstance(fill, complex):
-        raise NotLowered("complex numbers are computed by ATen")
+        raise NotLowered("a complex fill value has no lowering")
     if is_float_expr(fill) and not dtype.is_floating_point:
-        raise NotLowered("whole numbers filled in from a fraction are left to ATen")
+        raise NotLowered("an integer tensor with a fractional fill value has no lowering")
     return low.pointwise(symbolic_shape(value), dtype, lambda b, i: b.constant(fill, dtype))
 
 
@@ -67,7 +67,7 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     check_supported_dtype(value)
     dtype = value.dtype
     if is_float_expr(start) or is_float_expr(step):
-        raise NotLowered("a sequence with fractions that follow from sizes is made by ATen")
+        raise NotLowered("an integer range with fractional bounds computed from sizes has no lowering")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         if isinstance(start, float) or isinstance(step, float):

@@ -68,10 +68,10 @@ def embedding_bag(
     """
     check_supported_dtype(weight)
     if mode == MAX:
-        raise NotLowered("the largest of each bag is found by ATen")
+        raise NotLowered("embedding_bag with mode 'max' has no lowering")
     made, bag_of_each, size_of_each, largest = fake_result(low)
     if len(indices.shape) != 1 or 0 in indices.shape or 0 in made.shape:
-        raise NotLowered("empty bags are left to ATen")
+        raise NotLowered("embedding_bag without elements has no lowering")
     bags, count = symbolic_shape(made)[0], indices.shape[0]
     held = compute_dtype(weight.dtype)
     places = _bag_of_each_index(low, indices, offsets)
@@ -136,9 +136,9 @@ def embedding_bag_dense_backward(
     """Add each bag's gradient to its looked-up rows, divided by the bag size for a mean."""
     check_supported_dtype(grad)
     if mode == MAX or scale_by_frequency:
-        raise NotLowered("gradients of largest rows, or divided by how often a row was looked up, are computed by ATen")
+        raise NotLowered("the gradient for mode 'max' or scale_grad_by_freq=True has no lowering")
     if 0 in indices.shape or 0 in grad.shape or 0 in bag_of_each.shape:
-        raise NotLowered("empty bags are left to ATen")
+        raise NotLowered("embedding_bag without elements has no lowering")
     held = compute_dtype(grad.dtype)
     table = low.pointwise((as_size(rows), grad.shape[1]), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype))
 
@@ -170,7 +170,7 @@ def embedding_bag_per_sample_weights_backward(
     """Return the dot product of each looked-up row and its bag's gradient."""
     check_supported_dtype(grad, weight)
     if mode != SUM or 0 in indices.shape or 0 in grad.shape:
-        raise NotLowered("weights of empty bags are left to ATen")
+        raise NotLowered("the gradient of per_sample_weights has a lowering only for nonempty tensors and mode 'sum'")
     places = bag_of_each
     if 0 in bag_of_each.shape:
         after = _bag_of_each_index(low, indices, offsets)

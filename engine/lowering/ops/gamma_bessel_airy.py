@@ -92,7 +92,7 @@ def _elementwise_in_float64(
     """
     dtype = promote_dtypes(args, INT_TO_FLOAT)[1]
     if dtype == F64:
-        raise NotLowered("there is no wider type than float64, in which its series would hold all digits")
+        raise NotLowered("it has no lowering for float64: its series would need a wider dtype")
 
     def narrowed(b: LoopBuilder, *given: LoopIROp) -> LoopIROp:
         return b.cast(compute(b, *(b.cast(x, F64) for x in given)), given[0].dtype)

@@ -196,7 +196,7 @@ def _cubic_outer(x: OpExpr) -> tuple[OpExpr, OpExpr]:
 def _make_sampler(a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int, align: bool) -> GridSampler:
     check_supported_dtype(a, grid)
     if not a.dtype.is_floating_point or any(n == 0 for n in a.shape):
-        raise NotLowered("such pictures are read by ATen")
+        raise NotLowered("grid_sample has a lowering only for nonempty floating-point tensors")
     held = compute_dtype(a.dtype)
     return GridSampler(a.shape[2:], grid, mode, padding, align, held)
 

@@ -20,7 +20,7 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
     """Count the elements in bins of equal width; without bounds, between the data's extremes."""
     check_supported_dtype(a)
     if not all(isinstance(v, (int, float)) for v in (min, max)) or 0 in a.shape:
-        raise NotLowered("bins with bounds that follow from sizes are filled by ATen")
+        raise NotLowered("histc with symbolic bounds or without elements has no lowering")
     held = compute_dtype(a.dtype) if a.dtype.is_floating_point else torch.float32
     dims = tuple(range(len(a.shape)))
     name = low.current_node.name if low.current_node is not None else "histc"

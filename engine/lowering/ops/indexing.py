@@ -65,7 +65,7 @@ def index(low: LoweringContext, a: LoweredTensor, indices: Sequence[LoweredTenso
     check_supported_dtype(a)
     given = [t for t in indices if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for t in given):
-        raise NotLowered("a boolean index gives a result whose size depends on the data")
+        raise NotLowered("a boolean index has no lowering: the size of its result is data-dependent")
     picked_shape = broadcast_shape(given)
     spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
     places = sorted(spread)

@@ -31,7 +31,7 @@ def nll_loss_forward(
     is_single = len(a.shape) == 1
     count: tuple[Size, ...] = () if is_single else (a.shape[0],)
 
-    def kept(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp, IndexExpr]:
+    def load_target(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp, IndexExpr]:
         wanted = target.load(b, i if target.shape else ())
         is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
         safe = b.where(is_kept, wanted, b.constant(0, wanted.dtype))
@@ -40,13 +40,13 @@ def nll_loss_forward(
         return is_kept, factor, place
 
     def loss(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        is_kept, factor, place = kept(b, i)
+        is_kept, factor, place = load_target(b, i)
         likelihood = b.cast(a.load(b, (place,) if is_single else (*i, place)), held)
         value = b.call("neg", likelihood if weight is None else b.call("mul", likelihood, factor))
         return b.where(is_kept, value, b.constant(0.0, held))
 
     def weighed(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        is_kept, factor, _ = kept(b, i)
+        is_kept, factor, _ = load_target(b, i)
         return b.where(is_kept, factor, b.constant(0.0, held))
 
     name = low.current_node.name if low.current_node is not None else "nll"
@@ -85,7 +85,7 @@ def nll_loss_backward(
     """Set minus the loss's gradient at each sample's class, 0 elsewhere, without a scatter."""
     check_supported_dtype(a)
     if len(a.shape) == 1:
-        raise NotLowered("the loss of a single sample is computed by ATen")
+        raise NotLowered("the loss of a single sample has no lowering")
     held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
     name = low.current_node.name if low.current_node is not None else "nll"
 

@@ -234,7 +234,7 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
     if is_float_expr(exponent) and promote_dtypes((a, exponent))[1].is_floating_point:
         return elementwise(low, (a, exponent), _call_op("pow"))
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
-        raise NotLowered("a power with an unusual exponent is computed by ATen")
+        raise NotLowered("a power with this exponent has no lowering")
     is_float = promote_dtypes((a, exponent))[1].is_floating_point
     is_small = float(exponent).is_integer() and abs(exponent) <= 16
     if (is_small and is_float) or (isinstance(exponent, int) and exponent >= 0 and not is_float):
@@ -244,7 +244,7 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
     if exponent == -0.5:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("rsqrt", v))
     if not is_float:
-        raise NotLowered("whole numbers have no powers below zero, which ATen says")
+        raise NotLowered("an integer to a negative power raises an error in ATen")
     return elementwise(low, (a, exponent), _call_op("pow"))
 
 
@@ -409,7 +409,7 @@ def clone(low: LoweringContext, a: LoweredTensor, memory_format: Any = None) -> 
 @register_lowering(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     if other.get("layout") not in (None, torch.strided):
-        raise NotLowered("other layouts are made by ATen")
+        raise NotLowered("a conversion to another layout has no lowering")
     dtype = dtype or a.dtype
     check_supported_dtype(a, fake_result(low))
     if dtype == torch.bool:

@@ -82,7 +82,7 @@ def _pool_windows(
     for width in widths:
         total *= width
     if total > MAX_WINDOW:
-        raise NotLowered(f"windows of more than {MAX_WINDOW} elements are pooled by ATen")
+        raise NotLowered(f"pooling with windows of more than {MAX_WINDOW} elements has no lowering")
     sides = zip(a.shape[-rank:], windows[-rank:], widths, steps, pads, _expand_to_rank(gaps, rank), strict=True)
     return [PoolWindow(*s) for s in sides]
 
@@ -133,7 +133,7 @@ def _avg_pool(
     rank: int,
 ) -> LoweredTensor:
     if not a.dtype.is_floating_point:
-        raise NotLowered("pooling of whole numbers is done by ATen")
+        raise NotLowered("pooling of integers has no lowering")
     shape = symbolic_shape(fake_result(low))
     sides = _pool_windows(a, shape, kernel, stride, padding, rank)
     held = compute_dtype(a.dtype)

@@ -24,7 +24,7 @@ def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str
     shape = symbolic_shape(value)
     count = product(shape)
     if isinstance(count, int) and count > MAX_ELEMENTS_PER_SEED:
-        raise NotLowered("so many random numbers are drawn by ATen")
+        raise NotLowered("a random tensor of this size has no lowering")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         seed = seeds.load(b, (IndexExpr({}, which),))

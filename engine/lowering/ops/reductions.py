@@ -181,7 +181,7 @@ def _split_reduction(
 def _check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
     check_supported_dtype(a)
     if any(a.shape[d] == 0 for d in dims):
-        raise NotLowered("a reduction over no elements is left to ATen")
+        raise NotLowered("a reduction over no elements has no lowering")
 
 
 def _sum_like(kind: str) -> Callable[..., LoweredTensor]:

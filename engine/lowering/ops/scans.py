@@ -79,9 +79,7 @@ def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
     dim = canonical_dim(dim, len(a.shape))
     size = a.shape[dim] if a.shape else 1
     if isinstance(size, int) and size > MAX_SCAN_ELEMENTS:
-        raise NotLowered(
-            f"a running {kind} along so long a dimension is computed by ATen, by many programs side by side"
-        )
+        raise NotLowered(f"a scan ({kind}) along such a long dimension is faster in ATen, which uses many blocks")
     return dim
 
 

@@ -159,7 +159,7 @@ def native_group_norm(
     check_supported_dtype(a)
     channels = exact_quotient(as_size(c), groups)
     if channels is None or 0 in a.shape:
-        raise NotLowered("group norm of this shape is computed by ATen")
+        raise NotLowered("group norm of this shape has no lowering")
     grouped = reshape(a, (as_size(n), groups, as_size(channels * as_size(hw))))
     held = compute_dtype(a.dtype)
     variance, average = _variance(low, grouped, (2,), False, 0.0, held, _node_name(low))

@@ -221,7 +221,7 @@ def diagonal(low: LoweringContext, a: LoweredTensor, offset: int = 0, dim1: int 
 @register_lowering(aten.unfold.default)
 def unfold(low: LoweringContext, a: LoweredTensor, dimension: int, size: int, step: int) -> LoweredTensor:
     if not a.shape:
-        raise NotLowered("unfolding a scalar is left to ATen")
+        raise NotLowered("unfold of a 0-dim tensor has no lowering")
     dim = canonical_dim(dimension, len(a.shape))
     return a.view(
         symbolic_shape(fake_result(low)),
@@ -233,7 +233,7 @@ def unfold(low: LoweringContext, a: LoweredTensor, dimension: int, size: int, st
 def roll(low: LoweringContext, a: LoweredTensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> LoweredTensor:
     check_supported_dtype(a)
     if not a.shape or not all(isinstance(s, int) for s in shifts):
-        raise NotLowered("rolling by symbolic steps is done by ATen")
+        raise NotLowered("roll of a 0-dim tensor or by a symbolic shift has no lowering")
     if not dims:
         return reshape(roll(low, reshape(a, (product(a.shape),)), shifts, (0,)), a.shape)
 
@@ -256,7 +256,7 @@ def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) ->
     dim = canonical_dim(dim, len(shape))
     parts = [t for t in parts if t.shape[dim] != 0]
     if len(parts) > 16:
-        raise NotLowered("more than 16 tensors are concatenated by ATen")
+        raise NotLowered("concatenation of more than 16 tensors has no lowering")
     dtype = fake_result(low).dtype
     starts: list[Size] = [0]
     for part in parts:
@@ -354,7 +354,7 @@ def slice_scatter(
     if isinstance(begin, int):
         begin = max(begin, 0)
     if not is_nonnegative(begin) or not isinstance(stride, int):
-        raise NotLowered("a write to a slice that may begin before its tensor is done by ATen")
+        raise NotLowered("a write to a slice with a start of unknown sign has no lowering")
     check_supported_dtype(a, source)
     count = source.shape[dim]
 
@@ -428,9 +428,11 @@ def as_strided_index_map(a: LoweredTensor, stride: Sequence[Any], offset: Any) -
     """
     steps = tuple(as_size(s) for s in stride)
     if a.index_map is not None or a.definition.stride != contiguous_strides(a.shape):
-        raise NotLowered("a walk over memory that is not in the order of a tensor's elements is done by ATen")
+        raise NotLowered("as_strided over a non-contiguous tensor has no lowering")
     if offset is not None and not a.definition.is_computed:
-        raise NotLowered("an offset counts from the start of a storage, of which a kernel knows only the tensor in it")
+        raise NotLowered(
+            "as_strided with a storage offset has no lowering: a kernel does not know the start of the storage"
+        )
     first = 0 if offset is None else as_size(offset)
     return lambda index: unflatten(flatten(index, steps) + first, a.shape)
 
@@ -440,5 +442,5 @@ def view_dtype(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype) -> Lo
     """Reinterpret the bits as another dtype of the same width."""
     check_supported_dtype(a, fake_result(low))
     if a.dtype.itemsize != dtype.itemsize or torch.bool in (a.dtype, dtype):
-        raise NotLowered("bits that make up more or fewer elements of another type are read by ATen")
+        raise NotLowered("a view as a dtype of another size, or as bool, has no lowering")
     return low.pointwise(a.shape, dtype, lambda b, i: b.bitcast(a.load(b, i), a.dtype, dtype))

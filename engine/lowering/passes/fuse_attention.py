@@ -89,14 +89,14 @@ class _AttentionFuser:
         except _NotFused as reason:
             self.decisions.append(FusionDecision(first, second, False, str(reason), bytes_moved=moved))
         else:
-            why = "One call of attention computes both products and the softmax between them: scores never go through memory."
+            why = "One attention call computes both matrix products and the softmax. The scores are never written to memory."
             self.decisions.append(FusionDecision(first, second, True, why, bytes_saved=moved))
 
     def _fuse(self, softmax: torch.fx.Node, scores: ScoreExpr, weighted: list[torch.fx.Node]) -> None:
         _check_single_reader([*scores.path_nodes, softmax, *weighted[:-1]], softmax)
         last, rank = weighted[-1], softmax.meta["val"].dim()
         if softmax.args[1] not in (-1, rank - 1):
-            raise _NotFused("The softmax is not over the keys.")
+            raise _NotFused("The softmax is not over the last dimension (the keys).")
         query, keys, value = (as_node(t) for t in (*scores.product.args[-2:], last.args[1]))
         if rank == 4:
             heads = softmax.meta["val"].shape[:2]
@@ -106,9 +106,9 @@ class _AttentionFuser:
         if len(lead) != rank - 2 or not all(
             have_same_shape(t.meta["val"].shape[:-2], lead) for t in (keys, value, softmax)
         ):
-            raise _NotFused("Queries, keys and values have different batches.")
+            raise _NotFused("Queries, keys and values have different batch sizes.")
         if any(at != rank for _, at in scores.terms):
-            raise _NotFused("What it adds to scores is not seen by heads as its softmax is.")
+            raise _NotFused("The bias or mask is added in another view of the scores than the softmax.")
         self._check_supported(query, value, scores)
         mask = self._shared_mask(scores, query.meta["val"].dtype, softmax)
         for node in (*scores.path_nodes, softmax, *weighted[:-1]):
@@ -143,25 +143,25 @@ class _AttentionFuser:
         dtype = query.meta["val"].dtype
         widths = [t.meta["val"].shape[-1] for t in (query, value)]
         if dtype not in ATTENTION_DTYPES:
-            raise _NotFused(f"Libraries have no attention of {str(dtype).removeprefix('torch.')}.")
+            raise _NotFused(f"No library has an attention kernel for {str(dtype).removeprefix('torch.')}.")
         if not all(
             isinstance(n, int) and 0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in widths
         ):
             raise _NotFused(
-                f"Libraries have no attention of heads {' and '.join(dict.fromkeys(map(str, widths)))} wide."
+                f"No library has an attention kernel for head dimension {' and '.join(dict.fromkeys(map(str, widths)))}."
             )
         if not 0 < scores.scale < math.inf:
-            raise _NotFused("Its scores are not scaled by a positive number.")
+            raise _NotFused("The scale of its scores is not a positive number.")
         for change, _ in scores.terms:
             if isinstance(change, MaskedFillTerm) and not change.fill < MIN_SCORE:
-                raise _NotFused(f"It fills scores with {change.fill:g}, and scores may be as low.")
+                raise _NotFused(f"It fills masked scores with {change.fill:g}; ordinary scores can be as low.")
             if (
                 isinstance(change, AddTerm)
                 and dtype in HALF_DTYPES
                 and not self.value_ranges.is_embedding_lookup(change.node)
             ):
                 raise _NotFused(
-                    "What it adds to 16-bit scores may round them away, which attention in 32 bits would not."
+                    "It adds a bias to 16-bit scores. Fused attention adds in 32 bits and would round differently."
                 )
 
     def _insert_attention(
@@ -267,7 +267,7 @@ def _swaps_heads(turned: torch.fx.Node) -> bool:
 def _fake_mode_of(node: torch.fx.Node) -> Any:
     mode = detect_fake_mode([node.meta["val"]])
     if mode is None:
-        raise _NotFused("The sizes of its tensors are not known.")
+        raise _NotFused("Its tensors have no fake mode, so their sizes are not known.")
     return mode
 
 
@@ -302,7 +302,7 @@ def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.N
         found = users[0]
         if have_same_shape(found.meta["val"].shape, shape):
             return found
-    raise _NotFused("Its result is not seen by heads.")
+    raise _NotFused("Its result has no view with a separate head dimension.")
 
 
 def _check_single_reader(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> None:
@@ -311,5 +311,5 @@ def _check_single_reader(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) 
         if len(_readers(node)) > 1:
             word = "weights" if position >= list(path).index(softmax) else "scores"
             is_kept = any(user.op == "output" for user in _readers(node))
-            why = "returned, or saved for the backward" if is_kept else "read elsewhere too"
-            raise _NotFused(f"Its {word} are {why}: they have to be in memory.")
+            why = "returned, or saved for the backward" if is_kept else "read by another operator"
+            raise _NotFused(f"Its {word} are {why}, so they must be in memory.")

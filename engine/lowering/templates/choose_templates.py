@@ -166,8 +166,8 @@ class _TemplateChooser:
             nodes = tuple(
                 dict.fromkeys(o for m in sorted(group.members, key=lambda d: d.program_order) for o in m.node_ids)
             )
-            when = "where its tiles are read" if group in fused.prologues else "before its tiles are stored"
-            reason = f"The template computes it {when}: it never goes through memory. {answer.reason}"
+            when = "when it loads its tiles" if group in fused.prologues else "before it stores its tiles"
+            reason = f"The template computes it {when}, so it is never written to memory. {answer.reason}"
             self.decisions.append(
                 FusionDecision(fused.matmul.extern.origins, nodes, True, reason.strip(), bytes_saved(made))
             )
@@ -243,7 +243,7 @@ def _hinted_size(size: Size, sizes: Mapping[str, int]) -> int:
 
 
 def _template_label(tiled: MatmulTemplate) -> str:
-    within = " with its operands computed on the way" if tiled.fused_matmul.prologues else ""
+    within = " with fused operands" if tiled.fused_matmul.prologues else ""
     return f"template {tiled.tiling}{within}"
 
 

@@ -62,14 +62,14 @@ def compiled_module(module: Module, compiler: Compiler) -> Any:
     module = unwrap_compiled(module)
     if isinstance(module, torch.jit.ScriptModule):
         raise BadArgument(
-            f"{type(module).__name__} is a TorchScript module, already compiled: pass the nn.Module it was made from."
+            f"{type(module).__name__} is a TorchScript module, which is already compiled. Pass the original nn.Module."
         )
     cls: Any = _compiled_class(type(module))
-    twin = cls.__new__(cls)
-    object.__setattr__(twin, "__dict__", instance_dict(module))
+    wrapper = cls.__new__(cls)
+    object.__setattr__(wrapper, "__dict__", instance_dict(module))
     for slot, value in ((ORIGINAL_MODULE_ATTR, module), ("_engine_compiler", compiler), ("_engine_forward", None)):
-        object.__setattr__(twin, slot, value)
-    return twin
+        object.__setattr__(wrapper, slot, value)
+    return wrapper
 
 
 def _compiled_class(cls: type) -> type:
@@ -95,27 +95,27 @@ def _compiled_class(cls: type) -> type:
     return made
 
 
-def _get_class(twin: Any) -> type:
+def _get_class(wrapper: Any) -> type:
     # The user's class, so that ``self.__class__(...)`` in a method creates an uncompiled module.
-    return type(getattr(twin, ORIGINAL_MODULE_ATTR))
+    return type(getattr(wrapper, ORIGINAL_MODULE_ATTR))
 
 
-def _set_class(twin: Any, cls: type) -> None:
+def _set_class(wrapper: Any, cls: type) -> None:
     """Assign ``__class__``: the original changes its class, and the compiled module follows."""
-    getattr(twin, ORIGINAL_MODULE_ATTR).__class__ = cls
-    _CLASS.__set__(twin, _compiled_class(cls))
+    getattr(wrapper, ORIGINAL_MODULE_ATTR).__class__ = cls
+    _CLASS.__set__(wrapper, _compiled_class(cls))
 
 
-def _get_forward(twin: Any) -> Any:
+def _get_forward(wrapper: Any) -> Any:
     """Return the compiled forward, bound to the original: ``type(self)`` is the user's class."""
-    module = getattr(twin, ORIGINAL_MODULE_ATTR)
+    module = getattr(wrapper, ORIGINAL_MODULE_ATTR)
     plain = module.forward
     function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
-    kept = twin._engine_forward
+    kept = wrapper._engine_forward
     if kept is not None and kept[0] is function:
         return kept[1]
-    made = _dispatched_forward(plain, twin._engine_compiler)
-    object.__setattr__(twin, "_engine_forward", (function, made))
+    made = _dispatched_forward(plain, wrapper._engine_compiler)
+    object.__setattr__(wrapper, "_engine_forward", (function, made))
     return made
 
 
@@ -128,33 +128,33 @@ def _dispatched_forward(forward: Any, compiler: Compiler) -> Any:
     return make_callee(compiler)(forward)
 
 
-def _set_forward(twin: Any, value: Any) -> None:
-    twin.__dict__["forward"] = value
+def _set_forward(wrapper: Any, value: Any) -> None:
+    wrapper.__dict__["forward"] = value
 
 
-def _delete_forward(twin: Any) -> None:
-    if "forward" not in twin.__dict__:
+def _delete_forward(wrapper: Any) -> None:
+    if "forward" not in wrapper.__dict__:
         raise AttributeError("forward")
-    del twin.__dict__["forward"]
+    del wrapper.__dict__["forward"]
 
 
-def _deepcopy(twin: Any, memo: dict[int, Any]) -> Any:
-    made = compiled_module(copy.deepcopy(getattr(twin, ORIGINAL_MODULE_ATTR), memo), twin._engine_compiler)
-    memo[id(twin)] = made
+def _deepcopy(wrapper: Any, memo: dict[int, Any]) -> Any:
+    made = compiled_module(copy.deepcopy(getattr(wrapper, ORIGINAL_MODULE_ATTR), memo), wrapper._engine_compiler)
+    memo[id(wrapper)] = made
     return made
 
 
-def _copy(twin: Any) -> Any:
-    return compiled_module(copy.copy(getattr(twin, ORIGINAL_MODULE_ATTR)), twin._engine_compiler)
+def _copy(wrapper: Any) -> Any:
+    return compiled_module(copy.copy(getattr(wrapper, ORIGINAL_MODULE_ATTR)), wrapper._engine_compiler)
 
 
-def _reduce(twin: Any, protocol: Any) -> Any:
+def _reduce(wrapper: Any, protocol: Any) -> Any:
     """Reduce to the original's pickle.
 
     Picklers require that ``__newobj__`` creates the class of the object being pickled, so ``copyreg._reconstructor``
     replaces it.
     """
-    made, args, *rest = getattr(twin, ORIGINAL_MODULE_ATTR).__reduce_ex__(protocol)
+    made, args, *rest = getattr(wrapper, ORIGINAL_MODULE_ATTR).__reduce_ex__(protocol)
     if getattr(made, "__name__", "") == "__newobj__" and len(args) == 1:
         return _RECONSTRUCTOR, (args[0], object, None), *rest
     return made, args, *rest
@@ -198,7 +198,7 @@ def attach(module: Module, compiler: Compiler) -> None:
     held = module._compiled_call_impl
     if held is not None and not isinstance(held, _CompiledCall):
         raise BadArgument(
-            f"{type(module).__name__} is compiled already by torch's Module.compile(): make a new module, or compile that one only once."
+            f"{type(module).__name__} is already compiled by torch's Module.compile(). Create a new module, or compile it only once."
         )
     module._compiled_call_impl = _CompiledCall(module, compiler)
 

@@ -296,10 +296,8 @@ class DispatcherState:
             self._sync()
         elif session is not None:
             why = self.guard_failure(entry, scope)
-            sentence = f"The guards of {cache.frame.name} refuse the very call they were made for: {why.sentence if why else 'nobody knows why'}"
-            session.add_failure(
-                StageFailure("guards", sentence, "the result is right, but the next call compiles again")
-            )
+            sentence = f"A guard of {cache.frame.name} fails for the call it was compiled for: {why.sentence if why else 'the reason is unknown'}"
+            session.add_failure(StageFailure("guards", sentence, "the result is correct, but the next call recompiles"))
         return entry
 
     def _on_compile_failure(self, error: Exception, session: Session | None) -> CacheEntry:
@@ -323,7 +321,7 @@ class DispatcherState:
         if self.compiler.options.fullgraph:
             raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
         entry = self._python_entry()
-        why = f"{name} was compiled {limit} times, the recompile limit; calls that no entry serves run as Python. The last reason was: {cause}"
+        why = f"{name} was compiled {limit} times, which is the recompile limit; calls without a cache hit run as Python. The last reason was: {cause}"
         self.cache.fall_back_to_python(entry, why)
         self._sync()
         if session is not None:
@@ -364,8 +362,8 @@ def skipped_record(function: FunctionType) -> SkippedRecord:
     """Return the record of why a generator or coroutine function is not compiled."""
     flags = function.__code__.co_flags
     kind = "a generator" if flags & inspect.CO_GENERATOR else "asynchronous"
-    remedy = "Move the tensor work into a plain function that it calls: that one is compiled."
-    return SkippedRecord(function.__qualname__, f"{function.__qualname__} is {kind}, and runs as Python", remedy)
+    hint = "Move the tensor code into a plain function and call it: that function is compiled."
+    return SkippedRecord(function.__qualname__, f"{function.__qualname__} is {kind}, and runs as Python", hint)
 
 
 def _always(*values: Any) -> bool:

@@ -37,7 +37,7 @@ def _resolve_dispatcher(f: Any) -> tuple[DispatcherState, tuple[Any, ...], dict[
         subject = subject if forward is None else forward
         if not hasattr(subject, "__func__"):
             raise BadArgument(
-                f"{getattr(f, '__qualname__', type(f).__name__)} is not compiled: pass what engine.compile returned."
+                f"{getattr(f, '__qualname__', type(f).__name__)} is not compiled. Pass the function that engine.compile returned."
             )
         args, subject = (subject.__self__, *args), subject.__func__
 

@@ -167,10 +167,10 @@ def resolve_argument(value: Any) -> Any:
         case RetainedValue(reference, words):
             found = reference()
             if found is None:
-                raise ValueUnavailable(f"{words} does not exist any more")
+                raise ValueUnavailable(f"{words} no longer exists")
             return found
         case UndescribedValue(words):
-            raise ValueUnavailable(f"{words} was not kept")
+            raise ValueUnavailable(f"{words} was not recorded")
         case list() | tuple() if type(value) in (list, tuple):
             return type(value)(resolve_argument(v) for v in value)
         case dict() if type(value) is dict:
@@ -200,9 +200,9 @@ def make_argument(value: Any) -> Any:
 
 def _make_tensor(spec: TensorSpec) -> torch.Tensor:
     if spec.device.type != "cpu":
-        raise ValueUnavailable(f"a tensor on {spec.device} is not made again")
+        raise ValueUnavailable(f"a tensor on {spec.device} cannot be created for a re-run")
     if any(s == 0 and n > 1 for s, n in zip(spec.strides, spec.shape, strict=True)):
-        raise ValueUnavailable("a tensor that overlaps itself is not made again")
+        raise ValueUnavailable("a tensor whose elements overlap in memory cannot be created for a re-run")
     found = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype)
     if spec.dtype.is_floating_point or spec.dtype.is_complex:
         found.normal_()

@@ -1,4 +1,4 @@
-"""What-if queries: the cache entry that a call with edited arguments would hit.
+"""Queries of what-if calls: the cache entry that a call with edited arguments would hit.
 
 The live cache is queried with tensor specs, so no tensor is allocated.
 """
@@ -26,7 +26,7 @@ from engine.runtime.dispatch.recorded_arguments import (
     resolve_argument,
 )
 
-NOT_LIVE_MESSAGE = "The session was loaded, or what it recorded is gone: there is no compiled function to ask."
+NOT_LIVE_MESSAGE = "This session was loaded from a file, or its function was deleted: what-if needs the live function."
 
 
 NUMBERS = (int, float, bool, str, type(None))
@@ -63,7 +63,7 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
     try:
         arguments = {n: resolve_argument(_edited(n, v, edits)) for n, v in _last_arguments(session, frame).items()}
     except ValueUnavailable as error:
-        raise BadArgument(f"Nothing can be asked: {error}.") from error
+        raise BadArgument(f"What-if is not possible: {error}.") from error
     found = recorded_frame(session, frame)
     told = None
     if found is not None and found.explain is not None:
@@ -151,11 +151,11 @@ def _sizes(path: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.strip(" ()[]").split(",") if part.strip())
     except ValueError:
-        raise BadArgument(f"{path}: sizes are numbers parted by commas, not {text!r}.") from None
+        raise BadArgument(f"{path}: sizes are integers separated by commas, not {text!r}.") from None
 
 
 def _literal(path: str, text: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise BadArgument(f"{path}: {text!r} is no Python number, string, True, False or None.") from None
+        raise BadArgument(f"{path}: {text!r} is not a Python number, string, True, False or None.") from None

@@ -80,13 +80,13 @@ def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> s
     """Return the reason why the graph cannot be run twice; empty if it can."""
     for node in graph.graph.nodes:
         if isinstance(node.target, GraphCallable) and (node.target.changes_state or node.target.runs_user_python):
-            return f"{node.name} {node.target.effect_description if node.target.changes_state else 'runs Python of the user'}"
+            return f"{node.name} {node.target.effect_description if node.target.changes_state else 'calls a Python function'}"
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     if any(
         type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout != torch.strided or t.is_quantized
         for t in tensors
     ):
-        return "an input is not a plain tensor"
+        return "an input is not a strided tensor, or is a subclass"
     held = [t.untyped_storage()._cdata for t in tensors]
     return "two inputs share memory" if len(set(held)) != len(held) else ""
 
@@ -132,7 +132,7 @@ def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> s
         return f"the compiled backward raised {error}"
     for number, a, b in zip((n for n, _ in _requiring_grad(plain[1])), expected, found, strict=True):
         if (a is None) != (b is None):
-            return f"input {number} gets {'no' if b is None else 'a'} gradient, other than in eager"
+            return f"input {number} gets {'no' if b is None else 'a'} gradient, unlike in eager"
         if a is not None and b is not None and (worst := _max_difference(a, b)):
             return f"the gradient of input {number} differs from eager's by up to {worst:.3g}"
     return ""
@@ -151,12 +151,12 @@ def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) ->
         name = f"result {number}" if number < results else f"input {number - results} afterwards"
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             if type(a) is not type(b) or (isinstance(a, (bool, int, str)) and a != b):
-                yield f"{name} is {b!r}, eager gives {a!r}"
+                yield f"{name} is {b!r}, but {a!r} in eager"
             continue
         if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
-            yield f"{name} is {b.dtype}{tuple(b.shape)}, eager gives {a.dtype}{tuple(a.shape)}"
+            yield f"{name} is {b.dtype}{tuple(b.shape)}, but {a.dtype}{tuple(a.shape)} in eager"
         elif a.requires_grad != b.requires_grad:
-            yield f"{name} {'wants' if b.requires_grad else 'wants no'} gradient, other than in eager"
+            yield f"{name} {'requires' if b.requires_grad else 'does not require'} grad, unlike in eager"
         elif worst := _max_difference(a.detach(), b.detach()):
             yield f"{name} differs from eager by up to {worst:.3g}"
 

@@ -85,12 +85,12 @@ def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping
     if node.op == "get_attr":
         return _double(getattr(module, str(node.target)))
     if node.op != "call_function" or not callable(node.target):
-        raise NoFp64Reference(f"{node.name} is not known")
+        raise NoFp64Reference(f"{node.name} cannot run in double precision")
     if isinstance(node.target, torch._ops.OpOverload):
         if torch.Tag.nondeterministic_seeded in node.target.tags:
-            raise NoFp64Reference(f"{node.name} draws random numbers")
+            raise NoFp64Reference(f"{node.name} generates random numbers")
         if node.target._schema.is_mutable:
-            raise NoFp64Reference(f"{node.name} writes to its input")
+            raise NoFp64Reference(f"{node.name} mutates its input")
     arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda a: _argument(a, values))
     args, kwargs = arguments
     try:

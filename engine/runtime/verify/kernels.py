@@ -67,7 +67,7 @@ def verify_kernels(
         values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
         sizes = _SizeValues(program, inputs, values)
         if broken := sizes.violated_assertion():
-            return _all_unverifiable(kernels, f"its graph assumes {broken}, which these values do not fulfil")
+            return _all_unverifiable(kernels, f"its graph assumes {broken}, which is false for these values")
     except Exception as error:
         return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
     return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
@@ -274,7 +274,7 @@ class _Verification:
                 "engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,), timeout=TIMEOUT
             )
         except WorkerFailed as error:
-            return _unverifiable(f"in the interpreter, {error}")
+            return _unverifiable(f"in Triton's interpreter, {error}")
         self.kernel_written.update(outcome.written)
         return VerifyRecord(outcome.outcome, INTERPRETER_NAME, outcome.max_error, outcome.tolerance, outcome.note)
 
@@ -324,7 +324,7 @@ class _Verification:
         if not argument.is_written:
             value = reference if reference is not None else self.kernel_written.get(name)
             if value is None:
-                raise _CannotVerify(f"{name}, which it reads, has no ATen node and was not computed before")
+                raise _CannotVerify(f"it reads {name}, which has no ATen node and no earlier kernel computed")
             return BufferArgument(argument.name, name, buffer.dtype, shape, stride, value)
         if buffer.kind == "input":
             raise _CannotVerify(f"it writes to the input {name}")
@@ -341,7 +341,7 @@ class _Verification:
             return torch.full(shape, start, dtype=dtype)
         held: torch.Tensor | None = self.values.get(start, self.kernel_written.get(start))
         if held is None:
-            raise _CannotVerify(f"{start}, which it changes a copy of, has no ATen node and was not computed before")
+            raise _CannotVerify(f"it updates a copy of {start}, which has no ATen node and no earlier kernel computed")
         return held
 
 

@@ -137,9 +137,9 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
         interpreter_kernel(trial.name, trial.text)[trial.grid](*values)
     written = {b: a for b, a in by_buffer.items() if any(_is_written(p, b) for p in trial.arguments)}
     if broken := [b for b, a in by_buffer.items() if not a.is_intact]:
-        return KernelComparison("different", note=f"it writes outside {', '.join(broken)}")
+        return KernelComparison("different", note=f"it writes outside the bounds of {', '.join(broken)}")
     if changed := [b for b, a in by_buffer.items() if b not in written and not _is_unchanged(a)]:
-        return KernelComparison("different", note=f"it changes {', '.join(changed)}, which it should only read")
+        return KernelComparison("different", note=f"it mutates {', '.join(changed)}, which it should only read")
     scratch = {b: a.tensor.clone() for b, a in written.items() if a.pointer.expected is None}
     compared = [_compare(a, _largest_input(trial)) for a in written.values() if a.pointer.expected is not None]
     if not compared:
@@ -148,9 +148,7 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
     return KernelComparison(worst.outcome, worst.max_error, worst.tolerance, worst.note, scratch)
 
 
-NOTHING_TO_COMPARE = (
-    "not verifiable: no ATen node computes what it writes; the kernel that reads it is verified with it"
-)
+NOTHING_TO_COMPARE = "not verifiable: its outputs have no ATen node; they are verified with the kernel that reads them"
 
 
 def _is_written(argument: object, buffer: str) -> bool:
@@ -243,4 +241,4 @@ def _describe_element(arena: _RedzonedBuffer, at: list[int]) -> str:
     assert expected is not None
     index = tuple(at)
     place = f"{arena.pointer.buffer}[{', '.join(map(str, index))}]"
-    return f"{place} is {arena.tensor[index].item()!r} where ATen has {expected[index].item()!r}"
+    return f"{place} is {arena.tensor[index].item()!r}, but {expected[index].item()!r} in ATen"

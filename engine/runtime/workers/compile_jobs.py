@@ -24,9 +24,9 @@ from engine.runtime.workers.process_pool import WorkerPool
 OnDone = Callable[[str, TargetRecord], None]
 
 # By name: stages do not import each other, and only the worker runs these functions.
-COMPILE_TASK = "engine.kernels.targets:compile_unit"
-ADD_SASS_TASK = "engine.kernels.targets:add_sass"
-WARM_UP_TASK = "engine.kernels.targets:preload_triton"
+COMPILE_TASK = "engine.kernels.compile_kernel:compile_unit"
+ADD_SASS_TASK = "engine.kernels.compile_kernel:add_sass"
+WARM_UP_TASK = "engine.kernels.compile_kernel:preload_triton"
 
 PROCESSES = max(1, min(4, os.cpu_count() or 2))
 TIMEOUT = 120.0
@@ -75,7 +75,7 @@ class CompileJob:
             try:
                 self._on_done(kernel, record)
             except Exception:
-                _log.exception("what is called for each finished kernel failed")
+                _log.exception("the callback for a finished kernel failed")
         if is_final:
             with self._lock:
                 self._kernels_left -= 1
@@ -155,7 +155,7 @@ class _BackgroundCompiler:
 
     def _compiled(self, work: _CompileTask, compiled: Any, reason: str | None) -> None:
         if reason is not None and work.was_abandoned and work.is_wanted:
-            # It was killed while unwanted, and a new job has asked for it meanwhile.
+            # It was killed while unwanted, and a new job has requested it meanwhile.
             work.was_abandoned = False
             self._start(work)
             return

@@ -206,7 +206,7 @@ class WorkerPool:
             lane.close()
         with contextlib.suppress(queue.Empty):
             while True:
-                tasks.get_nowait().on_done(None, "the workers were closed")
+                tasks.get_nowait().on_done(None, "the worker pool was closed")
         for _ in lanes:  # wakes the threads
             tasks.put(WorkerTask(0, 0, "", (), 0.0, lambda _value, _reason: None))
         for lane in lanes:
@@ -231,10 +231,10 @@ class _WorkerThread:
         self._closed = False
         self._lock = threading.Lock()  # guards ``_process`` against ``close`` while one starts
         self.is_idle = True
-        self._thread = threading.Thread(target=self._serve, name="engine-worker", daemon=True)
+        self._thread = threading.Thread(target=self._run_tasks, name="engine-worker", daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _run_tasks(self) -> None:
         while True:
             task = self._tasks.get()
             if self._is_closed():
@@ -245,7 +245,7 @@ class _WorkerThread:
             try:
                 task.on_done(*(self._run(task) if task.is_wanted() else (None, "it was cancelled")))
             except Exception:
-                _log.exception("what takes the results of worker processes failed")
+                _log.exception("the callback for the result of a worker process failed")
             self.is_idle, self._current = True, None
 
     def _run(self, task: WorkerTask) -> tuple[Any, str | None]:
@@ -264,7 +264,7 @@ class _WorkerThread:
         """
         with self._lock:
             if self._closed:
-                raise WorkerFailed("the workers were closed")
+                raise WorkerFailed("the worker pool was closed")
             if self._process is not None and not self._process.is_alive:
                 self._process.release()
                 self._process = None

@@ -50,7 +50,7 @@ def main() -> None:
     """Run tasks until stdin closes, then remove the folder for temporary files in ``TMPDIR``."""
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        _serve()
+        _run_jobs()
     finally:
         _remove_folder()
 
@@ -69,7 +69,7 @@ def _remove_folder() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve() -> None:
+def _run_jobs() -> None:
     # Compilers print to stdout; their output must not mix with the results, so stdout becomes stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

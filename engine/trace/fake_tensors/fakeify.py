@@ -91,5 +91,5 @@ def _plain_like_functorch_tensor(tensor: torch.Tensor) -> torch.Tensor:
     For example, it looks like one row of a ``vmap``.
     """
     with torch.no_grad():
-        twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return twin.requires_grad_(tensor.requires_grad)
+        meta_like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return meta_like.requires_grad_(tensor.requires_grad)

@@ -496,7 +496,7 @@ class BreakCodegen:
         """Push the result of the resume function, or with ``wrapper`` a ``TailCall`` of it."""
         out = self.cg.body
         first, holder = self._super_argument()
-        held = self._kept_alive_locals() | {n for n, v in self.frame.locals.items() if is_suspended_generator(v)}
+        held = self._locals_to_hold() | {n for n, v in self.frame.locals.items() if is_suspended_generator(v)}
         # Stack parameters of this resume function are consumed, and the next one has parameters of the same names.
         wanted = self.live_locals[outcome.index] | {n for n in held if not n.startswith(STACK_PARAM_PREFIX)}
         names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
@@ -531,7 +531,7 @@ class BreakCodegen:
             out.store(name)
         out.call(sum(k in (VALUE, HANDLED_EXCEPTION) for k in kinds) + len(names) + bool(first) + (wrapper is not None))
 
-    def _kept_alive_locals(self) -> frozenset[str]:
+    def _locals_to_hold(self) -> frozenset[str]:
         """Return dead locals that must still keep an object alive.
 
         The broken instruction may have created a weak reference to the object. The root function's frame holds

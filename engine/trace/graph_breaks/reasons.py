@@ -31,7 +31,10 @@ BREAK_REASONS: dict[str, BreakReason] = {
     "data-dependent": BreakReason(
         "A tensor's value is needed in Python",
         "While tracing, tensors have shapes and dtypes but no values. The graph must run before Python can use the number.",
-        ("Leave the value in a tensor.", "Read the number outside the compiled function, for example only every n-th step."),
+        (
+            "Leave the value in a tensor.",
+            "Read the number outside the compiled function, for example only every n-th step.",
+        ),
     ),
     "dynamic-output": BreakReason(
         "An operator's output size depends on its input's values",
@@ -46,7 +49,10 @@ BREAK_REASONS: dict[str, BreakReason] = {
     "unknown-call": BreakReason(
         "A call that the tracer cannot inline",
         "The callable is written in C, or changes state that a graph cannot represent. Python runs it.",
-        ("Replace it with a torch operation.", "If it is pure and works on tensors, mark it with engine.allow_in_graph."),
+        (
+            "Replace it with a torch operation.",
+            "If it is pure and works on tensors, mark it with engine.allow_in_graph.",
+        ),
     ),
     "outside-iterator": BreakReason(
         "An iterator created outside the function is advanced",
@@ -54,16 +60,21 @@ BREAK_REASONS: dict[str, BreakReason] = {
         ("Pass the list, tuple or range itself.",),
     ),
     "disabled": BreakReason(
-        "A disabled function is called", "engine.disable makes a function run as plain Python.", ("Remove the decorator.",)
+        "A disabled function is called",
+        "engine.disable makes a function run as plain Python.",
+        ("Remove the decorator.",),
     ),
-    "asked": BreakReason("A graph break was requested", "The code calls engine.graph_break here.", ("Remove the call.",)),
+    "asked": BreakReason(
+        "A graph break was requested", "The code calls engine.graph_break here.", ("Remove the call.",)
+    ),
     "unsupported-operation": BreakReason(
         "An operation that the tracer does not support",
         "Its result for these values is not known while tracing. Python runs it.",
         ("Rewrite the line with plain Python values or torch operations.",),
     ),
     "unsupported-opcode": BreakReason(
-        "A statement that the tracer does not support", "The tracer has no handler for this bytecode instruction. Python runs it."
+        "A statement that the tracer does not support",
+        "The tracer has no handler for this bytecode instruction. Python runs it.",
     ),
     "unsupported-argument": BreakReason(
         "A torch operation has an argument that a graph cannot hold",
@@ -76,11 +87,11 @@ BREAK_REASONS: dict[str, BreakReason] = {
         ("Return a list, or compile the function that is called for each item.",),
     ),
     "async-frame": BreakReason(
-        "The function is asynchronous", "An event loop suspends and resumes it. A compiled frame cannot be suspended.", ("Compile the synchronous part.",)
+        "The function is asynchronous",
+        "An event loop suspends and resumes it. A compiled frame cannot be suspended.",
+        ("Compile the synchronous part.",),
     ),
-    "depth": BreakReason(
-        "Calls are nested too deeply", "Inlining stops at the depth engine.config.inline_depth."
-    ),
+    "depth": BreakReason("Calls are nested too deeply", "Inlining stops at the depth engine.config.inline_depth."),
     "budget": BreakReason(
         "The function runs too many instructions to trace",
         "The tracer unrolls loops. engine.config.instruction_budget limits the number of traced instructions.",
@@ -91,7 +102,8 @@ BREAK_REASONS: dict[str, BreakReason] = {
         "Python runs the frame, so that the exception is exactly the one that plain Python raises.",
     ),
     "side-effect": BreakReason(
-        "A side effect that cannot be replayed", "The tracer cannot generate code that repeats this change after the graph."
+        "A side effect that cannot be replayed",
+        "The tracer cannot generate code that repeats this change after the graph.",
     ),
     "still-running": BreakReason(
         "A generator is suspended when the graph breaks",

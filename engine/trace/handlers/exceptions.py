@@ -40,7 +40,9 @@ def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
     if issubclass(value.python_type(), BaseException) and (
         not isinstance(value, ExceptionVariable) or value.source is not None
     ):
-        raise Unsupported("unsupported-operation", f"raising a {value.describe()} that was created outside the function")
+        raise Unsupported(
+            "unsupported-operation", f"raising a {value.describe()} that was created outside the function"
+        )
     if not isinstance(value, ExceptionVariable):
         return tx.raise_type_error("exceptions must derive from BaseException")  # type: ignore[no-any-return]
     return value

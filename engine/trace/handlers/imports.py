@@ -38,7 +38,7 @@ def _import_module(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
     if type(name) is str and name.startswith(".") and package and not kwargs:
         name = importlib.util.resolve_name(name, package)
     elif type(name) is not str or len(args) + len(kwargs) != 1 or not kwargs.keys() <= {"name"}:
-        raise Unsupported("unknown-call", "importlib.import_module is called in an unusual way")
+        raise Unsupported("unknown-call", "importlib.import_module is called with arguments other than one module name")
     module = sys.modules.get(name)
     if module is None:
         raise Unsupported("unknown-call", f"{name} is imported for the first time")

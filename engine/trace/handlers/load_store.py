@@ -148,7 +148,7 @@ def _delete_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         read_global(tx, frame, op.argval)
         tx.raise_error(NameError, f"name '{op.argval}' is not defined")
     if is_real and key not in tx.global_writes:
-        tx.guard_type(frame.globals.values[op.argval], OptionalGlobalSource(*key), "it is deleted")
+        tx.guard_type(frame.globals.values[op.argval], OptionalGlobalSource(*key), "the global variable is deleted")
     tx.record_global_write(frame.globals, op.argval, None)
     if not is_real:
         del tx.global_writes[key]  # set and deleted during the call: no side effect

@@ -35,7 +35,7 @@ def add_aliasing_guards(tx: Tracer) -> None:
     for value, _ in tx.variables_by_id.values():
         if value.source is not None and not isinstance(value, TensorVariable):
             by_type.setdefault(value.python_type(), []).append(value)
-    why = "one of the two is changed, which would show through the other"
+    why = "one of the two is mutated; the other must be a different object"
     for value in tx.mutated_variables.values():
         if value.source is None or isinstance(value, (CellVariable, TensorVariable)):
             continue
@@ -100,7 +100,7 @@ def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
 def _guard_no_overlap(tx: Tracer) -> None:
     used: list[TensorVariable] = [v for v, _ in tx.input_tensors if v.node_or_none is not None]
     unseen = _storages_written_through_data(tx)
-    why = "it is changed in place, which would show through a tensor that shares its memory"
+    why = "it is mutated; a tensor that shares its memory would change with it"
     homes = {id(v): _storage_id(v) for v, _ in tx.input_tensors}
     alone: list[TensorVariable] = []
     for value, version in tx.input_tensors:
@@ -146,6 +146,4 @@ def _check_one_storage_per_memory(written: TensorVariable, others: list[TensorVa
         ):
             continue
         names = f"{written.describe()} and {other.describe()}"
-        raise SkipFrame(
-            "side-effect", f"one of {names} is mutated; they share memory through different storages"
-        )
+        raise SkipFrame("side-effect", f"one of {names} is mutated; they share memory through different storages")

@@ -79,15 +79,15 @@ def _emit_mutation(cg: PyCodegen, value: Variable) -> str:
             return ""
         cg.load(value)
         value.fill(cg)
-        return f"{_target_name(value)}: the iterator is moved on by {value.steps_taken}"
+        return f"{_target_name(value)}: the iterator is advanced by {value.steps_taken}"
     if isinstance(value, SuspendedGeneratorVariable):
         cg.load(value)
         value.fill(cg)
-        return f"{_target_name(value)}: the generator is at its end"
+        return f"{_target_name(value)}: the generator is exhausted"
     if isinstance(value, RandomVariable):
         cg.load(value)
         value.fill(cg)
-        return f"{_target_name(value)}: the state of the random numbers is set"
+        return f"{_target_name(value)}: the random number state is set"
     if isinstance(value, ContextVarVariable):
         cg.load(value)
         value.fill(cg)

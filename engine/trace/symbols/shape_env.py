@@ -36,9 +36,7 @@ class RecordingShapeEnv(ShapeEnv):
         return Cause(reason=why) if method is None else method(why)
 
     def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
-        self.guard_causes.setdefault(
-            g, self._cause("the traced code assumed this relation between symbols")
-        )
+        self.guard_causes.setdefault(g, self._cause("the traced code assumed this relation between symbols"))
         super()._log_guard(prefix, g, forcing_spec)
 
     def _set_replacement(self, a: sympy.Symbol, tgt: sympy.Expr, msg: str) -> None:

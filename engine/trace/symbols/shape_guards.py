@@ -58,7 +58,7 @@ def add_shape_guards(tx: Tracer) -> None:
     places = _symbol_sources(tx)
     first = {symbol: _SymbolSource(symbol, found[0]) for symbol, found in places.items() if found}
     _guard_derived_sizes(tx, first)
-    why = "a size is a symbol, and tracing took this relation for granted"
+    why = "the traced code assumed this relation between symbols"
     for guard in env.guards:
         if _is_trivial_for_ragged(env, guard.expr):
             continue
@@ -81,7 +81,7 @@ def add_shape_guards(tx: Tracer) -> None:
                     found[0][0],
                     sympy.Eq(symbol, other),
                     symbols,
-                    cause=tx.guard_cause("two sizes were equal, so one symbol stands for both"),
+                    cause=tx.guard_cause("the two sizes were equal, so they share one symbol"),
                 )
             )
     _guard_strides(tx, first)
@@ -149,10 +149,10 @@ def _over_inputs(
         SkipFrame: no input has one of its symbols.
     """
     free = sorted(relation.free_symbols, key=lambda s: s.name)
-    unread = [s for s in free if s not in first]
-    if unread:
+    unbound = [s for s in free if s not in first]
+    if unbound:
         raise SkipFrame(
-            "internal", f"the code assumes {relation_display(relation)}, but no input has the size {unread[0]}"
+            "internal", f"the code assumes {relation_display(relation)}, but no input has the size {unbound[0]}"
         )
     readings = [first[s] for s in free]
     changed = relation.xreplace({s: r.expression for s, r in zip(free, readings, strict=True) if r.multiple != 1})
@@ -263,7 +263,7 @@ def _property_source(of: Source, source: Any) -> DimSource:
 
 
 def _guard_strides(tx: Tracer, first: dict[sympy.Symbol, _SymbolSource]) -> None:
-    why = "memory layout was taken to follow from the sizes"
+    why = "the strides were assumed to follow from the sizes"
     for origin, (_, strides, _) in _input_layouts(tx):
         for dim, stride in enumerate(strides):
             if not _is_symbolic(stride):

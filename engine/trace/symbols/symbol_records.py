@@ -28,7 +28,7 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
         became = env.replace(symbol)
         low, high = symbol_bounds(env, symbol)
         relations = [_assumption(env, g.expr) for g in env.guards if symbol in g.expr.free_symbols]
-        settled = env.specialization_causes.get(symbol) if became != symbol else None
+        specialized = env.specialization_causes.get(symbol) if became != symbol else None
         told.append(
             TracedSymbolRecord(
                 symbol.name,
@@ -40,8 +40,8 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
                 tuple(dict.fromkeys(relations)),
                 "" if became == symbol else str(became),
                 None
-                if settled is None
-                else SymbolAssumption(f"{symbol.name} == {became}", settled.reason, settled.span),
+                if specialized is None
+                else SymbolAssumption(f"{symbol.name} == {became}", specialized.reason, specialized.span),
             )
         )
     return tuple(told)
@@ -54,7 +54,7 @@ def _assumption(env: RecordingShapeEnv, relation: Any) -> SymbolAssumption:
 
 def _symbol_reason(tx: Tracer, symbol: Any, sources: list[Any]) -> str:
     found = [tx.dynamic_size_reasons.get(s.base, {}).get(s.idx, "") for s in sources if not isinstance(s, Source)]
-    return tx.symbol_reasons.get(symbol) or next((f for f in found if f), "its size equals another that is a symbol")
+    return tx.symbol_reasons.get(symbol) or next((f for f in found if f), "it equals another size that is a symbol")
 
 
 def _source_expr(source: Any) -> str:

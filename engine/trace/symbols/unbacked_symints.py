@@ -94,7 +94,7 @@ def _complete_node(tx: Tracer, node: torch.fx.Node) -> None:
     target: Any = node.target
     with tx.fake_mode:
         node.meta["example_value"] = target(*args, **kwargs)
-    set_provenance(node, tx.node_provenance("what is assumed of a tensor's values"))
+    set_provenance(node, tx.node_provenance("an assumption about a tensor's values"))
     tx.graph.op_count += 1
 
 

@@ -216,7 +216,7 @@ class LazyVariable(Variable):
         return (
             self.realized.describe()
             if self.realized is not None
-            else f"{type(self.real_object).__name__} (not looked at)"
+            else f"{type(self.real_object).__name__} (not read yet)"
         )
 
     def realize(self, tx: Tracer) -> Variable:
@@ -243,7 +243,7 @@ class StringFormatVariable(Variable):
         return str
 
     def describe(self) -> str:
-        return self.realized.describe() if self.realized is not None else "text (not looked at)"
+        return self.realized.describe() if self.realized is not None else "str (not read yet)"
 
     def realize(self, tx: Tracer) -> Variable:
         """Return the string as a constant. This specializes the numbers in it."""

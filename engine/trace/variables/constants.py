@@ -107,7 +107,7 @@ def _number(tx: Tracer, real: float, origin: Source) -> Variable:
     *_NUMPY_INFO_TYPES,
 )
 def _singleton(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, f"that it is {real!r} decided what was traced")
+    tx.guard_identity(real, origin, f"its value ({real!r}) decided what was traced")
     return ConstantVariable(real, origin)
 
 
@@ -132,7 +132,9 @@ class DynamicNumpyScalarVariable(ConstantVariable):
         self._is_guarded = False
         self._symbol: Variable | None = None
         self.source = source
-        tx.guard_type(real, source, f"it is a number of type {type(real).__name__} whose value was seen to change")
+        tx.guard_type(
+            real, source, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
+        )
 
     @property
     def value(self) -> Any:

@@ -1,4 +1,4 @@
-// Elements made from text only: nothing that came from user code is ever parsed as HTML.
+// Creates elements from text only: text from user code is never parsed as HTML.
 
 /** @typedef {Node | string | number | null | undefined | false} Kid */
 /** @typedef {Kid | Kid[] | (Kid | Kid[])[]} Kids */
@@ -44,7 +44,7 @@ export function put(e, ...kids) {
 }
 
 /**
- * A source line's number on its colour; a dot on grey for what the compiler made by itself.
+ * Badge with the number of a source line on its color; a gray dot for compiler-generated rows.
  * @param {number} ordinal
  */
 export function badge(ordinal) {
@@ -52,7 +52,7 @@ export function badge(ordinal) {
 }
 
 /**
- * The class that gives an ordinal its colour.
+ * CSS class for the color of an ordinal.
  * @param {number} ordinal
  */
 export function hue(ordinal) {

@@ -3,13 +3,13 @@
 /**
  * @typedef {object} Key
  * @property {string[]} keys values of KeyboardEvent.key
- * @property {string} shown what the list shows, keys parted by blanks
+ * @property {string} shown what the list shows, keys separated by blanks
  * @property {string} text what they do
  * @property {(key: string) => void} run
  */
 
 /**
- * @param {string} keys values of KeyboardEvent.key, parted by blanks
+ * @param {string} keys values of KeyboardEvent.key, separated by blanks
  * @param {string} text
  * @param {(key: string) => void} run
  * @returns {Key}
@@ -21,7 +21,7 @@ export function key(keys, text, run) {
 }
 
 /**
- * Run the row for a key; false when there is none.
+ * Run the action of a key; return false if there is none.
  * @param {Key[]} table
  * @param {string} pressed
  */

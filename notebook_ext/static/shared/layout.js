@@ -5,12 +5,12 @@ export const ALL_ROWS = 200;
 const OVERSCAN = 20;
 
 /**
- * Which rows to draw: all of a short list, else those in view and some around.
+ * Rows to draw: all of a short list, else the visible ones and some around them.
  * @param {number} count
  * @param {number} scrollTop
  * @param {number} height of the view
  * @param {number} [row] height of a row
- * @param {number} [all] the longest list that is drawn whole
+ * @param {number} [all] maximum length of a list that is drawn completely
  * @returns {[number, number]} first and end
  */
 export function visibleRows(count, scrollTop, height, row = ROW, all = ALL_ROWS) {
@@ -20,7 +20,7 @@ export function visibleRows(count, scrollTop, height, row = ROW, all = ALL_ROWS)
 }
 
 /**
- * Where to scroll so that a row is in view: nowhere if it is, else `lead` pixels below the top.
+ * Scroll position that shows a row: unchanged if the row is visible, else `lead` pixels below the top.
  * @param {number} index
  * @param {number} scrollTop
  * @param {number} height
@@ -34,7 +34,7 @@ export function scrollFor(index, scrollTop, height, lead, row = ROW) {
 }
 
 /**
- * Runs of marked rows for a ruler: [top, height] as fractions, at most `most` of them (neighbours are joined).
+ * Runs of marked rows for a ruler: [top, height] as fractions, at most `most` of them (neighbors are joined).
  * @param {number[]} hits ascending row numbers
  * @param {number} count of rows
  * @param {number} [most]
@@ -54,7 +54,7 @@ export function rulerMarks(hits, count, most = 150) {
 }
 
 /**
- * The next of `hits` after row `at`, going round; -1 when there is none.
+ * The next of `hits` after row `at`, wrapping around; -1 if there is none.
  * @param {number[]} hits ascending
  * @param {number} at
  * @param {1 | -1} step

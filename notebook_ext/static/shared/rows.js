@@ -1,4 +1,4 @@
-// A list that draws only the rows in view once it is long.
+// A list that draws only the visible rows if it is long.
 
 import { h } from "./dom.js";
 import { ALL_ROWS, ROW, scrollFor, visibleRows } from "./layout.js";
@@ -8,7 +8,7 @@ export class Rows {
    * @param {(index: number) => HTMLElement} draw makes a row
    * @param {Record<string, any>} props of the scrolling element
    * @param {number} [height] of a row
-   * @param {number} [all] the longest list that is drawn whole
+   * @param {number} [all] maximum length of a list that is drawn completely
    */
   constructor(draw, props, height = ROW, all = ALL_ROWS) {
     this.all = all;
@@ -18,11 +18,11 @@ export class Rows {
     /** @type {Map<number, HTMLElement>} */
     this.drawn = new Map();
     this.inner = h("div", { class: "rows-in", role: "presentation" });
-    // Both are kept rather than read: reading them between writes would make the browser lay out the page each time.
+    // Cached: reading them from the element between writes would force a layout each time.
     this.top = 0;
     this.view = 0;
     this.el = h("div", { tabindex: "0", ...props, class: "rows " + (props.class || ""), onscroll: () => { this.top = this.el.scrollTop; this.#fill(); } }, this.inner);
-    // A list that was scrolled while it was hidden stands at its top when it appears.
+    // A list that was scrolled while hidden is at its top when it appears.
     this.observer = new ResizeObserver(() => {
       this.view = this.el.clientHeight;
       if (this.view && this.el.scrollTop !== this.top) { this.el.scrollTop = this.top; this.top = this.el.scrollTop; }
@@ -32,7 +32,7 @@ export class Rows {
   }
 
   /**
-   * Show `count` rows, all drawn anew.
+   * Show `count` rows and redraw all.
    * @param {number} count
    * @param {string} [width] of the longest row, as CSS
    */
@@ -43,14 +43,14 @@ export class Rows {
     this.redraw();
   }
 
-  /** Show more or fewer rows; those that stay are not drawn anew. @param {number} count */
+  /** Change the number of rows without redrawing the remaining ones. @param {number} count */
   resize(count) {
     this.count = count;
     this.inner.style.height = count * this.height + "px";
     this.#fill();
   }
 
-  /** Draw the rows in view again: what they show has changed. */
+  /** Redraw the visible rows. */
   redraw() {
     this.drawn.clear();
     this.inner.replaceChildren();
@@ -58,7 +58,7 @@ export class Rows {
   }
 
   /**
-   * Draw again only those rows for which `isStale` holds.
+   * Redraw only the rows for which `isStale` returns true.
    * @param {(index: number, row: HTMLElement) => boolean} isStale
    */
   refresh(isStale) {
@@ -99,7 +99,7 @@ export class Rows {
     if (index < 0) return;
     if (!this.view) this.view = this.el.clientHeight;
     if (!this.view) return;
-    // The browser stops at the end of the list: a place beyond it would be kept here and be wrong the next time.
+    // Clamp like the browser does, so that the cached position stays correct.
     const top = Math.min(scrollFor(index, this.top, this.view, lead, this.height), Math.max(0, this.count * this.height - this.view));
     if (top === this.top) return;
     this.el.scrollTop = this.top = top;

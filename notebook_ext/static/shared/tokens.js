@@ -1,4 +1,4 @@
-// Which runs of a line of code are keywords, strings, numbers and comments: enough for colour, no parser.
+// Splits a line of code into keywords, strings, numbers and comments: enough for colors, not a parser.
 
 const PATTERNS = {
   python: /(#.*$)|("""[^]*?(?:"""|$)|'''[^]*?(?:'''|$)|"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?)|((?<![\w.])(?:\d[\d_]*\.?\d*(?:e[-+]?\d+)?|0x[\da-f]+)\b)|((?:@[\w.]+)|\b(?:and|as|assert|async|await|break|class|continue|def|del|elif|else|except|False|finally|for|from|global|if|import|in|is|lambda|None|nonlocal|not|or|pass|raise|return|self|super|True|try|while|with|yield)\b)/gi,
@@ -34,7 +34,7 @@ export function tokens(line, language) {
 }
 
 /**
- * Cut runs at two columns and mark what lies between: [class, text, isMarked].
+ * Split runs at two columns and mark the text between: [class, text, isMarked].
  * @param {[string, string][]} runs
  * @param {number} from
  * @param {number} to

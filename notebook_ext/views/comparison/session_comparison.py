@@ -41,7 +41,7 @@ def headline(found: SessionComparison, first: str, second: str) -> str:
     a, b = one_line(first, 40), one_line(second, 40)
     changed = [f for f in found.frames if _changed(f)]
     if not changed:
-        return f"{a} and {b}: no difference in {pluralize(len(found.frames), 'function')}, times apart."
+        return f"{a} and {b}: no difference in {pluralize(len(found.frames), 'function')}, ignoring times."
     totals = ", ".join(
         f"{c.aspect} {c.first} → {c.second}" for c in found.totals if c.first != c.second and c.aspect != "graphs"
     )
@@ -164,11 +164,11 @@ def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, s
         yield f"Graph: {graph.stage}", pluralize(operations, "operation")
     yield "Kernels", str(len(_unique_kernels(record)))
     lowering = record.lowering
-    yield "Left to ATen", str(len(lowering.externs)) if lowering else ""
+    yield "ATen fallbacks", str(len(lowering.externs)) if lowering else ""
     moved = [k.bytes_moved for k in record.kernels]
     yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
     if record.aot is not None:
-        yield "Layers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions)
+        yield "Wrappers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions)
         if record.aot.partition is not None:
             yield "Saved for backward", format_bytes(record.aot.partition.saved_bytes)
     yield "Compile time", format_seconds(sum(t.seconds for t in record.timings if not t.parent))

@@ -140,11 +140,14 @@ def nodes_from_lines(lines: Sequence[str], stage: str, known: dict[str, NodeReco
         target = known[line].target if line in known else rest.partition("(")[0][:80] if "(" in rest else ""
         node = NodeRecord(f"{stage}:{name}", name, op, target, line, inputs=read)
         if line in known:
-            twin = known[line]
+            known_node = known[line]
             node = replace(
                 node,
-                **{key: getattr(twin, key) for key in ("shape", "stride", "dtype", "device", "bytes", "span", "stack")},
-                module=twin.module,
+                **{
+                    key: getattr(known_node, key)
+                    for key in ("shape", "stride", "dtype", "device", "bytes", "span", "stack")
+                },
+                module=known_node.module,
             )
         nodes.append(node)
         seen[name] = node.id

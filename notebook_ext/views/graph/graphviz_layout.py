@@ -19,8 +19,8 @@ DOTS_PER_INCH = 72
 PROGRAMS = ("dot", "graphviz-pure")
 """Names of layout programs: Graphviz, else its port as a Python package."""
 MISSING_MESSAGE = (
-    "Graphviz is not on this machine, so the graph keeps our own layout: pip install graphviz-pure, or your system's "
-    "graphviz package, brings it."
+    "Graphviz is not installed, so the built-in layout is used. Install it with pip install graphviz-pure, or with "
+    "your system's graphviz package."
 )
 
 
@@ -46,11 +46,11 @@ def graphviz_layout(session: Session, compilation: str, stage: str = "") -> dict
         return _read(_run(program, dot_source(chosen)), len(chosen.nodes))
     except subprocess.TimeoutExpired:
         return no_layout(
-            f"Graphviz took longer than {TIMEOUT_SECONDS:.0f} s over this graph, so it keeps our own layout."
+            f"Graphviz took longer than {TIMEOUT_SECONDS:.0f} s for this graph, so the built-in layout is used."
         )
     except (subprocess.CalledProcessError, OSError, ValueError) as error:
         told = one_line(str(getattr(error, "stderr", "") or error), 160)
-        return no_layout(f"Graphviz failed, so the graph keeps our own layout: {told}")
+        return no_layout(f"Graphviz failed, so the built-in layout is used: {told}")
 
 
 def no_layout(problem: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
         why = (
             "Only the text of this graph was recorded."
             if chosen is not None and chosen.text
-            else "This compilation made no graph."
+            else "This compilation has no graph."
         )
         return told | {
             "nodes": {},

@@ -64,7 +64,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) 
         names = one_line(", ".join(left_out), 200)
         kept.append(f"<p>Left out to stay below {limit_kb} kB: {_text(names)}.</p>")
     size_kb = max(1, round(sum(len(k.encode()) for k in kept) / 1000))
-    return _details(f"Static copy: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept))
+    return _details(f"Static snapshot: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept))
 
 
 def summary_html(session: Session, *, timed: bool = True) -> str:
@@ -89,13 +89,13 @@ def snapshot_text(session: Session) -> str:
         lines += ["", f"Break in {record['root']}, {record['place']}: {record['title']}"]
         lines += [f"    {line}" for line in record["pointed"].splitlines()]
         lines += [f"  {record['why']}"] if record["why"] else []
-        lines += [f"  - {remedy}" for remedy in record["remedies"]]
+        lines += [f"  - {hint}" for hint in record["hints"]]
         for word in ("before", "after"):
             if record[word] and record["kind"] not in examples:
                 lines += [f"  {word.capitalize()}:", *(f"      {line}" for line in record[word].splitlines())]
         examples.add(record["kind"])
-        lines += [f"  Given up before: {attempt}" for attempt in record["attempts"]]
-    lines += [f"Given up, and traced again without a break: {attempt}" for attempt in told["attempts"]]
+        lines += [f"  Discarded attempt: {attempt}" for attempt in record["attempts"]]
+    lines += [f"Discarded attempt (retraced without a break): {attempt}" for attempt in told["attempts"]]
     for lane in recompiles(session)["lanes"]:
         for column in lane["columns"]:
             if column["outcome"] != "hit" and column["rejections"]:
@@ -140,21 +140,21 @@ def _break_sections(session: Session) -> Iterator[SnapshotSection]:
     if told["breaks"]:
         body = "".join(
             f"<p><b>{_text(b['root'])}, {_text(b['place'])}:</b> {_text(b['title'])}</p>{_code(b['pointed'])}<p>{_text(b['why'])}</p>"
-            + _list(b["remedies"])
+            + _list(b["hints"])
             + _example(b, examples)
             + _discarded_attempts(b["attempts"])
             for b in told["breaks"][:MAX_ROWS]
         )
         yield SnapshotSection(f"Graph breaks ({len(told['breaks'])})", body + _cut(len(told["breaks"]), "break"))
     if told["attempts"]:
-        title = f"Given up, and traced again without a break ({len(told['attempts'])})"
+        title = f"Discarded attempts (retraced without a break) ({len(told['attempts'])})"
         yield SnapshotSection(title, _list(told["attempts"][:MAX_ROWS]) + _cut(len(told["attempts"]), "attempt"))
     if told["skipped"]:
-        rows = [[s["name"], s["reason"], s["remedy"]] for s in told["skipped"]]
-        yield SnapshotSection(f"Not compiled ({len(rows)})", _table(["Name", "Why", "What to do"], rows))
+        rows = [[s["name"], s["reason"], s["hint"]] for s in told["skipped"]]
+        yield SnapshotSection(f"Not compiled ({len(rows)})", _table(["Name", "Reason", "Hint"], rows))
     if told["failures"]:
         rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in told["failures"]]
-        yield SnapshotSection(f"Failures of ours ({len(rows)})", _table(["Entry", "What failed", "Instead"], rows))
+        yield SnapshotSection(f"Internal errors ({len(rows)})", _table(["Entry", "Error", "Fallback"], rows))
 
 
 def _example(record: dict[str, Any], shown: set[str]) -> str:
@@ -162,11 +162,11 @@ def _example(record: dict[str, Any], shown: set[str]) -> str:
     if not record["before"] or record["kind"] in shown:
         return ""
     shown.add(record["kind"])
-    return f"<p>An example that breaks so:</p>{_code(record['before'])}<p>and one that does not:</p>{_code(record['after'])}"
+    return f"<p>Example with this graph break:</p>{_code(record['before'])}<p>Without it:</p>{_code(record['after'])}"
 
 
 def _discarded_attempts(attempts: list[str]) -> str:
-    return f"<p>Given up before:</p>{_list(attempts)}" if attempts else ""
+    return f"<p>Discarded attempts:</p>{_list(attempts)}" if attempts else ""
 
 
 def _recompile_sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
@@ -174,7 +174,9 @@ def _recompile_sections(session: Session, timed: bool) -> Iterator[SnapshotSecti
     for lane in recompiles(session)["lanes"]:
         for column in lane["columns"]:
             if column["outcome"] == "compiled":
-                why = "; ".join(f"{r['entry']} rejected: {r['short']}" for r in column["rejections"]) or "first call"
+                why = (
+                    "; ".join(f"{r['entry']} guard failed: {r['short']}" for r in column["rejections"]) or "first call"
+                )
                 entry = next((e for e in lane["entries"] if e["id"] == column["entry"]), None)
                 cost = [format_seconds(entry["seconds"]) if entry else ""] if timed else []
                 name = source_lines.frame_name(session, lane["frame"], 80)
@@ -288,7 +290,7 @@ def _triton_sections(session: Session) -> Iterator[SnapshotSection]:
                 yield SnapshotSection(f"Triton of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
 
 
-_COLOURS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}
+_COLORS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}
 
 
 def _highlighted(code: str) -> str:
@@ -302,8 +304,8 @@ def _highlighted(code: str) -> str:
         return _code(code)
     parts = []
     for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(shorten_paths(code)):
-        colour = next((c for name, c in _COLOURS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
-        parts.append(f'<span style="color:{colour}">{escape(text)}</span>' if colour else escape(text))
+        color = next((c for name, c in _COLORS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
+        parts.append(f'<span style="color:{color}">{escape(text)}</span>' if color else escape(text))
     return f'<pre style="{CODE}">{"".join(parts)}</pre>'
 
 
@@ -343,4 +345,4 @@ def _table(heads: list[str], rows: list[list[str]], limit: int = MAX_ROWS) -> st
 
 
 def _cut(count: int, word: str, limit: int = MAX_ROWS) -> str:
-    return f"<p>{pluralize(count - limit, f'more {word}')} not kept.</p>" if count > limit else ""
+    return f"<p>{pluralize(count - limit, f'more {word}')} not shown.</p>" if count > limit else ""

@@ -46,7 +46,7 @@ def backward_table(session: Session) -> Table:
     """Return the table of captured backwards, each with its cause."""
     told = backward(session)
     rows = [[c["id"], c["facts"].rpartition(", captured in ")[0], c["cause"]] for c in told["captures"]]
-    return "Captured backwards", ["Capture", "What it holds", "Why it was captured"], rows
+    return "Captured backwards", ["Capture", "Contents", "Reason"], rows
 
 
 def _lines(session: Session, compilation: CompilationRecord) -> Table:
@@ -72,7 +72,7 @@ def _lines(session: Session, compilation: CompilationRecord) -> Table:
         ]
         for (file, line), ordinal in sorted(ordinals.numbers.items(), key=lambda item: item[1])
     ]
-    return "Lines and what became of them", ["#", "Line", "Nodes by graph", "Kernels"], rows
+    return "Source lines with their nodes and kernels", ["#", "Line", "Nodes by graph", "Kernels"], rows
 
 
 def _wrappers(session: Session, compilation: CompilationRecord) -> Table:
@@ -82,20 +82,20 @@ def _wrappers(session: Session, compilation: CompilationRecord) -> Table:
         for ring in told.get("rings", ())
         for a in ring["actions"]
     ]
-    return "Layers around the graph", ["Layer", "On the way", "Value", "What it does", "Why"], rows
+    return "AOT runtime wrappers", ["Wrapper", "Direction", "Value", "Action", "Reason"], rows
 
 
 def _partition(session: Session, compilation: CompilationRecord) -> Table:
     told: dict[str, Any] | None = aot_wrappers(session, compilation.id).get("partition")
     rows = [[v["name"], v["action"], v["bytes"], v["reason"]] for v in told["rows"]] if told else []
-    return "Between forward and backward", ["Value", "Fate", "Bytes", "Why"], rows
+    return "Saved for backward", ["Value", "Saved or recomputed", "Bytes", "Reason"], rows
 
 
 def _wrapper_values(session: Session, compilation: CompilationRecord) -> Table:
     """Return the values of small tensors at the wrappers, for the last recorded call."""
     passages = aot_wrappers(session, compilation.id).get("passages") or [{"moments": []}]
     rows = [[m["ring"], m["direction"], name, text] for m in passages[-1]["moments"] for name, text in m["values"]]
-    return "What small tensors held", ["Layer", "On the way", "Value", "Contents"], rows
+    return "Values of small tensors at the wrappers", ["Wrapper", "Direction", "Value", "Contents"], rows
 
 
 def _graphs(compilation: CompilationRecord) -> Table:
@@ -116,7 +116,7 @@ def _fusion(session: Session, compilation: CompilationRecord) -> Table:
         for d in kernels(session)["decisions"]
         if d["compilation"] == compilation.id
     ]
-    return "Fusion decisions", ["", "What", "Why", "Saves"], rows
+    return "Fusion decisions", ["", "Nodes", "Reason", "Saves"], rows
 
 
 def _choices(compilation: CompilationRecord) -> Table:
@@ -125,7 +125,7 @@ def _choices(compilation: CompilationRecord) -> Table:
         for kernel in {k.id: k for k in compilation.kernels}.values()
         for c in autotune_choices(compilation, kernel)
     ]
-    return "Ways that were measured", ["Kernel", "Taken", "Why", "What each took"], rows
+    return "Autotuning", ["Kernel", "Chosen", "Reason", "Measured times"], rows
 
 
 def _steps(compilation: CompilationRecord) -> Table:
@@ -142,4 +142,4 @@ def _steps(compilation: CompilationRecord) -> Table:
         for step in (compilation.trace.steps if compilation.trace else ())
         if step.nodes or step.side_effects or step.event == "break"
     ]
-    return "Steps of the tracer that added to the graph", ["Step", "Line", "Instruction", "Added"], rows
+    return "Tracer steps that added to the graph", ["Step", "Line", "Instruction", "Added"], rows

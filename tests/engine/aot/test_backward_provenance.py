@@ -35,7 +35,7 @@ def test_sums_belong_to_what_they_are_the_gradient_of() -> None:
     sums = {n.note: [o.rpartition(":")[2] for o in n.origins] for n in nodes if "summed" in n.note}
     assert sums == {
         "the gradients of w are summed": [],
-        "gradients that meet here are summed": ["mul"],
+        "the gradients of several uses are summed": ["mul"],
         "the gradients of x are summed": [],
     }
 
@@ -45,12 +45,12 @@ def test_every_node_has_an_origin_or_says_why_not() -> None:
     nodes, _ = _told(_meets, _leaf(4), _leaf(4))
     assert [n.name for n in nodes if n.op != "output" and not n.origins and not n.note] == []
     (tangent,) = (n for n in nodes if n.name.startswith("tangent"))
-    assert tangent.note == "the gradient that comes back to a result"
+    assert tangent.note == "the gradient of an output"
 
 
 def test_parts_of_several_results_count_with_them() -> None:
     """A part of a tensor is a view; what an operator gives beside another is computed with it."""
     _, values = _told(lambda x: (x.chunk(2)[0] + 1).exp().max(0).values.sin() * x.chunk(2)[1].cos(), _leaf(4, 4))
     told = {v.reason: v.bytes for v in values if v.name.startswith("getitem") and v.action == "recomputed"}
-    assert told["a view: making it takes no time and no memory"] == 0
-    assert told["one of several results that are computed together"] == 0
+    assert told["a view: creating it takes no time and no memory"] == 0
+    assert told["one output of a multi-output operator that is recomputed"] == 0

@@ -64,20 +64,20 @@ def test_wrappers_tell_what_they_do() -> None:
     result, _ = compiled(fn, (X,))
     told = {w.name: [(a.argument, a.action) for a in w.actions] for w in result.record.wrappers}
     assert told["input mutation"] == [("x", "copied back")]
-    assert told["output aliasing"] == [("output 0", "is x itself"), ("output 1", "made again as a view of x")]
+    assert told["output aliasing"] == [("output 0", "is x itself"), ("output 1", "created again as a view of x")]
     assert [v.facts for v in result.record.values][:2] == [("data mutated",), ("is input x itself",)]
 
 
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        ((torch.randn(3, 4).to_sparse(),), "not a plain strided tensor"),
+        ((torch.randn(3, 4).to_sparse(),), "not a strided tensor"),
         ((torch.randn(3, dtype=torch.complex64).conj(),), "lazily conjugated"),
     ],
     ids=["sparse", "conjugated"],
 )
 def test_unusual_inputs_run_as_traced(args: tuple[Any, ...], reason: str) -> None:
-    """What functionalising does not cover runs as traced, and the record says why."""
+    """What functionalizing does not cover runs as traced, and the record says why."""
     result, lowered = compiled(lambda x: (x * 2,), args)
     assert (result.record.mode, lowered) == ("eager", [])
     assert reason in result.record.note

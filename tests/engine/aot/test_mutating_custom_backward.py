@@ -110,4 +110,4 @@ def test_what_a_backward_writes_to(fn: Callable[..., Any], is_seen: bool) -> Non
     assert found == expected
     notes = [c.aot.note for c in session.compilations if c.aot is not None]
     assert len(notes) == 1
-    assert ("changed in place by a backward" in notes[0]) == is_seen
+    assert ("user-defined backward mutates" in notes[0]) == is_seen

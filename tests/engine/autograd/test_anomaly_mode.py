@@ -216,7 +216,7 @@ def test_it_is_captured_and_says_how_it_runs() -> None:
         told, _, session = outcome("of_an_operator", "aot_eager", check=True)
         (call,) = session.backward_calls
         assert call.outcome == expected
-        assert "each node's results looked at" in call.reason
+        assert "each node's results are checked for NaN" in call.reason
         assert told[0] == "RuntimeError(\"Function 'SqrtBackward0' returned nan values in its 0th output.\")"
         assert ".sqrt()" in told[1]
 

@@ -15,7 +15,7 @@ from engine.records.session import Session
 from tests.engine.autograd.programs import grads, mlp
 
 BACKENDS = ("eager", "aot_eager")
-COMPILING = "a dispatch mode of Python is active"
+COMPILING = "a Python dispatch mode is active"
 """Why the backwards that torch runs while it compiles a forward are left alone."""
 
 

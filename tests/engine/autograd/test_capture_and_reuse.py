@@ -49,7 +49,7 @@ def test_two_captures_where_gradients_accumulate() -> None:
     """Where gradients are added to, there is one more capture, and its cause says what to do."""
     session = trained(lambda m: None)
     assert outcomes(session) == ["captured", "captured", *["hit"] * 3]
-    assert "4 of 4 leaves have a .grad to add to now" in session.backwards[1].cause.sentence
+    assert "4 of 4 leaves now have a .grad to accumulate into" in session.backwards[1].cause.sentence
 
 
 def test_a_size_that_changes_becomes_a_symbol() -> None:
@@ -109,7 +109,7 @@ def test_another_graph_is_told_from_the_nearest() -> None:
         x.cos().sum().backward()
     assert (
         session.backwards[1].cause.sentence
-        == "another graph: node 2 is CosBackward0, it was SinBackward0 in " + session.backwards[0].id
+        == "the backward graph differs: node 2 is CosBackward0, but SinBackward0 in " + session.backwards[0].id
     )
 
 
@@ -487,9 +487,9 @@ def test_changing_sizes_are_compiled_twice(backend: str) -> None:
             assert all(a.allclose(b, atol=1e-6) for a, b in zip(plain, found(n), strict=True))
     assert outcomes(session) == ["captured", "captured", *["hit"] * 9]
     causes = [c.cause.partition(", ")[2] for c in session.compilations]
-    assert causes[:2] == ["for the first sizes"] * 2
+    assert causes[:2] == ["compiled for the sizes of the first backward"] * 2
     assert len(causes) == 3
-    assert "sizes that changed are symbols" in causes[2]
+    assert "changed sizes as symbols" in causes[2]
     assert not session.failures
 
 

@@ -23,7 +23,7 @@ def captured(*devices: str, reader: str = "function") -> torch.fx.GraphModule:
 def test_a_number_beside_an_accelerator_moves() -> None:
     """The CPU's number is moved once, and what reads it reads the moved one."""
     module = captured("cuda:0", "cpu")
-    assert move_cpu_scalars(module) == ("inputs_1, a number on the CPU, is moved to cuda:0",)
+    assert move_cpu_scalars(module) == ("inputs_1, a CPU scalar, is moved to cuda:0",)
     module.graph.lint()
     total = next(n for n in module.graph.nodes if n.meta.get(STEP_KIND) == "function")
     assert [n.name for n in total.all_input_nodes] == ["inputs_0", "to_device"]

@@ -11,10 +11,10 @@ from tests.programs import program_names
 NAMES = program_names()
 STEMS = sorted({name.partition(".")[0] for name in NAMES})
 REASONS = (
-    "it runs inside of a functional transform (torch.func)",
-    "it goes back through a functional transform (torch.func)",
-    "it was started inside of a captured backward, by a hook or a Python function",
-    "it goes back through nested tensors, which torch cannot capture",
+    "it runs inside a functional transform (torch.func)",
+    "it differentiates through a functional transform (torch.func)",
+    "a hook or a Python function of a captured backward started it",
+    "it differentiates through nested tensors, which torch cannot capture",
 )
 """Why some are left to torch's engine."""
 DIFFERENTIATING = {

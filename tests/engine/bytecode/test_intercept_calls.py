@@ -1,4 +1,4 @@
-"""Routed copies of code: same behaviour, same positions, every callable seen."""
+"""Routed copies of code: same behavior, same positions, every callable seen."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_a_recorded_compilation_tells_its_passes_in_order() -> None:
         engine.compile(loss)(torch.ones(4, 8), torch.ones(8, 8, requires_grad=True))
     record = session.compilations[0]
     joint = next(g for g in record.graphs if g.stage == "joint")
-    assert [p.name for p in joint.passes] == ["drop_dead", "drop_aliases", "drop_dead"]
+    assert [p.name for p in joint.passes] == ["eliminate_dead_code", "remove_noop_aliases", "eliminate_dead_code"]
     assert all(a.nodes_after == b.nodes_before for a, b in zip(joint.passes, joint.passes[1:], strict=False))
     assert joint.passes[-1].nodes_after == len(joint.nodes)
     assert any("detach" in line for p in joint.passes for line in p.removed)

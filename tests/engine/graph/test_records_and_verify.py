@@ -85,7 +85,7 @@ def test_rules_find_what_is_illegal() -> None:
     graph.output((written,))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     verify_graph(module, WELL_FORMED_RULES, "test")
-    with pytest.raises(GraphVerificationError, match=r"add__tensor .* writes to one of its arguments"):
+    with pytest.raises(GraphVerificationError, match=r"add__tensor .* mutates one of its arguments"):
         verify_graph(module, FUNCTIONAL_RULES, "test")
 
 

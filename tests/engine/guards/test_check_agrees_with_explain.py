@@ -39,7 +39,7 @@ from engine.ir.sources.roots import ClosureSource, LocalSource
 from tests.engine.guards.sample_guards import tensor_match
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     """Members go by identity."""
 
     RED = 1
@@ -95,7 +95,7 @@ SHARED = torch.zeros(4, 16)
 CONSTANTS: tuple[Any, ...] = (
     0, 1, True, False, 1.0, 0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, 2**70, "a", "b", "", b"a", None, ..., 1j, complex(0.0, -0.0), complex(math.nan, 1),
     (1, 2), (True, 2), (1.0, 2), (), (math.nan,), (-0.0,), slice(1, 2), slice(1, True), torch.float32, torch.float64, torch.strided, torch.device("cpu"),
-    torch.device("meta"), torch.contiguous_format, Colour.RED, Colour.BLUE, frozenset({1}), frozenset({True}), torch.Size((1, 2)), range(3), int, float,
+    torch.device("meta"), torch.contiguous_format, Color.RED, Color.BLUE, frozenset({1}), frozenset({True}), torch.Size((1, 2)), range(3), int, float,
 )  # fmt: skip
 TENSORS: tuple[Callable[[], Any], ...] = (
     lambda: SHARED,

@@ -180,8 +180,8 @@ def test_bounds_are_guarded() -> None:
         ({"min": 5, "max": 3}, "greater than"),
         ({"min": 6}, "outside of min=6"),
         ({"max": 4}, "outside of max=4"),
-        ({"min": -1}, "least size"),
-        ({"max": 2.5}, "greatest size"),
+        ({"min": -1}, "min must be an integer"),
+        ({"max": 2.5}, "max must be an integer"),
         ({"dim": 2}, "no dimension 2"),
     ],
 )

@@ -57,7 +57,7 @@ def test_equality_is_exact(expected: Any, other: Any) -> None:
 
 
 def test_nan_equals_nan() -> None:
-    """Code specialised for NaN serves NaN, wherever it came from."""
+    """Code specialized for NaN serves NaN, wherever it came from."""
     assert guard_passes(EqualsMatch(X, math.nan), x=float("nan"))
     assert guard_passes(EqualsMatch(X, (math.nan, 1)), x=(float("nan"), 1))
 
@@ -65,15 +65,15 @@ def test_nan_equals_nan() -> None:
 def test_enum_members_go_by_identity() -> None:
     """An enum member is not its value, nor a member of another enum with equal values."""
 
-    class Colour(enum.IntEnum):
+    class Color(enum.IntEnum):
         RED = 1
 
     class Other(enum.IntEnum):
         RED = 1
 
-    assert guard_passes(EqualsMatch(X, Colour.RED), x=Colour.RED)
-    assert not guard_passes(EqualsMatch(X, Colour.RED), x=1)
-    assert not guard_passes(EqualsMatch(X, Colour.RED), x=Other.RED)
+    assert guard_passes(EqualsMatch(X, Color.RED), x=Color.RED)
+    assert not guard_passes(EqualsMatch(X, Color.RED), x=1)
+    assert not guard_passes(EqualsMatch(X, Color.RED), x=Other.RED)
 
 
 def test_identity_is_not_fooled_by_a_reused_id() -> None:
@@ -194,7 +194,7 @@ def test_same_object_and_not() -> None:
     assert not guard_passes(SameObject(X, Y, False), x=a, y=a)
     assert (
         guard_failure(SameObject(X, Y, True), x=a, y=[]).sentence
-        == "x is another object than y, which was otherwise when this entry was compiled."
+        == "x is a different object than y; the compiled code expects the same object as y."
     )
 
 
@@ -213,8 +213,8 @@ def test_one_object_in_two_places_fails() -> None:
     x, y = torch.zeros(4), torch.zeros(4)
     guard = DistinctObjects(X, (Y, LocalSource("z")))
     assert guard_passes(guard, x=x, y=y, z=x[2:])
-    assert "Y and x are one object".lower() in guard_failure(guard, x=x, y=x, z=y).sentence.lower()
-    assert "z and y are one object" in guard_failure(guard, x=x, y=y, z=y).sentence.lower()
+    assert "Y and x are the same object".lower() in guard_failure(guard, x=x, y=x, z=y).sentence.lower()
+    assert "z and y are the same object" in guard_failure(guard, x=x, y=y, z=y).sentence.lower()
 
 
 def test_several_tensors_that_are_written_to_stand_alone() -> None:
@@ -234,7 +234,7 @@ def test_tensors_are_refused_where_they_see_shared_memory_otherwise() -> None:
     guard = SharedStorage(X, (Y,), (0, 16))
     assert guard_passes(guard, x=x, y=x[4:])
     assert "y from byte 8" in guard_failure(guard, x=x, y=x[2:]).sentence
-    assert "y in other memory" in guard_failure(guard, x=x, y=torch.zeros(8)).sentence
+    assert "y in another storage" in guard_failure(guard, x=x, y=torch.zeros(8)).sentence
     assert not guard_passes(guard, x=x[1:], y=x[5:])
 
 
@@ -249,8 +249,8 @@ def test_computed_condition_is_evaluated_again() -> None:
     x = torch.tensor(2.0)
     assert guard_passes(guard, x=x, y=2.5)
     assert x.item() == 2
-    assert "x, y holds was true" in guard_failure(guard, x=x, y=3.0).sentence
-    assert "cannot be asked" in guard_failure(guard, x=x, y="3").sentence
+    assert "x, y was true" in guard_failure(guard, x=x, y=3.0).sentence
+    assert "condition cannot be evaluated" in guard_failure(guard, x=x, y="3").sentence
 
 
 FACETS = {
@@ -284,7 +284,7 @@ def test_symbolic_dimensions_are_free() -> None:
 def test_a_changed_size_says_which_dimension_and_what_to_do() -> None:
     """The sentence names sizes and dimension; the first fix marks it dynamic, except for sizes 0 and 1."""
     found = guard_failure(tensor_match(X, torch.zeros(4, 16)), x=torch.zeros(5, 16))
-    assert found.sentence == "x has size 5 in dimension 0, the compiled code was made for size 4."
+    assert found.sentence == "x has size 5 in dimension 0; the compiled code was specialized for size 4."
     assert found.fixes[0].code == "engine.mark_dynamic(x, 0)"
     assert "0 and 1" in guard_failure(tensor_match(X, torch.zeros(4, 16)), x=torch.zeros(1, 16)).fixes[0].text
 
@@ -360,7 +360,7 @@ def test_global_state_in_words() -> None:
     with torch.no_grad():
         found = guard_failure(guard, x=1)
     assert (found.kind, found.expected, found.actual) == ("grad mode", "on", "off")
-    assert found.sentence == "Grad mode is off, the compiled code was made with on."
+    assert found.sentence == "Grad mode is off; this entry was compiled with on."
 
 
 def test_every_state_is_offered_to_the_tracer() -> None:
@@ -380,7 +380,8 @@ def test_shape_relations() -> None:
     assert not guard_passes(guard, x=torch.zeros(8, 3), y=4.0 + 1)
     found = guard_failure(guard, x=torch.zeros(8, 3), y=5)
     assert (
-        found.sentence == "The compiled code holds where s0 == (2*s1) (s0 is x.shape[0], s1 is y); here s0 = 8, s1 = 5."
+        found.sentence
+        == "The compiled code requires s0 == (2*s1) (s0 is x.shape[0], s1 is y); in this call s0 = 8, s1 = 5."
     )
 
 

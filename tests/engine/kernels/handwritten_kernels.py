@@ -25,12 +25,12 @@ def layernorm(x, weight, bias, out, cols: tl.constexpr, BLOCK: tl.constexpr):
     mask = i < cols
     value = tl.load(x + row * cols + i, mask, other=0.0).to(tl.float32)
     mean = tl.sum(value, 0) / cols
-    centred = tl.where(mask, value - mean, 0.0)
-    variance = tl.sum(centred * centred, 0) / cols
+    centered = tl.where(mask, value - mean, 0.0)
+    variance = tl.sum(centered * centered, 0) / cols
     scale = tl.rsqrt(variance + 1e-5)
     w = tl.load(weight + i, mask, other=0.0)
     b = tl.load(bias + i, mask, other=0.0)
-    tl.store(out + row * cols + i, centred * scale * w + b, mask)
+    tl.store(out + row * cols + i, centered * scale * w + b, mask)
 """
 
 GELU = f"""{HEAD}@triton.jit

@@ -91,7 +91,7 @@ def test_blocks_shrink_until_they_fit_with_a_reason(monkeypatch: pytest.MonkeyPa
     assert {listing.stage for listing in record.listings} >= {"ttgir", "ptx", "sass"}
     assert record.smaller_blocks_note.startswith("It runs with ROWS=")
     assert (
-        f"{taken:,} bytes of shared memory a block are needed, and there are {taken // 2:,}."
+        f"it needs {taken:,} bytes of shared memory per block, and the target has {taken // 2:,}."
         in record.smaller_blocks_note
     )
 
@@ -107,7 +107,7 @@ def test_a_row_too_long_for_a_target_is_looped_with_a_reason(monkeypatch: pytest
     )
     record = compile_kernel(source, "cuda:90")
     assert not record.error
-    assert ", its rows read part by part in place of COLS=8192" in record.smaller_blocks_note
+    assert ", with rows read in a loop instead of COLS=8192" in record.smaller_blocks_note
     shown = source.text.splitlines()
     ptx = next(listing for listing in record.listings if listing.stage == "ptx")
     lines = ptx.text.splitlines()
@@ -124,7 +124,7 @@ def test_a_kernel_that_never_fits_names_the_missing_resource(monkeypatch: pytest
     )
     record = compile_kernel(handwritten_kernels.softmax(cols=1000), "cuda:90")
     assert not record.listings
-    assert "bytes of shared memory a block are needed" in record.error
+    assert "bytes of shared memory per block, and the target has" in record.error
 
 
 def test_other_failures_are_not_tried_again() -> None:
@@ -147,7 +147,7 @@ def test_what_spills_in_every_configuration_is_built_as_planned() -> None:
     assert found.compiled == unit
     found = compile_with_fallback_configs(unit, lambda made: made, lambda made: 1000 if made == unit else 0)
     assert found.compiled != unit
-    assert "1000 registers a thread found no room" in found.reason
+    assert "it spills 1000 registers per thread" in found.reason
 
 
 def test_only_a_shortage_leads_to_smaller_blocks() -> None:

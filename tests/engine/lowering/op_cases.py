@@ -548,7 +548,7 @@ def shifted_bits(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 
 @case(normal(4, 33), normal(4, 33))
-def signs_and_neighbours(a: torch.Tensor, b: torch.Tensor) -> Any:
+def signs_and_neighbors(a: torch.Tensor, b: torch.Tensor) -> Any:
     holes = torch.where(b > 1, torch.nan, a)
     extremes = torch.fmax(holes, b), torch.fmin(b, holes)
     return (

@@ -60,7 +60,7 @@ def _cache_notes(fn: Callable[..., Any], **options: Any) -> list[str]:
 def _text(found: CompilationRecord) -> str:
     kernels = [replace(k, targets=()) for k in found.kernels]  # compiled for targets behind the scenes
     told = "".join(map(to_json, [r for r in (found.lowering, found.backward_lowering, *kernels) if r is not None]))
-    return told.replace(f":{found.id}:", ":here:").replace("kept on disk", "read from disk")
+    return told.replace(f":{found.id}:", ":here:").replace("saved to disk", "loaded from disk")
 
 
 def test_cached_program_equals_lowered_program() -> None:
@@ -68,8 +68,8 @@ def test_cached_program_equals_lowered_program() -> None:
     made, read = _compiled(trains), _compiled(trains)
     assert made.lowering is not None
     assert read.backward_lowering is not None
-    assert made.lowering.cache == "kept on disk"
-    assert read.backward_lowering.cache == "read from disk"
+    assert made.lowering.cache == "saved to disk"
+    assert read.backward_lowering.cache == "loaded from disk"
     assert made.kernels
     assert made.id != ""
     assert _text(made) == _text(read)
@@ -85,7 +85,7 @@ def test_a_later_compilation_has_ids_of_its_own() -> None:
             engine.reset()
     first, second = session.compilations
     assert second.lowering is not None
-    assert second.lowering.cache == "read from disk"
+    assert second.lowering.cache == "loaded from disk"
     assert first.id != second.id
     assert all(f":{second.id}:" in op.id for k in second.kernels for op in k.ops)
 
@@ -102,10 +102,10 @@ def test_programs_round_trip(tmp_path: pathlib.Path) -> None:
             return load_or_lower(graph, lambda: made, store, [], fused_random=False, with_reference=False)
 
         first, second = program(), program()
-        if first.record.cache.startswith("not kept on disk: "):
+        if first.record.cache.startswith("not saved to disk: "):
             others.append((name, first.record.cache))
             continue
-        assert (first.record.cache, second.record.cache) == ("kept on disk", "read from disk")
+        assert (first.record.cache, second.record.cache) == ("saved to disk", "loaded from disk")
         read = replace(second, record=replace(second.record, passes=made.record.passes, cache=""))
         assert repr(read) == repr(replace(made, reference_graph=None)), name
     assert len(others) <= len(CASES) // 20, others
@@ -123,7 +123,7 @@ def test_cached_program_is_verified(name: str, tmp_path: pathlib.Path) -> None:
         )
         for _ in range(2)
     ]
-    assert found[1].record.cache == "read from disk"
+    assert found[1].record.cache == "loaded from disk"
     outcomes = [{k: r.outcome for k, r in verify_kernels(p, graph, case.args()).items()} for p in found]
     assert outcomes[0]
     assert outcomes[0] == outcomes[1]
@@ -135,10 +135,10 @@ def test_cache_key_covers_what_decides_the_program() -> None:
     def otherwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(F.softmax(x @ w + torch.tensor(0.25), -1), (4,)).sum()
 
-    assert _cache_notes(trains) == ["kept on disk"] * 2
-    assert _cache_notes(otherwise)[0] == "kept on disk"
-    assert _cache_notes(trains, target="cuda:80") == ["kept on disk"] * 2
-    assert _cache_notes(trains) == ["read from disk"] * 2
+    assert _cache_notes(trains) == ["saved to disk"] * 2
+    assert _cache_notes(otherwise)[0] == "saved to disk"
+    assert _cache_notes(trains, target="cuda:80") == ["saved to disk"] * 2
+    assert _cache_notes(trains) == ["loaded from disk"] * 2
 
 
 def test_dynamic_sizes_are_cached() -> None:
@@ -150,7 +150,7 @@ def test_dynamic_sizes_are_cached() -> None:
             f = engine.compile(lambda x: (x.sin() * x.shape[0]).sum(0), backend="triton", dynamic=True)
             f(torch.randn(5, 3))
         notes += [c.lowering.cache for c in session.compilations if c.lowering is not None]
-    assert notes == ["kept on disk", "read from disk"]
+    assert notes == ["saved to disk", "loaded from disk"]
 
 
 class _Settings:
@@ -173,7 +173,7 @@ def test_an_operator_whose_fake_reads_an_object_is_named() -> None:
         engine.compile(lambda x: torch.ops.lowered_nowhere.twice(x) + 1, backend="triton")(torch.randn(3))
     (found,) = session.compilations
     assert found.lowering is not None
-    assert found.lowering.cache.startswith("not kept on disk: ")
+    assert found.lowering.cache.startswith("not saved to disk: ")
     assert "twice" in found.lowering.cache
 
 
@@ -208,6 +208,6 @@ def test_damaged_and_foreign_files_are_not_loaded(folder: pathlib.Path, damage: 
     assert any(path.read_bytes() != data for path, data in before.items())
     again = _compiled(trains)
     assert again.lowering is not None
-    assert again.lowering.cache == "made anew: a file in the cache was damaged, or written by somebody else"
-    assert _text(again).replace(again.lowering.cache, "read from disk") == made
-    assert _cache_notes(trains) == ["read from disk"] * 2
+    assert again.lowering.cache == "recompiled: a file in the cache is damaged, or another user wrote it"
+    assert _text(again).replace(again.lowering.cache, "loaded from disk") == made
+    assert _cache_notes(trains) == ["loaded from disk"] * 2

@@ -35,7 +35,7 @@ def test_masked_softmax_is_one_kernel() -> None:
 
 
 def test_layer_norm_with_residual_is_one_kernel() -> None:
-    """The sum is computed, stored for later use and normalised in one go."""
+    """The sum is computed, stored for later use and normalized in one go."""
     x, w = torch.randn(32, 64), torch.randn(64)
 
     def function(x: Any, y: Any, w: Any, b: Any) -> Any:
@@ -148,7 +148,7 @@ def test_a_refusal_is_recorded_once_per_kernel() -> None:
     assert all("order" not in reason for reason in refused)
 
 
-def test_a_full_normalisation_does_not_run_on_one_program() -> None:
+def test_a_full_normalization_does_not_run_on_one_program() -> None:
     """Dividing by a total over everything must not drag the division into the one program that sums."""
     program = lowered(lambda x: x / x.sum(), torch.randn(1 << 18))
     assert program.kernels[-1].grid[0] > 64

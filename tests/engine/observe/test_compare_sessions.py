@@ -70,7 +70,7 @@ def test_names_that_torch_numbers_do_not_differ() -> None:
             torch.compile(counts, backend="eager")(torch.ones(3), [1, 2])
         sessions.append(session)
         torch._dynamo.reset()
-    names = [{g.origin for c in s.compilations if c.guards for g in c.guards.guards} for s in sessions]
+    names = [{g.source for c in s.compilations if c.guards for g in c.guards.guards} for s in sessions]
     assert names[0] != names[1]
     assert compare_sessions(*sessions).is_same
 

@@ -164,7 +164,7 @@ def test_what_if_of_a_recorded_session() -> None:
     assert api.what_if(session, frame, {"flag": {"value": "False"}}).guard_failures[0].source == "L['flag']"
     assert api.what_if(session, frame, {"factor": {"value": "4"}}).hit is None
     torch._dynamo.reset()
-    with pytest.raises(ValueError, match="no compiled function to ask"):
+    with pytest.raises(ValueError, match="what-if needs the live function"):
         api.what_if(session, frame, {})
 
 

@@ -71,7 +71,7 @@ def test_file_and_live_give_the_same_records(tmp_path: Path) -> None:
     live, data = session_and_log()
     told, loaded = (without_clock(s.to_dict()) for s in (live, load(tmp_path, data)))
     told["calls"] = [c | {"index": i} for i, c in enumerate(c for c in told["calls"] if c["outcome"] != "hit")]
-    for part in ("frames", "compilations", "calls", "files", "skipped", "failures", "subject"):
+    for part in ("frames", "compilations", "calls", "files", "skipped", "failures", "compiler"):
         assert loaded[part] == told[part], part
     # A log does not say which devices there were, only which ones its tensors were on.
     assert (loaded["device"], told["device"]) == ("cpu", "cuda" if torch.cuda.is_available() else "cpu")
@@ -115,7 +115,7 @@ def test_cut_compressed_trace_says_so(tmp_path: Path, log: bytes) -> None:
     packed = gzip.compress(log)
     session = load(tmp_path, packed[: len(packed) // 2], "cut.bin")
     assert session.compilations
-    assert any("cut off or damaged where it is compressed" in n for n in session.notes)
+    assert any("truncated or its compressed data is damaged" in n for n in session.notes)
 
 
 def test_zstandard_names_the_remedy(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_folder_of_ranks(tmp_path: Path, log: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "no record"),
-        (b"hello\nworld\n", "no record"),
-        (b"\x00" * 1000, "no record"),
-        (b'{"version": 1}', "no record"),
+        (b"", "contains no torch trace"),
+        (b"hello\nworld\n", "contains no torch trace"),
+        (b"\x00" * 1000, "contains no torch trace"),
+        (b'{"version": 1}', "contains no torch trace"),
     ],
 )
 def test_what_is_no_trace_is_said(tmp_path: Path, data: bytes, words: str) -> None:
@@ -154,7 +154,7 @@ def test_what_is_no_trace_is_said(tmp_path: Path, data: bytes, words: str) -> No
     with pytest.raises(engine.NotATrace, match=words) as told:
         load(tmp_path, data)
     assert "TORCH_TRACE" in str(told.value)
-    with pytest.raises(engine.NotATrace, match="There is no file"):
+    with pytest.raises(engine.NotATrace, match="does not exist"):
         engine.load_torch_trace(tmp_path / "missing")
 
 
@@ -169,7 +169,7 @@ def test_damage_is_counted(tmp_path: Path, log: bytes) -> None:
     cut = next(i for i, row in enumerate(rows) if b'"dynamo_output_graph"' in row)
     del rows[cut + 3]
     notes = " ".join(load(tmp_path, b"\n".join(rows)).notes)
-    assert re.search(r"2 lines that are no part", notes)
+    assert re.search(r"2 lines outside of torch's trace", notes)
     assert re.search(r"2 damaged lines", notes)
     assert "1 text" in notes
 
@@ -178,7 +178,7 @@ def test_strings_that_were_never_defined(tmp_path: Path, log: bytes) -> None:
     """File names whose definition is missing are shown as unknown, and counted."""
     kept = b"\n".join(row for row in log.split(b"\n") if b'] {"str": [' not in row)
     session = load(tmp_path, kept)
-    assert any("never defined" in n for n in session.notes)
+    assert any("not defined" in n for n in session.notes)
     assert session.compilations
     assert all(f.file == "?" for f in session.frames if f.file)
 
@@ -192,7 +192,7 @@ def test_unknown_names_are_listed_and_shown(tmp_path: Path, log: bytes) -> None:
         b'V0101 00:00:00.000000 1 torch/x.py:1] {"one": 1, "two": 2}\n'
     )
     session = load(tmp_path, extra + log)
-    note = next(n for n in session.notes if n.startswith("Not understood"))
+    note = next(n for n in session.notes if n.startswith("Unknown kinds of records"))
     assert "from_the_future (1)" in note
     assert "new_kind (1)" in note
     texts = {t.name: t.text for c in session.compilations for t in c.artifacts} | {

@@ -93,7 +93,7 @@ def filled() -> Session:
     session.put_compilation(CompilationRecord("0/0", "0", "first call"))
     session.add_call(CallRecord(0, "0", "compiled", "0/0", Span("f.py", 1)))
     session.add_skipped(SkippedRecord("g", "it is a generator"))
-    session.add_failure(StageFailure("lowering", "made to fail", "results come from ATen"))
+    session.add_failure(StageFailure("lowering", "made to fail", "ATen runs the graph"))
     session.add_note("a note")
     return session
 

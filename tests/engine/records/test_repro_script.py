@@ -30,7 +30,7 @@ def test_report_of_a_loaded_session(tmp_path: pathlib.Path) -> None:
     text = loaded.repro_script(loaded.compilations[0].id)
     tree = ast.parse(text)
     assert f"torch {torch.__version__}" in text.splitlines()[0]
-    assert f"test_reproduction.py:{talks.__code__.co_firstlineno + 2}" in text
+    assert f"test_repro_script.py:{talks.__code__.co_firstlineno + 2}" in text
     names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
     assert {"helper", "talks"} <= names
     for line in (

@@ -61,7 +61,7 @@ def test_a_call_without_room_is_computed_by_aten() -> None:
     assert [call(3), call(4)] == [(6,), (8,)]
     assert run.calls == 2
     ((sentence, done),) = told
-    assert sentence.startswith("The card has no room left: ")
+    assert sentence.startswith("The GPU is out of memory: ")
     assert done == THIS_CALL_NOTE
 
 
@@ -74,7 +74,7 @@ def test_a_call_whose_sizes_do_not_fit_is_computed_by_aten() -> None:
     )
     assert [run(torch.ones(1))[0].item() for _ in range(2)] == [2, 2]
     assert failing.calls == 2
-    assert heard == [("Kernels do not fit this call: the graph assumes Eq(u0, u1).", THIS_CALL_NOTE)]
+    assert heard == [("The kernels are not valid for this call: the graph assumes Eq(u0, u1).", THIS_CALL_NOTE)]
 
 
 def test_a_kernel_that_cannot_start_is_not_tried_again() -> None:
@@ -82,7 +82,7 @@ def test_a_kernel_that_cannot_start_is_not_tried_again() -> None:
     call, run, told = told_by(REFUSED)
     assert [call(3), call(4)] == [(6,), (8,)]
     assert run.calls == 1
-    assert told == [("A kernel could not be started: Triton Error [CUDA]: invalid argument.", EVERY_CALL_NOTE)]
+    assert told == [("A kernel could not be launched: Triton Error [CUDA]: invalid argument.", EVERY_CALL_NOTE)]
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_it_is_told_whose_memory_it_is() -> None:
     """Another process is named as such, and what can be done differs."""
     ours = describe_oom(FULL, (10**8, 80 * 10**9), 79 * 10**9)
     assert ours == (
-        "The card has no room left: of 80.0 GB this process holds 79.0 GB: use smaller batches, or free what is not needed any more."
+        "The GPU is out of memory: this process uses 79.0 GB of 80.0 GB. Use smaller batches, or delete tensors that you no longer need."
     )
     theirs = describe_oom(FULL, (10**8, 80 * 10**9), 9 * 10**9)
     assert theirs == (
-        "The card has no room left: of 80.0 GB this process holds 9.0 GB and others hold 70.9 GB: end them, or use another card."
+        "The GPU is out of memory: this process uses 9.0 GB of 80.0 GB and other processes use 70.9 GB. End them, or use another GPU."
     )

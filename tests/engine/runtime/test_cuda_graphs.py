@@ -73,7 +73,7 @@ def test_what_lies_still_is_read_where_it_lies() -> None:
     for _ in range(5):
         w.add_(1.0)
         assert run(x, w)[2].equal(x * w)
-    assert told == ["Its kernels are recorded and launched as one; 0 of 2 inputs are copied."]
+    assert told == ["Its kernels are replayed as one CUDA graph; 0 of 2 inputs are copied."]
 
 
 def test_results_that_are_held_stay_as_they_are() -> None:
@@ -171,7 +171,7 @@ def test_heavy_inputs_are_waited_for() -> None:
     assert run(second)[0] == second.sum()
     assert run(first)[0] == first.sum()
     assert tape.recorded == 2
-    assert told == ["Its kernels are recorded and launched as one; 0 of 1 inputs are copied."]
+    assert told == ["Its kernels are replayed as one CUDA graph; 0 of 1 inputs are copied."]
 
 
 def test_expanded_inputs_are_copied() -> None:
@@ -194,7 +194,9 @@ def test_what_cannot_be_recorded_runs_plainly() -> None:
     for _ in range(4):
         assert run(torch.zeros(2))[0].tolist() == [1.0, 1.0]
     (sentence,) = told
-    assert sentence.startswith("Kernels are launched one by one: it cannot be recorded (RuntimeError: operation not")
+    assert sentence.startswith(
+        "Kernels are launched one by one: the CUDA graph cannot be recorded (RuntimeError: operation not"
+    )
     assert sentence == run.disabled_reason
 
 

@@ -42,7 +42,7 @@ def test_each_kernel_has_the_median_of_its_launches() -> None:
     ]
 
 
-@pytest.mark.parametrize(("backend", "why"), [("triton", "on no GPU"), ("eager", "has no kernels")])
+@pytest.mark.parametrize(("backend", "why"), [("triton", "not on a GPU"), ("eager", "has no kernels")])
 def test_what_cannot_be_measured_is_said(backend: str, why: str) -> None:
     """On a CPU, and where there are no kernels, one sentence says so."""
     with engine.record() as session:

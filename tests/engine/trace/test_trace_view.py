@@ -33,7 +33,7 @@ def test_the_view_tells_locals_graph_and_guards() -> None:
     assert "mul" in view.graph
     assert "add" not in view.graph
     assert any("L['x']" in guard for guard in view.guards)
-    assert "test_while_tracing.py" in view.stack[-1]
+    assert "test_trace_view.py" in view.stack[-1]
     assert "locals" in str(view)
 
 

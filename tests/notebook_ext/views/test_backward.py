@@ -47,18 +47,18 @@ def test_causes_and_outcomes_are_told() -> None:
     """The second capture says what changed, and the eager backward why it was not captured; the text counts them."""
     session = recorded("eager")
     told = backward(session)
-    assert "have a .grad to add to now" in told["captures"][1]["cause"]
+    assert "now have a .grad to accumulate into" in told["captures"][1]["cause"]
     assert [c["outcome"] for c in told["calls"]] == ["captured", "captured", "eager"]
     assert "anomaly" in told["calls"][2]["reason"]
     assert told["captures"][0]["panes"][2]["empty"].startswith('Backend "eager"')
-    assert told["text"] == "3 backwards: 2 captured, 1 run by torch's own engine"
+    assert told["text"] == "3 backwards: 2 captured, 1 run by autograd's engine"
     json.dumps(told)
 
 
 def test_the_summary_of_captures_alone() -> None:
     """Where backwards were captured and nothing compiled, that is the headline; it does not say that nothing happened."""
     told = "".join(i.text for i in summary(recorded("eager"), timed=False).items)
-    assert told == "3 backwards: 2 captures, 1 run by torch's own engine, run operator by operator"
+    assert told == "3 backwards: 2 captures, 1 run by autograd's engine, run operator by operator"
 
 
 def test_a_compiled_backward_points_to_its_view() -> None:

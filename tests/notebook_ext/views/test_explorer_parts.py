@@ -17,7 +17,8 @@ from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceReco
 from notebook_ext.views import roofline
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.explorer_parts import all_parts, initial_parts, overview, part
-from notebook_ext.views.graph.node_table import MAX_PER_RANK, graphviz_layout, layered_layout
+from notebook_ext.views.graph import graphviz_layout
+from notebook_ext.views.graph.node_table import MAX_PER_RANK, layered_layout
 from notebook_ext.views.guards import fix_rows, guards, symbol_range, what_if
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import MAX_COLUMNS, recompiles
@@ -45,7 +46,7 @@ def test_the_guard_tree_holds_every_guard_once_below_its_value() -> None:
 
 
 def test_a_case_tells_verdicts_up_to_the_failure_and_hypothetical_ones_after() -> None:
-    """The rejected call has passes, one failure with the actual value, and "would" verdicts."""
+    """The call that missed has passes, one failure with the actual value, and "would" verdicts."""
     case = guards(head_session(), "0/0")["cases"][0]
     assert case["failed"] == 6
     assert case["verdicts"][5] == ["pass", ""]
@@ -64,7 +65,7 @@ def test_a_rejection_without_results_still_has_verdicts() -> None:
 
 
 def test_recompiles_show_who_was_asked_in_which_order() -> None:
-    """Call 8 asked both entries, was refused by both, and compiled the third."""
+    """Call 8 checked both entries, missed both, and compiled the third."""
     lane = recompiles(head_session())["lanes"][0]
     assert [e["from"] for e in lane["entries"]] == [1, 3, 8]
     last = lane["columns"][-1]
@@ -110,17 +111,17 @@ def test_breaks_point_at_the_expression() -> None:
 def test_breaks_tell_what_was_given_up_and_an_example() -> None:
     """A break has a shortest example before and after; each attempt says how far it came and what was undone."""
     told = breaks(broken_session())
-    attempt = "At line 19, after 3 operations and 1 guard: print() is called; undone: seen: contents are replaced; put back: grad mode"
+    attempt = "At line 19, after 3 operations and 1 guard: print() is called; undone: seen: contents are replaced; restored: grad mode"
     assert told["breaks"][0]["attempts"] == told["attempts"] == [attempt]
     assert told["breaks"][0]["before"] == "def f(x):\n    print(x)"
     text = snapshot_text(broken_session())
     assert "Before:\n      def f(x):\n          print(x)" in text
-    assert f"Given up before: {attempt}" in text
+    assert f"Discarded attempt: {attempt}" in text
     assert text.count(attempt) == snapshot_html(broken_session()).count(attempt) == 2
 
 
 def test_kernels_tell_resources_or_that_there_are_none_yet() -> None:
-    """A compiled kernel has registers, one still compiling has none; what went to ATen is listed."""
+    """A compiled kernel has registers, one still compiling has none; ATen fallbacks are listed."""
     told = kernels(head_session())
     assert [r["targets"].get("cuda:90", {}).get("registers") for r in told["rows"][:2]] == [28, None]
     assert told["rows"][0]["ordinals"] == [1, 2, 3, 4]
@@ -180,7 +181,7 @@ def test_a_kernel_says_which_way_was_taken_and_what_each_took() -> None:
     ]
     assert (told["taken"], told["reason"]) == (mine.chosen, mine.reason)
     text = snapshot_html(session)
-    assert "Ways that were measured" in text
+    assert "Autotuning" in text
     assert "<b>: not" not in text
 
 
@@ -259,7 +260,7 @@ def test_an_unknown_part_is_a_key_error() -> None:
 
 
 def test_the_story_of_symbols_is_told_beside_the_guards() -> None:
-    """Places, range and the lines that assumed something, as text; a symbol that became a number serves only that."""
+    """Places, range and the lines that assumed something, as text; a specialized symbol is valid for one number only."""
     session = head_session()
     line = SymbolAssumption("s0 > 3", "taken for granted", Span(session.files[0].id, 12))
     free = TracedSymbolRecord("s0", ("x.shape[0]",), "96", "its size changed between calls", 4, None, (line,))
@@ -269,7 +270,7 @@ def test_the_story_of_symbols_is_told_beside_the_guards() -> None:
     session.put_compilation(replace(record, trace=trace))
     first, second = guards(session, "0/1")["symbols"]
     assert (first["range"], first["relations"][0]["line"], second["range"]) == ("4 or more", 12, "only 128")
-    assert second["settled"]["place"]
+    assert second["specialized_by"]["place"]
     assert [symbol_range(replace(free, low=a, high=b)) for a, b in ((None, None), (None, 9), (2, 9))] == [
         "any", "at most 9", "2 to 9",
     ]  # fmt: skip
@@ -285,11 +286,15 @@ def test_a_what_if_answer_names_the_entry_or_why_there_is_none() -> None:
     assert (answer["hit"], answer["text"]) == ("0/1", "This call would use entry 1.")
     assert answer["case"]["failed"] == 6
     assert what_if(session, told, "0/1")["case"] is None
-    assert "compile anew" in what_if(session, replace(told, hit=None), "0/0")["text"]
+    assert "would recompile" in what_if(session, replace(told, hit=None), "0/0")["text"]
 
 
 def test_fixes_say_what_was_found_when_they_were_tried() -> None:
     """Verified, tried in vain and never tried are three things."""
     fixes = (Fix("a", "x = 1", verified="re-run"), Fix("b", "x = 2", unverified_reason="not verifiable: <b>"), Fix("c"))
     rows = fix_rows(replace(rejection("0/0", "1", "2"), fixes=fixes))
-    assert [(r["verified"], r["tried"]) for r in rows] == [("re-run", ""), ("", "not verifiable: <b>"), ("", "")]
+    assert [(r["verified"], r["unverified_reason"]) for r in rows] == [
+        ("re-run", ""),
+        ("", "not verifiable: <b>"),
+        ("", ""),
+    ]

@@ -93,11 +93,11 @@ def test_what_has_no_origin_says_why() -> None:
 def test_a_node_left_to_aten_says_so() -> None:
     """The reason of an ATen call travels with its node."""
     part = linked(head_session(), "0/0")
-    assert [part["strings"][i] for i in part["fates"].values()] == ["left to ATen: a view: index arithmetic, no bytes"]
+    assert [part["strings"][i] for i in part["fates"].values()] == ["ATen fallback: a view: index arithmetic, no bytes"]
 
 
 def test_empty_panes_give_their_reason() -> None:
-    """Not compiled yet, no kernels with this backend, lowering failed, left to Python, needs Linux: never silence."""
+    """Not compiled yet, no kernels with this backend, lowering failed, frame skipped, needs Linux: never silence."""
     session = head_session()
     assert "in the background" in pane(linked(session, "0/1"), "ptx")["empty"]
     session.add_note("PTX and SASS need Linux.")
@@ -110,7 +110,7 @@ def test_empty_panes_give_their_reason() -> None:
     assert "complex dtype" in pane(linked(session, "0/0"), "triton")["empty"]
     skipped = BreakRecord("generator", "A generator runs as Python", "yield", skips_frame=True)
     session.put_compilation(CompilationRecord("9/0", "0", "", trace=TraceRecord(breaks=(skipped,))))
-    assert "left to Python" in pane(linked(session, "9/0"), "fx")["empty"]
+    assert "frame skipped" in pane(linked(session, "9/0"), "fx")["empty"]
     failed = replace(record.kernels[0], targets=(TargetRecord("cuda:90", error="ptxas ran out of registers"),))
     session.put_compilation(replace(record, kernels=(failed,)))
     assert "ptxas ran out of registers" in pane(linked(session, "0/0"), "ptx")["empty"]
@@ -160,7 +160,7 @@ def test_long_files_are_cut_around_what_is_used_and_the_rest_is_counted() -> Non
     part = linked(session, "0/0")
     texts = part["texts"]["source"]
     assert len(texts) < 150
-    assert any("lines without a part" in t for t in texts)
+    assert any("lines that are not used" in t for t in texts)
     row = next(i for i, t in enumerate(texts) if t == "line 50")
     assert pane(part, "source")["numbers"][row] == "50"
 

@@ -76,7 +76,7 @@ def test_no_absolute_path_is_saved() -> None:
     session = head_session()
     record = session.compilation("1/0")
     assert record.trace is not None
-    told = replace(record.trace.breaks[0], why='see "/home/someone/secret/model.py" line 3')
+    told = replace(record.trace.breaks[0], explanation='see "/home/someone/secret/model.py" line 3')
     session.put_compilation(replace(record, trace=TraceRecord(breaks=(told,))))
     assert "/home" not in snapshot_html(session)
     assert "/home" not in snapshot_text(session)
@@ -113,12 +113,12 @@ def test_every_view_has_its_twin() -> None:
     for title in (
         "Graph breaks",
         "Compilations",
-        "Lines and what became of them",
-        "Layers around the graph",
-        "Between forward and backward",
+        "Source lines with their nodes and kernels",
+        "AOT runtime wrappers",
+        "Saved for backward",
         "Graphs, entry",
         "Fusion decisions",
-        "Steps of the tracer",
+        "Tracer steps",
         "Kernels",
         "Guards of entry",
         "Compile times",

@@ -156,7 +156,7 @@ def _with_steps(compilation: CompilationRecord, recorded: tuple[StepRecord, ...]
 
 
 def test_a_call_goes_in_through_the_rings_and_out_again() -> None:
-    """Rings are those that did something, outermost first; what is put back happens on the way out, innermost first."""
+    """Wrappers are those that did something, outermost first; effects are restored after the graph, innermost first."""
     told = aot_wrappers(wrappers_session(), "0/0")
     assert [ring["name"] for ring in told["rings"]] == ["Output aliasing", "Input mutation"]
     assert told["idle"] == ["Autocast off"]
@@ -191,10 +191,7 @@ def test_calls_of_an_entry_can_be_walked_through() -> None:
 
 
 def test_without_layers_the_reason_is_given() -> None:
-    """A compilation without a graph has no onion, and says so."""
-    assert (
-        aot_wrappers(steps_session(), "0/0")["empty"]
-        == "There is no graph in this compilation, so nothing lies around it."
-    )
+    """A compilation without a graph has no wrappers, and says so."""
+    assert aot_wrappers(steps_session(), "0/0")["empty"] == "This compilation has no graph, so it has no wrappers."
     with pytest.raises(KeyError):
         aot_wrappers(Session(), "0/0")

@@ -1,4 +1,4 @@
-"""Contents of tensors on their way through the layers, as the onion tells them."""
+"""Values of tensors at the AOT wrappers, as the view shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from notebook_ext.views.privacy_note import privacy_note
 from notebook_ext.views.static_snapshot.render import snapshot_html
 
 
-def test_the_onion_tells_what_values_held_on_the_way() -> None:
+def test_the_view_has_the_values_at_each_wrapper() -> None:
     """Where every step was recorded: a moment a layer, in the order of the way, called as the rings are; and the privacy note says so."""
     engine.reset()
 
@@ -27,5 +27,5 @@ def test_the_onion_tells_what_values_held_on_the_way() -> None:
     assert (moments[0]["ring"], moments[-1]["ring"]) == ("Call", "Call")
     assert {m["ring"] for m in moments} - {"Call", "Graph"} <= set(names)
     assert ["x", "[2, 2]"] in moments[-1]["values"]
-    assert "what small tensors contained" in privacy_note(session)
-    assert "What small tensors held" in snapshot_html(session)
+    assert "the values of small tensors" in privacy_note(session)
+    assert "Values of small tensors at the wrappers" in snapshot_html(session)

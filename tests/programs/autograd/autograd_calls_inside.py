@@ -154,7 +154,7 @@ class Doubled(Function):
         return g * 2
 
 
-class Unmaterialised(Function):
+class Unmaterialized(Function):
     """Gradients that are missing stay None."""
 
     @staticmethod
@@ -246,7 +246,7 @@ def function_in_place(x):
 @program(lambda: (leaf(3),))
 def function_missing_gradients(x):
     """set_materialize_grads(False)."""
-    a, b = Unmaterialised.apply(x)
+    a, b = Unmaterialized.apply(x)
     return a.sum() + b.detach().sum()
 
 

@@ -42,7 +42,7 @@ def one_of_two(x, y):
     lambda: (torch.ones(3), torch.tensor(0)),
 )
 def caught_afterwards(x, i):
-    """What the code learnt before it told the argument is true where Python handles the exception."""
+    """What the code learned before it told the argument is true where Python handles the exception."""
     before = x.requires_grad
     try:
         x.requires_grad_()

@@ -49,7 +49,7 @@ def exhausted_list_iterator(x):
 
 
 @program(ones)
-def initialised_again(x):
+def initialized_again(x):
     """``__init__`` of a list that exists."""
     items = [1, 2]
     items.__init__([3])

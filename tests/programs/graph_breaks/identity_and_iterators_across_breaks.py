@@ -176,7 +176,7 @@ def repeated_below_zero(x):
 
 
 @program(lambda: (vector(),))
-def parametrised_types(x):
+def parametrized_types(x):
     """Types with parameters are no classes, and keep their parameters."""
     of_list, of_union = list[int], typing.Union[int, str]  # noqa: UP007 - the old spelling is what is tested
     return x + 1, isinstance(of_list, type), typing.get_args(of_list), typing.get_origin(of_union) is typing.Union

@@ -369,7 +369,7 @@ def keywords_leave_with_the_exception(x):
     raise ImportError(f"text of {tuple(doubled.shape)}", name="n", path="p")
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     """Has one member."""
 
     RED = 1
@@ -382,7 +382,7 @@ def attribute_errors_of_writes(x):
     writes = (
         lambda: setattr(slotted, "missing", 1),
         lambda: setattr(1, "missing", 1),
-        lambda: Colour.BLUE,
+        lambda: Color.BLUE,
     )
     for write in writes:
         try:

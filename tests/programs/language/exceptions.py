@@ -155,7 +155,7 @@ def unbound_local(x):
     steady=False,
 )
 class NormThenLookup(torch.nn.Module):
-    """Statistics that a normalisation has updated before another operation raises are updated once, and the handler runs."""
+    """Statistics that a normalization has updated before another operation raises are updated once, and the handler runs."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models as people write them: recurrent, convolutional, generative, graphs, reinforcement learning, search, quantisation."""
+"""Models as people write them: recurrent, convolutional, generative, graphs, reinforcement learning, search, quantization."""
 
 import math
 from collections import OrderedDict
@@ -40,7 +40,7 @@ class Seq2SeqGRU(nn.Module):
 
 
 class DoubleConv(nn.Sequential):
-    """Two normalised convolutions."""
+    """Two normalized convolutions."""
 
     def __init__(self, i, o):
         super().__init__(
@@ -288,7 +288,7 @@ class ActorCritic(nn.Module):
 
 @program(lambda: (torch.randn(5, 4),))
 class Gaussian(nn.Module):
-    """Reparametrised samples, log probabilities and a divergence of normal distributions."""
+    """Reparametrized samples, log probabilities and a divergence of normal distributions."""
 
     def __init__(self):
         super().__init__()
@@ -535,7 +535,7 @@ class MDN(nn.Module):
 
 @program(lambda: (torch.randn(5, 6),))
 class GAN(nn.Module):
-    """Losses of generator and discriminator, spectrally normalised, in one pass."""
+    """Losses of generator and discriminator, spectrally normalized, in one pass."""
 
     def __init__(self):
         super().__init__()
@@ -648,7 +648,7 @@ class CfgLM(nn.Module):
 
 @program(lambda: (torch.randn(2, 3, 4),))
 class VQ(nn.Module):
-    """A quantised codebook with moving averages, straight-through gradients."""
+    """A quantized codebook with moving averages, straight-through gradients."""
 
     def __init__(self):
         super().__init__()
@@ -696,7 +696,7 @@ class Flow(nn.Module):
 
 @program(lambda: (torch.randn(3, 2),))
 class Ode(nn.Module):
-    """Runge-Kutta steps of a learnt field."""
+    """Runge-Kutta steps of a learned field."""
 
     def __init__(self):
         super().__init__()
@@ -761,7 +761,7 @@ class STE(torch.autograd.Function):
 
 @program(lambda: (torch.randn(2, 8),))
 class BinNet(nn.Module):
-    """Weights and inputs binarised by an autograd function."""
+    """Weights and inputs binarized by an autograd function."""
 
     def __init__(self):
         super().__init__()
@@ -880,7 +880,7 @@ class SwinShift(nn.Module):
 
 @program(lambda: (torch.randn(2, 2, 16),))
 class TimeSeries(nn.Module):
-    """Normalised series, dilated convolutions and a filter in the frequency domain."""
+    """Normalized series, dilated convolutions and a filter in the frequency domain."""
 
     def __init__(self):
         super().__init__()
@@ -923,7 +923,7 @@ class Triplet(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class QAT(nn.Module):
-    """Fake quantisation with a tracked range."""
+    """Fake quantization with a tracked range."""
 
     def __init__(self):
         super().__init__()

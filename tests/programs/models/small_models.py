@@ -189,7 +189,7 @@ class Mixture(nn.Module):
 
 @program(lambda: (torch.randn(4, 6),))
 class Autoencoder(nn.Module):
-    """A variational autoencoder with the reparameterisation trick."""
+    """A variational autoencoder with the reparameterization trick."""
 
     def __init__(self):
         super().__init__()

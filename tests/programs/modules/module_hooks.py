@@ -211,7 +211,7 @@ GLOBAL_LINEAR = nn.Linear(4, 4)
 
 
 class Symmetric(nn.Module):
-    """Parametrisation to symmetric matrices."""
+    """Parametrization to symmetric matrices."""
 
     def forward(self, x):
         return x.triu() + x.triu(1).transpose(-1, -2)
@@ -219,7 +219,7 @@ class Symmetric(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class Parametrized(nn.Module):
-    """A weight computed by a parametrisation at each read."""
+    """A weight computed by a parametrization at each read."""
 
     def __init__(self):
         super().__init__()
@@ -232,7 +232,7 @@ class Parametrized(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class ParametrizedTwice(nn.Module):
-    """Two parametrisations of one weight, one after the other."""
+    """Two parametrizations of one weight, one after the other."""
 
     def __init__(self):
         super().__init__()
@@ -260,7 +260,7 @@ class ParametrizedCached(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class WeightNormed(nn.Module):
-    """Weight normalisation, in its form as a parametrisation."""
+    """Weight normalization, in its form as a parametrization."""
 
     def __init__(self):
         super().__init__()
@@ -273,7 +273,7 @@ class WeightNormed(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class WeightNormedByHook(nn.Module):
-    """Weight normalisation as it was before: a pre-hook that sets the weight."""
+    """Weight normalization as it was before: a pre-hook that sets the weight."""
 
     def __init__(self):
         super().__init__()
@@ -289,7 +289,7 @@ class WeightNormedByHook(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
 class SpectralNormed(nn.Module):
-    """Spectral normalisation as a parametrisation: buffers move at each step of training."""
+    """Spectral normalization as a parametrization: buffers move at each step of training."""
 
     def __init__(self):
         super().__init__()
@@ -301,7 +301,7 @@ class SpectralNormed(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
 class SpectralNormedByHook(nn.Module):
-    """Spectral normalisation as a pre-hook."""
+    """Spectral normalization as a pre-hook."""
 
     def __init__(self):
         super().__init__()
@@ -313,7 +313,7 @@ class SpectralNormedByHook(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class Orthogonal(nn.Module):
-    """An orthogonal weight by a parametrisation."""
+    """An orthogonal weight by a parametrization."""
 
     def __init__(self):
         super().__init__()

@@ -363,7 +363,7 @@ class EmaInside(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 6),))
 class LazyInside(nn.Module):
-    """A lazy layer materialised outside, then used."""
+    """A lazy layer materialized outside, then used."""
 
     def __init__(self):
         super().__init__()

@@ -21,7 +21,7 @@ class Linear(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class Mlp(nn.Module):
-    """Sequential with activations, normalised."""
+    """Sequential with activations, normalized."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ class WritesAttributes(nn.Module):
 
 @program(lambda: (torch.randn(4, 3),), lambda: (torch.randn(4, 3),))
 class BatchNorm(nn.Module):
-    """Batch normalisation in training updates its running statistics."""
+    """Batch normalization in training updates its running statistics."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +128,7 @@ class BatchNorm(nn.Module):
 
 @program(lambda: (torch.randn(4, 3),))
 class BatchNormEval(BatchNorm):
-    """Batch normalisation in evaluation."""
+    """Batch normalization in evaluation."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Optimisers stepped inside compiled code, and compiled steps over state that lives outside."""
+"""Optimizers stepped inside compiled code, and compiled steps over state that lives outside."""
 
 import copy
 
@@ -21,14 +21,14 @@ def batch():
     return torch.randn(8, 4), torch.randn(8, 1)
 
 
-def stepping(model, optimiser):
+def stepping(model, optimizer):
     """A training step as a function of the batch."""
 
     def step(x, y):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (model(x) - y).pow(2).mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss.detach()
 
     return step
@@ -75,7 +75,7 @@ SCALER = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
 
 @program(batch, batch, batch, batch, breaks=1)
 def scaled_step(x, y):
-    """A step under a gradient scaler, which asks whether all gradients are finite before it lets the optimiser go."""
+    """A step under a gradient scaler, which asks whether all gradients are finite before it lets the optimizer go."""
     SCALED.zero_grad()
     loss = (SCALED_MODEL(x) - y).pow(2).mean()
     SCALER.scale(loss).backward()
@@ -193,14 +193,14 @@ def cleared_first(x, y):
 
 
 def stepped(kind, **settings):
-    """Some steps of an optimiser on the gradients that each call is given."""
+    """Some steps of an optimizer on the gradients that each call is given."""
     model = fitted()
-    optimiser = kind(model.parameters(), lr=0.1, **settings)
+    optimizer = kind(model.parameters(), lr=0.1, **settings)
 
     def step(scale):
         for n, parameter in enumerate(model.parameters()):
             parameter.grad = torch.full_like(parameter, n + 1.0) * scale
-        optimiser.step()
+        optimizer.step()
         return [p.detach().clone() for p in model.parameters()]
 
     return step

@@ -229,7 +229,7 @@ def subclasses_of_builtins(x, options):
 
 
 class MyTensor(torch.Tensor):
-    """A tensor subclass without behaviour of its own."""
+    """A tensor subclass without behavior of its own."""
 
 
 @program(lambda: (torch.randn(3).as_subclass(MyTensor), torch.randn(3)))

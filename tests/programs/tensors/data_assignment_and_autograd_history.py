@@ -93,8 +93,8 @@ def no_history(x):
 
 
 @program(three)
-def quantised(x):
-    """A quantised tensor made and read."""
+def quantized(x):
+    """A quantized tensor made and read."""
     return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()
 
 

@@ -52,7 +52,7 @@ def past_autograd(x):
 
 @program(lambda: (leaf(4), torch.randn(4)))
 def a_parameter_under_no_grad(w, g):
-    """An update as optimisers make it."""
+    """An update as optimizers make it."""
     with torch.no_grad():
         w.sub_(g, alpha=0.1)
         w.clamp_(-1, 1)

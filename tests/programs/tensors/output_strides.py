@@ -25,8 +25,8 @@ def broadcast_of_two_orders(x, y):
     lambda: (torch.randn(4, 2, 3, 5).permute(2, 1, 3, 0), torch.rand(2)),
     lambda: (torch.randn(3, 2, 4, 4).to(memory_format=torch.channels_last), torch.rand(2)),
 )
-def normalised_over_a_batch(x, weight):
-    """On the CPU a batch is normalised into rows, or channels last, whatever it came as."""
+def normalized_over_a_batch(x, weight):
+    """On the CPU a batch is normalized into rows, or channels last, whatever it came as."""
     made = F.batch_norm(x, weight * 0, weight * 1, weight, weight, training=True)
     return made, made.stride(), made.transpose(0, 1), made[1:]
 

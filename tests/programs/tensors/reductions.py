@@ -1,4 +1,4 @@
-"""Reductions and normalisations."""
+"""Reductions and normalizations."""
 
 import torch
 import torch.nn.functional as F
@@ -114,13 +114,13 @@ def reductions_of_size_one(x, y):
 @program(lambda: (torch.randn(4, 4),))
 def reduce_then_broadcast(x):
     """A reduction's result goes back to every element, twice."""
-    centred = x - x.mean(1, keepdim=True)
-    return centred / (centred.pow(2).sum(1, keepdim=True).sqrt() + 1e-6)
+    centered = x - x.mean(1, keepdim=True)
+    return centered / (centered.pow(2).sum(1, keepdim=True).sqrt() + 1e-6)
 
 
 @program(lambda: (torch.randn(2, 6, 5, 5),))
 def group_norm_and_pool(x):
-    """Normalisation over groups, pooling."""
+    """Normalization over groups, pooling."""
     return F.group_norm(x, 3), F.max_pool2d(x, 2), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1)
 
 

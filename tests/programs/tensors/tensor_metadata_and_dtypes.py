@@ -194,15 +194,15 @@ def sparse_made(x):
     return torch.sparse.mm(x.to_sparse(), x)
 
 
-def quantised():
+def quantized():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.qint8)
 
 
-@program(lambda: (quantised(),), breaks=2)
-def quantised_argument(q):
-    """A quantised tensor."""
+@program(lambda: (quantized(),), breaks=2)
+def quantized_argument(q):
+    """A quantized tensor."""
     return q.dequantize() + 1
 
 

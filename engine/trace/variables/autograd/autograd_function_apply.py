@@ -105,7 +105,9 @@ class AutogradFunctionTracer:
         if len(found) < count or any(
             g is not NONE and not isinstance(g, (TensorVariable, ConstantVariable)) for g in found
         ):
-            raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} does not return one gradient per input")
+            raise Unsupported(
+                "unknown-call", f"the backward of {self.cls.__name__} does not return one gradient per input"
+            )
         if any(isinstance(g, TensorVariable) for g in found[count:]):
             raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} returns too many gradients")
         return [

@@ -154,7 +154,7 @@ _INSTANTIATION_WARNING = next(
 
 
 class _KwargsProbe(torch.autograd.Function):
-    """Probe: does this torch version pass keyword arguments to ``forward``?"""
+    """Probe if this torch version passes keyword arguments to ``forward``."""
 
     @staticmethod
     def forward(_: Any, given: int) -> int:
@@ -373,7 +373,7 @@ def _mark_custom_function_view(view: torch.Tensor) -> None:
         torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
 
 
-_MARK_CUSTOM_FUNCTION_VIEW = GraphCallable("made_by_hand", _mark_custom_function_view)
+_MARK_CUSTOM_FUNCTION_VIEW = GraphCallable("mark_custom_function_view", _mark_custom_function_view)
 """Marks a view from a custom function, even without gradient. Autograd forbids writing it."""
 
 
@@ -391,9 +391,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
             outputs = _forward_outputs(tx, cls, ctx, inputs)
             check_no_attribute_writes(cls, [*inputs, *outputs])
             if any(id(o) in containers for o in outputs):
-                raise _MutatesContainerArgument(
-                    "side-effect", f"{cls.__name__} returns a container argument"
-                )
+                raise _MutatesContainerArgument("side-effect", f"{cls.__name__} returns a container argument")
             if grad and any(needed):
                 grads: list[Variable] = [
                     add_parameter_like(tx, builder, o.fake.detach()) if isinstance(o, TensorVariable) else NONE
@@ -446,13 +444,13 @@ def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, value: Variable) -> Va
     """Create the subgraph input of an argument."""
     leaves: list[Variable] = []
     tree = flatten_variable(tx, value, leaves)
-    twins: list[Variable] = []
+    new_parameters: list[Variable] = []
     for leaf in leaves:
         if isinstance(leaf, TensorVariable):
-            twins.append(add_parameter_like(tx, builder, leaf.fake))
+            new_parameters.append(add_parameter_like(tx, builder, leaf.fake))
         elif isinstance(leaf, SymNodeVariable):
-            twins.append(SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym))
-    return unflatten_variable(tx, tree, iter(twins))
+            new_parameters.append(SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym))
+    return unflatten_variable(tx, tree, iter(new_parameters))
 
 
 def _forward_outputs(

@@ -56,7 +56,7 @@ def _register_dual_function(function: Any) -> None:
 
     Functionalization does not handle tangents.
     """
-    target = GraphCallable(function.__name__, function, changes_state=True, effect="carries tangents beside tensors")
+    target = GraphCallable(function.__name__, function, changes_state=True, effect="uses forward-mode tangents")
 
     @register_rule(function)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -67,7 +67,7 @@ def _register_dual_function(function: Any) -> None:
         if function is forward_ad.unpack_dual and not any(
             c.make is forward_ad.dual_level for c, _ in tx.open_graph_contexts
         ):
-            what = "a tensor is asked for its tangent in a dual level that was open already: while tracing it has none"
+            what = "unpack_dual is called in a dual level that was entered outside the function"
             raise Unsupported("unknown-call", what)
         tx.mutation_count += 1
         return emit_node(tx, "call_function", target, args, kwargs)

@@ -47,7 +47,9 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     _, inputs = (_realized_tensors(tx, named.get(n, NONE)) for n in ("outputs", "inputs"))
     is_from_outside = any(v.real_object is not None and v.real_object.grad_fn is not None for v, _ in tx.input_tensors)
     if is_from_outside and not all(map(_is_intermediate, inputs)):
-        raise Unsupported("unknown-call", "torch.autograd.grad on a tensor whose autograd history began outside the function")
+        raise Unsupported(
+            "unknown-call", "torch.autograd.grad on a tensor whose autograd history began outside the function"
+        )
     if isinstance(tx.graph, SubgraphBuilder) and not tx.graph.is_autograd_function_body:
         raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operator")
     return emit_node(tx, "call_function", torch.autograd.grad, args, kwargs)
@@ -153,7 +155,7 @@ def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook:
     if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, SubgraphBuilder):
         raise Unsupported("unknown-call", "Tensor.register_post_accumulate_grad_hook is called")
     tensor.guard_is_leaf(tx)
-    real = real_hook_function(tx, hook, "after it accumulated into a gradient")
+    real = real_hook_function(tx, hook, "after it accumulates a gradient")
     node = _emit_effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
     return TensorHookHandleVariable(node, torch.utils.hooks.RemovableHandle)
 

@@ -119,7 +119,11 @@ class UserFunctionVariable(FunctionVariable):
         base = AttrSource(self._function_source, "__defaults__")
         if found and not self.is_trusted:
             tx.add_guard(
-                LengthMatch(base, len(found), cause=tx.guard_cause("its defaults are those of its last parameters"))
+                LengthMatch(
+                    base,
+                    len(found),
+                    cause=tx.guard_cause("the number of its defaults decides which parameters have one"),
+                )
             )
         return [self._default(tx, d, GetItemSource(base, n)) for n, d in enumerate(found)]
 

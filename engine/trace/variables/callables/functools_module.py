@@ -67,7 +67,7 @@ def bind_partialmethod(tx: Tracer, found: Any, instance: Variable, owner: type, 
     origin = ConstantSource(found, name)
     inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
     if not isinstance(inner, UserFunctionVariable):
-        raise Unsupported("unsupported-operation", "a partialmethod of anything but a function")
+        raise Unsupported("unsupported-operation", "a partialmethod of an object that is not a function")
     args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
     words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}
     return make_partial(BoundMethodVariable(instance, inner), list(args), dict(words))

@@ -87,9 +87,11 @@ class ExternalLruCacheVariable(BuiltinVariable):
             raise Unsupported("unknown-call", f"{self.describe()} caches results for arguments that are not constants")
         assert self.source is not None
         if _may_be_own_cache(tx, self.source):
-            raise Unsupported("unknown-call", f"{self.describe()} is called, a cache created before a graph break")
+            raise Unsupported(
+                "unknown-call", f"{self.describe()} is called, and its cache was created before a graph break"
+            )
         if is_opaque_cache(self.real_object):
-            what = "a cache that is asked how often it is used, or of which something is changed"
+            what = "a cache whose statistics are read or whose attributes are set"
             raise Unsupported("unknown-call", f"{self.describe()} is called, {what}")
         used: _CacheUse = tx.cache_results.setdefault(id(self.real_object), _CacheUse(tx.root_instruction_number))
         memo = used.results
@@ -104,7 +106,9 @@ class ExternalLruCacheVariable(BuiltinVariable):
             if self._only_logs_or_warns(tx, args, kwargs, result, before):
                 return NONE
             if tx.external_mutation_count != before[0]:
-                raise Unsupported("unknown-call", f"{self.describe()} is called, a cache of a function with side effects")
+                raise Unsupported(
+                    "unknown-call", f"{self.describe()} is called, a cache of a function with side effects"
+                )
             memo[key] = result
             tx.mark_externally_cached(result, self.real_object)
         return memo[key]

@@ -130,7 +130,11 @@ class ConstantMethodVariable(Variable):
             words = {name: format_proxy(tx, value) for name, value in kwargs.items()}
             return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **words)
         return fold_constant_call(
-            tx, getattr(self.obj.value, self.name), args, kwargs, f"{self.describe()} with arguments that are not constants"
+            tx,
+            getattr(self.obj.value, self.name),
+            args,
+            kwargs,
+            f"{self.describe()} with arguments that are not constants",
         )
 
     def reconstruct(self, cg: PyCodegen) -> None:

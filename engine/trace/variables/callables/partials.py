@@ -192,7 +192,8 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.is_cyclic(self) or not all(isinstance(key, str) for key in self.keywords.entries):
             raise Unsupported(
-                "side-effect", "rebuilding a partial function that contains itself, or has unusual keywords, after the graph"
+                "side-effect",
+                "rebuilding a partial function that contains itself, or has unusual keywords, after the graph",
             )
         cg.load_helper(
             functools.partial.__new__
@@ -222,7 +223,7 @@ def _builtin_items(value: Variable, tx: Tracer) -> Args:
 def _as_plain_dict(value: Variable) -> DictVariable:
     inner = getattr(value, "inner", value)
     if not isinstance(inner, DictVariable):
-        raise value.unsupported("use as keyword arguments")
+        raise value.unsupported("using it as keyword arguments")
     return inner if inner.cls is dict and inner is value else DictVariable(dict(inner.entries))
 
 

@@ -62,7 +62,7 @@ def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Ar
     chosen = real.dispatch(cls)
     assert of.source is not None
     registry = AttrSource(of.source, "registry")
-    why = f"which implementation it has for {cls.__name__} was looked up"
+    why = f"its implementation for {cls.__name__} was looked up"
     tx.add_guard(DictKeysMatch(registry, tuple(real.registry), cause=tx.guard_cause(why)))
     found = next(k for k, v in real.registry.items() if v is chosen)
     tx.add_guard(IdMatch(GetItemSource(registry, found), chosen, cause=tx.guard_cause(why)))

@@ -381,7 +381,9 @@ def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwar
     if isinstance(made, BuiltinSubclassVariable):
         made = made.inner
     if base in SCALARS and not isinstance(made, ConstantVariable):
-        raise Unsupported("unknown-call", f"{cls.__qualname__} is created from a number that is not known while tracing")
+        raise Unsupported(
+            "unknown-call", f"{cls.__qualname__} is created from a number that is not known while tracing"
+        )
     if isinstance(made, SetVariable):
         made = SetVariable(dict(made.elements), None, cls)
     return new_builtin_subclass(cls, made)

@@ -106,9 +106,7 @@ class DictVariable(Variable):
         return self.cls
 
     def describe(self) -> str:
-        return (
-            "a dict that nobody has looked into" if self.load_entries else f"{self.cls.__name__} of {len(self.entries)}"
-        )
+        return "dict (not read yet)" if self.load_entries else f"{self.cls.__name__} of {len(self.entries)}"
 
     def as_python_constant(self, tx: Tracer) -> Any:
         made = {
@@ -642,7 +640,7 @@ def _real_items(real: Any) -> list[tuple[Any, Any]]:
     try:
         return list(base.items(real))
     except KeyError:  # an OrderedDict whose keys were changed by dict methods
-        raise Unsupported("unsupported-operation", "a dict whose look-up does not find its own keys") from None
+        raise Unsupported("unsupported-operation", "a dict whose lookup does not find its own keys") from None
 
 
 def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: Any, value: Variable) -> Any:

@@ -96,7 +96,9 @@ class ExternalIteratorVariable(IteratorVariable):
             Unsupported: traced code also mutated a list that it reads from, so the order of both effects would matter.
         """
         if self.reads_mutated_list(cg.tx):
-            raise Unsupported("side-effect", "a list is mutated while an iterator created outside the function reads it")
+            raise Unsupported(
+                "side-effect", "a list is mutated while an iterator created outside the function reads it"
+            )
         from engine.trace.codegen_runtime.iterators import advance_iterator
 
         cg.load_helper(advance_iterator, 1)
@@ -128,7 +130,9 @@ class ItemGuardedIteratorVariable(IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         over = self.underlying_list(tx)
         if over is not None and id(over) in tx.mutated_variables:
-            raise Unsupported("outside-iterator", "a list is mutated while an iterator created outside the function reads it")
+            raise Unsupported(
+                "outside-iterator", "a list is mutated while an iterator created outside the function reads it"
+            )
         has_more = IteratorHasItemSource(self.iterator_source, self.position)
         found = has_more.read(self.real_object)
         tx.add_guard(EqualsMatch(has_more, found, cause=tx.guard_cause("it is iterated")))
@@ -266,7 +270,9 @@ def _build_sequence_iterator(tx: Tracer, state: Any, origin: Source) -> Variable
         return SequenceIteratorVariable([], type(iter(())))  # an exhausted iterator no longer references its sequence
     over = realize(tx, tx.wrap(state[1][0], origin))
     if not isinstance(over, SequenceVariable):
-        raise Unsupported("outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the function")
+        raise Unsupported(
+            "outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the function"
+        )
     found = SequenceIteratorVariable(over.items, type(iter(())), source=over)
     found.position = state[2]
     return found

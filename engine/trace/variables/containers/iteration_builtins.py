@@ -85,7 +85,11 @@ def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _enumerate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
     start = arithmetic.fold_constant_call(
-        tx, operator.index, [given.get("start", ConstantVariable(0))], {}, "enumerate() with a start that is not known while tracing"
+        tx,
+        operator.index,
+        [given.get("start", ConstantVariable(0))],
+        {},
+        "enumerate() with a start that is not known while tracing",
     )
     return iterators.make_enumerate(tx, given["iterable"], start.as_python_constant(tx))
 

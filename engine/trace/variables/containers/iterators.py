@@ -207,9 +207,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
             return None
         found = self.read_entry(self.keys[self.position])
         if found is None:
-            raise Unsupported(
-                "unsupported-operation", f"the keys of a {self.container_name} change during iteration"
-            )
+            raise Unsupported("unsupported-operation", f"the keys of a {self.container_name} change during iteration")
         tx.record_mutation(self)
         self.position += 1
         self.remaining_count -= 1

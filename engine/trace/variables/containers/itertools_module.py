@@ -205,7 +205,7 @@ def _islice(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     for bound in (start, stop, step):
         if (bound is not None and (not isinstance(bound, int) or bound < 0)) or step == 0:
             tx.fold_constant(itertools.islice, (), *tx.as_python_constants(args[1:]))
-            raise Unsupported("unknown-call", "itertools.islice() with unusual bounds is called")
+            raise Unsupported("unknown-call", "itertools.islice() is called with unsupported bounds")
     inner = iterator_of(tx, args[0])
 
     def advance(tx: Tracer, state: State) -> Variable | None:

@@ -348,7 +348,7 @@ class ListVariable(SequenceVariable):
         return self.appended
 
     def describe(self) -> str:
-        return super().describe() if self.load_items is None else "a list that nobody has looked into"
+        return super().describe() if self.load_items is None else "list (not read yet)"
 
     def _build_real(self, items: list[Any]) -> Any:
         return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
@@ -682,7 +682,9 @@ def _list(tx: Tracer, real: Any, origin: Source) -> Variable:
 def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
     value = ListVariable(read_items(tx, real, origin), origin, collections.deque, real.maxlen)
     tx.add_guard(
-        EqualsMatch(AttrSource(origin, "maxlen"), real.maxlen, cause=tx.guard_cause("its maxlen decides which items remain"))
+        EqualsMatch(
+            AttrSource(origin, "maxlen"), real.maxlen, cause=tx.guard_cause("its maxlen decides which items remain")
+        )
     )
     return value
 

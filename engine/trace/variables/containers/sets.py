@@ -305,7 +305,9 @@ class SetVariable(Variable):
             Unsupported: the order depends on addresses, so a set rebuilt after the graph may have another order.
         """
         if self.order_observed_at is not None:
-            refused = Unsupported("side-effect", "rebuilding a set whose order depends on object addresses after the graph")
+            refused = Unsupported(
+                "side-effect", "rebuilding a set whose order depends on object addresses after the graph"
+            )
             refused.created_at = self.order_observed_at
             raise refused
 

@@ -54,7 +54,7 @@ class ExceptionGroupVariable(ExceptionVariable):
         if not all(isinstance(i, ExceptionVariable) for i in inside) or any(
             o and isinstance(o[1], FunctionType) for o in own
         ):
-            raise self.unsupported("showing it")
+            raise self.unsupported("formatting it")
         alike: Any = (
             type(self.cls.__name__, (BaseExceptionGroup,), {}) if self.cls.__flags__ & _HEAP_TYPE_FLAG else self.cls
         )
@@ -142,7 +142,9 @@ def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Va
         return NONE, NONE
     is_group = issubclass(error.python_type(), BaseExceptionGroup)
     if is_group and not isinstance(error, ExceptionGroupVariable):
-        raise Unsupported("unsupported-operation", f"except* of a {error.describe()} that was created outside the function")
+        raise Unsupported(
+            "unsupported-operation", f"except* of a {error.describe()} that was created outside the function"
+        )
     _check_except_star_classes(tx, wanted)
     matches = make_matcher(tx, wanted)
     if matches(error):

@@ -103,7 +103,7 @@ def guard_not_in_except_block(tx: Tracer) -> None:
     """
     if tx.called_in_except_block:
         raise Unsupported("unsupported-operation", "reading an exception that a caller is handling")
-    why = "an exception that is handled outside would be seen here"
+    why = "the handled exception is read, and the caller was not in an except block"
     tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "handling", False, cause=tx.guard_cause(why)))
 
 

@@ -232,11 +232,11 @@ def raise_binding_error(
         co_exceptiontable=b"",
         co_linetable=_EMPTY_CODE.co_linetable,
     )
-    twin = types.FunctionType(empty, {}, name, (None,) * len(function.defaults(tx)) or None)
-    twin.__qualname__ = name
-    twin.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(tx)) or None
+    stub = types.FunctionType(empty, {}, name, (None,) * len(function.defaults(tx)) or None)
+    stub.__qualname__ = name
+    stub.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(tx)) or None
     try:
-        twin(*[None] * len(args), **dict.fromkeys(kwargs))
+        stub(*[None] * len(args), **dict.fromkeys(kwargs))
     except TypeError as error:
         raise tx.make_user_exception(error) from error
     raise AssertionError(f"{name} takes these arguments")

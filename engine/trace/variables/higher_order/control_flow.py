@@ -111,9 +111,7 @@ def _check_no_aliasing(body: TracedSubgraph, given: Sequence[torch.fx.Node], wha
     inputs = [i for i in inputs if isinstance(i, torch.Tensor)]
     outputs = [o for o in body.output_fakes() if isinstance(o, torch.Tensor)]
     if any(shares_storage(o, i) for o in outputs for i in inputs):
-        raise Unsupported(
-            "unsupported-operation", f"a function passed to {what} returns an alias of one of its inputs"
-        )
+        raise Unsupported("unsupported-operation", f"a function passed to {what} returns an alias of one of its inputs")
     if any(shares_storage(o, p) for n, o in enumerate(outputs) for p in outputs[:n]):
         raise Unsupported("unsupported-operation", f"a function passed to {what} returns two aliases of one tensor")
 
@@ -287,7 +285,9 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not all(isinstance(v, TensorVariable) or _is_int_variable(v) for v in carried_items) or not all(
         isinstance(v, (TensorVariable, SymNodeVariable)) for v in more
     ):
-        raise Unsupported("unsupported-argument", "torch.while_loop carries a value that is neither a tensor nor an int")
+        raise Unsupported(
+            "unsupported-argument", "torch.while_loop carries a value that is neither a tensor nor an int"
+        )
     nodes = _nodes(tx, carried_items)
     more_nodes = _nodes(tx, more)
 

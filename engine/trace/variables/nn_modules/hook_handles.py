@@ -35,7 +35,7 @@ class HookIdVariable(Variable):
         return int
 
     def describe(self) -> str:
-        return "the number of a hook"
+        return "the id of a hook"
 
     def hash_key(self, tx: Tracer) -> Any:
         return self
@@ -115,9 +115,7 @@ def _new_handle(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -
             made = ModuleHookHandleVariable(tables, before)
             tx.record_side_effect(made, "a hook id is assigned")
             return made
-    raise Unsupported(
-        "unknown-call", "a hook handle is created for tables other than those of an existing module"
-    )
+    raise Unsupported("unknown-call", "a hook handle is created for tables other than those of an existing module")
 
 
 def _is_hook_dict(table: DictVariable) -> bool:

@@ -31,8 +31,8 @@ class ConstantInitModuleVariable(NNModuleVariable):
 
     is_constructed = True
 
-    def __init__(self, twin: torch.nn.Module, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-        super().__init__(type(twin), ConstantSource(twin, f"{type(twin).__name__}()"), twin)
+    def __init__(self, instance: torch.nn.Module, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+        super().__init__(type(instance), ConstantSource(instance, f"{type(instance).__name__}()"), instance)
         self.args = list(args)
         self.kwargs = dict(kwargs)
 
@@ -125,13 +125,13 @@ def construct_module(
     if not all(is_literal(v) or _is_number_sequence(v) for v in (*constants, *words.values())):
         return _construct_by_tracing(tx, cls, args, kwargs, refused)
     try:
-        twin = cls(*constants, **words)
+        instance = cls(*constants, **words)
     except Exception as error:
         raise tx.make_user_exception(error) from error
-    tables = [twin.__dict__[table] for table in ("_parameters", "_buffers", "_modules")]
+    tables = [instance.__dict__[table] for table in ("_parameters", "_buffers", "_modules")]
     if any(member is not None for table in tables for member in table.values()):
         raise refused
-    return ConstantInitModuleVariable(twin, args, kwargs)
+    return ConstantInitModuleVariable(instance, args, kwargs)
 
 
 def _construct_by_tracing(

@@ -320,7 +320,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
             positional, words = (realize(tx, i) for i in result.items)
             if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
                 return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
-        raise Unsupported("unknown-call", f"a hook of {self.describe()} returns a value that may not be arguments")
+        raise Unsupported(
+            "unknown-call", f"a hook of {self.describe()} does not return a tuple of arguments and keyword arguments"
+        )
 
     def _hooks(self, tx: Tracer, table: str) -> list[tuple[Variable, bool]]:
         """Return the hooks in call order, global ones first, each with its with-kwargs flag."""
@@ -568,7 +570,7 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
         return tx.wrap(behind, ModuleMemberSource(origin, "_modules", "_orig_mod"))
     tx.guard_type(real, origin, "the module's members or methods were used")
     if id(real.__dict__) in tx.variables_by_id:
-        raise Unsupported("unsupported-operation", f"a {type(real).__name__} beside the dict that holds its attributes")
+        raise Unsupported("unsupported-operation", f"a {type(real).__name__} whose __dict__ is also used directly")
     made = NNModuleVariable(type(real), origin, real)
     tx.variables_by_dict_id.setdefault(id(real.__dict__), made)
     return made

@@ -48,7 +48,9 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     try:
         cls = classes.as_python_constant(tx)
     except NotPythonConstant:
-        raise Unsupported("unsupported-operation", "isinstance() with a class that is not known while tracing") from None
+        raise Unsupported(
+            "unsupported-operation", "isinstance() with a class that is not known while tracing"
+        ) from None
     if not isinstance(cls, (type, types.UnionType)):
         tx.fold_constant(isinstance, None, cls)
     if isinstance(cls, LEGACY_TENSOR_METACLASS):
@@ -72,7 +74,10 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     decides = find_in_class(type(cls), "__instancecheck__") if isinstance(cls, type) else None
     decider = type if decides is None else decides[0]
     if decider is not type and decider.__module__ not in _SUBCLASS_INSTANCECHECK_MODULES:
-        raise Unsupported("unsupported-operation", f"isinstance() with the class {cls.__name__}, whose metaclass defines __instancecheck__")
+        raise Unsupported(
+            "unsupported-operation",
+            f"isinstance() with the class {cls.__name__}, whose metaclass defines __instancecheck__",
+        )
     return issubclass(of.python_type(), cls)
 
 

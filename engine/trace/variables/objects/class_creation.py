@@ -482,7 +482,9 @@ def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     body, name = realize(tx, args[0]), realize(tx, args[1]).as_python_constant(tx)
     if not isinstance(body, NestedUserFunctionVariable):
-        raise Unsupported("unknown-call", "a class is created from a function that was created outside the traced function")
+        raise Unsupported(
+            "unknown-call", "a class is created from a function that was created outside the traced function"
+        )
     bases = [realize(tx, b) for b in args[2:]]
     for base in (*bases, *(realize(tx, v) for v in kwargs.values())):
         is_class = isinstance(base, (ClassVariable, BuiltinVariable)) or base.as_python_object() in _CLASS_FACTORIES

@@ -559,7 +559,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
         if found not in _PLAIN_DATA_CLASSES:
-            raise Unsupported("unknown-call", f"pickle.loads() of what holds {module}.{name}")
+            raise Unsupported("unknown-call", f"pickle.loads() of data that contains {module}.{name}")
         return found
 
 
@@ -585,7 +585,7 @@ def _load_plain(data: bytes, **words: Any) -> Any:
             todo += part
         elif isinstance(part, (list, dict, set, collections.deque)):
             if id(part) in seen:
-                raise Unsupported("unknown-call", "pickle.loads() of data that holds one object twice")
+                raise Unsupported("unknown-call", "pickle.loads() of data that contains one object twice")
             seen.add(id(part))
             todo += [x for pair in part.items() for x in pair] if isinstance(part, dict) else part
     return found

@@ -67,7 +67,9 @@ class WeakRefVariable(Variable):
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if self.source is None and _may_be_collected(tx, self.referent) and not _is_held_by_frame(tx, self.referent):
-            raise SkipFrame("unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive")
+            raise SkipFrame(
+                "unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive"
+            )
         return self.referent
 
     def child_variables(self) -> list[Variable]:
@@ -168,7 +170,9 @@ class WeakProxyVariable(Variable):
             Skip: traced code has no strong reference to it, so only Python knows if it is alive.
         """
         if _may_be_collected(tx, self.referent) and not _is_strongly_reachable(tx, self.referent):
-            raise SkipFrame("unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive")
+            raise SkipFrame(
+                "unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive"
+            )
         return self.referent
 
     def describe(self) -> str:
@@ -258,10 +262,10 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
             return WeakRefVariable(of, callback=args[1])
         if kind == "proxy" and len(args) == 1 and not kwargs and isinstance(of, UserDefinedObjectVariable):
             if type(of) not in (UserDefinedObjectVariable, FunctoolsPartialVariable):
-                raise Unsupported("unknown-call", f"a weak proxy of {of.describe()} is made")
+                raise Unsupported("unknown-call", f"a weak proxy of {of.describe()} is created")
             real = None if of.real_object is NotImplemented else weakref.proxy(of.real_object)
             return tx.weak_proxies.setdefault(id(of), WeakProxyVariable(of, None, real))
-        what = f"a weak {kind} to {of.describe()} is made"
+        what = f"a weak {kind} to {of.describe()} is created"
         if isinstance(of, BoundMethodVariable) or _may_be_collected(tx, of):
             # The referent dies with its last reference. A function split by a graph break would change that moment.
             raise SkipFrame("unknown-call", what)

@@ -115,7 +115,7 @@ class ContextVarVariable(Variable):
         if not isinstance(token, ContextVarTokenVariable):
             return tx.raise_type_error(f"expected an instance of Token, got {token.describe()}")  # type: ignore[no-any-return]
         if token.variable is not self:
-            raise Unsupported("unknown-call", "a context variable is reset with a token of another one")
+            raise Unsupported("unknown-call", "a context variable is reset with a token of another variable")
         steps = tx.context_var_writes.get(id(self), [])
         if token.source is not None:
             if any(s.reset_token is token for s in steps):
@@ -123,7 +123,9 @@ class ContextVarVariable(Variable):
             self._add(tx, ContextVarTokenVariable(self, token.old_value(tx), None, None, None, reset_token=token))
             return NONE
         if token not in steps or any(s.reset_token is not None for s in steps[steps.index(token) :]):
-            raise Unsupported("unknown-call", "a context variable is reset with a token that was used, or elsewhere")
+            raise Unsupported(
+                "unknown-call", "a context variable is reset with a token that was used or is from another context"
+            )
         tx.record_mutation(self)
         del steps[steps.index(token) :]
         self._publish_steps(tx)
@@ -296,7 +298,7 @@ def _copy_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _new_context_var(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     name = realize(tx, args[0]) if len(args) == 1 else None
     if not isinstance(name, ConstantVariable) or name.python_type() is not str or set(kwargs) - {"default"}:
-        raise Unsupported("unknown-call", "a context variable is created in an unusual way")
+        raise Unsupported("unknown-call", "a context variable is created without a constant name")
     return ContextVarVariable(name.value, kwargs.get("default"), None, None)
 
 

@@ -72,7 +72,11 @@ class IOBufferVariable(Variable):
             raise self.unsupported(f"the method {name!r}")
         tx.mutation_count += 1
         return arithmetic.fold_constant_call(
-            tx, getattr(self.real_object, name), args, kwargs, f"{name}() with arguments that are not known while tracing"
+            tx,
+            getattr(self.real_object, name),
+            args,
+            kwargs,
+            f"{name}() with arguments that are not known while tracing",
         )
 
     def get_iterator(self, tx: Tracer) -> Variable:

@@ -109,9 +109,7 @@ class LoggerVariable(RealObjectVariable):
         while True:
             assert origin is not None
             tx.add_guard(
-                EqualsMatch(
-                    AttrSource(origin, "level"), held.level, cause=tx.guard_cause("a logging level was read")
-                )
+                EqualsMatch(AttrSource(origin, "level"), held.level, cause=tx.guard_cause("a logging level was read"))
             )
             if held.level or held.parent is None:
                 return held.level

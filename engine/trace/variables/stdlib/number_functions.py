@@ -264,7 +264,9 @@ def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not isinstance(of, SequenceVariable) or not any(
         isinstance(realize(tx, item), SymNodeVariable) for item in of.items
     ):
-        return arithmetic.fold_constant_call(tx, math.prod, args, kwargs, "prod() of a value that is not known while tracing")
+        return arithmetic.fold_constant_call(
+            tx, math.prod, args, kwargs, "prod() of a value that is not known while tracing"
+        )
     total = realize(tx, kwargs.get("start", ConstantVariable(1)))
     for item in of.items:
         total = arithmetic.binary_op(tx, "*", total, item)

@@ -150,7 +150,7 @@ class RandomVariable(Variable):
     def _shuffle(self, tx: Tracer, over: Variable) -> Variable:
         items = realize(tx, over)
         if not isinstance(items, ListVariable) or self.known_generator is None:
-            raise self.unsupported("shuffling anything but a list")
+            raise self.unsupported("random.shuffle()")
         order = list(range(len(items.items)))
         tx.record_mutation(self)
         tx.record_mutation(items)

@@ -49,7 +49,7 @@ def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = ("message", "category", "stacklevel", "source")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if set(given) - set(names) or "message" not in given:
-        raise Unsupported("unknown-call", "warnings.warn is called in an unusual way")
+        raise Unsupported("unknown-call", "warnings.warn is called with unsupported arguments")
     message = realize(tx, given["message"])
     category = realize(tx, given["category"]).as_python_constant(tx) if "category" in given else None
     is_instance = isinstance(message, ExceptionVariable)
@@ -60,7 +60,7 @@ def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     level = int(realize(tx, given["stacklevel"]).as_python_constant(tx)) if "stacklevel" in given else 1
     _guard_warnings_do_not_raise(tx)
     category = category or UserWarning
-    words = f"a {category.__name__} is given: {message.describe()}"
+    words = f"a {category.__name__} is issued: {message.describe()}"
     if level > len(tx.frames):
         tx.record_side_effect(
             CallExpressionVariable(
@@ -82,7 +82,7 @@ def _guard_warnings_do_not_raise(tx: Tracer) -> None:
         return
     if GLOBAL_STATES["warnings_raise"].read():
         raise Unsupported("unknown-call", "warnings.warn is called where warnings are errors")
-    why = "a warning is given after the graph, which must not raise"
+    why = "the warning is issued after the graph, where it must not raise"
     tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "warnings_raise", False, cause=tx.guard_cause(why)))
 
 
@@ -198,5 +198,7 @@ def _catch_warnings_method(name: str) -> Any:
 def _catch_warnings(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     if args or words.get("action") == "error" or words.get("module") is not None:
-        raise Unsupported("unknown-call", "warnings.catch_warnings turns warnings into errors, or is used with another module")
+        raise Unsupported(
+            "unknown-call", "warnings.catch_warnings turns warnings into errors, or is used with another module"
+        )
     return CatchWarningsVariable(dict(kwargs), records=bool(words.get("record")))

@@ -44,7 +44,9 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
     if not isinstance(made, (torch.SymInt, torch.SymFloat)):
         return None
     tx.symbol_reasons[symbol] = why
-    tx.guard_type(real, origin, f"it is a number of type {type(real).__name__} whose value was seen to change")
+    tx.guard_type(
+        real, origin, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
+    )
     if type(real) is float:
         cause = tx.guard_cause("symbols must be finite")
         for bound in (sympy.Ge(symbol, -_MAX_FLOAT), sympy.Le(symbol, _MAX_FLOAT)):

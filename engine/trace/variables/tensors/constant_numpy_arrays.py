@@ -64,7 +64,10 @@ class ConstantArrayStorageVariable(Variable):
             return self.flat_tensor
         arrays = list(self.views)
         if any(s < 0 or s % a.array.itemsize for a in arrays for s in a.array.strides):
-            raise Unsupported("unsupported-operation", "an array whose strides no tensor can have, beside one passed to torch")
+            raise Unsupported(
+                "unsupported-operation",
+                "an array with strides that no tensor can have shares memory with one passed to torch",
+            )
         with _in_outermost_graph(tx):
             flat = constant_tensor(tx, self.base_array.flatten(order="K"))
         self.flat_tensor, self._version = flat, flat.fake._version
@@ -91,7 +94,7 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
     try:
         lies = torch.tensor(content)
     except (TypeError, ValueError):
-        raise Unsupported("unsupported-operation", f"a tensor made of an array of {content.dtype}") from None
+        raise Unsupported("unsupported-operation", f"a tensor created from an array of {content.dtype}") from None
     shape, strides = tuple(lies.shape), lies.stride()
     kept = lies.as_strided((lies.numel(),), (1,)).numpy()
 
@@ -99,7 +102,7 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
         flat = torch.tensor(kept)
         return flat if shape == tuple(flat.shape) else flat.as_strided(shape, strides).clone()
 
-    made = realize(tx, emit_node(tx, "call_function", GraphCallable("known_array", make), [], run=make))
+    made = realize(tx, emit_node(tx, "call_function", GraphCallable("constant_array", make), [], run=make))
     assert isinstance(made, TensorVariable)
     return made
 

@@ -88,7 +88,7 @@ class NumpyNdarrayVariable(Variable):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """numpy dtype of the elements."""
+        """NumPy dtype of the elements."""
         return _numpy_dtype(self.tensor.fake.dtype)
 
     def python_type(self) -> type:
@@ -507,7 +507,9 @@ def _scalar_type_rule(cls: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         from engine.trace.operators.arithmetic import fold_constant_call
 
-        return fold_constant_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of a value that is not known while tracing is created")
+        return fold_constant_call(
+            tx, cls, args, kwargs, f"numpy.{cls.__name__} of a value that is not known while tracing is created"
+        )
 
     return rule
 

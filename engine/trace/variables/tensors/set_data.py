@@ -71,10 +71,10 @@ def _set_from_storage(tensor: torch.Tensor, other: torch.Tensor, *place: Any) ->
         tensor.set_(other.untyped_storage(), *place)
 
 
-_SET_FROM_TENSOR = GraphCallable("set_memory", _set_from_tensor, changes_state=True)
+_SET_FROM_TENSOR = GraphCallable("set_from_tensor", _set_from_tensor, changes_state=True)
 
 
-_SET_FROM_STORAGE = GraphCallable("set_storage", _set_from_storage, changes_state=True)
+_SET_FROM_STORAGE = GraphCallable("set_from_storage", _set_from_storage, changes_state=True)
 
 
 def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:

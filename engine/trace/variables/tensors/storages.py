@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
 
-_WHY = "the memory of a tensor decided what was traced"
+_WHY = "the storage of a tensor decided what was traced"
 _SIZE_METHODS = frozenset(("size", "nbytes", "__len__"))
 
 
@@ -36,7 +36,7 @@ def _resize(tensor: torch.Tensor, count: int) -> None:
     tensor.untyped_storage().resize_(count)
 
 
-_STORAGE_NBYTES = GraphCallable("storage_bytes", _storage_nbytes)
+_STORAGE_NBYTES = GraphCallable("storage_nbytes", _storage_nbytes)
 _RESIZE = GraphCallable("resize_storage", _resize, changes_state=True)
 
 
@@ -114,7 +114,7 @@ class UntypedStorageVariable(Variable):
             raise Unsupported("unknown-call", "UntypedStorage.resize_ is called")
         node, number = count.as_node_arg(tx)
         if type(number) not in (int, torch.SymInt):
-            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called with what is not a number")
+            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called without a number")
         check_no_data_ptr(tx, self.tensor)
         added = tx.graph.create_node("call_function", _RESIZE, (self.tensor.node(tx), node), {}, tx.node_provenance())
         added.meta["example_value"] = None

@@ -160,7 +160,7 @@ class TensorVariable(Variable):
         return dispatch_torch_function(tx, op, name, args, kwargs)
 
     def _method_class(self) -> builtins.type:
-        """The class whose methods are tensor operations."""
+        """Return the class whose methods are tensor operations."""
         return NestedTensor if _is_jagged(self.fake) else torch.Tensor
 
     def describe(self) -> str:
@@ -628,7 +628,7 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
     if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
     if _is_jagged(real):
-        tx.guard_type(real, origin, "it is jagged")
+        tx.guard_type(real, origin, "it is a jagged tensor")
     elif (
         real.layout is not torch.strided
         or real.is_quantized
@@ -700,11 +700,11 @@ def _check_inner_tensors(real: Any) -> None:
     try:
         parts = [getattr(real, n) for n in real.__tensor_flatten__()[0]]
     except AttributeError as error:
-        text = f"a {type(real).__name__} that is not made yet: {error}"
+        text = f"a {type(real).__name__} that is not initialized: {error}"
         raise Unsupported("unsupported-operation", text) from error
     other = [type(p).__name__ for p in parts if not isinstance(p, torch.Tensor) and not is_group_or_mesh(p)]
     if other:
-        text = f"a {type(real).__name__}: beside tensors it is made of a {other[0]}"
+        text = f"a {type(real).__name__} with an inner value of type {other[0]}"
         raise Unsupported("unsupported-operation", text)
 
 

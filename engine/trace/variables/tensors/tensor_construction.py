@@ -45,7 +45,9 @@ def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, 
     """Trace ``torch.tensor(array)`` or ``torch.as_tensor(array)``."""
     words = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
     if set(kwargs) != set(words):
-        raise Unsupported("unsupported-argument", "a tensor is created from an array with options other than dtype and device")
+        raise Unsupported(
+            "unsupported-argument", "a tensor is created from an array with options other than dtype and device"
+        )
     words = {
         k: v
         for k, v in words.items()
@@ -120,7 +122,9 @@ def _stack_arrays(tx: Tracer, data: Variable) -> Variable:
 def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Create a tensor from numpy scalars; their types determine its dtype."""
     if len(args) > 1:
-        raise Unsupported("unsupported-argument", f"{make.__name__} of a numpy scalar with further positional arguments")
+        raise Unsupported(
+            "unsupported-argument", f"{make.__name__} of a numpy scalar with further positional arguments"
+        )
     (real,) = tx.as_python_constants([data])
     wanted = make(real).dtype
     plain = tx.from_python(torch.tensor(real).tolist())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
     from engine.trace.variables.tensors.tensor import TensorVariable
 
-_WHY = "where a tensor lies, or who else sees it, decided what was traced"
+_WHY = "metadata of the tensor decided what was traced"
 METADATA_ATTRIBUTES = frozenset(("output_nr", "retains_grad", "_version"))
 METADATA_METHODS = frozenset(("storage_offset", "is_shared", "is_set_to"))
 

@@ -73,7 +73,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
             assert self.source is not None
             outer = tx.graph.placeholder(self.source, self.fake, self.real_object)
             node = tx.graph.create_node(
-                "call_function", GraphCallable("as_plain", _as_plain_tensor), (outer,), {}, tx.node_provenance()
+                "call_function", GraphCallable("as_plain_tensor", _as_plain_tensor), (outer,), {}, tx.node_provenance()
             )
             node.meta["example_value"] = self.fake
             self._node = node

@@ -26,7 +26,9 @@ def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
     """Return the current value of a flag, guarded unless the traced code wrote it."""
     if (holder, name) not in tx.written_torch_flags:
         origin = AttrSource(ConstantSource(holder, _name(holder)), name)
-        tx.add_guard(EqualsMatch(origin, found, cause=tx.guard_cause("a backend flag of torch decided what was traced")))
+        tx.add_guard(
+            EqualsMatch(origin, found, cause=tx.guard_cause("a backend flag of torch decided what was traced"))
+        )
     return ConstantVariable(found)
 
 

@@ -91,7 +91,7 @@ def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
         return ListVariable([_constant_answer(tx, lambda f=f: f, what) for f in found])  # type: ignore[misc]
     if found is None or isinstance(found, (bool, int, float, str, list, tuple, torch.device)):
         return tx.from_python(found)
-    raise Unsupported("unknown-call", f"{what} gives a {type(found).__name__}")
+    raise Unsupported("unknown-call", f"{what} returns a {type(found).__name__}")
 
 
 # Queries about groups.

@@ -151,7 +151,7 @@ def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any
     tree = _flatten_opaque_argument(tx, TupleVariable([TupleVariable(list(args)), words]), leaves)
     node = _OpaqueCall(function, tree, fake or function)
     target = GraphCallable(
-        function.__name__, node, changes_state=True, is_python=True, effect="runs a function that is not looked into"
+        function.__name__, node, changes_state=True, is_python=True, effect="runs a function that is not inlined"
     )
     found = list(sequence_items(tx, emit_node(tx, "call_function", target, leaves, run=node.run_on_fakes)))
     return unflatten_variable(tx, node.output_tree, iter(found))

@@ -358,7 +358,7 @@ class _EnteredAutocastVariable(AutocastModeVariable):
             tx.add_guard(EqualsMatch(AttrSource(self._entered_source, field), value, cause=tx.guard_cause(why)))
         tx.mutation_count += 1
         target = GraphCallable(
-            "leave_autocast", functools.partial(exit_autocast, *self.previous_state), changes_state=True
+            "exit_autocast", functools.partial(exit_autocast, *self.previous_state), changes_state=True
         )
         node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
         node.meta["example_value"] = None

@@ -109,7 +109,7 @@ class GraphContextVariable(Variable):
 
     def emit_exit(self, tx: Tracer, entered: torch.fx.Node) -> None:
         """Emit the node that exits what ``entered`` entered."""
-        target = GraphCallable(f"leave_{self.make.__name__}", exit_context, changes_state=True)
+        target = GraphCallable(f"exit_{self.make.__name__}", exit_context, changes_state=True)
         node = tx.graph.create_node("call_function", target, (entered,), {}, tx.node_provenance())
         node.meta["example_value"] = None
 
@@ -185,7 +185,7 @@ def _saved_tensors_hooks(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("pack_hook", "unpack_hook"), args, strict=False)) | kwargs
     return SavedTensorsContextVariable(
         torch.autograd.graph.saved_tensors_hooks,
-        {n: real_hook_function(tx, f, "for what it saves") for n, f in given.items()},
+        {n: real_hook_function(tx, f, "for saved tensors") for n, f in given.items()},
     )
 
 
@@ -331,7 +331,9 @@ class ErrorOnGraphBreakVariable(NullContextVariable):
 def _break_policy(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it decides what a graph break does")
     raises = AttrSource(origin, "error_on_graph_break")
-    tx.add_guard(EqualsMatch(raises, real.error_on_graph_break, cause=tx.guard_cause("it decides what a graph break does")))
+    tx.add_guard(
+        EqualsMatch(raises, real.error_on_graph_break, cause=tx.guard_cause("it decides what a graph break does"))
+    )
     policy = ErrorOnGraphBreakVariable(type(real), real.error_on_graph_break)
     policy.source = origin
     before = getattr(

@@ -94,7 +94,7 @@ def _mutated_pointers(
         flow = _PointerFlow(quiet.enter_context(_ttir_module(kernel, dict(signature), known)))
         entry = flow.entries[str(kernel.fn.__name__)]
         if len(entry) != len(pointers):
-            raise ValueError("arguments that take several places")
+            raise ValueError("an argument has several entries in the kernel")
         sources = flow.store_address_origins()
     if _UNKNOWN_POINTER in sources:
         return frozenset(pointers)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Args = list[Variable]
 Kwargs = dict[str, Variable]
 
-_EFFECT = "launches a kernel of the user's, which may write to {}"
+_EFFECT = "launches a Triton kernel that may write to {}"
 
 
 def _is_triton_class(real: Any, name: str) -> bool:
@@ -112,7 +112,7 @@ class TritonLaunchResultVariable(Variable):
         return object
 
     def describe(self) -> str:
-        return "the result of launching a kernel"
+        return "the result of a Triton kernel launch"
 
 
 class TritonKernelLaunchVariable(Variable):

@@ -20,7 +20,7 @@ Run = Callable[..., Any]
 _OVERWRITTEN = "modified by an inplace operation"
 _SECOND_BACKWARD_ERRORS = ("derivative for set_ is not implemented", "backward through the graph a second time")
 _STRIDES = "Tensor must have a last dimension with stride 1"
-_DOUBLE_BACKWARD_ERROR = "cannot differentiate the gradient of this compiled graph once more"
+_DOUBLE_BACKWARD_ERROR = "cannot compute a second derivative through this compiled graph"
 _RESHAPED = "returned an invalid gradient"
 
 

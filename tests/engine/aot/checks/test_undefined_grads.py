@@ -133,7 +133,7 @@ def test_functions_with_one_result_stay_compiled() -> None:
             _gradients(engine.compile(fn, backend="aot_eager"), (0, 1))
     compiled, traced = [c.aot for c in session.compilations]
     assert compiled is not None and compiled.mode == "training" and not compiled.note
-    assert traced is not None and "the backward of Both is told" in traced.note
+    assert traced is not None and "the backward of Both sees" in traced.note
 
 
 def _squares(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -82,7 +82,7 @@ def _told(fn: Callable[..., Any], backend: str = "aot_eager", *, needs: bool = T
 def test_what_is_read_is_what_was_made(fn: Callable[..., Any], needs: bool, backend: str) -> None:
     """The second compilation reads the first one's graphs; results, gradients, writes, views and random numbers are eager's both times."""
     expected = _call(fn, needs=needs)
-    for note in ("kept on disk", "read from disk"):
+    for note in ("saved to disk", "loaded from disk"):
         notes, found = _told(fn, backend, needs=needs)
         assert notes == [note]
         for e, f in zip(expected, found, strict=True):
@@ -110,7 +110,7 @@ def _over_sizes(fn: Callable[..., Any], run: Callable[..., Any], sizes: tuple[in
 def test_sizes_that_vary() -> None:
     """A graph over symbols is read for other sizes too, and what its making took for granted of them is guarded again."""
     guards = []
-    for note in ("kept on disk", "read from disk"):
+    for note in ("saved to disk", "loaded from disk"):
         engine.reset()
         run = engine.compile(_grows, backend="aot_eager", dynamic=True)
         with engine.record() as session:
@@ -138,7 +138,7 @@ def test_other_bounds_of_a_size_are_another_result() -> None:
         with engine.record() as session:
             engine.compile(fn, backend="aot_eager")(x)
         notes += [c.aot.cache for c in session.compilations if c.aot is not None]
-    assert notes == ["kept on disk", "kept on disk", "read from disk"]
+    assert notes == ["saved to disk", "saved to disk", "loaded from disk"]
 
 
 def test_inputs_over_one_memory() -> None:
@@ -153,7 +153,7 @@ def test_inputs_over_one_memory() -> None:
         total, view, part = run(x, w)
         return total, view._base is whole, part._base is whole
 
-    for note in ("kept on disk", "read from disk"):
+    for note in ("saved to disk", "loaded from disk"):
         for is_one in (True, False):
             engine.reset()
             with engine.record() as session:
@@ -195,8 +195,8 @@ def test_another_process_reads_it(tmp_path: pathlib.Path) -> None:
         subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
-    assert ran[0].startswith("kept on disk kept on disk [")
-    assert ran[1].startswith("read from disk read from disk [")
+    assert ran[0].startswith("saved to disk saved to disk [")
+    assert ran[1].startswith("loaded from disk loaded from disk [")
     assert ran[0].partition("[")[2] == ran[1].partition("[")[2]
 
 
@@ -233,9 +233,9 @@ def test_damaged_and_foreign_files_are_not_looked_into(folder: pathlib.Path, dam
     path.write_bytes(damage(before))
     assert path.read_bytes() != before
     notes, found = _told(trains)
-    assert notes == ["made anew: a file in the cache was damaged, or written by somebody else"]
+    assert notes == ["recompiled: a file in the cache is damaged, or another user wrote it"]
     assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True) if isinstance(e, torch.Tensor))
-    assert _told(trains)[0] == ["read from disk"]
+    assert _told(trains)[0] == ["loaded from disk"]
 
 
 def test_what_decides_the_result_is_in_the_key() -> None:
@@ -247,12 +247,12 @@ def test_what_decides_the_result_is_in_the_key() -> None:
     def otherwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x @ w) * 3
 
-    assert _told(scaled)[0] == ["kept on disk"]
-    assert _told(otherwise)[0] == ["kept on disk"]
+    assert _told(scaled)[0] == ["saved to disk"]
+    assert _told(otherwise)[0] == ["saved to disk"]
     with torch.autocast("cpu"):
-        assert _told(scaled)[0] == ["kept on disk"]
-    assert _told(scaled, needs=False)[0] == ["kept on disk"]
-    assert _told(scaled)[0] == ["read from disk"]
+        assert _told(scaled)[0] == ["saved to disk"]
+    assert _told(scaled, needs=False)[0] == ["saved to disk"]
+    assert _told(scaled)[0] == ["loaded from disk"]
 
 
 def test_what_another_process_may_not_have_is_not_kept() -> None:
@@ -265,7 +265,7 @@ def test_what_another_process_may_not_have_is_not_kept() -> None:
         return torch.ops.kept_nowhere.twice(x) + w
 
     notes, _ = _told(custom, needs=False)
-    assert len(notes) == 1 and notes[0].startswith("not kept on disk: ") and "twice" in notes[0]
+    assert len(notes) == 1 and notes[0].startswith("not saved to disk: ") and "twice" in notes[0]
 
 
 def test_switched_off_it_does_nothing(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: pathlib.Path) -> N
     store.put(NAME, "text")
     store.folder.chmod(0o777)
     assert store.get(NAME) is None
-    with pytest.raises(DiskStoreError, match="others may write"):
+    with pytest.raises(DiskStoreError, match="other users can write"):
         store.put(NAME, "text")
 
 

@@ -72,7 +72,7 @@ def _calls(operator: Any, *, needs: bool = False, backend: str = "aot_eager") ->
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_an_equal_definition_is_read(backend: str) -> None:
     """The operator made once more, as another process would, finds the graph; its kernel is the new one, also in training."""
-    for factor, expected in ((2, "kept on disk"), (3, "read from disk")):
+    for factor, expected in ((2, "saved to disk"), (3, "loaded from disk")):
         note, found, grad = _calls(_own(lambda x, k=factor: x * k, _doubled, _scaled), needs=True, backend=backend)
         assert note == expected
         assert found.tolist() == [1 + factor * n for n in range(4)]
@@ -85,15 +85,15 @@ def test_what_the_code_reads_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch)
     def by(factor: float) -> Any:
         return lambda ctx, g: g * factor
 
-    assert _calls(_own(torch.sin, _doubled, by(2.0)), needs=True)[0] == "kept on disk"
+    assert _calls(_own(torch.sin, _doubled, by(2.0)), needs=True)[0] == "saved to disk"
     note, _, grad = _calls(_own(torch.sin, _doubled, by(5.0)), needs=True)
-    assert (note, grad.tolist()) == ("kept on disk", [5.0] * 4)
-    assert _calls(_own(torch.sin, _doubled, _scaled), needs=True)[0] == "kept on disk"
+    assert (note, grad.tolist()) == ("saved to disk", [5.0] * 4)
+    assert _calls(_own(torch.sin, _doubled, _scaled), needs=True)[0] == "saved to disk"
     monkeypatch.setitem(_scaled.__globals__, "SCALE", 7.0)
     note, _, grad = _calls(_own(torch.sin, _doubled, _scaled), needs=True)
-    assert (note, grad.tolist()) == ("kept on disk", [7.0] * 4)
+    assert (note, grad.tolist()) == ("saved to disk", [7.0] * 4)
     note, found, _ = _calls(_own(lambda x: x.double(), _wide))
-    assert (note, found.dtype) == ("kept on disk", torch.float64)
+    assert (note, found.dtype) == ("saved to disk", torch.float64)
 
 
 def _random(x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,7 @@ def _asked(x: torch.Tensor) -> torch.Tensor:
 def test_what_its_text_does_not_tell_is_not_kept(fake: Callable[..., Any], reason: str) -> None:
     """A fake that reads a module with state, or makes code of text, could be another one tomorrow: the record says so."""
     note, found, _ = _calls(_own(lambda x: x * 2, fake))
-    assert note == f"not kept on disk: kept_somewhere::twice: {reason}"
+    assert note == f"not saved to disk: kept_somewhere::twice: {reason}"
     assert found.tolist() == [1.0, 3.0, 5.0, 7.0]
 
 
@@ -124,7 +124,7 @@ def test_state_that_a_fake_reads_is_part_of_the_key() -> None:
     """A list outside is written down as it is when the graph is made."""
     SEEN.clear()
     notes = [_calls(_own(lambda x: x * 2, _counted))[0] for _ in range(2)]
-    assert notes == ["kept on disk", "kept on disk"] and SEEN
+    assert notes == ["saved to disk", "saved to disk"] and SEEN
 
 
 def test_operators_of_a_library() -> None:
@@ -143,10 +143,10 @@ def test_operators_of_a_library() -> None:
         return torch.ops.kept_by_hand.third(x) * 1
 
     x = torch.ones(3)
-    for note in ("kept on disk", "read from disk"):
+    for note in ("saved to disk", "loaded from disk"):
         assert _told(half, x)[0] == note
     reason = "kept_by_hand::third: the code of its CompositeImplicitAutograd[alias] kernel cannot be read"
-    assert _told(third, x)[0] == f"not kept on disk: {reason}"
+    assert _told(third, x)[0] == f"not saved to disk: {reason}"
     library._destroy()
 
 
@@ -165,7 +165,7 @@ def test_operators_that_write(backend: str) -> None:
         _scale(x, 2.0)
         return y.sin()
 
-    for note in ("kept on disk", "read from disk"):
+    for note in ("saved to disk", "loaded from disk"):
         ours, eager = torch.arange(4.0), torch.arange(4.0)
         told, found = _told(writes, ours, backend=backend)
         assert told == note
@@ -202,7 +202,7 @@ def _fraction(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("needs", [False, True], ids=["infers", "trains"])
 def test_sizes_that_data_decides(fn: Callable[..., Any], needs: bool, backend: str) -> None:
     """Read for data that gives other sizes, results and gradients are eager's."""
-    for note, data in (("kept on disk", [1.0, 2.0, 3.0, 4.0]), ("read from disk", [3.0, 1.0, 0.0, 4.0])):
+    for note, data in (("saved to disk", [1.0, 2.0, 3.0, 4.0]), ("loaded from disk", [3.0, 1.0, 0.0, 4.0])):
         ours, eager = (torch.tensor(data).requires_grad_(needs) for _ in range(2))
         told, found = _told(fn, ours, backend=backend)
         expected = fn(eager)
@@ -227,6 +227,6 @@ def test_what_is_checked_of_a_size_is_part_of_the_key() -> None:
         return fn
 
     x = torch.ones(4)
-    assert [_told(at_least(n), x)[0] for n in (2, 3, 2)] == ["kept on disk", "kept on disk", "read from disk"]
+    assert [_told(at_least(n), x)[0] for n in (2, 3, 2)] == ["saved to disk", "saved to disk", "loaded from disk"]
     with pytest.raises(RuntimeError):
         _told(at_least(2), torch.zeros(4))

@@ -40,8 +40,8 @@ def test_methods_that_somebody_gave_to_tensors(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(torch.Tensor, "times", lambda self, k=factor: self * k, raising=False)
         notes, _, found = _told(lambda x: x.times().sin().cos() * 1, _leaf().detach())
         assert found[0] == pytest.approx(torch.cos(torch.sin(torch.tensor(factor))).item())
-        assert notes == ["not kept on disk: times is a method that another process may not have"]
-    assert [_told(lambda x: x.split(1)[0] ** 2, _leaf())[0] for _ in "ab"] == [["kept on disk"], ["read from disk"]]
+        assert notes == ["not saved to disk: times is a method that may not exist in another process"]
+    assert [_told(lambda x: x.split(1)[0] ** 2, _leaf())[0] for _ in "ab"] == [["saved to disk"], ["loaded from disk"]]
 
 
 def test_kernels_put_in_the_place_of_atens() -> None:
@@ -54,9 +54,11 @@ def test_kernels_put_in_the_place_of_atens() -> None:
         finally:
             library._destroy()
         assert grad == [factor] * 2
-        assert notes == ["not kept on disk: aten::sinc has a kernel of somebody else's, whose code cannot be read"]
+        assert notes == [
+            "not saved to disk: aten::sinc has a kernel that other code registered, and its code cannot be read"
+        ]
     torch.vmap(torch.sin)(torch.ones(2, 2))  # for which torch puts kernels of its own
-    assert _told(lambda x: torch.sinc(x) + 1, _leaf())[0] == ["kept on disk"]
+    assert _told(lambda x: torch.sinc(x) + 1, _leaf())[0] == ["saved to disk"]
 
 
 def _operator(backward: Callable[..., Any]) -> Any:
@@ -89,15 +91,15 @@ def test_an_operators_code_that_calls_what_was_replaced(monkeypatch: pytest.Monk
         monkeypatch.setattr(F, "gelu", times)
         operator = _operator(_by_function)
         notes, _, grad = _told(lambda x, f=operator: f(x) + 1, _leaf())
-        assert (notes, grad) == (["kept on disk"], [factor] * 2)
+        assert (notes, grad) == (["saved to disk"], [factor] * 2)
     monkeypatch.setattr(torch.Tensor, "times", lambda self: self * 2, raising=False)
     for backward, reason in (
-        (_by_method, "it reads times, which somebody else gave to tensors"),
-        (_by_threads, "it calls torch.get_num_threads(), which tells of the process"),
+        (_by_method, "it reads times, which other code added to torch.Tensor"),
+        (_by_threads, "it calls torch.get_num_threads(), which depends on the process"),
     ):
         operator = _operator(backward)
         notes, _, _ = _told(lambda x, f=operator: f(x) + 1, _leaf())
-        assert notes == [f"not kept on disk: kept_elsewhere::twice: {reason}"]
+        assert notes == [f"not saved to disk: kept_elsewhere::twice: {reason}"]
 
 
 def _adds(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -115,7 +117,7 @@ def test_kernels_depend_on_switches() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_float32_matmul_precision("highest")
-    assert all(kernels == [["kept on disk"]] * 2 for kernels in told)
+    assert all(kernels == [["saved to disk"]] * 2 for kernels in told)
 
 
 def test_products_depend_on_the_switch_of_their_library() -> None:
@@ -124,12 +126,12 @@ def test_products_depend_on_the_switch_of_their_library() -> None:
     for enabled in (True, False, True):
         with torch.backends.mkldnn.flags(enabled=enabled):
             notes += _told(lambda x: x * 2, _leaf())[0]
-    assert notes == ["kept on disk", "kept on disk", "read from disk"]
+    assert notes == ["saved to disk", "saved to disk", "loaded from disk"]
 
 
 def test_decompositions_of_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their code is not known: kernels are made anew."""
-    assert _told(torch.sinc, torch.ones(2), backend="triton")[1] == ["kept on disk"]
+    assert _told(torch.sinc, torch.ones(2), backend="triton")[1] == ["saved to disk"]
     monkeypatch.setitem(decomposition_table, torch.ops.aten.sinc.default, lambda x: x * 2)
     found = _told(torch.sinc, torch.ones(2), backend="triton")[1]
-    assert found == ["not kept on disk: aten.sinc.default is lowered by somebody else's code"]
+    assert found == ["not saved to disk: aten.sinc.default has a lowering that other code registered"]

@@ -134,8 +134,8 @@ def test_what_stands_in_a_checkpoint_is_not_saved() -> None:
     assert partition.saved_bytes == 2 * state < saved
     rows = {v.name: v for v in partition.values}
     assert rows["mm"].action == "recomputed" and "checkpoint" in rows["mm"].reason
-    assert rows["random_state"].action == "saved" and "random numbers" in rows["random_state"].reason
-    assert any("same state" in v.reason for v in partition.values if v.action == "recomputed")
+    assert rows["random_state"].action == "saved" and "random number state" in rows["random_state"].reason
+    assert any("same random number state" in v.reason for v in partition.values if v.action == "recomputed")
 
 
 def test_a_chain_of_checkpointed_blocks_keeps_what_is_between_them() -> None:
@@ -196,7 +196,7 @@ def test_selective_checkpoints_save_what_their_policy_chooses(fn: Callable[..., 
 
 
 def test_gpt2_trains_with_checkpoints() -> None:
-    """transformers' own switch for checkpointing is honoured: less is saved, gradients under dropout are eager's."""
+    """transformers' own switch for checkpointing is honored: less is saved, gradients under dropout are eager's."""
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=50, n_positions=16, attn_implementation="eager")

@@ -84,7 +84,7 @@ def test_a_state_takes_the_place_of_larger_masks_only() -> None:
     state = torch.get_rng_state().numel()
     large = _partition(drops, torch.randn(128, 128).requires_grad_(), draw_again=True)
     assert large.saved_bytes == state
-    assert any("drawn again" in v.reason for v in large.values if v.action == "recomputed")
+    assert any("generated again" in v.reason for v in large.values if v.action == "recomputed")
     small = _partition(drops, torch.randn(8, 8).requires_grad_(), draw_again=True)
     assert small.saved_bytes == 64
 

@@ -23,12 +23,12 @@ def _given() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 LIES: dict[str, tuple[Any, str]] = {
-    "gradient": (lambda a, b: (a, b.requires_grad_()), "b needed no gradient, which is no longer so"),
-    "duplicate": (lambda a, b: (a, a), "b is the same tensor as a, and one of them is written to"),
-    "sizes": (lambda a, b: (torch.ones(3, 3), b), "a has other sizes"),
-    "strides": (lambda a, b: (a, torch.ones(3, 2).t()), "b has other strides"),
-    "dtype": (lambda a, b: (a, b.double()), "b was of type torch.float32 and is of type torch.float64"),
-    "kind": (lambda a, b: (a, 3), "b was a tensor and is a int"),
+    "gradient": (lambda a, b: (a, b.requires_grad_()), "b.requires_grad was False at compile time and is True"),
+    "duplicate": (lambda a, b: (a, a), "b is the same tensor as a, and one of them is mutated"),
+    "sizes": (lambda a, b: (torch.ones(3, 3), b), "a has other sizes than at compile time"),
+    "strides": (lambda a, b: (a, torch.ones(3, 2).t()), "b has other strides than at compile time"),
+    "dtype": (lambda a, b: (a, b.double()), "b had dtype torch.float32 at compile time and has dtype torch.float64"),
+    "kind": (lambda a, b: (a, 3), "b was a tensor at compile time and is a int"),
 }
 
 

@@ -69,7 +69,7 @@ def test_effects_happen_once_and_in_order(ops: Any, backend: str) -> None:
             aot = session.compilations[0].aot
             assert aot is not None and aot.mode == "training" and not aot.note
             (told,) = (w for w in aot.wrappers if w.name == "effects in order")
-            assert [a.action for a in told.actions] == [f"kept in place {n} of 4" for n in (1, 2, 3, 4)]
+            assert [a.action for a in told.actions] == [f"runs as effect {n} of 4" for n in (1, 2, 3, 4)]
     for found in seen[1:]:
         for e, f in zip(seen[0], found, strict=True):
             assert torch.equal(e, f)

@@ -105,9 +105,9 @@ CASES = [
     (dropped, lambda: (two(2, 3), two(2, 3)), ""),
     (plus, lambda: (two(2, 3), torch.randn(2, 3).requires_grad_()), "a plain tensor, would be a TwoTensor"),
     (plus, lambda: (two(2, 3, grad=False), torch.randn(2, 3).requires_grad_()), "a plain tensor, would be a TwoTensor"),
-    (plus, lambda: (nested(3), two(3)), "a TwoTensor, would be a TwoTensor of other parts"),
-    (written, lambda: (two(2, 3), two(2, 3, grad=False)), "is written to, and gradients are needed"),
-    (viewed, lambda: (two(2, 3), two(2, 3)), "memory that others see"),
+    (plus, lambda: (nested(3), two(3)), "a TwoTensor, would be a TwoTensor with other inner tensors"),
+    (written, lambda: (two(2, 3), two(2, 3, grad=False)), "is mutated, and gradients are needed"),
+    (viewed, lambda: (two(2, 3), two(2, 3)), "shares memory with another tensor"),
 ]
 
 

@@ -85,7 +85,7 @@ def test_rows_that_fit_stay_in_registers() -> None:
 
 
 def test_columns_are_read_together() -> None:
-    """A sum over the first dimension has neighbouring threads read neighbouring columns."""
+    """A sum over the first dimension has neighboring threads read neighboring columns."""
     (kernel,) = kernels_of(lambda x: x.sum(0), torch.randn(64, 4096))
     rows = next(a.value for a in kernel.args if a.name == "ROWS")
     assert isinstance(rows, int)

@@ -121,19 +121,19 @@ NOT_FUSED: dict[str, tuple[Callable[..., Any], Make, str]] = {
     "weights returned": (
         lambda q, k, v: [(w := (q @ k.mT).softmax(-1)) @ v, w], head_tensors(), "weights are returned, or saved for the backward",
     ),
-    "scores read": (lambda q, k, v: [(s := q @ k.mT).softmax(-1) @ v, s.sum()], head_tensors(), "scores are read elsewhere too"),
-    "odd width": (eager_attention, head_tensors(width=7), "heads 7 wide"),
-    "float64_constants": (eager_attention, head_tensors(dtype=torch.float64), "no attention of float64"),
+    "scores read": (lambda q, k, v: [(s := q @ k.mT).softmax(-1) @ v, s.sum()], head_tensors(), "scores are read by another operator"),
+    "odd width": (eager_attention, head_tensors(width=7), "head dimension 7"),
+    "float64_constants": (eager_attention, head_tensors(dtype=torch.float64), "has an attention kernel for float64"),
     "negative scale": (lambda q, k, v: (q @ k.mT * -1).softmax(-1) @ v, head_tensors(), "positive number"),
-    "other softmax": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, head_tensors(), "not over the keys"),
+    "other softmax": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, head_tensors(), "not over the last dimension"),
     "lower scores": (
-        lambda q, k, v, m: eager_attention(q, k, v, lambda s: s.masked_fill(m, -1e9)), head_tensors(mask_with_fully_masked_row), "scores may be as low",
+        lambda q, k, v, m: eager_attention(q, k, v, lambda s: s.masked_fill(m, -1e9)), head_tensors(mask_with_fully_masked_row), "scores can be as low",
     ),
     "low scores": (
-        lambda q, k, v, m: eager_attention(q, k, v, lambda s: s.masked_fill(m, -1e4)), head_tensors(mask_with_fully_masked_row), "scores may be as low",
+        lambda q, k, v, m: eager_attention(q, k, v, lambda s: s.masked_fill(m, -1e4)), head_tensors(mask_with_fully_masked_row), "scores can be as low",
     ),
     "rounded sums": (
-        lambda q, k, v, m: eager_attention(q, k, v, lambda s: s + m.to(q.dtype)), head_tensors(make_bias, dtype=torch.float16), "round them away",
+        lambda q, k, v, m: eager_attention(q, k, v, lambda s: s + m.to(q.dtype)), head_tensors(make_bias, dtype=torch.float16), "would round differently",
     ),
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_decisions_are_recorded_with_the_program() -> None:
     assert torch.equal(found, eager_attention(q, k, v))
     (lowering,) = [c.lowering for c in session.compilations if c.lowering is not None]
     assert [e.op for e in lowering.externs] == ["engine.attention.default"]
-    assert any("scores never go through memory" in d.reason and d.fused for d in lowering.decisions)
+    assert any("scores are never written to memory" in d.reason and d.fused for d in lowering.decisions)
 
 
 def test_attentions_share_a_mask() -> None:

@@ -258,7 +258,7 @@ def test_few_rows_take_the_template_unmeasured(monkeypatch: pytest.MonkeyPatch) 
     odd, even = torch.randn(99, 64).to(BF16), torch.randn(104, 64).to(BF16)
     few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), odd, chooser=FewRowsChooser())
     assert ([k.name for k in few.kernels if "tl.dot(" in k.text], few.record.externs) == ([few.kernels[0].name], ())
-    assert few.record.autotune_choices[0].reason.startswith("With at most 32 rows")
+    assert few.record.autotune_choices[0].reason.startswith("For at most 32 rows")
     for x, w in (
         (torch.randn(64, 64).to(BF16), odd),
         (torch.randn(16, 64).to(BF16), even),
@@ -281,8 +281,11 @@ def test_an_option_asks_for_templates() -> None:
     assert ["tl.dot" in k.text for k in compiled.kernels] == [True]
     assert compiled.lowering is not None
     assert compiled.lowering.externs == ()
-    assert compiled.lowering.autotune_choices[0].reason == "A template was asked for; nothing was measured."
-    with pytest.raises(engine.errors.BadArgument, match="'templates' is one of never, known, measured, always"):
+    assert (
+        compiled.lowering.autotune_choices[0].reason
+        == "The option templates requires a template; nothing was measured."
+    )
+    with pytest.raises(engine.errors.BadArgument, match="'templates' must be one of never, known, measured, always"):
         engine.compile(model, options={"templates": "sometimes"})
 
 

@@ -212,7 +212,7 @@ def test_attach_respects_torchs_own_compile() -> None:
     """A module that torch's ``compile()`` holds is not taken over."""
     net = Net()
     net.compile(backend="eager")
-    with pytest.raises(BadArgument, match="compiled already"):
+    with pytest.raises(BadArgument, match="already compiled"):
         attach(net, FakeCompiler())
 
 

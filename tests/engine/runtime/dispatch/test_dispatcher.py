@@ -122,7 +122,7 @@ def test_a_hit_does_not_compile() -> None:
     assert len(compiler.requests) == 1
     compiled(x, "a")
     assert [r.entry_index for r in compiler.requests] == [0, 1]
-    assert compiler.requests[1].miss_reason == "b is 'a', the compiled code was specialised for 1."
+    assert compiler.requests[1].miss_reason == "b is 'a'; the compiled code was specialized for 1."
 
 
 def test_most_recently_hit_first() -> None:
@@ -225,7 +225,7 @@ def test_the_recompile_limit_under_fullgraph_raises(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(config, "recompile_limit", 1)
     compiled = make_dispatcher(plain, FakeCompiler(fullgraph=True))
     compiled(1, "a")
-    with pytest.raises(RecompileLimit, match="specialised for 'a'"):
+    with pytest.raises(RecompileLimit, match="specialized for 'a'"):
         compiled(1, "b")
 
 
@@ -322,7 +322,7 @@ def test_guards_that_refuse_their_own_call_are_reported() -> None:
     with set_current_session(Session()) as session:
         assert compiled([], 2) == 2
     assert session is not None
-    assert "refuse the very call" in session.failures[0].sentence
+    assert "fails for the call it was compiled for" in session.failures[0].sentence
 
 
 def test_a_generator_that_compiled_code_starts_shows_whom_it_delegates_to() -> None:

@@ -42,7 +42,7 @@ def test_calls_are_recorded_with_caller_and_inputs() -> None:
     assert first.caller is not None
     assert (first.caller.file, first.caller.line) == (__file__, line)
     assert first.entry.endswith("/0")
-    assert session.calls[2].guard_failures[0].sentence == "y is 2, the compiled code was specialised for 1."
+    assert session.calls[2].guard_failures[0].sentence == "y is 2; the compiled code was specialized for 1."
     assert session.calls[2].checked_entries == (first.entry,)
 
 
@@ -63,7 +63,7 @@ def test_frames_and_files_are_recorded_once() -> None:
     assert session is not None
     assert [(f.name.rpartition(".")[2], f.role) for f in session.frames] == [("outer", "root"), ("inner", "callee")]
     assert session.frames[1].parent == session.frames[0].id
-    assert [f.name for f in session.files] == ["test_recording.py"]
+    assert [f.name for f in session.files] == ["test_record_calls.py"]
     assert "def outer" in session.files[0].text
     Session.from_data(session.to_data())
 
@@ -162,7 +162,7 @@ def test_expect_counts_recompiles() -> None:
             compiled(1, 1)
             compiled(1, 1.0)
         with pytest.raises(
-            ExpectationFailed, match=r"expected at most 0 recompiles, got 1:\n  add: y is True, the compiled code"
+            ExpectationFailed, match=r"expected at most 0 recompiles, got 1:\n  add: y is True; the compiled code"
         ):
             with check_expectations(session, recompiles=0):
                 compiled(1, True)

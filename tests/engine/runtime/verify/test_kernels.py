@@ -129,7 +129,10 @@ def test_a_kernel_that_writes_outside_its_buffer_is_different() -> None:
         "tl.load(x + i, mask, other=0.0)",
     )
     small = two_steps(careless, softmax())
-    assert verify_kernels(small, None, (X,))["k0"].note == "first kernel that differs: it writes outside middle"
+    assert (
+        verify_kernels(small, None, (X,))["k0"].note
+        == "first kernel that differs: it writes outside the bounds of middle"
+    )
 
 
 def test_elements_never_written_are_different() -> None:
@@ -141,7 +144,7 @@ def test_elements_never_written_are_different() -> None:
 def test_a_kernel_that_changes_what_it_should_only_read_is_different() -> None:
     """An argument that is not declared as written must be left alone."""
     sly = changed(gelu(), "    tl.store(out + i,", "    tl.store(x + i, value + 1, mask)\n    tl.store(out + i,")
-    assert "changes x" in verify_kernels(two_steps(sly, softmax()), None, (X,))["k0"].note
+    assert "mutates x" in verify_kernels(two_steps(sly, softmax()), None, (X,))["k0"].note
 
 
 def test_a_kernel_that_cannot_run_is_not_verifiable() -> None:
@@ -150,7 +153,7 @@ def test_a_kernel_that_cannot_run_is_not_verifiable() -> None:
         two_steps(changed(gelu(), "tl.load(x + i, mask)", "tl.lode(x + i, mask)"), softmax()), None, (X,)
     )
     assert found["k0"].outcome == "not verifiable"
-    assert found["k0"].note.startswith("not verifiable: in the interpreter, ")
+    assert found["k0"].note.startswith("not verifiable: in Triton's interpreter, ")
     assert "lode" in found["k0"].note
     assert found["k1"].outcome in {"equal", "close"}
 

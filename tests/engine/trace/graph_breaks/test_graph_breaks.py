@@ -230,7 +230,7 @@ def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
 
 
 def test_reasons_are_whole() -> None:
-    """Every entry of the catalogue has a title, an explanation and, unless the fault is ours, an example; no source raises a kind that it lacks."""
+    """Every entry of the catalog has a title, an explanation and, unless the fault is ours, an example; no source raises a kind that it lacks."""
     for kind, reason in BREAK_REASONS.items():
         assert kind == kind.lower()
         assert reason.title
@@ -257,7 +257,7 @@ def kinds_met(text: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", BREAK_EXAMPLES)
 def test_examples_break_before_and_not_after(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each example has its break; what the catalogue shows as the remedy has none."""
+    """Each example has its break; what the catalog shows as the remedy has none."""
     monkeypatch.setattr(config, "inline_depth", 60)
     monkeypatch.setattr(config, "instruction_budget", 20_000)
     assert kind in kinds_met(BREAK_EXAMPLES[kind].before)

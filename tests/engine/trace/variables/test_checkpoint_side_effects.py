@@ -14,7 +14,7 @@ import engine
 
 
 class Normed(nn.Module):
-    """Batch normalisation, whose statistics are written, inside of a checkpoint; and a count of calls."""
+    """Batch normalization, whose statistics are written, inside of a checkpoint; and a count of calls."""
 
     def __init__(self) -> None:
         super().__init__()

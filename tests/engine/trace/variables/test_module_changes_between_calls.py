@@ -106,8 +106,8 @@ def test_changed_custom_function_is_used() -> None:
 
 
 def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile wraps the initialiser of all modules when it is first used: modules made in traced code are still followed."""
-    # What makes modules in traced code is loaded while the initialiser is still its own, and keeps to that one.
+    """torch.compile wraps the initializer of all modules when it is first used: modules made in traced code are still followed."""
+    # What makes modules in traced code is loaded while the initializer is still its own, and keeps to that one.
     engine.compile(lambda x: nn.ReLU()(x), backend="eager")(torch.ones(1))
     monkeypatch.setattr(nn.Module, "__init__", nn.Module.__init__)
     monkeypatch.setattr(nn.Module, "__setstate__", nn.Module.__setstate__)

@@ -1,4 +1,4 @@
-// AOT onion: the layers between the call and the functional graph, and the way of one call through them.
+// AOT wrappers: the runtime wrappers around the functional graph, and the path of one call through them.
 
 import { badge, button, choice, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
@@ -7,42 +7,42 @@ import { VIEWS } from "./shared/views.js";
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const STEP_MS = 1200;
-/** Values shown one by one; the rest is counted. */
-const FEW = 10;
-const FATES = ["o1", "o3", "o0"];
+/** Maximum number of value chips; the rest is counted. */
+const MAX_CHIPS = 10;
+const PARTITION_COLORS = ["o1", "o3", "o0"];
 
-class OnionView {
+class AotWrappersView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "onion";
+    this.id = "aot";
     this.entry = "";
     this.at = 0;
     /** @type {any} */
     this.part = null;
     this.timer = 0;
-    /** The call whose contents are shown, among those that were noted. */
+    /** Index of the recorded call whose values are shown. */
     this.passage = 0;
-    /** The call whose values are shown; -1 for what the entry was made for. */
+    /** The call whose input shapes are shown; -1 for the inputs of the compilation. */
     this.call = -1;
-    /** How many calls were noted when another one was asked for. @type {number | undefined} */
+    /** Number of recorded calls at the time of the last replay request. @type {number | undefined} */
     this.noted = undefined;
     this.context = h("div", { class: "ctx" });
     this.counter = h("code");
     this.play = button("▶ Play", "p", () => this.toggle());
     this.body = h("div", { class: "scr pad", tabindex: "0" });
-    this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Contents at this step" });
-    this.el = h("div", { class: "onion" }, this.context, h("div", { class: "two" }, this.body, this.side));
+    this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Values at this step" });
+    this.el = h("div", { class: "aot" }, this.context, h("div", { class: "two" }, this.body, this.side));
     this.keys = [
       key("ArrowRight ArrowLeft", "next or previous step of the call", (k) => { this.stop(); this.go(this.at + (k === "ArrowRight" ? 1 : -1)); }),
-      key("p", "play the call, or stop", () => this.toggle()),
-      key("Home End", "the call, or its results", (k) => { this.stop(); this.go(k === "Home" ? 0 : Infinity); }),
-      key("c", "what the tensors hold on the way: the call is made again on copies", () => this.note()),
+      key("p", "play the steps, or stop", () => this.toggle()),
+      key("Home End", "first or last step", (k) => { this.stop(); this.go(k === "Home" ? 0 : Infinity); }),
+      key("c", "values at each wrapper: replay the call on copies", () => this.note()),
       key("Enter", "open the graph", () => this.graph()),
     ];
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     return this.part ? [this.entry, "step=" + (this.at + 1)] : [this.entry];
   }
@@ -60,10 +60,10 @@ class OnionView {
   draw() {
     const { entries, start } = this.frame.overview;
     if (!this.frame.entry(this.entry)) this.entry = start;
-    const part = this.entry ? this.frame.part("onion|" + this.entry) : null;
+    const part = this.entry ? this.frame.part("aot|" + this.entry) : null;
     this.part = part && !part.empty ? part : null;
     if (this.part && this.call >= part.calls.length) this.call = -1;
-    // What was asked for is what one wants to see.
+    // Show the call that was just replayed.
     if (this.part && this.noted !== undefined && part.passages.length > this.noted) {
       this.passage = part.passages.length - 1;
       this.noted = undefined;
@@ -75,7 +75,7 @@ class OnionView {
       this.part ? [h("span", { class: "mut" }, part.mode), h("span", { class: "sp" }), button("◂ step", "←", () => this.go(this.at - 1)), this.counter, button("step ▸", "→", () => this.go(this.at + 1)), this.play] : null,
     );
     if (!this.part) {
-      const why = part ? part.empty : this.entry ? "Loading …" : "Nothing was compiled, so there are no layers.";
+      const why = part ? part.empty : this.entry ? "Loading …" : "Nothing was compiled, so there are no wrappers.";
       put(this.body, h("p", {}, why));
       this.side.hidden = true;
       return this.frame.say(why);
@@ -108,13 +108,13 @@ class OnionView {
     this.play.textContent = "▶ Play";
   }
 
-  /** Have the call made again, with its contents noted. */
+  /** Ask the kernel to replay the call and record the values at the wrappers. */
   note() {
     if (!this.part) return;
-    if (!this.part.can_note) return this.frame.say("There are no layers around this graph, so nothing passes through any.");
+    if (!this.part.can_note) return this.frame.say("This graph has no wrappers.");
     this.noted = this.part.passages.length;
-    this.frame.say("Making the call again on copies, through ATen …");
-    this.frame.send({ type: "contents", entry: this.entry });
+    this.frame.say("Replaying the call on copies, through ATen …");
+    this.frame.send({ type: "replay", entry: this.entry });
   }
 
   graph() {
@@ -130,18 +130,18 @@ class OnionView {
       part.note ? h("p", { class: "note" }, sentence(part.note)) : null,
       this.#ring(-1),
       part.backward ? this.#backward() : null,
-      part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
-      part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No layer was needed." : "No layer was put around this graph."),
-      part.passages.length ? null : this.#contents(),
+      part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Wrappers that had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
+      part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No wrapper was needed." : "This graph has no wrappers."),
+      part.passages.length ? null : this.#valuesAtStep(),
       part.partition ? this.#partition() : null,
       this.#facts(),
     );
     this.side.hidden = !part.passages.length;
-    if (part.passages.length) put(this.side, this.#contents());
+    if (part.passages.length) put(this.side, this.#valuesAtStep());
     this.tell();
   }
 
-  /** One ring with all that lies inside it. @param {number} i @returns {HTMLElement} */
+  /** A wrapper with everything inside it. @param {number} i @returns {HTMLElement} */
   #ring(i) {
     const { part } = this, [ring] = part.steps[this.at], isHere = ring === i;
     const className = `ring${isHere ? " sel" : ""}`, current = isHere ? "step" : null;
@@ -149,7 +149,7 @@ class OnionView {
     const chip = (/** @type {any} */ v) => this.#chip(passed[v.name] ? `${v.name} ${passed[v.name]}` : v.type ? `${v.name} ${v.type}` : v.name, Boolean(passed[v.name]) && passed[v.name] !== v.type, v.facts.join(", "));
     if (i === part.rings.length) {
       return h("section", { class: className + " core", "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
-        h("p", {}, h("b", {}, "Functional graph "), h("span", { class: "mut" }, `${part.graph.text}${part.graph.stage ? ", nothing written in place" : ""}`)),
+        h("p", {}, h("b", {}, "Functional graph "), h("span", { class: "mut" }, `${part.graph.text}${part.graph.stage ? ", no mutation" : ""}`)),
         h("div", { class: "middle" }, h("div", { class: "ports" }, this.#few(part.inputs, chip)),
           h("div", { class: "heart" }, h("p", {}, part.graph.ordinals.slice(0, 12).map((/** @type {number} */ o) => [badge(o), " "]), part.graph.ordinals.length > 12 ? `and ${plural(part.graph.ordinals.length - 12, "more line")}` : null), part.graph.stage ? button("Open graph", "Enter", () => this.graph()) : null),
           h("div", { class: "ports" }, this.#few(part.graph.outputs, (v) => this.#chip(`${v.name} ${v.type}`, false)))));
@@ -164,12 +164,12 @@ class OnionView {
       h("p", {}, h("span", { class: "mut" }, `${i + 1} `), h("b", {}, name + " "), h("span", { class: "mut" }, plural(actions.length, "action"))), this.#ports(chips("in"), chips("out")), this.#ring(i + 1));
   }
 
-  /** The backward half: what it is given once a gradient is asked for, and what it returns. */
+  /** The backward graph with its inputs and outputs. */
   #backward() {
     const { part } = this, at = part.rings.length + 1, { text, inputs, outputs } = part.backward, isHere = part.steps[this.at][0] === at;
     const chip = (/** @type {any} */ v) => this.#chip(v.type ? `${v.name} ${v.type}` : v.name, false, v.facts.join(", "));
     return h("section", { class: `ring${isHere ? " sel" : ""}`, "aria-current": isHere ? "step" : null, onclick: (/** @type {Event} */ e) => this.#toRing(at, e) },
-      h("p", {}, h("b", {}, "Backward "), h("span", { class: "mut" }, `${text}, when a gradient is asked for`), h("span", { class: "mut" }, " "), button("Open graph", "", () => this.frame.open("graph", this.entry, "backward"))),
+      h("p", {}, h("b", {}, "Backward "), h("span", { class: "mut" }, `${text}, runs when a gradient is requested`), h("span", { class: "mut" }, " "), button("Open graph", "", () => this.frame.open("graph", this.entry, "backward"))),
       this.#ports(this.#few(inputs, chip), this.#few(outputs, chip)));
   }
 
@@ -178,10 +178,10 @@ class OnionView {
     return [into.length ? h("div", { class: "way" }, h("b", { class: "mut" }, "in"), into) : null, out.length ? h("div", { class: "way back" }, out, h("b", { class: "mut" }, "out")) : null];
   }
 
-  /** The first values, and how many more there are. @param {any[]} values @param {(v: any) => any} chip */
+  /** The first values as chips, then the number of remaining ones. @param {any[]} values @param {(v: any) => any} chip */
   #few(values, chip) {
-    const more = values.slice(FEW);
-    return [...values.slice(0, FEW).map(chip), more.length ? this.#chip(`and ${more.length} more`, false, more.map((v) => v.name).join(", ")) : null].filter(Boolean);
+    const more = values.slice(MAX_CHIPS);
+    return [...values.slice(0, MAX_CHIPS).map(chip), more.length ? this.#chip(`and ${more.length} more`, false, more.map((v) => v.name).join(", ")) : null].filter(Boolean);
   }
 
   /** @param {string} text @param {boolean} isHere @param {string} [why] @param {string} [kind] */
@@ -197,10 +197,10 @@ class OnionView {
     if (found >= 0) { this.stop(); this.go(found); this.frame.focus(); }
   }
 
-  /** The moment of a passage that a step stands at: the last one that has come by then. @param {any[]} moments */
+  /** Index of the values recorded last before the current step. @param {any[]} moments */
   #moment(moments) {
     const { part } = this, [ring, direction] = part.steps[this.at], count = part.rings.length;
-    // In the order of the way: the call, each ring inwards, the graph, each ring outwards, the results.
+    // Order along the call: inputs, each wrapper inwards, the graph, each wrapper outwards, results.
     const order = (/** @type {string} */ name, /** @type {string} */ way) => {
       if (name === "Backward") return 2 * count + (way === "in" ? 3 : 4);
       const i = name === "Call" ? -1 : name === "Graph" ? count : part.rings.findIndex((/** @type {any} */ r) => r.name === name);
@@ -210,38 +210,38 @@ class OnionView {
     return moments.findLastIndex((m) => (m.ring === "Call" || m.ring === "Backward" || m.ring === "Graph" || part.rings.some((/** @type {any} */ r) => r.name === m.ring)) && order(m.ring, m.direction) <= here);
   }
 
-  /** What the values hold at this step, beside what they held before. */
-  #contents() {
+  /** Table of the values at this step, beside their previous values. */
+  #valuesAtStep() {
     const { part } = this, { passages } = part;
-    const again = part.can_note ? button("Make the call again", "c", () => { this.note(); this.frame.focus(); }) : null;
+    const again = part.can_note ? button("Replay the call", "c", () => { this.note(); this.frame.focus(); }) : null;
     if (!passages.length && !again) return null;
-    if (!passages.length) return [h("h4", {}, "Contents"), h("p", { class: "mut" }, "What the tensors held on the way was not kept. ", again, " notes it, on copies and without your code; %%compile --steps notes it for the first calls.")];
+    if (!passages.length) return [h("h4", {}, "Values"), h("p", { class: "mut" }, "Tensor values at the wrappers were not recorded. ", again, " records them on copies, without running your code; %%compile --steps records them for the first calls.")];
     this.passage = Math.min(this.passage || 0, passages.length - 1);
     const { moments, how } = passages[this.passage], at = Math.max(0, this.#moment(moments)), now = moments[at];
     /** @type {Map<string, string>} */
     const before = new Map();
     for (const m of moments.slice(0, at)) for (const [name, text] of m.values) before.set(name, text);
     const isNew = (/** @type {string[]} */ [name, text]) => before.has(name) && before.get(name) !== text;
-    // As long as nothing has become another, what was before needs no room.
+    // No column for previous values until one of them changes.
     const hasChanged = now.values.some(isNew);
-    const where = now.ring === "Call" ? (now.direction === "in" ? "as the call was given it" : "as the call leaves it") : now.ring === "Graph" ? "as the graph returns it" : now.ring === "Backward" ? (now.direction === "in" ? "as the backward is given it" : "as the backward returns it") : `after ${now.ring.toLowerCase()}, on the way ${now.direction === "in" ? "in" : "out"}`;
+    const where = now.ring === "Call" ? (now.direction === "in" ? "inputs of the call" : "after the call") : now.ring === "Graph" ? "outputs of the graph" : now.ring === "Backward" ? (now.direction === "in" ? "inputs of the backward" : "outputs of the backward") : `after wrapper ${now.ring.toLowerCase()}, ${now.direction === "in" ? "before" : "after"} the graph`;
     return [
-      h("h4", {}, "Contents", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Noted call", passages.map((/** @type {any} */ p, /** @type {number} */ i) => [String(i), p.how ? `made again, ${i + 1}` : `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
-      how ? h("p", { class: "mut" }, `Made again on ${how}${part.backward ? "; gradients flow from ones" : ""}.`) : null,
+      h("h4", {}, "Values", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Recorded call", passages.map((/** @type {any} */ p, /** @type {number} */ i) => [String(i), p.how ? `replayed, ${i + 1}` : `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
+      how ? h("p", { class: "mut" }, `Replayed on ${how}${part.backward ? "; the output gradients are ones" : ""}.`) : null,
       h("table", { class: "t held" + (hasChanged ? " three" : "") }, h("thead", {}, h("tr", {}, ["Value", ...(hasChanged ? ["Before"] : []), "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
         const was = before.get(name);
         return h("tr", {}, h("td", {}, h("code", {}, name)), hasChanged ? h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)) : null, h("td", { class: isNew([name, text]) ? "new" : "" }, h("code", {}, text)));
       }))),
-      now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not kept.`) : null,
+      now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not recorded.`) : null,
       h("p", {}, again),
     ];
   }
 
   #facts() {
-    const { inputs, outputs } = this.part, all = [...inputs, ...outputs], rows = all.length > FEW ? all.filter((v) => v.facts.length || v.role === "output") : all;
+    const { inputs, outputs } = this.part, all = [...inputs, ...outputs], rows = all.length > MAX_CHIPS ? all.filter((v) => v.facts.length || v.role === "output") : all;
     const plain = all.length - rows.length;
-    return [h("h4", {}, "What the analysis found"), plain ? h("p", { class: "mut" }, `Nothing special about ${plural(plain, "value")}: read, and left as they are.`) : null, !rows.length ? null : h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "What the analysis found"].map((t) => h("th", {}, t)))),
-      h("tbody", {}, rows.map((v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.role), h("td", {}, h("code", {}, v.type)), h("td", { class: v.facts.length ? "" : "mut" }, v.facts.join(", ") || "nothing special")))))];
+    return [h("h4", {}, "Inputs and outputs, as analyzed"), plain ? h("p", { class: "mut" }, `${plural(plain, "more value")}: plain inputs, only read.`) : null, !rows.length ? null : h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "Properties"].map((t) => h("th", {}, t)))),
+      h("tbody", {}, rows.map((v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.role), h("td", {}, h("code", {}, v.type)), h("td", { class: v.facts.length ? "" : "mut" }, v.facts.join(", ") || "plain")))))];
   }
 
   #partition() {
@@ -249,10 +249,10 @@ class OnionView {
     const whole = Math.max(1, sums.reduce((/** @type {number} */ n, /** @type {any} */ s) => n + s[1], 0));
     const fate = (/** @type {any} */ v) => (v.action === "saved" ? (v.count ? "o1" : "o0") : "o3");
     return [
-      h("h4", {}, "Between forward and backward"), h("p", { class: "note" }, text),
-      h("div", { class: "parts", role: "img", "aria-label": text }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => (s[1] ? h("i", { class: FATES[i], style: `width:${(s[1] / whole) * 100}%` }) : null))),
-      h("p", { class: "legend" }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => [h("i", { class: "dot " + FATES[i] }), ` ${s[0]} ${sizes[i]}   `])),
-      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Fate", "Bytes", "", "Why"].map((t) => h("th", {}, t)))),
+      h("h4", {}, "Saved for backward"), h("p", { class: "note" }, text),
+      h("div", { class: "parts", role: "img", "aria-label": text }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => (s[1] ? h("i", { class: PARTITION_COLORS[i], style: `width:${(s[1] / whole) * 100}%` }) : null))),
+      h("p", { class: "legend" }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => [h("i", { class: "dot " + PARTITION_COLORS[i] }), ` ${s[0]} ${sizes[i]}   `])),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Saved or recomputed", "Bytes", "", "Reason"].map((t) => h("th", {}, t)))),
         h("tbody", {}, rows.map((/** @type {any} */ v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", { class: v.action === "saved" ? "" : "ok" }, v.action), h("td", { class: "num" }, v.bytes), h("td", { class: "meter" }, v.count ? h("i", { class: fate(v), style: `width:${(v.count / most) * 100}%` }) : null), h("td", { class: "mut" }, v.reason))))),
     ];
   }
@@ -260,12 +260,12 @@ class OnionView {
   tell() {
     const { part } = this, [ring, direction, action] = part.steps[this.at];
     const names = (/** @type {any[]} */ values) => values.slice(0, 6).map((v) => v.name).join(", ") + (values.length > 6 ? ` and ${values.length - 6} more` : "") || "nothing";
-    if (ring < 0) return this.frame.say(h("b", {}, direction === "in" ? "In: your call. " : "Out: your results. "), direction === "in" ? `${part.name} is called; the graph takes ${names(part.inputs)}.` : `${names(part.outputs)} ${part.outputs.length === 1 ? "goes" : "go"} back to you.`, part.note ? h("span", { class: "mut" }, " " + sentence(part.note)) : null);
-    if (ring > part.rings.length) return this.frame.say(h("b", {}, direction === "in" ? "Backward, in: " : "Backward, out: "), direction === "in" ? `${names(part.backward.inputs)}: what the forward saved, and the gradients of your results.` : `${names(part.backward.outputs)} ${part.backward.outputs.length === 1 ? "goes" : "go"} on to autograd.`);
-    if (ring === part.rings.length) return this.frame.say(h("b", {}, "Functional graph. "), `${part.graph.text}. `, h("span", { class: "mut" }, part.graph.stage && part.rings.length ? "It writes nothing in place: what the code changes or returns as a view, the layers around it see to." : part.note ? sentence(part.note) : ""));
+    if (ring < 0) return this.frame.say(h("b", {}, direction === "in" ? "In: inputs of the call. " : "Out: results of the call. "), direction === "in" ? `${part.name} is called; the inputs of the graph are ${names(part.inputs)}.` : `${names(part.outputs)} ${part.outputs.length === 1 ? "is" : "are"} returned.`, part.note ? h("span", { class: "mut" }, " " + sentence(part.note)) : null);
+    if (ring > part.rings.length) return this.frame.say(h("b", {}, direction === "in" ? "Backward, in: " : "Backward, out: "), direction === "in" ? `${names(part.backward.inputs)}: values saved by the forward, and the tangents.` : `${names(part.backward.outputs)} ${part.backward.outputs.length === 1 ? "is" : "are"} returned to autograd.`);
+    if (ring === part.rings.length) return this.frame.say(h("b", {}, "Functional graph. "), `${part.graph.text}. `, h("span", { class: "mut" }, part.graph.stage && part.rings.length ? "It contains no mutation: the wrappers around it restore mutations and views." : part.note ? sentence(part.note) : ""));
     const { name, actions } = part.rings[ring], a = actions[action];
     this.frame.say(h("b", {}, `${direction === "in" ? "In" : "Out"}: ${name}. `), `${a.argument} ${a.action}. `, h("span", { class: "mut" }, sentence(a.why)));
   }
 }
 
-VIEWS.set("onion", OnionView);
+VIEWS.set("aot", AotWrappersView);

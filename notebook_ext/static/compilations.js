@@ -1,4 +1,4 @@
-// Contents: every compilation in one line; for the chosen one what was decided about it, and each text as it was told.
+// Compilations: one row for each; for the selected one its facts, cache results and text artifacts.
 
 import { button, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
@@ -9,11 +9,11 @@ import { VIEWS } from "./shared/views.js";
 
 const SHOWN = 400;
 
-class ContentsView {
+class CompilationsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "contents";
+    this.id = "compilations";
     this.at = 0;
     this.find = "";
     /** @type {number | null} */
@@ -23,7 +23,7 @@ class ContentsView {
     this.context = h("div", { class: "ctx" }, h("b", {}, "Every compilation"), this.count, h("span", { class: "sp" }), this.search);
     this.table = h("div", {});
     this.side = h("div", { class: "side" });
-    this.el = h("div", { class: "contents" }, this.context, h("div", { class: "two" }, this.table, this.side));
+    this.el = h("div", { class: "compilations" }, this.context, h("div", { class: "two" }, this.table, this.side));
     /** @type {string[]} */
     this.lines = [];
     this.rows = new Rows((i) => h("div", { class: "ln" }, h("i", {}, i + 1), this.lines[i]), { tabindex: "0", role: "document", "aria-label": "Text" }, 18);
@@ -34,13 +34,13 @@ class ContentsView {
     ];
   }
 
-  /** What is in hand, as `open` takes it. */
+  /** The current selection, as arguments of `open`. */
   where() {
     const row = this.shown && this.shown[this.at];
     return row ? [row.id] : [];
   }
 
-  /** The text that is open, else the list. */
+  /** The open text, else the list. */
   text() {
     return this.file === null ? "" : this.lines.join("\n");
   }
@@ -63,7 +63,7 @@ class ContentsView {
   }
 
   draw() {
-    const part = this.frame.part("contents");
+    const part = this.frame.part("compilations");
     if (!part) return put(this.table, h("p", { class: "mut blk" }, "Loading …"));
     /** @type {any[]} */
     const rows = part.rows.filter((/** @type {any} */ r) => !this.find || `${r.name} ${r.id} ${r.place} ${r.outcome}`.toLowerCase().includes(this.find));
@@ -71,14 +71,14 @@ class ContentsView {
     if (this.wanted) this.at = rows.findIndex((/** @type {any} */ r) => r.id === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(rows.length - 1, this.at));
-    put(this.count, `${plural(rows.length, "compilation")}${this.find ? " found" : ""}${part.texts.length ? ` · ${plural(part.texts.length, "text")} about the whole run` : ""}`);
+    put(this.count, `${plural(rows.length, "compilation")}${this.find ? " found" : ""}${part.texts.length ? ` · ${plural(part.texts.length, "text")} about the whole session` : ""}`);
     const first = Math.max(0, Math.min(this.at - SHOWN / 2, rows.length - SHOWN));
     const some = rows.slice(first, first + SHOWN);
     const cut = rows.length - some.length;
     put(
       this.table,
       h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Breaks", part.has_restarts ? "Restarts" : "", "Kernels", "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
-      cut ? h("p", { class: "mut blk" }, `${plural(cut, "more compilation")}: move on, or find one.`) : null,
+      cut ? h("p", { class: "mut blk" }, `${plural(cut, "more compilation")}: move the selection, or search.`) : null,
       rows.length ? null : h("p", { class: "blk" }, this.find ? "No match." : "Nothing was compiled."),
     );
     const selected = this.table.querySelector("tr.sel");
@@ -88,19 +88,19 @@ class ContentsView {
 
   /** @param {any} r @param {number} i @param {any} part */
   #row(r, i, part) {
-    const bad = r.outcome === "failed" || r.outcome === "left to Python";
+    const bad = r.outcome === "failed" || r.outcome === "skipped";
     const numbers = [r.graphs, r.breaks, ...(part.has_restarts ? [r.restarts] : []), r.kernels + (r.externs ? ` + ${r.externs}` : ""), r.time];
     return h(
       "tr",
       { class: i === this.at ? "sel" : null, "data-id": r.id, "aria-current": i === this.at ? "true" : null, onclick: () => { this.at = i; this.file = null; this.draw(); this.frame.focus(); } },
       h("td", {}, h("code", {}, r.id)),
       h("td", { class: "nm", title: `${r.name}  ${r.place}` }, r.name, h("span", { class: "mut" }, `  ${r.role === "root" || r.role === "resume" ? "" : r.role + " "}${r.place}`)),
-      h("td", { class: bad ? "bad" : r.outcome === "whole" ? "ok" : null }, r.outcome),
+      h("td", { class: bad ? "bad" : r.outcome === "one graph" ? "ok" : null }, r.outcome),
       numbers.map((n) => h("td", { class: "num" }, n || n === 0 ? String(n) : "")),
     );
   }
 
-  /** What was decided about one compilation. @param {any} row */
+  /** Facts of one compilation. @param {any} row */
   #side(row) {
     const id = row ? row.id : "";
     const facts = this.frame.part("facts|" + id);
@@ -108,14 +108,14 @@ class ContentsView {
     const list = (/** @type {string} */ title, /** @type {any[]} */ items, /** @type {(item: any) => any} */ draw) => (items && items.length ? [h("h4", {}, title), items.map(draw)] : null);
     put(
       this.side,
-      row ? h("p", {}, h("b", {}, `${row.name} `), h("code", {}, id), " ", button("Linked view", "Enter", () => this.link())) : h("p", {}, h("b", {}, "The whole")),
+      row ? h("p", {}, h("b", {}, `${row.name} `), h("code", {}, id), " ", button("Linked view", "Enter", () => this.link())) : h("p", {}, h("b", {}, "Whole session")),
       facts.cause ? h("p", {}, "Compiled because: " + sentence(facts.cause)) : null,
-      list("Restarts of tracing", facts.restarts, (r) => h("p", {}, sentence(r))),
-      list("Caches on disk", facts.caches, (c) => h("p", {}, `${c.cache}: `, h("b", {}, c.outcome), c.note ? ": " + c.note : "", c.key ? h("span", { class: "mut" }, "  " + c.key) : null)),
-      list("Symbols", facts.symbols, (s) => h("details", { open: facts.symbols.length < 5 }, h("summary", {}, h("code", {}, s.name), ` = ${s.source}`, h("span", { class: "mut" }, `${s.value ? `, was ${s.value}` : ""}${s.range ? `, in ${s.range}` : ""}${s.place ? `, ${s.place}` : ""}`)), s.events.map((/** @type {any} */ e) => h("p", {}, h("span", { class: e.kind === "specialised" ? "bad" : "mut" }, e.kind + " "), h("code", {}, e.text), e.place ? h("span", { class: "mut" }, `  ${e.place}: ${e.source}`) : null)))),
-      list("Inputs and outputs, as analysed", facts.aot, ([name, what]) => h("p", {}, h("code", {}, name), ": " + what)),
-      list("Failures", facts.failures, (f) => h("details", {}, h("summary", { class: "bad" }, f.sentence), h("pre", { class: "code" }, f.detail))),
-      facts.texts.length ? h("h4", {}, "As it was told") : null,
+      list("Tracing restarts", facts.restarts, (r) => h("p", {}, sentence(r))),
+      list("Disk caches", facts.caches, (c) => h("p", {}, `${c.cache}: `, h("b", {}, c.outcome), c.note ? ": " + c.note : "", c.key ? h("span", { class: "mut" }, "  " + c.key) : null)),
+      list("Symbols", facts.symbols, (s) => h("details", { open: facts.symbols.length < 5 }, h("summary", {}, h("code", {}, s.name), ` = ${s.source}`, h("span", { class: "mut" }, `${s.value ? `, was ${s.value}` : ""}${s.range ? `, in ${s.range}` : ""}${s.place ? `, ${s.place}` : ""}`)), s.events.map((/** @type {any} */ e) => h("p", {}, h("span", { class: e.kind === "specialized" ? "bad" : "mut" }, e.kind + " "), h("code", {}, e.text), e.place ? h("span", { class: "mut" }, `  ${e.place}: ${e.source}`) : null)))),
+      list("Inputs and outputs, as analyzed", facts.aot, ([name, what]) => h("p", {}, h("code", {}, name), ": " + what)),
+      list("Internal errors", facts.failures, (f) => h("details", {}, h("summary", { class: "bad" }, f.sentence), h("pre", { class: "code" }, f.detail))),
+      facts.texts.length ? h("h4", {}, "Trace artifacts") : null,
       h("div", { class: "files" }, facts.texts.map((/** @type {string} */ name, /** @type {number} */ i) => button(name, "", () => { this.file = this.file === i ? null : i; this.draw(); }, { "aria-pressed": String(this.file === i) }))),
     );
     if (this.file !== null) this.#text(this.frame.part(`file|${id}|${this.file}`));
@@ -133,4 +133,4 @@ class ContentsView {
   }
 }
 
-VIEWS.set("contents", ContentsView);
+VIEWS.set("compilations", CompilationsView);
