@@ -26,7 +26,7 @@ def test_specialized_mark_is_told_with_its_line() -> None:
     (sentence,) = engine.explain(only_five, marked()).constraints
     line = only_five.__code__.co_firstlineno + 1
     assert sentence.startswith("x.shape[0] is marked dynamic, but the code works for 5 only")
-    assert f"test_constraints.py:{line}" in sentence
+    assert f"test_dynamic_constraints.py:{line}" in sentence
     assert sentence.endswith("Remove the mark, or what compares the size.")
 
 

@@ -1,6 +1,6 @@
 """Run by any supported interpreter, with no torch: takes code apart, stops functions at every instruction and goes on in resume functions.
 
-Prints a JSON list of what went wrong, one sentence each. ``corpus.py`` beside it holds the functions.
+Prints a JSON list of what went wrong, one sentence each. ``resume_corpus.py`` beside it holds the functions.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def outcome(function: Callable[..., Any], printed: list[str]) -> Any:
 def corpus(printed: list[str]) -> dict[str, types.FunctionType]:
     """The functions of the corpus that this version of Python can compile."""
     found: dict[str, Any] = {"say": lambda *words: printed.append(" ".join(map(repr, words)))}
-    for name in ("corpus.py", *(("corpus_from_312.txt",) if VERSION >= (3, 12) else ())):
+    for name in ("resume_corpus.py", *(("corpus_from_312.txt",) if VERSION >= (3, 12) else ())):
         exec(compile((HERE / name).read_text(encoding="utf-8"), str(HERE / name), "exec"), found)
     return {n: f for n, f in found.items() if isinstance(f, types.FunctionType) and n.startswith("case_")}
 

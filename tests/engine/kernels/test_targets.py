@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import UnknownTarget
 from engine.ir.kernels.compile_triton import compile_unit_of, run_triton_compiler
-from engine.kernels import targets
+from engine.kernels import compile_kernel as compile_kernel_module
 from engine.kernels.compile_kernel import clean_listing, compile_kernel
 from engine.kernels.targets import TARGETS, default_target, parse_target
 from engine.kernels.to_records import kernel_record
@@ -128,10 +128,10 @@ def test_a_kernel_that_is_not_python_has_an_error() -> None:
 
 def test_without_triton_the_error_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere than on Linux there is no Triton to install."""
-    monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(targets.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(compile_kernel_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(compile_kernel_module.platform, "system", lambda: "Darwin")
     assert compile_kernel(handwritten_kernels.softmax(), "cuda:90").error.startswith("PTX and SASS need Linux")
-    monkeypatch.setattr(targets.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(compile_kernel_module.platform, "system", lambda: "Linux")
     assert "pip install triton" in compile_kernel(handwritten_kernels.softmax(), "cuda:90").error
 
 

@@ -95,7 +95,7 @@ def test_the_message_names_the_line() -> None:
     (kernel,) = (k for c in session.compilations for k in c.kernels if CHECK in k.text)
     lines, first = inspect.getsourcelines(look_up)
     number = first + next(n for n, line in enumerate(lines) if "doubled[at]" in line)
-    assert f'"test_bounds.py:{number}: index out of bounds"' in kernel.text
+    assert f'"test_index_bounds_checks.py:{number}: index out of bounds"' in kernel.text
 
 
 def test_the_message_names_a_notebook_cell_as_people_do(monkeypatch: pytest.MonkeyPatch) -> None:

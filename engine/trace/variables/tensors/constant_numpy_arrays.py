@@ -241,12 +241,12 @@ def compute_constant(
         return None
     if not all(isinstance(a, ConstantNdarrayVariable) and a.storage.is_constant for a in leaves):
         return None
-    memories = list(dict.fromkeys(a.memory for a in leaves))
+    memories = list(dict.fromkeys(a.storage for a in leaves))
     if any(m.flat_tensor is not None for m in memories):
         return _read_only_result(tx, function, place, leaves)
-    before = [m.root.copy(order="K") for m in memories]
+    before = [m.base_array.copy(order="K") for m in memories]
     warned: list[str] = []
-    args, words = place([a.content for a in leaves])
+    args, words = place([a.array for a in leaves])
     try:
         with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
             result = function(*args, **words)
@@ -259,7 +259,7 @@ def compute_constant(
     if warned:
         _restore(memories, before)
         raise Unsupported("unknown-call", f"numpy.{name} warns of a {warned[0]}")
-    changed = [m for m, was in zip(memories, before, strict=True) if m.root.tobytes("A") != was.tobytes("A")]
+    changed = [m for m, was in zip(memories, before, strict=True) if m.base_array.tobytes("A") != was.tobytes("A")]
     if found is None and changed:
         _restore(memories, before)
         return None
@@ -272,7 +272,7 @@ def _read_only_result(tx: Tracer, function: Callable[..., Any], place: Any, leav
     """Compute a read-only call with a scalar result on arrays in the graph; None for others."""
     shown = []
     for leaf in leaves:
-        view = leaf.content.view()
+        view = leaf.array.view()
         view.flags.writeable = False
         shown.append(view)
     args, words = place(shown)
@@ -301,7 +301,7 @@ def _wrap_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | N
         return NONE
     if not isinstance(result, np.ndarray):
         return non_array_result(tx, result)
-    same = next((a for a in leaves if a.content is result), None)
+    same = next((a for a in leaves if a.array is result), None)
     if same is not None:
         found: Variable = same
         return found
@@ -312,5 +312,5 @@ def _wrap_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | N
         return None
     if result.dtype.kind not in "biufc" or not result.dtype.isnative or root.dtype != result.dtype:
         raise Unsupported("unsupported-operation", f"an array of {result.dtype}")
-    memory = next((a.memory for a in leaves if a.memory.root is root), None)
+    memory = next((a.storage for a in leaves if a.storage.base_array is root), None)
     return ConstantNdarrayVariable(tx, result, memory if memory is not None else ConstantArrayStorageVariable(root))

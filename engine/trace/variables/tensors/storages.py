@@ -219,7 +219,7 @@ def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
         Unsupported: a variable holds the address.
     """
     place = tensor.fake.untyped_storage()._cdata
-    if any(a.storage.memory._cdata == place for a in tx.data_ptr_variables):
+    if any(a.storage.fake_storage._cdata == place for a in tx.data_ptr_variables):
         raise Unsupported("side-effect", "a tensor gets new memory while its old address is in use")
 
 
@@ -301,7 +301,7 @@ def record_input_storages(tx: Tracer) -> None:
             storage = tx.storage_variables.setdefault(
                 value.fake.untyped_storage()._cdata, UntypedStorageVariable(value)
             )
-            storage.inputs.append(value)
+            storage.input_tensors.append(value)
     tx.storages_recorded = len(tx.input_tensors)
 
 

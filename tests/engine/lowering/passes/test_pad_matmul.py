@@ -50,7 +50,7 @@ def force_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pad_matmul, "MIN_GAIN_SECONDS", -1.0)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("force_padding")
 def test_results_are_the_same() -> None:
     """Every product has sizes in whole lines, and the values of the plain one."""
     torch.manual_seed(0)
@@ -61,7 +61,7 @@ def test_results_are_the_same() -> None:
         torch.testing.assert_close(made, wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("force_padding")
 def test_one_matrix_is_padded_once() -> None:
     """The gradient of a head is padded for both products that read it, in the order in which it lies in memory."""
     args = (torch.randn(24, 19).to(BF16), torch.randn(19, 32).to(BF16), torch.randn(24, 32).to(BF16))
@@ -71,7 +71,7 @@ def test_one_matrix_is_padded_once() -> None:
     assert sizes(module) == [((24, 24), (24, 32)), ((24, 24), (24, 32))]
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("force_padding")
 def test_a_caller_sees_eagers_strides() -> None:
     """The padded product does not leave the program."""
     args = (torch.randn(24, 32).to(BF16), torch.randn(19, 32).to(BF16))
@@ -80,7 +80,7 @@ def test_a_caller_sees_eagers_strides() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("force_padding")
 def test_float32_is_not_padded(dtype: torch.dtype) -> None:
     """Only half precision has kernels that want whole lines."""
     module = pad_graph(lambda x, w: x @ w.t(), torch.randn(24, 32, dtype=dtype), torch.randn(19, 32, dtype=dtype))
@@ -88,7 +88,7 @@ def test_float32_is_not_padded(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("packs", [False, True])
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("force_padding")
 def test_saved_rows_have_padded_strides(packs: bool) -> None:
     """What only the backward reads is saved as the product left it, and gradients are eager's, whatever hooks do to what is saved."""
     engine.reset()

@@ -199,7 +199,7 @@ def test_workers_run_neither_the_users_main_nor_a_file_that_shadows_the_engine(t
     script.write_text(
         f"import sys, pathlib; sys.path.insert(0, {str(ROOT)!r})\n"
         "with pathlib.Path('runs').open('a') as f: f.write('x')\n"
-        "from engine.runtime import worker\n"
+        "from engine.runtime.workers import compile_jobs as worker\n"
         "from tests.engine.kernels import written\n"
         "job = worker.submit_compile_job([written.gelu()], 'cuda:90', lambda k, r: print(k, r.error or 'compiled', flush=True))\n"
         "print(job.wait(60))\n"
@@ -219,7 +219,7 @@ def test_leaving_with_work_under_way_ends_soon_and_leaves_nothing_behind(tmp_pat
     script = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from dataclasses import replace\n"
-        "from engine.runtime import worker, pool\n"
+        "from engine.runtime.workers import compile_jobs as worker, process_pool as pool\n"
         "from tests.engine.kernels import written\n"
         "p = pool.WorkerPool(1, {}); print(p.call('os:getpid', ()), flush=True)\n"
         "p.submit('time:sleep', (60,), lambda value, reason: None)\n"
