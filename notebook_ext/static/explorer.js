@@ -22,11 +22,11 @@ import { Trail } from "./trail.js";
 /** View ids and tab labels, in order; the digit keys open the first ten. */
 const TABS = [
   ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
-  ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT wrappers"], ["compare", "Compare"], ["compilations", "Compilations"], ["backward", "Backward"],
+  ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT"], ["compare", "Compare"], ["compilations", "Compilations"], ["backward", "Backward"],
 ];
 
 /** Tab labels with a short form: optional start, short label, optional end. @type {Record<string, string[]>} */
-const TWO_LENGTHS = { linked: ["", "Linked", " view"], aot: ["", "AOT", " wrappers"] };
+const TWO_LENGTHS = { linked: ["", "Linked", " view"] };
 
 /** Placeholder for a view whose code is still loading. */
 class LoadingView {

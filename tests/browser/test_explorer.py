@@ -222,7 +222,7 @@ def test_a_break_shows_an_example_and_what_was_given_up(explorer: Show) -> None:
     card = page.locator(".lm .card").first.inner_text()
     assert "print(x)" in card
     assert "After 3 operations" in card or "after 3 operations" in card
-    assert "traced again without a break" in page.locator(".lm .breaks").inner_text()
+    assert "retraced without a break" in page.locator(".lm .breaks").inner_text()
 
 
 def test_a_pane_without_text_says_why(explorer: Show) -> None:
@@ -302,7 +302,7 @@ def test_the_tracer_walks_into_a_call_and_out_again(explorer: Show) -> None:
     assert "x * 2" in pane(page, "Graph so far")
     assert press(page, "o").startswith("Step 11: STORE_FAST a at line 5 of f")
     assert press(page, "ArrowDown").startswith("Step 12: LOAD_FAST out at line 6")
-    assert "Graph break here: Output is printed" in press(page, "x")
+    assert "The graph breaks here: Output is printed" in press(page, "x")
     assert "contents of the list are replaced" in pane(page, "Pending side effects")
     assert press(page, "ArrowUp").startswith("Step 12:")
     assert "None so far" in pane(page, "Pending side effects")

@@ -94,14 +94,14 @@ def test_graphviz_lays_out_small_graphs_and_v_goes_back_to_our_own(explorer: Sho
     assert button.get_attribute("aria-pressed") == "true"
     edges = page.locator(".lm .graph .edge")
     routed = edges.evaluate_all("(all) => all.map((e) => e.getAttribute('d'))")
-    assert press(page, "v").startswith("Laid out in our own way")
+    assert press(page, "v").startswith("Built-in layout")
     assert edges.evaluate_all("(all) => all.map((e) => e.getAttribute('d'))") != routed
     assert press(page, "v") == "Laid out by Graphviz."
     assert edges.evaluate_all("(all) => all.map((e) => e.getAttribute('d'))") == routed
     assert "press O first" in press(page, "C v")
     page = explorer(with_graph(GraphRecord("g", "fx", "", blocks(8, 20))))
     open_view(page, "graph")
-    assert "has our own layout" in press(page, "v")
+    assert "uses the built-in layout" in press(page, "v")
     assert page.locator('.lm .graph button:has-text("Graphviz")').count() == 0
 
 

@@ -34,7 +34,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "04_dynamic_shapes": {
         "sizes": "1 recompile (line 2: x.size(0) 8 -> 12)",
         "story": "x.shape[0], valid for 2 to any size",
-        "one": "sizes 0 and 1 are always compiled apart",
+        "one": "sizes 0 and 1 are always specialized",
         "mark": "scaled: 1 graph, no breaks, 1 kernel",
         "pinned-story": "became 8   line 5",
         "shape-guard-list": "> 100",

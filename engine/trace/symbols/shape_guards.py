@@ -247,7 +247,7 @@ def _base_symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
         for source in sources:
             viewed = getattr(source, "base", None)
             of = getattr(viewed, "base", None)
-            if getattr(viewed, "member_name", "") == "_base" and isinstance(of, Source):
+            if getattr(viewed, "member", "") == "_base" and isinstance(of, Source):
                 found.setdefault(symbol, []).append(_property_source(AttrSource(of, "_base"), source))
     return found
 

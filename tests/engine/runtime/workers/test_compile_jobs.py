@@ -200,7 +200,7 @@ def test_workers_run_neither_the_users_main_nor_a_file_that_shadows_the_engine(t
         f"import sys, pathlib; sys.path.insert(0, {str(ROOT)!r})\n"
         "with pathlib.Path('runs').open('a') as f: f.write('x')\n"
         "from engine.runtime.workers import compile_jobs as worker\n"
-        "from tests.engine.kernels import written\n"
+        "from tests.engine.kernels import handwritten_kernels as written\n"
         "job = worker.submit_compile_job([written.gelu()], 'cuda:90', lambda k, r: print(k, r.error or 'compiled', flush=True))\n"
         "print(job.wait(60))\n"
     )
@@ -220,7 +220,7 @@ def test_leaving_with_work_under_way_ends_soon_and_leaves_nothing_behind(tmp_pat
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from dataclasses import replace\n"
         "from engine.runtime.workers import compile_jobs as worker, process_pool as pool\n"
-        "from tests.engine.kernels import written\n"
+        "from tests.engine.kernels import handwritten_kernels as written\n"
         "p = pool.WorkerPool(1, {}); print(p.call('os:getpid', ()), flush=True)\n"
         "p.submit('time:sleep', (60,), lambda value, reason: None)\n"
         "ks = [replace(written.gelu(), text=written.gelu().text + f'# {i}') for i in range(200)]\n"
@@ -274,7 +274,7 @@ def test_a_worker_leaves_when_its_parent_is_killed(tmp_path: pathlib.Path) -> No
     """A notebook kernel that is killed leaves no process and no files, even in the midst of a long task."""
     script = (
         f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from engine.runtime.workers.process_pool import Pool\n"
+        "from engine.runtime.workers.process_pool import WorkerPool as Pool\n"
         "p = Pool(1, {}); print(p.call('os:getpid', ()), flush=True)\n"
         "p.submit('time:sleep', (300,), lambda value, reason: None)\n"
         "import time; time.sleep(0.5); os.kill(os.getpid(), signal.SIGKILL)\n"
