@@ -36,12 +36,12 @@ from tests.notebook_ext.sample_sessions import head_compilation, head_session, v
 session = head_session()
 def check():
     for compilation in verified_session().compilations:
-        session.put(compilation)
+        session.put_compilation(compilation)
 Explorer(session, on_verify=check)
 """,
     """
 compiled = head_compilation(1, "s0", "x.size(0) changed from 64 to 96")
-threading.Thread(target=session.put, args=(compiled,)).start()
+threading.Thread(target=session.put_compilation, args=(compiled,)).start()
 time.sleep(45)
 """,
 ]
@@ -271,7 +271,7 @@ def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any
     assert "tensor(4.)" in told
     assert ("Measured on a card" in told) is not stops
     assert ("Cancelled" in told) is stops
-    assert page.locator("text=measuring 6 ways").count() == 0
+    assert page.locator("text=measuring 6 candidates").count() == 0
 
 
 def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]) -> None:
