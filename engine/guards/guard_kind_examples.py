@@ -114,12 +114,13 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
         "torch.ones(3)",
         "Run.steps.fill_(5)",
     ),
-    "dtype": GuardExample(
-        "The tensor has this dtype.", _DOUBLE, "torch.ones(3)", "torch.ones(3, dtype=torch.float64)"
-    ),
+    "dtype": GuardExample("The tensor has this dtype.", _DOUBLE, "torch.ones(3)", "torch.ones(3, dtype=torch.float64)"),
     "device": GuardExample("The tensor is on this device.", _DOUBLE, "torch.ones(3)", "torch.ones(3, device='meta')"),
     "layout": GuardExample(
-        "The tensor has this layout: dense, or a certain sparse layout.", _DOUBLE, "torch.ones(3)", "torch.ones(3).to_sparse()"
+        "The tensor has this layout: dense, or a certain sparse layout.",
+        _DOUBLE,
+        "torch.ones(3)",
+        "torch.ones(3).to_sparse()",
     ),
     "dispatch keys": GuardExample(
         "The tensor has these dispatch keys. For example, a tensor that was created in inference mode has others.",
@@ -131,12 +132,8 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
         "The tensor requires gradients, or does not.", _DOUBLE, "torch.ones(3)", "torch.ones(3, requires_grad=True)"
     ),
     "ndim": GuardExample("The tensor has this many dimensions.", _DOUBLE, "torch.ones(3)", "torch.ones(3, 1)"),
-    "shape": GuardExample(
-        "The static dimensions have these sizes.", _DOUBLE, "torch.ones(3)", "torch.ones(4)"
-    ),
-    "stride": GuardExample(
-        "The tensor has these strides.", _DOUBLE, "torch.ones(3, 4)", "torch.ones(4, 3).t()"
-    ),
+    "shape": GuardExample("The static dimensions have these sizes.", _DOUBLE, "torch.ones(3)", "torch.ones(4)"),
+    "stride": GuardExample("The tensor has these strides.", _DOUBLE, "torch.ones(3, 4)", "torch.ones(4, 3).t()"),
     "made of": GuardExample(
         "An itemgetter, attrgetter or methodcaller was created with the same arguments.",
         "from operator import itemgetter\n\ndef f(xs, pick):\n    return pick(xs) * 2",

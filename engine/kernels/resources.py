@@ -129,6 +129,10 @@ def _amd_registers_and_spills(text: str) -> tuple[int | None, int | None]:
         found = re.search(rf"\.{key}:\s+(\d+)", text)
         return int(found[1]) if found else None
 
-    vector, vector_spills, scalar_spills = count_of("vgpr_count"), count_of("vgpr_spill_count"), count_of("sgpr_spill_count")
+    vector, vector_spills, scalar_spills = (
+        count_of("vgpr_count"),
+        count_of("vgpr_spill_count"),
+        count_of("sgpr_spill_count"),
+    )
     spills = None if vector_spills is None else vector_spills + (scalar_spills or 0)
     return vector, spills

@@ -58,10 +58,10 @@ TUNING = """
 %load_ext notebook_ext
 import time, torch, engine
 from engine.ir.current_session import current_session
-from engine import afterwards
-from engine.runtime.kernel_launchers import in_interpreter
-from engine.runtime.autotune import Tuner
-from engine.ir.kernels.template_choice import Question
+from engine import session_jobs
+from engine.runtime.kernel_launchers import interpreter_launcher
+from engine.runtime.autotune import Autotuner
+from engine.ir.kernels.template_choice import ChoiceRequest
 from tests.engine.runtime.test_autotune import turned, way
 
 def slow_clock(work):  # stands for a GPU's: each measurement takes its time
@@ -71,8 +71,8 @@ def slow_clock(work):  # stands for a GPU's: each measurement takes its time
 
 def tuned(graph, inputs):
     session = current_session()
-    tuner = Tuner("a card", slow_clock, in_interpreter, told=session.set_stage, stop=afterwards.stopped(session))
-    question = Question("aten:0/0:mm", (way("vendor"), *(way(f"template {n}", turned) for n in range(5))))
+    tuner = Autotuner("a card", slow_clock, interpreter_launcher, on_progress=session.set_stage, stop=session_jobs.stop_event_of(session))
+    question = ChoiceRequest("aten:0/0:mm", (way("vendor"), *(way(f"template {n}", turned) for n in range(5))))
     print(tuner.choose(question).reason)
     return graph.forward
 engine.register_backend("tuned", tuned)

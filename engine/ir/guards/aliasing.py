@@ -264,12 +264,12 @@ class SharedStorage(Guard):
         return f"{text} of {held}" if self.min_storage_bytes else text
 
     def failure_message(self, actual: str) -> str:
-        return f"The tensors share memory as {actual}; the compiled code writes to it and expects {self.expected_text()}."
+        return (
+            f"The tensors share memory as {actual}; the compiled code writes to it and expects {self.expected_text()}."
+        )
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix("Pass tensors that share memory in the same way in every call, or pass copies."),
-        )
+        return (Fix("Pass tensors that share memory in the same way in every call, or pass copies."),)
 
 
 def byte_offsets_in_storage(first: Any, *others: Any) -> tuple[int | None, ...]:

@@ -329,7 +329,9 @@ class RequiresGradMatch(TensorPropertyGuard):
         return str(self.requires_grad)
 
     def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr}.requires_grad is {actual}; the compiled code was specialized for {self.expected_text()}."
+        return (
+            f"{self.user_expr}.requires_grad is {actual}; the compiled code was specialized for {self.expected_text()}."
+        )
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if not self.requires_grad:

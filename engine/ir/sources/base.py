@@ -136,6 +136,7 @@ MISSING = _Missing()
 
 def cache_hash(compute: Callable[[Any], int]) -> Callable[[Any], int]:
     """Return a hash method that computes the hash once per object."""
+
     def remembered(self: Any) -> int:
         found: int | None = self.__dict__.get("_hash")
         if found is None:
