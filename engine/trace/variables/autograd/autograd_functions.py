@@ -24,7 +24,7 @@ from engine.trace.variables.autograd.autograd_function_apply import (
     check_no_attribute_writes,
     trace_forward_and_backward,
 )
-from engine.trace.variables.autograd.autograd_function_captures import (
+from engine.trace.variables.autograd.mutable_backward_state import (
     find_mutable_capture,
     is_mutable_state,
     names_read_by,

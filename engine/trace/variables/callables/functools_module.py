@@ -1,4 +1,4 @@
-"""Rules for functools, operator, heapq and bisect: callables built from other callables."""
+"""Rules for functools: callables built from other callables."""
 
 from __future__ import annotations
 
