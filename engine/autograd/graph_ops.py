@@ -112,8 +112,10 @@ def accumulate_grad(variable: torch.Tensor, grad: torch.Tensor | None) -> None:
         return
     old = variable.grad
     if old is None:
-        # ``grad`` has two references here, this function's and the caller's last one.
-        fresh = grad.detach() if _can_steal_gradient(grad, variable) else _clone_obeying_contract(grad, variable)
+        marker = object()
+        is_last_use = sys.getrefcount(grad) <= _count_references_in_callee(marker)
+        can_steal = is_last_use and _can_steal_gradient(grad, variable)
+        fresh = grad.detach() if can_steal else _clone_obeying_contract(grad, variable)
         if fresh.shape == variable.shape:
             variable.grad = fresh
         else:
@@ -137,14 +139,22 @@ def _set_grad_of_other_size(variable: torch.Tensor, grad: torch.Tensor) -> None:
     _set_version((given,), (0,))
 
 
+def _count_references_in_callee(value: object) -> int:
+    """Return the reference count that a function reads of an argument which only its caller holds.
+
+    It depends on the interpreter: a custom frame evaluator (torch's or this engine's) adds a reference to every call.
+    """
+    return sys.getrefcount(value)
+
+
 def _can_steal_gradient(grad: torch.Tensor, variable: torch.Tensor) -> bool:
-    """Return True if ``.grad`` can take the tensor without a copy.
+    """Return True if ``.grad`` can take a tensor that only its caller holds, without a copy.
 
     Nothing else may use its memory, and it must have the layout of the leaf.
     """
     if torch.is_grad_enabled() or type(grad) is not torch.Tensor or grad.layout is not torch.strided:
         return False
-    if sys.getrefcount(grad) > 4 or not (grad.stride() == variable.stride() or _obeys_layout_contract(grad, variable)):
+    if not (grad.stride() == variable.stride() or _obeys_layout_contract(grad, variable)):
         return False
     storage = grad.untyped_storage()
     return _use_count(storage._cdata) <= 2 and grad.numel() * grad.element_size() == storage.nbytes()

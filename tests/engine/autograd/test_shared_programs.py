@@ -48,3 +48,9 @@ def test_programs_differentiate_as_ever(stem: str) -> None:
     """Gradients, effects, text and exceptions are those of torch's own engine, to the bit; what is not captured says why."""
     count = sum(captured(name) for name in NAMES if name.startswith(f"{stem}."))
     assert count >= DIFFERENTIATING.get(stem, 0)
+
+
+def test_gradient_is_taken_without_a_copy_under_a_frame_evaluator() -> None:
+    """A frame evaluator adds a reference to every call; the leaf must still take its gradient as torch's engine does."""
+    captured("cond_while_scan_map.cond_changes_list")  # installs torch's frame evaluator for the rest of the process
+    assert captured("inplace_metadata_changes.leaf_with_a_longer_shape")
