@@ -140,7 +140,7 @@ def _set_grad_of_other_size(variable: torch.Tensor, grad: torch.Tensor) -> None:
 
 
 def _count_references_in_callee(value: object) -> int:
-    """Return the reference count that a function reads of an argument which only its caller holds.
+    """Return the reference count of an argument that only the caller holds.
 
     It depends on the interpreter: a custom frame evaluator (torch's or this engine's) adds a reference to every call.
     """
