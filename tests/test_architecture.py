@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from tests import code_structure
+
 ROOT = pathlib.Path(__file__).parents[1]
 EXPECTED = ROOT / "tests" / "expected"
 STAGES = ("trace", "guards", "aot", "autograd", "lowering", "kernels", "runtime")
@@ -49,6 +51,59 @@ forbidden_modules =
 STOCK_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch")
 MAY_USE_STOCK = ("engine/observe/", "tests/", "notebooks/")
 NOTEBOOK_PACKAGES = ("IPython", "ipywidgets", "anywidget", "traitlets", "graphviz")
+
+
+MAX_DEFERRED_IMPORTS = 10
+DEFERRED_IMPORTS: dict[tuple[str, str], str] = {}
+"""Imports of own modules inside functions that stay, as (file, module), each with the reason; a comment there says it too."""
+OTHER_DEFERRED_IMPORTS = 311
+"""Imports inside functions that are not listed above: lower it with each that goes, never raise it."""
+
+MAX_ATTRIBUTES, MAX_METHODS, MAX_FUNCTION_LINES, MAX_ISINSTANCE_CHAIN = 20, 30, 60, 5
+MAX_TYPE_TESTS = {"isinstance": 2324, "type(x) compared": 286, "class pattern": 67}
+"""Tests of a value's type in the engine: lower each with those that go, never raise one to lower another."""
+
+ATTRIBUTE_EXCEPTIONS = {
+    "engine/aot/output_aliasing.py:OutputAliasAnalyzer": 21,
+    "engine/kernels/triton/matmul_template.py:MatmulPrinter": 30,
+    "engine/kernels/triton/printer.py:TritonPrinter": 25,
+    "engine/records/session.py:Session": 22,
+    "engine/trace/codegen.py:PyCodegen": 27,
+    "engine/trace/frame.py:Frame": 22,
+    "engine/trace/tracer.py:Tracer": 75,
+}
+METHOD_EXCEPTIONS = {
+    "engine/kernels/triton/printer.py:TritonPrinter": 39,
+    "engine/observe/session_builder.py:SessionBuilder": 32,
+    "engine/records/session.py:Session": 42,
+    "engine/trace/codegen.py:PyCodegen": 41,
+    "engine/trace/graph_breaks/break_codegen.py:BreakCodegen": 34,
+    "engine/trace/tracer.py:Tracer": 38,
+    "engine/trace/variables/containers/dicts.py:DictVariable": 42,
+    "engine/trace/variables/nn_modules/nn_module.py:NNModuleVariable": 36,
+    "engine/trace/variables/objects/user_defined_objects.py:UserDefinedObjectVariable": 48,
+    "engine/trace/variables/tensors/tensor.py:TensorVariable": 38,
+}
+FUNCTION_EXCEPTIONS = {
+    "engine/aot/driver.py:_build_training": 62,
+    "engine/aot/driver.py:compile_graph": 64,
+    "engine/lowering/ops/embedding_bag.py:embedding_bag": 67,
+    "engine/trace/attempt.py:run": 71,
+    "engine/trace/emit_node.py:emit_node": 77,
+    "engine/trace/operators/arithmetic.py:compare_op": 75,
+    "engine/trace/tracer.py:__init__": 150,
+    "engine/trace/variables/containers/dicts.py:call_method": 66,
+    "engine/trace/variables/containers/sets.py:call_method": 77,
+    "engine/trace/variables/tensors/tensor.py:call_method": 71,
+}
+CHAIN_EXCEPTIONS = {
+    "engine/graph/format_node.py:format_argument": 7,
+    "engine/guards/dict_versions/collect.py:add_guard": 10,
+    "engine/trace/operators/arithmetic.py:_container_op": 13,
+    "engine/trace/side_effects/codegen.py:_emit_mutation": 7,
+    "engine/trace/variables/objects/classes.py:bind_attribute": 9,
+    "engine/trace/variables/stdlib/number_functions.py:_divmod": 6,
+}
 
 
 def python_files(*roots: str) -> list[pathlib.Path]:
@@ -128,6 +183,185 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
     assert re.search(r"engine\.trace\s+is not allowed to import\s+engine\.guards", ran.stdout), ran.stdout + ran.stderr
     assert re.search(r"engine\.graph\s+is not allowed to import\s+engine\.cache", ran.stdout), ran.stdout
     assert re.search(r"engine\.ir\s+is not allowed to import\s+engine\.api", ran.stdout), ran.stdout
+
+
+def over(limit: int, counts: dict[str, int], exceptions: dict[str, int]) -> list[str]:
+    """What breaks a limit: a count above it that no exception allows, and an exception that nothing needs any more."""
+    return [
+        *(
+            f"{where} has {count} ({exceptions.get(where, limit)} at most)"
+            for where, count in counts.items()
+            if count > max(limit, exceptions.get(where, 0))
+        ),
+        *(f"{where} needs no exception any more: remove it" for where in exceptions if counts.get(where, 0) <= limit),
+    ]
+
+
+def wrong_deferred_imports(
+    root: pathlib.Path, allowed: dict[tuple[str, str], str], others: int, at_most: int = MAX_DEFERRED_IMPORTS
+) -> list[str]:
+    """What is wrong with the imports inside functions below a root: too many, without a reason, or listed for nothing."""
+    found = code_structure.deferred_imports(root)
+    unlisted = [i for i in found if (i.path, i.module) not in allowed]
+    wrong = [
+        f"{i.path}:{i.line} imports {i.module} without a comment"
+        for i in found
+        if i not in unlisted and not i.has_comment
+    ]
+    wrong += [
+        f"{path} no longer imports {module}" for path, module in allowed.keys() - {(i.path, i.module) for i in found}
+    ]
+    if len(unlisted) > others:
+        wrong += [f"{len(unlisted)} unlisted imports ({others} at most), such as:", *map(str, unlisted[:20])]
+    return [*wrong, *([f"{len(allowed)} are listed"] if len(allowed) > at_most else [])]
+
+
+def test_imports_stand_at_the_top() -> None:
+    """The engine imports its own modules inside functions at a few listed places only, each with a reason."""
+    assert not (wrong := wrong_deferred_imports(ROOT, DEFERRED_IMPORTS, OTHER_DEFERRED_IMPORTS)), "\n".join(wrong)
+
+
+def test_modules_do_not_import_each_other_in_a_cycle() -> None:
+    """No group of modules needs each other while they are imported."""
+    assert code_structure.import_cycles(ROOT) == []
+    assert code_structure.import_cycles(ROOT, "notebook_ext") == []
+
+
+def test_classes_fit_in_a_head() -> None:
+    """No class has more than 20 instance attributes or 30 methods, except those listed."""
+    attributes, methods = code_structure.attributes_by_class(ROOT), code_structure.methods_by_class(ROOT)
+    assert not (wrong := over(MAX_ATTRIBUTES, attributes, ATTRIBUTE_EXCEPTIONS)), "\n".join(wrong)
+    assert not (wrong := over(MAX_METHODS, methods, METHOD_EXCEPTIONS)), "\n".join(wrong)
+
+
+def test_functions_fit_on_a_page() -> None:
+    """No function has more than 60 lines, except those listed."""
+    found = over(MAX_FUNCTION_LINES, code_structure.lines_by_function(ROOT), FUNCTION_EXCEPTIONS)
+    assert not found, "\n".join(found)
+
+
+def test_types_are_tested_no_more_than_before() -> None:
+    """``isinstance`` calls and what could stand for them do not grow, and no chain of them is long, except those listed."""
+    counts = code_structure.type_tests(ROOT)
+    assert {kind: counts[kind] for kind in counts if counts[kind] > MAX_TYPE_TESTS[kind]} == {}
+    found = over(MAX_ISINSTANCE_CHAIN, code_structure.isinstance_chains(ROOT), CHAIN_EXCEPTIONS)
+    assert not found, "\n".join(found)
+
+
+PLANTED = {
+    "engine/__init__.py": "",
+    "engine/a.py": """
+import importlib
+from typing import TYPE_CHECKING
+from engine import b
+if TYPE_CHECKING:
+    from engine.d import D
+
+def late():
+    from engine.c import z  # reads a large table
+    import engine.d
+
+    def inner():
+        return importlib.import_module("engine.b")
+
+    import torch
+    return inner
+""",
+    "engine/b.py": "from engine.c import z\n",
+    "engine/c.py": "try:\n    import engine.a\nexcept ImportError:\n    pass\nz = 1\n",
+    "engine/d.py": """
+from typing import ClassVar
+import engine.a
+
+class Base:
+    __slots__ = ("first", "second")
+
+class D(Base):
+    third: int
+    shared: ClassVar[int] = 0
+
+    def one(self):
+        self.fourth = self.fifth = 5
+        other.sixth = 6
+
+    @property
+    def two(self): return self.seventh
+""",
+    "engine/e.py": """
+def ladder(v):
+    if isinstance(v, int):
+        return 1
+    if isinstance(v, str):
+        return 2
+    elif isinstance(v, list) or isinstance(v, tuple):
+        return 3
+    w = v()
+    if isinstance(w, int):
+        return 4
+    return isinstance(w, str)
+
+def by_type(v):
+    if type(v) is int:
+        return 1
+    match v:
+        case str():
+            return 2
+    return [isinstance(x, int) or isinstance(x, str) or isinstance(x, bool) or isinstance(x, set) for x in v]
+""",
+}
+
+
+@pytest.fixture
+def planted(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A small package that breaks each limit."""
+    for name, text in PLANTED.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_deferred_imports_are_found(planted: pathlib.Path) -> None:
+    """Imports inside functions are found however they are written; an entry without a use or a comment is refused."""
+    found = [(i.path, i.module) for i in code_structure.deferred_imports(planted)]
+    assert sorted(found) == [("engine/a.py", f"engine.{name}") for name in "bcd"]
+    assert wrong_deferred_imports(planted, {}, others=3) == []
+    assert wrong_deferred_imports(planted, {}, others=2)[0] == "3 unlisted imports (2 at most), such as:"
+    assert wrong_deferred_imports(planted, {("engine/a.py", "engine.c"): "a large table"}, others=2) == []
+    (uncommented,) = wrong_deferred_imports(planted, {("engine/a.py", "engine.b"): "because"}, others=2)
+    assert "imports engine.b without a comment" in uncommented
+    assert "engine/b.py no longer imports engine.d" in wrong_deferred_imports(
+        planted, {("engine/b.py", "engine.d"): "because"}, others=3
+    )
+    assert wrong_deferred_imports(planted, {("engine/a.py", "engine.c"): "a large table"}, others=2, at_most=0)
+
+
+def test_import_cycles_are_found(planted: pathlib.Path) -> None:
+    """A cycle through three modules is found; imports for type checkers and inside functions belong to none."""
+    assert code_structure.import_cycles(planted) == [("engine.a", "engine.b", "engine.c")]
+
+
+def test_sizes_are_counted(planted: pathlib.Path) -> None:
+    """Attributes count where they are assigned, declared or inherited; methods with properties; lines with the head."""
+    assert code_structure.attributes_by_class(planted) == {"engine/d.py:Base": 2, "engine/d.py:D": 5}
+    assert code_structure.methods_by_class(planted) == {"engine/d.py:Base": 0, "engine/d.py:D": 2}
+    assert code_structure.lines_by_function(planted)["engine/a.py:late"] == 9
+
+
+def test_type_tests_are_counted(planted: pathlib.Path) -> None:
+    """All tests of types count; a chain ends at a statement that is no ``if``, and an expression is a chain of its own."""
+    assert code_structure.type_tests(planted) == {"isinstance": 10, "type(x) compared": 1, "class pattern": 1}
+    chains = code_structure.isinstance_chains(planted)
+    assert (chains["engine/e.py:ladder"], chains["engine/e.py:by_type"]) == (4, 4)
+
+
+def test_limits_and_their_exceptions_bite() -> None:
+    """A count above the limit fails, and so do one above its exception and an exception that is no longer needed."""
+    assert over(5, {"a": 5, "b": 7}, {"b": 7}) == []
+    assert over(5, {"a": 6}, {}) == ["a has 6 (5 at most)"]
+    assert over(5, {"a": 8}, {"a": 7}) == ["a has 8 (7 at most)"]
+    assert over(5, {"a": 5}, {"a": 7, "gone": 6}) == [
+        f"{where} needs no exception any more: remove it" for where in ("a", "gone")
+    ]
 
 
 @pytest.mark.parametrize("path", python_files("engine"), ids=lambda path: str(path.relative_to(ROOT)))
