@@ -86,7 +86,6 @@ METHOD_EXCEPTIONS = {
 }
 FUNCTION_EXCEPTIONS = {
     "engine/aot/driver.py:_build_training": 62,
-    "engine/aot/driver.py:compile_graph": 64,
     "engine/lowering/ops/embedding_bag.py:embedding_bag": 67,
     "engine/trace/attempt.py:run": 71,
     "engine/trace/emit_node.py:emit_node": 77,

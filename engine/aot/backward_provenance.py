@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import (
     get_proxy_slot,
 )
 
-from engine.aot.checks.undefined_grads import is_user_function
+from engine.aot.custom_function_outputs import is_user_function
 from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
 
 

@@ -13,12 +13,10 @@ import torch.fx
 
 from engine.aot.autograd_metadata import build_autograd_metadata
 from engine.aot.checks.as_strided_bounds import storage_offset_guards
+from engine.aot.checks.base import CheckedCall
 from engine.aot.checks.eligibility import why_not_functional
-from engine.aot.checks.inter_output_grads import check_inter_output_grads
-from engine.aot.checks.missing_kernels import find_missing_kernel
-from engine.aot.checks.python_callables import check_python_callables
 from engine.aot.disk_cache.artifact import AotArtifact, TrainingArtifact, cache_location, load_artifact, save_artifact
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functionalize import FunctionalGraph, drop_redundant_fixups, functionalize, shape_env_assumptions
 from engine.aot.grad_mode import needs_autograd
 from engine.aot.inference_mode import run_in_inference_mode, strip_inference_mode
@@ -45,6 +43,7 @@ from engine.aot.wrappers.value_probe import ValueProbe, probe_for
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.current_session import current_session
+from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.sources.roots import ConstantSource
@@ -144,62 +143,93 @@ def compile_graph(
     A graph that cannot be functionalized runs as traced, under eager autograd if needed; the record has the reason.
     Errors of ``settings.lower`` propagate. The last two parameters are fields of ``TracedGraph``.
     """
-    told = graph_records((graph, "fx", "FX graph"), compilation=compilation)
-    inside = strip_inference_mode(graph, inputs)
-    if inside is not None:
+    traced = graph_records((graph, "fx", "FX graph"), compilation=compilation)
+    outside_inference_mode = strip_inference_mode(graph, inputs)
+    if outside_inference_mode is not None:
         with torch.inference_mode():
-            found = compile_graph(
-                inside,
+            result = compile_graph(
+                outside_inference_mode,
                 inputs,
                 compilation=compilation,
                 settings=settings,
                 changes_objects=changes_objects,
                 asking=asking,
             )
-        noted = found.run_with_probe
-        again: ProbedRun | None = None if noted is None else lambda probe: run_in_inference_mode(noted(probe))
-        return replace(
-            found, run=run_in_inference_mode(found.run), graphs=(*told, *found.graphs[1:]), run_with_probe=again
-        )
+        return replace(_enter_inference_mode(result), graphs=(*traced, *result.graphs[1:]))
     trains = needs_autograd(graph, inputs)
-    if trains and torch.is_anomaly_enabled():
-        watched = _eager_result(
-            graph, trains, "anomaly mode reports the operator that returned NaN, which needs eager autograd", told
-        )
-        return replace(watched, guards=(ANOMALY_GUARD,))
-    if trains and (reason := check_inter_output_grads(graph, asking)):
-        return _eager_result(graph, trains, reason, told)
+    try:
+        functional = _functionalize_call(graph, inputs, compilation, settings, trains, changes_objects, asking)
+    except FallbackRequired as error:
+        result = _eager_result(graph, error.fallback, trains=trains)
+    else:
+        result = _lower_call(functional, compilation, settings, [i.name for i in inputs], trains=trains)
+    return replace(result, graphs=(*traced, *result.graphs))
+
+
+def _enter_inference_mode(result: AotResult) -> AotResult:
+    """Make each run of a compiled call enter inference mode."""
+    with_probe = result.run_with_probe
+    return replace(
+        result,
+        run=run_in_inference_mode(result.run),
+        run_with_probe=None if with_probe is None else lambda probe: run_in_inference_mode(with_probe(probe)),
+    )
+
+
+@dataclass(frozen=True)
+class _FunctionalCall:
+    """The functional graphs of one call, not lowered yet."""
+
+    artifact: AotArtifact
+    wrapped: WrapperStack
+    guards: tuple[Guard, ...]
+    cache_note: str
+
+
+def _functionalize_call(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[GraphInput],
+    compilation: str,
+    settings: AotSettings,
+    trains: bool,
+    changes_objects: bool,
+    asking: str,
+) -> _FunctionalCall:
+    """Run the outer wrappers' first halves and the checks; trace the functional graphs.
+
+    Raises:
+        FallbackRequired: the call must run as traced.
+    """
     known = len(shape_env_assumptions(graph, inputs))
     try:
         wrapped = apply_pre_compile(OUTER_WRAPPERS, TracedCall(graph, tuple(inputs)))
-        if reason := _why_not_compiled(wrapped.call, graph, trains=trains, changes_objects=changes_objects):
-            return _eager_result(graph, trains, reason, told)
-        made, note = _load_or_trace(wrapped.call, compilation, settings, trains=trains)
+        call = wrapped.call
+        if found := why_not_functional(CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, asking)):
+            raise FallbackRequired(found.kind, found.reason, found.node)
+        artifact, note = _load_or_trace(call, compilation, settings, trains=trains)
         assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[known:], settings)
-        settings = replace(
-            settings, take_assumption_guards=None
-        )  # it references the call's tensors; the backward must not
-    except CannotFunctionalize as error:
-        return _eager_result(graph, trains, str(error), told)
+    except FallbackRequired:
+        raise
     except Exception as error:  # a failure to trace to ATen must not stop the user's code
         text = str(error).strip()
         reason = f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
-        return _eager_result(graph, trains, reason, told)
-    names = [i.name for i in inputs]
-    finished = (
-        _build_training(made, wrapped, compilation, settings, names)
-        if isinstance(made, TrainingArtifact)
-        else _build_inference(made, wrapped, compilation, settings, names, is_silent=trains)
+        raise FallbackRequired(AotFallback.CANNOT_TRACE, reason) from error
+    return _FunctionalCall(
+        artifact, wrapped, (*wrapped.guards(), *storage_offset_guards(graph, inputs), *assumed), note
     )
-    guards = (*wrapped.guards(), *storage_offset_guards(graph, inputs), *assumed)
-    record = replace(finished.record, cache=note)
-    return replace(finished, record=record, graphs=(*told, *finished.graphs), guards=guards)
 
 
-def _why_not_compiled(call: TracedCall, graph: torch.fx.GraphModule, *, trains: bool, changes_objects: bool) -> str:
-    """Return the reason why the call must run as traced; empty if it can be functionalized."""
-    objects = check_python_callables(graph) if changes_objects else ""
-    return why_not_functional(call.graph, call.inputs, trains=trains) or objects or find_missing_kernel(graph)
+def _lower_call(
+    functional: _FunctionalCall, compilation: str, settings: AotSettings, names: list[str], *, trains: bool
+) -> AotResult:
+    artifact, wrapped = functional.artifact, functional.wrapped
+    settings = replace(settings, take_assumption_guards=None)  # it references the call's tensors; the backward must not
+    result = (
+        _build_training(artifact, wrapped, compilation, settings, names)
+        if isinstance(artifact, TrainingArtifact)
+        else _build_inference(artifact, wrapped, compilation, settings, names, is_silent=trains)
+    )
+    return replace(result, record=replace(result.record, cache=functional.cache_note), guards=functional.guards)
 
 
 def _load_or_trace(
@@ -226,14 +256,16 @@ def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple
     """Return guards for the size assumptions that tracing to ATen added.
 
     Raises:
-        CannotFunctionalize: the guards are already fixed and do not check these assumptions.
+        FallbackRequired: the guards are already fixed and do not check these assumptions.
     """
     if not relations:
         return ()
     if settings.take_assumption_guards is None:
         more = f" and {len(relations) - 3} more" if len(relations) > 3 else ""
         held = f"{', '.join(relations[:3])}{more}"
-        raise CannotFunctionalize(f"its ATen graph assumes {held}, which the guards do not check")
+        raise FallbackRequired(
+            AotFallback.UNGUARDED_SIZES, f"its ATen graph assumes {held}, which the guards do not check"
+        )
     return settings.take_assumption_guards()
 
 
@@ -256,10 +288,14 @@ def _with_effects(plan: AotMetadata, module: torch.fx.GraphModule) -> AotMetadat
     return replace(plan, effectful_ops=effect_order.effectful_ops(module))
 
 
-def _eager_result(graph: torch.fx.GraphModule, trains: bool, reason: str, told: tuple[GraphRecord, ...]) -> AotResult:
+def _eager_result(graph: torch.fx.GraphModule, fallback: Fallback, *, trains: bool) -> AotResult:
+    """Return the graph as traced, with the reason in the record."""
     how = "under eager autograd" if trains else "as traced"
-    record = AotRecord("training" if trains else "eager", note=f"runs {how}: {reason}")
-    return AotResult(types.MethodType(type(graph).forward, graph), record, told)
+    record = AotRecord(
+        "training" if trains else "eager", note=f"runs {how}: {fallback.reason}", fallback=fallback.to_record()
+    )
+    guards = (ANOMALY_GUARD,) if fallback.kind is AotFallback.ANOMALY_MODE else ()
+    return AotResult(types.MethodType(type(graph).forward, graph), record, guards=guards)
 
 
 def _build_inference(

@@ -23,8 +23,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine.aot.checks.missing_kernels import find_missing_kernel_in_callees
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
 from engine.aot.node_properties import is_as_strided, may_draw_random, may_mutate, op_name, output_args
@@ -39,6 +39,7 @@ from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, is_same_layout, view_sizes
+from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
@@ -60,7 +61,7 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     Symbolic sizes stay symbolic.
 
     Raises:
-        CannotFunctionalize: an input mutation or output alias cannot be reproduced, or a value has an unknown type.
+        FallbackRequired: an input mutation or output alias cannot be reproduced, or a value has an unknown type.
         GraphVerificationError: the resulting graph violates a rule, for instance an operator mutates its argument.
     """
     tracing = FunctionalTracer(copy_with_provenance(graph, compilation), inputs)
@@ -78,7 +79,7 @@ def trace_functional(
     Returns the graph without dead nodes, the fake inputs it was traced with, and the metadata to call it.
 
     Raises:
-        CannotFunctionalize: an input has no fake value, a view depends on a symbol that no input provides, or an
+        FallbackRequired: an input has no fake value, a view depends on a symbol that no input provides, or an
             operator removed as dead code would raise in eager.
     """
     mode = fake_mode_of(graph, inputs)
@@ -90,8 +91,7 @@ def trace_functional(
     known = len(_shape_env_guards(mode))
     with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _silence_fake_tensor_log(), _restore_grad_mode():
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
-    if reason := find_missing_kernel_in_callees(graph, module):
-        raise CannotFunctionalize(reason)
+    check_missing_kernels_in_callees(graph, module)
     _name_inputs(module, inputs)
     watch = PassRecorder(module)
     with watch.record_pass("eliminate_dead_code"):
@@ -156,7 +156,7 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
 def _check_inputs_fake(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
     for fake, i in zip(fakes, inputs, strict=True):
         if isinstance(fake, torch.Tensor) and not isinstance(fake, FakeTensor):
-            raise CannotFunctionalize(f"{i.name} has no fake tensor")
+            raise FallbackRequired(AotFallback.INPUT_WITHOUT_FAKE, f"{i.name} has no fake tensor")
 
 
 def _check_symbols_readable(plan: AotMetadata) -> None:
@@ -165,7 +165,9 @@ def _check_symbols_readable(plan: AotMetadata) -> None:
     views = (*(o.view for o in (*plan.outputs, *plan.detached_bases)), *(i.new_layout for i in plan.inputs))
     for size in view_sizes(views):
         if isinstance(size, torch.SymInt) and not known.issuperset(map(str, size.node.expr.free_symbols)):
-            raise CannotFunctionalize(f"a returned view depends on {size}, which no input provides")
+            raise FallbackRequired(
+                AotFallback.VIEW_SIZE_UNREADABLE, f"a returned view depends on {size}, which no input provides"
+            )
 
 
 def shape_env_assumptions(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
@@ -254,7 +256,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         """Run one node and store its value in ``functional_by_fake``.
 
         Raises:
-            CannotFunctionalize: ``out=`` resizes its tensor, or a memory layout that matters would differ from eager.
+            FallbackRequired: ``out=`` resizes its tensor, or a memory layout that matters would differ from eager.
         """
         if n.target in GRAD_MODE_CALLS and not self.under_autograd:  # nothing here requires grad
             return None
@@ -271,7 +273,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             )
         # If ``out`` is a view, only the traced fake value shows the resize.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
-            raise CannotFunctionalize(f"{n.name} resizes its out= tensor")
+            raise FallbackRequired(AotFallback.OUT_RESIZED, f"{n.name} resizes its out= tensor")
         self.functional_by_fake[id(traced)] = result
         if self._as_strided_storages and (may_mutate(n) or is_as_strided(n)):
             self._check_as_strided_layouts(n)
@@ -308,8 +310,9 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
                 continue
             if storage_id(traced) in self._as_strided_storages and not is_same_layout(value, unwrap_functional(value)):
-                raise CannotFunctionalize(
-                    f"{n.name} returns other strides than in eager, and as_strided reads its memory"
+                raise FallbackRequired(
+                    AotFallback.AS_STRIDED_OF_OTHER_LAYOUT,
+                    f"{n.name} returns other strides than in eager, and as_strided reads its memory",
                 )
 
     def _check_random_memory_order(self, n: torch.fx.Node) -> None:
@@ -322,12 +325,14 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
                 continue
             if traced.shape == value.shape and not is_same_layout(traced, unwrap_functional(value)):
-                raise CannotFunctionalize(
-                    f"{n.name} fills random numbers in memory order, and the functional graph has another memory order"
+                raise FallbackRequired(
+                    AotFallback.RANDOM_MEMORY_ORDER,
+                    f"{n.name} fills random numbers in memory order, and the functional graph has another memory order",
                 )
             if may_mutate(n) and not _draws_same_in_place(n, traced):
-                raise CannotFunctionalize(
-                    f"{n.name} fills random numbers in memory order, and its functional operator has another memory order"
+                raise FallbackRequired(
+                    AotFallback.RANDOM_MEMORY_ORDER,
+                    f"{n.name} fills random numbers in memory order, and its functional operator has another memory order",
                 )
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -423,7 +428,7 @@ class FunctionalTracer:
             given = self.graph_arguments(originals)
             returned = interpreter.run(*given)
         if not isinstance(returned, (tuple, list)):
-            raise CannotFunctionalize("the graph does not return a tuple")
+            raise FallbackRequired(AotFallback.NO_TUPLE_RETURNED, "the graph does not return a tuple")
         for i, w in zip(self._inputs, given, strict=True):
             interpreter.functional_by_fake[id(i.fake)] = w
         outputs = OutputAliasAnalyzer(
@@ -449,9 +454,14 @@ class FunctionalTracer:
             if value is arg or not torch._functionalize_has_data_mutation(wrapper.elem):  # type: ignore[attr-defined]
                 continue
             if value.dtype != arg.dtype or tuple(value.shape) != tuple(arg.shape):
-                raise CannotFunctionalize(f"{self._inputs[n].name} gets another storage in place")
+                raise FallbackRequired(
+                    AotFallback.STORAGE_REPLACED, f"{self._inputs[n].name} gets another storage in place"
+                )
             if has_internal_overlap(arg):
-                raise CannotFunctionalize(f"{self._inputs[n].name} is mutated, and its elements overlap in memory")
+                raise FallbackRequired(
+                    AotFallback.WRITE_TO_OVERLAPPING_ELEMENTS,
+                    f"{self._inputs[n].name} is mutated, and its elements overlap in memory",
+                )
             self._mutated_results[n] = first + len(new)
             new.append(value.clone() if storage_id(value) in map(storage_id, _tensors(args)) else value)
         return new

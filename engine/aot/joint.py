@@ -22,8 +22,8 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.aot.backward_provenance import BackwardProvenance, proxy_node
-from engine.aot.checks.undefined_grads import find_function_with_undefined_grads
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.custom_function_outputs import find_function_with_undefined_grads
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functionalize import (
     FunctionalInterpreter,
     FunctionalTracer,
@@ -40,6 +40,7 @@ from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.passes.remove_noop_aliases import remove_noop_aliases
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
 from engine.ir.aot.aot_metadata import AotMetadata
+from engine.ir.fallback import FallbackRequired
 from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
 from engine.ir.traced_frame import GraphInput
 
@@ -68,7 +69,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     Symbolic sizes stay symbolic.
 
     Raises:
-        CannotFunctionalize: see ``functionalize``; or gradients would flow differently than in eager.
+        FallbackRequired: see ``functionalize``; or gradients would flow differently than in eager.
         GraphVerificationError: the resulting graph violates a rule.
     """
     changed = next(
@@ -76,11 +77,14 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
         None,
     )
     if changed is not None:
-        raise CannotFunctionalize(
-            f"an in-place operation changes the shape or strides of {changed}, and gradients are needed"
+        raise FallbackRequired(
+            AotFallback.LAYOUT_MUTATION_NEEDS_GRAD,
+            f"an in-place operation changes the shape or strides of {changed}, and gradients are needed",
         )
     if not torch.is_grad_enabled():
-        raise CannotFunctionalize("the call runs under no_grad and enables grad mode inside")
+        raise FallbackRequired(
+            AotFallback.GRAD_MODE_ENABLED_INSIDE, "the call runs under no_grad and enables grad mode inside"
+        )
     tracing = _JointTracer(copy_with_provenance(graph, compilation), inputs, fake_mode_of(graph, inputs))
     with torch.autograd.set_multithreading_enabled(False):
         module, fakes, plan = trace_functional(tracing, graph, inputs)
@@ -95,11 +99,16 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     verify_graph(module, FUNCTIONAL_RULES, f"joint graph of {compilation}")
     if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
         # Over fake tensors it returns no workspace, which its backward reads.
-        raise CannotFunctionalize("a recurrent layer under autocast has no backward outside of eager")
+        raise FallbackRequired(
+            AotFallback.RECURRENT_UNDER_AUTOCAST, "a recurrent layer under autocast has no backward outside of eager"
+        )
     for i in (plan.inputs[n] for n in tracing.grad_inputs):
         if i.version_bumps and not i.is_mutated:
             # Eager forbids this for leaves. There is no data to copy back, so nothing else would raise.
-            raise CannotFunctionalize(f"an in-place operation changes {i.name}, which requires grad, but not its data")
+            raise FallbackRequired(
+                AotFallback.VERSION_BUMP_NEEDS_GRAD,
+                f"an in-place operation changes {i.name}, which requires grad, but not its data",
+            )
     return JointGraph(module, fakes, plan, tracing.differentiable_results, tracing.grad_inputs, tracing.result_fakes)
 
 
@@ -198,8 +207,9 @@ class _JointTracer(FunctionalTracer):
         if not self.differentiable_results:
             return results
         if name := find_function_with_undefined_grads([sources[k] for k in self.differentiable_results]):
-            raise CannotFunctionalize(
-                f"the backward of {name} sees which of its outputs have an undefined gradient, and this may differ between calls"
+            raise FallbackRequired(
+                AotFallback.UNDEFINED_GRADIENT_SEEN,
+                f"the backward of {name} sees which of its outputs have an undefined gradient, and this may differ between calls",
             )
         watched = [
             *zip((i.name for i in self._inputs), self._graph_args, strict=True),
@@ -209,7 +219,7 @@ class _JointTracer(FunctionalTracer):
         gradients = self._trace_backward(results, sources, [originals[n] for n in self.grad_inputs])
         for (name, value), was in zip(watched, before, strict=True):
             if not _is_unchanged(value, was):
-                raise CannotFunctionalize(f"a user-defined backward mutates {name}")
+                raise FallbackRequired(AotFallback.CUSTOM_BACKWARD_MUTATES, f"a user-defined backward mutates {name}")
         return (*results, *gradients)
 
     @property
@@ -227,7 +237,9 @@ class _JointTracer(FunctionalTracer):
         for fake, position in self._outputs.result_fakes:
             needs = fake.requires_grad and position not in self._outputs.detached_results
             if needs != (position in self.differentiable_results):
-                raise CannotFunctionalize("requires_grad of an output would differ from eager")
+                raise FallbackRequired(
+                    AotFallback.REQUIRES_GRAD_DIFFERS, "requires_grad of an output would differ from eager"
+                )
 
     def _trace_backward(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:
         needed = [sources[k] for k in self.differentiable_results]
@@ -243,14 +255,18 @@ class _JointTracer(FunctionalTracer):
                 names = [self._inputs[n].name for n in self.grad_inputs]
                 marks.finish(dict(zip(names, found, strict=True)))
                 if not all(map(_is_unchanged, functional, given)):
-                    raise CannotFunctionalize("a user-defined backward mutates a gradient that the caller may hold")
+                    raise FallbackRequired(
+                        AotFallback.CUSTOM_BACKWARD_MUTATES,
+                        "a user-defined backward mutates a gradient that the caller may hold",
+                    )
         finally:
             marks.mark_traced(None)
             for hook in hooks:
                 hook.remove()
         if marks.phase_dependent_op:
-            raise CannotFunctionalize(
-                f"the backward of {marks.phase_dependent_op} checks its gradients and may raise an error"
+            raise FallbackRequired(
+                AotFallback.GRADIENT_CHECKED_IN_BACKWARD,
+                f"the backward of {marks.phase_dependent_op} checks its gradients and may raise an error",
             )
         if len(tangents) > 1:
             self._check_grads_depend_on_tangents(tangents, marks.user_function_grads)
@@ -270,8 +286,9 @@ class _JointTracer(FunctionalTracer):
         late = dependents_of(proxies.tracer.graph, [n for t in tangents if (n := proxy_node(t)) is not None])
         for name, gradient in by_users:
             if proxy_node(unwrap_functional(gradient)) not in late:
-                raise CannotFunctionalize(
-                    f"the backward of {name} returns a gradient that does not depend on its inputs, and autograd may skip it in other calls"
+                raise FallbackRequired(
+                    AotFallback.CONSTANT_GRADIENT,
+                    f"the backward of {name} returns a gradient that does not depend on its inputs, and autograd may skip it in other calls",
                 )
 
     def _gradient(self, position: int, gradient: Any) -> Any:
@@ -279,7 +296,10 @@ class _JointTracer(FunctionalTracer):
             return unwrap_functional(gradient)
         if is_traceable_wrapper_subclass(gradient):
             name = self._inputs[position].name
-            raise CannotFunctionalize(f"the gradient of {name}, a plain tensor, would be a {type(gradient).__name__}")
+            raise FallbackRequired(
+                AotFallback.SUBCLASS_GRADIENT_DIFFERS,
+                f"the gradient of {name}, a plain tensor, would be a {type(gradient).__name__}",
+            )
         return gradient
 
     def _tangent(self, number: int, result: torch.Tensor) -> torch.Tensor:

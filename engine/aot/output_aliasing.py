@@ -15,17 +15,18 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.layout_mutation import is_layout_mutated
 from engine.aot.node_properties import output_args
 from engine.aot.storage_geometry import has_internal_overlap, offset_of, storage_id, with_hint_sizes
 from engine.aot.version_counters import shares_version_counter, write_count
 from engine.aot.view_replay import describe_view, is_view_from_custom_function
 from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, ViewSpec, is_same_layout
+from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.traced_frame import GraphInput
 
-__all__ = ["CannotFunctionalize", "OutputAliasAnalyzer"]
+__all__ = ["FallbackRequired", "OutputAliasAnalyzer"]
 
 
 class OutputAliasAnalyzer:
@@ -141,11 +142,11 @@ class OutputAliasAnalyzer:
             return OutputAliasInfo(name, "constant", constant=value)
         fake = node.meta.get("example_value")
         if not isinstance(value, FunctionalTensor) or not isinstance(fake, torch.Tensor):
-            raise CannotFunctionalize(f"{name} is a tensor that was not traced")
+            raise FallbackRequired(AotFallback.UNTRACED_TENSOR_RETURNED, f"{name} is a tensor that was not traced")
         if id(fake) not in self._output_by_fake:
             made = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
             if made.kind not in ("input", "result") and has_unbacked_symbols(fake):
-                raise CannotFunctionalize(f"{name} is a view with an unbacked size")
+                raise FallbackRequired(AotFallback.UNBACKED_VIEW_RETURNED, f"{name} is a view with an unbacked size")
         return self._output_by_fake[id(fake)]
 
     def _result(self, value: Any, source: Any) -> int:
@@ -180,11 +181,15 @@ class OutputAliasAnalyzer:
     def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputAliasInfo:
         given = self._inputs[n].fake
         if is_view_from_custom_function(given, fake):
-            raise CannotFunctionalize(f"{name} is a view of an input, created by a user-defined autograd.Function")
+            raise FallbackRequired(
+                AotFallback.CUSTOM_FUNCTION_VIEW,
+                f"{name} is a view of an input, created by a user-defined autograd.Function",
+            )
         view = self._describe_view(name, given, fake)
         if given.requires_grad and has_internal_overlap(given) and not view.is_contiguous_view:
-            raise CannotFunctionalize(
-                f"{name} is a view of an input whose elements overlap in memory, and gradients are needed"
+            raise FallbackRequired(
+                AotFallback.VIEW_OF_OVERLAPPING_INPUT,
+                f"{name} is a view of an input whose elements overlap in memory, and gradients are needed",
             )
         if is_layout_mutated(given, self._inputs[n].example_value):
             return OutputAliasInfo(name, "alias of input", n, replace(view, is_contiguous_view=False))
@@ -234,7 +239,9 @@ class OutputAliasAnalyzer:
         creator = fake if maker is None else maker.meta["example_value"]
         made = value if creator is fake else self._functional_by_fake.get(id(creator))
         if not isinstance(made, FunctionalTensor):
-            raise CannotFunctionalize(f"{name} shares memory with a tensor inside an operator")
+            raise FallbackRequired(
+                AotFallback.ALIAS_INSIDE_OPERATOR, f"{name} shares memory with a tensor inside an operator"
+            )
         if is_view_from_custom_function(creator, fake):
             return self._view_from_custom_function(name, fake, value)
         whole = self._full_result(name, creator, made)
@@ -245,7 +252,9 @@ class OutputAliasAnalyzer:
         if base is not None and (base is creator or base is creator._base):
             return self._view_of_result(name, whole, creator, fake)
         if base is not None and storage_id(base) != storage_id(creator):
-            raise CannotFunctionalize(f"{name} is a view of a tensor inside an operator")
+            raise FallbackRequired(
+                AotFallback.ALIAS_INSIDE_OPERATOR, f"{name} is a view of a tensor inside an operator"
+            )
         index = whole.index
         self.result_strides[index] = tuple(creator.stride())
         return self._alias_of_root(
@@ -258,8 +267,9 @@ class OutputAliasAnalyzer:
         No other output may share its memory. Gradients enter at the view and flow through the user's function.
         """
         if self._num_outputs_by_storage[storage_id(fake)] > 1:
-            raise CannotFunctionalize(
-                f"{name} is a view that a user-defined autograd.Function returns, and another output shares its memory"
+            raise FallbackRequired(
+                AotFallback.CUSTOM_FUNCTION_VIEW,
+                f"{name} is a view that a user-defined autograd.Function returns, and another output shares its memory",
             )
         whole = self._full_result(name, fake, value)
         return replace(
@@ -293,9 +303,12 @@ class OutputAliasAnalyzer:
         torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
         plain = torch._from_functional_tensor(value.elem)
         if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
-            raise CannotFunctionalize(f"{name} would have another dtype than in eager, or would be lazily conjugated")
+            raise FallbackRequired(
+                AotFallback.RESULT_REPRESENTATION_DIFFERS,
+                f"{name} would have another dtype than in eager, or would be lazily conjugated",
+            )
         if not _covers_storage(fake):
-            raise CannotFunctionalize(f"{name} covers only a part of its storage")
+            raise FallbackRequired(AotFallback.PARTIAL_STORAGE_RESULT, f"{name} covers only a part of its storage")
         if not is_same_layout(plain, fake):
             empty = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
             plain = torch.ops.aten.copy.default(empty, plain)
@@ -306,7 +319,7 @@ class OutputAliasAnalyzer:
         ):
             plain = plain.clone()
         if not is_same_layout(plain, fake):
-            raise CannotFunctionalize(f"{name} would have other strides than in eager")
+            raise FallbackRequired(AotFallback.RESULT_LAYOUT_DIFFERS, f"{name} would have other strides than in eager")
         self._result_storages.add(storage_id(plain))
         index = self._result(plain, value)
         self.result_fakes.append((fake, index))

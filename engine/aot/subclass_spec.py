@@ -16,7 +16,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
+from engine.ir.fallback import FallbackRequired
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,14 @@ class SubclassSpec:
         """Return the spec of a tensor subclass instance.
 
         Raises:
-            CannotFunctionalize: its sizes are symbolic, and it is nested or its context may hide symbols.
+            FallbackRequired: its sizes are symbolic, and it is nested or its context may hide symbols.
         """
         names, context = _tensor_flatten(whole)
         varies = bool(whole._has_symbolic_sizes_strides)
         if varies and (whole.is_nested or not all(map(_is_symbol_free, tree_leaves(context)))):
-            raise CannotFunctionalize(f"{name} is a {type(whole).__name__} with symbolic sizes")
+            raise FallbackRequired(
+                AotFallback.SUBCLASS_DYNAMIC, f"{name} is a {type(whole).__name__} with symbolic sizes"
+            )
         parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
         tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
         inside = tuple(cls.from_tensor(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.storage_geometry import storage_id
+from engine.ir.fallback import FallbackRequired
 from engine.ir.traced_frame import GraphInput
 
 
@@ -48,7 +49,7 @@ def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int])
     Two counters of the traced code may be one in a later call; it is then bumped twice, as in eager.
 
     Raises:
-        CannotFunctionalize: one counter of the traced code is two for the real tensors.
+        FallbackRequired: one counter of the traced code is two for the real tensors.
     """
     apart: list[list[int]] = []
     for m in members:
@@ -63,7 +64,10 @@ def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int])
         for m in group[1:]:
             if writes and not shares_version_counter(inputs[group[0]].example_value, inputs[m].example_value):
                 names = f"{inputs[group[0]].name} and {inputs[m].name}"
-                raise CannotFunctionalize(f"{names} share memory but no version counter, and one of them is mutated")
+                raise FallbackRequired(
+                    AotFallback.SPLIT_VERSION_COUNTER,
+                    f"{names} share memory but no version counter, and one of them is mutated",
+                )
         found.append((group[0], writes))
     return tuple(found)
 

@@ -7,23 +7,26 @@ from typing import Any
 
 import torch
 
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.version_counters import shares_version_counter
 from engine.ir.aot.aot_metadata import CreationGradMode, DetachKind, IntOrSymInt, ViewSpec, is_same_size
+from engine.ir.fallback import FallbackRequired
 
 
 def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> ViewSpec:
     """Describe how ``fake`` views the memory of ``base``, for a call ``in_grad_mode`` or not.
 
     Raises:
-        CannotFunctionalize: no such view can be created outside the graph.
+        FallbackRequired: no such view can be created outside the graph.
     """
     view = _view_geometry(name, base, fake)
     if not fake._is_view() or fake.is_inference():
         return view
     history = view_grad_fn(name, fake) if base.requires_grad else None
     if history is not None and _crosses_no_grad_view(history, view_grad_fn(name, base)):
-        raise CannotFunctionalize(f"{name} is a view of a view that was created under no_grad")
+        raise FallbackRequired(
+            AotFallback.VIEW_OF_NO_GRAD_VIEW, f"{name} is a view of a view that was created under no_grad"
+        )
     is_unseen = base.requires_grad and history is None
     return replace(
         view,
@@ -72,12 +75,14 @@ def view_grad_fn(name: str, fake: torch.Tensor) -> Any:
     """Return the ``grad_fn`` of a view; None for a view created under ``no_grad``.
 
     Raises:
-        CannotFunctionalize: an in-place change invalidated it, and eager raises whenever it is read.
+        FallbackRequired: an in-place change invalidated it, and eager raises whenever it is read.
     """
     try:
         return fake.grad_fn
     except RuntimeError as error:
-        raise CannotFunctionalize(f"{name} is a view whose grad_fn was invalidated by an in-place operation") from error
+        raise FallbackRequired(
+            AotFallback.INVALIDATED_VIEW, f"{name} is a view whose grad_fn was invalidated by an in-place operation"
+        ) from error
 
 
 def is_view_from_custom_function(base: torch.Tensor | None, fake: torch.Tensor) -> bool:
@@ -124,7 +129,9 @@ def _view_geometry(name: str, base: torch.Tensor, fake: torch.Tensor) -> ViewSpe
     ratio, rest = divmod(base.element_size(), fake.element_size())
     if base.dtype != fake.dtype and base.element_size() != fake.element_size():
         if rest and fake.element_size() % base.element_size():
-            raise CannotFunctionalize(f"{name} views its memory as a dtype of another element size")
+            raise FallbackRequired(
+                AotFallback.DTYPE_VIEW_RETURNED, f"{name} views its memory as a dtype of another element size"
+            )
         return ViewSpec(
             sizes,
             strides,
@@ -148,8 +155,9 @@ def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, rat
         return fake.storage_offset() - start * ratio
     per = fake.element_size() // base.element_size()
     if not isinstance(start, int) or start % per:
-        raise CannotFunctionalize(
-            f"{name} views its memory as a wider dtype, and its offset is not aligned to that dtype"
+        raise FallbackRequired(
+            AotFallback.DTYPE_VIEW_RETURNED,
+            f"{name} views its memory as a wider dtype, and its offset is not aligned to that dtype",
         )
     return fake.storage_offset() - start // per
 
@@ -157,7 +165,9 @@ def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, rat
 def _reach(t: torch.Tensor, name: str) -> int:
     sizes = [*t.shape, *t.stride()]
     if not all(isinstance(s, int) for s in sizes):
-        raise CannotFunctionalize(f"{name} views memory of symbolic size as a dtype of another element size")
+        raise FallbackRequired(
+            AotFallback.DTYPE_VIEW_RETURNED, f"{name} views memory of symbolic size as a dtype of another element size"
+        )
     return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.records.base import Record
+from engine.records.fallback import FallbackRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +108,7 @@ class AotRecord(Record):
     note: str = ""
     partition: PartitionRecord | None = None
     """The partition into forward and backward; None without a backward."""
+    fallback: FallbackRecord | None = None
+    """Why the graph runs as traced; None if it is compiled."""
     cache: str = ""
     """Disk cache outcome (hit, stored, or why neither); empty if the cache is off."""

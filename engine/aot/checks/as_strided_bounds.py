@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensor, flat_example_values, is_as_strided, may_mutate
 from engine.aot.storage_geometry import (
     end_byte,
@@ -14,44 +16,51 @@ from engine.aot.storage_geometry import (
     start_byte,
     storage_id,
 )
+from engine.ir.fallback import Fallback
 from engine.ir.guards.aliasing import SharedStorage
 from engine.ir.traced_frame import GraphInput
 
 
-def check_as_strided_bounds(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Return a reason if ``as_strided`` reads outside the memory of its tensor; else empty.
+def check_as_strided_bounds(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if ``as_strided`` reads outside the memory of its tensor.
 
     Eager reads and writes there; a functional graph knows only the tensor.
     """
-    reads = [(n, seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None]
+    reads = [(n, seen) for n in call.graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None]
     if not reads:
-        return ""
+        return None
     # The storage of a fake tensor grows when it is read past its end; the first tensor over it has the true size.
-    first = {storage_id(v): v for v in reversed(list(flat_example_values(graph))) if isinstance(v, torch.Tensor)}
-    given = {storage_id(i.fake) for i in inputs if isinstance(i.fake, torch.Tensor)}
+    first = {storage_id(v): v for v in reversed(list(flat_example_values(call.graph))) if isinstance(v, torch.Tensor)}
+    given = {storage_id(i.fake) for i in call.inputs if isinstance(i.fake, torch.Tensor)}
     for node, seen in reads:
         made = first[storage_id(seen)]
         if storage_id(seen) in given or seen._has_symbolic_sizes_strides or made._has_symbolic_sizes_strides:
             continue
         if end_byte(seen) > end_byte(made):
-            return f"{node.name} reads past the end of its storage"
-    writes = any(may_mutate(n) for n in graph.graph.nodes)
-    for i in inputs:
+            return Fallback.for_node(node, AotFallback.READ_PAST_STORAGE, "reads past the end of its storage")
+    writes = any(may_mutate(n) for n in call.graph.graph.nodes)
+    for i in call.inputs:
         if not isinstance(i.example_value, torch.Tensor) or not isinstance(i.fake, torch.Tensor):
             continue
         for node, seen in reads:
             if storage_id(seen) != storage_id(i.fake):
                 continue
             if seen._has_symbolic_sizes_strides or end_byte(seen) > i.example_value.untyped_storage().nbytes():
-                return f"{node.name} reads past the end of the storage of {i.name}"
+                return Fallback.for_node(
+                    node, AotFallback.READ_PAST_STORAGE, f"reads past the end of the storage of {i.name}"
+                )
             inside = (
                 start_byte(i.example_value) <= start_byte(seen)
                 and end_byte(seen) <= end_byte(i.example_value)
                 and is_dense(i.example_value)
             )
             if writes and not inside:
-                return f"{node.name} reads memory outside {i.name}, and the graph mutates a tensor"
-    return ""
+                return Fallback.for_node(
+                    node,
+                    AotFallback.READ_OUTSIDE_INPUT,
+                    f"reads memory outside {i.name}, and the graph mutates a tensor",
+                )
+    return None
 
 
 def storage_offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[SharedStorage, ...]:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensor, flat_example_values, may_mutate
 from engine.aot.storage_geometry import (
     storage_id,
 )
-from engine.ir.traced_frame import GraphInput
+from engine.ir.fallback import Fallback
 
 
-def check_bool_alias_write(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Return a reason if mutated memory is viewed both as bool and as numbers; else empty.
+def check_bool_alias_writes(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if mutated memory is viewed both as bool and as numbers.
 
     Eager writes any number there; a functional graph returns 0 or 1.
     """
-    tensors = [v for v in (*(i.fake for i in inputs), *flat_example_values(graph)) if isinstance(v, torch.Tensor)]
+    tensors = [
+        v for v in (*(i.fake for i in call.inputs), *flat_example_values(call.graph)) if isinstance(v, torch.Tensor)
+    ]
     truths = {storage_id(v) for v in tensors if v.dtype is torch.bool}
     both = truths & {storage_id(v) for v in tensors if v.dtype is not torch.bool}
-    for node in graph.graph.nodes if both else ():
+    for node in call.graph.graph.nodes if both else ():
         if may_mutate(node) and any(
             storage_id(v) in both for a in node.all_input_nodes if (v := example_tensor(a)) is not None
         ):
-            return f"{node.name} mutates memory that is viewed both as bool and as numbers"
-    return ""
+            return Fallback.for_node(
+                node, AotFallback.BOOL_ALIAS_WRITE, "mutates memory that is viewed both as bool and as numbers"
+            )
+    return None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensor
+from engine.ir.fallback import Fallback
 
 _PROMOTING = frozenset(
     (
@@ -26,26 +29,34 @@ _COMPARISON_OPS = frozenset(
 """Operators that compare by order; complex numbers have none."""
 
 
-def check_dtype_errors(node: torch.fx.Node) -> str:
-    """Return a reason if eager would raise a dtype error that fake tensors do not raise.
+def check_dtype_errors(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if eager would raise a dtype error that fake tensors do not raise.
 
     Eager does not store values that the target dtype cannot hold, and does not order complex numbers. Dead code
     elimination would also remove the error.
     """
+    return next((found for node in call.graph.graph.nodes if (found := _check_node(node)) is not None), None)
+
+
+def _check_node(node: torch.fx.Node) -> Fallback | None:
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
     values = [example_tensor(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if name.strip("_") in _COMPARISON_OPS and any(t.is_complex() for t in tensors):
-        return "compares complex numbers, and eager raises an error"
+        return Fallback.for_node(
+            node, AotFallback.COMPLEX_COMPARISON, "compares complex numbers, and eager raises an error"
+        )
     into = example_tensor(node.args[0]) if node.args else None
     written = name.removesuffix("_") if name.endswith("_") else name.removeprefix("i")
     if into is None or name == written or written not in _PROMOTING:
-        return ""
+        return None
     fractions = written in _TRUE_DIVISION_OPS and not node.kwargs.get("rounding_mode")
     for other in (v for v in values[1:] if isinstance(v, (torch.Tensor, bool, int, float, complex))):
         wide = torch.result_type(into, other)
         if fractions and not (wide.is_floating_point or wide.is_complex):
             wide = torch.get_default_dtype()
         if not torch.can_cast(wide, into.dtype):
-            return "writes a dtype that cannot be cast to the dtype of its target"
-    return ""
+            return Fallback.for_node(
+                node, AotFallback.UNCASTABLE_WRITE, "writes a dtype that cannot be cast to the dtype of its target"
+            )
+    return None

@@ -10,25 +10,28 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import output_args
+from engine.ir.fallback import Fallback
 
 
-def check_inter_output_grads(graph: torch.fx.GraphModule, asking: str) -> str:
-    """Return the reason to run the graph in eager; empty if no output depends on another.
-
-    ``autograd_use`` names the autograd call that follows (``TracedGraph.autograd_uses_after_break``).
-    """
-    results = [n for n in output_args(graph.graph) if _requires_grad(n)] if asking else []
+def check_inter_output_grads(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if later code may differentiate an output with respect to another."""
+    asked_later = call.trains and call.autograd_use
+    results = [n for n in output_args(call.traced.graph) if _requires_grad(n)] if asked_later else []
     for asked in results:
         if asked.op == "placeholder":
             continue
         for other in _autograd_dependents(asked):
             if other in results and other.meta["example_value"] is not asked.meta["example_value"]:
-                return (
-                    f"later code calls {asking} and may compute the gradient of {other.name} with respect to {asked.name}; "
-                    f"both are outputs of this graph"
+                return Fallback(
+                    AotFallback.INTER_OUTPUT_GRADIENT,
+                    f"later code calls {call.autograd_use} and may compute the gradient of {other.name} with respect to {asked.name}; "
+                    f"both are outputs of this graph",
+                    other.name,
                 )
-    return ""
+    return None
 
 
 def _autograd_dependents(node: torch.fx.Node) -> list[torch.fx.Node]:

@@ -14,8 +14,11 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import may_mutate
 from engine.aot.storage_geometry import with_hint_sizes
+from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 
 _MAX_OPERAND_ELEMENTS = 1 << 16
@@ -25,19 +28,22 @@ _DTYPE_ERROR_WORDS = ("dtype", "scalar type", "complex", "Bool", "output type", 
 """Words in errors raised for the dtype or layout of operands."""
 
 
-def find_missing_kernel(graph: torch.fx.GraphModule) -> str:
-    """Return which dead operator has no kernel for its operands, so that eager raises.
+def check_missing_kernels(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if a dead operator has no kernel for its operands: eager raises.
 
-    Empty if there is none. If the graph mutates something, live operators with complex operands are probed too: eager
+    If the graph mutates something, live operators with complex operands are probed too: eager
     would raise after the earlier writes.
     """
+    graph = call.traced
     is_written = any(map(may_mutate, graph.graph.nodes))
     dead = set(_dead_nodes(graph.graph))
     for node in graph.graph.nodes:
         description = _why_probed(node, is_dead=node in dead, is_written=is_written)
         if description and _is_torch_op(node) and _has_no_kernel(node):
-            return f"{node.name}{description} has no kernel for its operands"
-    return ""
+            return Fallback(
+                AotFallback.MISSING_KERNEL, f"{node.name}{description} has no kernel for its operands", node.name
+            )
+    return None
 
 
 def _why_probed(node: torch.fx.Node, *, is_dead: bool, is_written: bool) -> str:
@@ -71,17 +77,23 @@ def _writes_integral(node: torch.fx.Node) -> bool:
     return any(isinstance(v, torch.Tensor) and not (v.is_floating_point() or v.is_complex()) for v in values)
 
 
-def find_missing_kernel_in_callees(graph: torch.fx.GraphModule, module: torch.fx.GraphModule) -> str:
-    """Return which dead operator inside a called function has no kernel; empty if none.
+def check_missing_kernels_in_callees(graph: torch.fx.GraphModule, module: torch.fx.GraphModule) -> None:
+    """Raise if a dead operator inside a called function has no kernel for its operands.
 
     ``module`` has all operators of these functions, dead ones included.
+
+    Raises:
+        FallbackRequired: with the operator.
     """
     if all(not isinstance(n.target, GraphCallable) for n in _dead_nodes(graph.graph)):
-        return ""
+        return
     for node in _dead_nodes(module.graph):
         if isinstance(node.target, torch._ops.OpOverload) and _is_torch_op(node) and _has_no_kernel(node):
-            return f"{node.target} (whose result is unused) has no kernel for its operands"
-    return ""
+            raise FallbackRequired(
+                AotFallback.MISSING_KERNEL,
+                f"{node.target} (whose result is unused) has no kernel for its operands",
+                node.name,
+            )
 
 
 def _has_no_kernel(node: torch.fx.Node) -> bool:

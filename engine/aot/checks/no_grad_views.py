@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import nodes_with_grad_mode
 from engine.aot.node_properties import example_tensor, may_mutate
 from engine.aot.storage_geometry import (
     storage_id,
 )
-from engine.ir.traced_frame import GraphInput
+from engine.ir.fallback import Fallback
 
 
-def check_no_grad_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Return a reason if memory viewed under ``no_grad`` is mutated in grad mode later.
+def check_no_grad_views(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if memory viewed under ``no_grad`` is mutated in grad mode later.
 
     Autograd raises in a backward through such a view.
     """
     unseen = set[int]()
-    for node, is_on in nodes_with_grad_mode(graph, is_on=torch.is_grad_enabled()):
+    for node, is_on in nodes_with_grad_mode(call.graph, is_on=torch.is_grad_enabled()):
         seen = example_tensor(node.args[0]) if node.args else None
         if seen is None:
             continue
         if is_on and may_mutate(node) and storage_id(seen) in unseen and seen.requires_grad:
-            return f"{node.name} mutates in grad mode a tensor of which a view was created under no_grad"
+            return Fallback.for_node(
+                node,
+                AotFallback.WRITE_AFTER_NO_GRAD_VIEW,
+                "mutates in grad mode a tensor of which a view was created under no_grad",
+            )
         if not is_on and not may_mutate(node):
             made = node.meta.get("example_value")
             views = [v for v in (made if isinstance(made, (tuple, list)) else (made,)) if isinstance(v, torch.Tensor)]
             unseen.update(storage_id(v) for v in views if v._is_view() and storage_id(v) == storage_id(seen))
-    return ""
+    return None

@@ -11,6 +11,8 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensor, may_mutate
 from engine.aot.storage_geometry import (
     has_internal_overlap,
@@ -19,15 +21,26 @@ from engine.aot.storage_geometry import (
     storage_id,
     with_hint_sizes,
 )
+from engine.ir.fallback import Fallback
+
+_OVERLAPS_INSIDE = (AotFallback.WRITE_TO_OVERLAPPING_ELEMENTS, "writes to a tensor whose elements overlap in memory")
 
 
-def check_overlapping_write(node: torch.fx.Node) -> str:
-    """Return a reason if a node mutates memory that it also reads through another view.
+_OTHER_ORDER = (AotFallback.WRITE_IN_OTHER_ORDER, "writes to memory that it also reads, in another order")
+
+
+def check_overlapping_writes(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if a node mutates memory that it also reads through another view.
 
     Eager raises there, or writes in an order of its own.
     """
+    return next((found for node in call.graph.graph.nodes if (found := _check_write(node)) is not None), None)
+
+
+def _check_write(node: torch.fx.Node) -> Fallback | None:
+    """Return how a node mutates memory that it also reads; None if it does not."""
     if not may_mutate(node):
-        return ""
+        return None
     named = node.kwargs.get("out")
     target = named if named is not None else node.args[0] if node.args else None
     if isinstance(target, (list, tuple)):
@@ -36,15 +49,15 @@ def check_overlapping_write(node: torch.fx.Node) -> str:
         return _check_running_stats_write(node)
     into = example_tensor(target)
     if into is None:
-        return ""
+        return None
     if has_internal_overlap(into):
-        return "writes to a tensor whose elements overlap in memory"
+        return Fallback.for_node(node, *_OVERLAPS_INSIDE)
     if named is not None and named in node.args and not _is_pointwise(node):
-        return "writes to memory that it also reads, in another order"
+        return Fallback.for_node(node, *_OTHER_ORDER)
     storage = storage_id(into)
     into = with_hint_sizes(into)
     if into._has_symbolic_sizes_strides:
-        return ""
+        return None
     into = _assigned_slice(node, into)
     for other in node.all_input_nodes:
         read = example_tensor(other)
@@ -55,14 +68,16 @@ def check_overlapping_write(node: torch.fx.Node) -> str:
             continue
         apart = is_disjoint(read, into)
         if not apart and not is_same_view(read, into):
-            return "writes to memory that it also reads through another view"
+            return Fallback.for_node(
+                node, AotFallback.WRITE_THROUGH_OTHER_VIEW, "writes to memory that it also reads through another view"
+            )
         if not apart and named is not None and not _is_pointwise(node):
-            return "writes to memory that it also reads, in another order"
-    return ""
+            return Fallback.for_node(node, *_OTHER_ORDER)
+    return None
 
 
-def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> str:
-    """Return a reason if a write to a list of tensors overlaps another operand; else empty.
+def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> Fallback | None:
+    """Return how a write to a list of tensors overlaps another operand; None if it does not.
 
     Eager writes one tensor after another; a functional operator reads all of them first.
     """
@@ -75,12 +90,14 @@ def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> str
         read += [(n, t) for n, a in items if (t := example_tensor(a)) is not None]
     for n, into in written:
         if has_internal_overlap(into):
-            return "writes to a tensor whose elements overlap in memory"
+            return Fallback.for_node(node, *_OVERLAPS_INSIDE)
         others = [(m, t) for m, t in (*written, *read) if t is not into or m != n]
         shared = [(m, t) for m, t in others if storage_id(t) == storage_id(into) and not is_disjoint(into, t)]
         if any(m != n or not is_same_view(with_hint_sizes(into), with_hint_sizes(t)) for m, t in shared):
-            return "writes to memory that another tensor of its list shares"
-    return ""
+            return Fallback.for_node(
+                node, AotFallback.LIST_WRITE_SHARES_MEMORY, "writes to memory that another tensor of its list shares"
+            )
+    return None
 
 
 def _is_pointwise(node: torch.fx.Node) -> bool:
@@ -119,8 +136,8 @@ def _updates_running_stats(node: torch.fx.Node) -> bool:
     return getattr(node.target, "__name__", "") in ("batch_norm", "instance_norm")
 
 
-def _check_running_stats_write(node: torch.fx.Node) -> str:
-    """Return a reason if running statistics overlap another operand; else empty.
+def _check_running_stats_write(node: torch.fx.Node) -> Fallback | None:
+    """Return how running statistics overlap another operand; None if it does not.
 
     Eager writes them before it has read all other operands.
     """
@@ -129,7 +146,11 @@ def _check_running_stats_write(node: torch.fx.Node) -> str:
     given = [r for a in (*node.args, *node.kwargs.values()) if (r := example_tensor(a)) is not None]
     for into in statistics:
         if has_internal_overlap(into):
-            return "writes to a tensor whose elements overlap in memory"
+            return Fallback.for_node(node, *_OVERLAPS_INSIDE)
         if sum(storage_id(r) == storage_id(into) and not is_disjoint(r, into) for r in given) > 1:
-            return "writes running statistics to memory that it also reads as another operand"
-    return ""
+            return Fallback.for_node(
+                node,
+                AotFallback.RUNNING_STATS_OVERLAP,
+                "writes running statistics to memory that it also reads as another operand",
+            )
+    return None

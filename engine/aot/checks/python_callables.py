@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import torch
-import torch.fx
-
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
+from engine.ir.fallback import Fallback
 from engine.ir.graph_callable import GraphCallable
 
 
-def check_python_callables(graph: torch.fx.GraphModule) -> str:
-    """Return a reason if the graph runs user Python that may read objects the frame mutates."""
-    for node in graph.graph.nodes:
+def check_python_callables(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if the graph runs user Python that may read objects the frame mutates."""
+    for node in call.traced.graph.nodes if call.changes_objects else ():
         if isinstance(node.target, GraphCallable) and node.target.runs_user_python:
-            return f"{node.name} calls a Python function that may read objects which the traced code mutates"
-    return ""
+            return Fallback.for_node(
+                node,
+                AotFallback.CALL_READS_MUTATED_OBJECTS,
+                "calls a Python function that may read objects which the traced code mutates",
+            )
+    return None

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensors, may_mutate
 from engine.aot.storage_geometry import (
     storage_id,
 )
-from engine.ir.traced_frame import GraphInput
+from engine.ir.fallback import Fallback
 
 
-def check_unsafe_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Return a reason if a result shares memory but is not a view (``unsafe_chunk``).
+def check_unsafe_views(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if a result shares memory but is not a view (``unsafe_chunk``).
 
     It must also be returned or mutated. A functional graph would create new tensors instead.
     """
     shared: dict[int, torch.fx.Node] = {}
-    for node in graph.graph.nodes:
+    for node in call.graph.graph.nodes:
         # Only ``unsafe_*``: a dtype view is not a view for autograd either, but its operator declares that it aliases.
         if "unsafe" not in (str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")):
             continue
@@ -30,10 +30,12 @@ def check_unsafe_views(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
                 continue
             if (storage := storage_id(made)) in map(storage_id, given):
                 shared.setdefault(storage, node)
-    for node in graph.graph.nodes if shared else ():
+    for node in call.graph.graph.nodes if shared else ():
         touched = [t for a in node.all_input_nodes for t in example_tensors(a)]
         part = next((n for t in touched if (n := shared.get(storage_id(t))) is not None), None)
         if part is not None and (node.op == "output" or may_mutate(node)):
             what = "returned" if node.op == "output" else "mutated"
-            return f"{part.name} shares memory that is {what}, but is not a view for autograd"
-    return ""
+            return Fallback.for_node(
+                part, AotFallback.UNSAFE_VIEW_ESCAPES, f"shares memory that is {what}, but is not a view for autograd"
+            )
+    return None

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import torch
-import torch.fx
 
-from engine.aot.storage_geometry import (
-    storage_id,
-)
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
+from engine.aot.layout_mutation import is_layout_mutated
+from engine.aot.storage_geometry import storage_id
+from engine.ir.fallback import Fallback
 
 
-def check_input_tensor(real: torch.Tensor, *, trains: bool) -> str:
-    """Return why a tensor cannot be an input of a functional graph; empty if it can."""
+def check_unsupported_inputs(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if a value cannot be an input of a functional graph."""
+    for i in call.inputs:
+        real = i.example_value
+        if isinstance(real, torch.Generator):
+            return Fallback(AotFallback.GENERATOR_INPUT, f"{i.name} is a torch.Generator")
+        if not isinstance(real, torch.Tensor):
+            continue
+        if found := _why_unsupported(real, trains=call.trains):
+            kind, what = found
+            return Fallback(kind, f"{i.name} is {what}")
+        if real.requires_grad and is_layout_mutated(i.fake, real):
+            return Fallback(
+                AotFallback.LAYOUT_MUTATION_NEEDS_GRAD,
+                f"an in-place operation changes the shape or strides of {i.name}, which requires grad",
+            )
+    return None
+
+
+def _why_unsupported(real: torch.Tensor, *, trains: bool) -> tuple[AotFallback, str] | None:
     if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        return f"a {type(real).__name__}, a tensor subclass"
+        return AotFallback.SUBCLASS_INPUT, f"a {type(real).__name__}, a tensor subclass"
     if real.layout != torch.strided or real.is_quantized or real.is_meta or real.is_mkldnn:
-        return "not a strided tensor"
+        return AotFallback.NON_STRIDED_INPUT, "not a strided tensor"
     if trains and real.is_inference():
-        return "an inference tensor, which autograd cannot save for backward"
+        what = "an inference tensor, which autograd cannot save for backward"
+        return AotFallback.INFERENCE_INPUT_NEEDS_GRAD, what
     if real.is_conj() or real.is_neg():
-        return "a lazily conjugated or negated view"
+        return AotFallback.LAZY_CONJUGATE_INPUT, "a lazily conjugated or negated view"
     if real._base is not None and storage_id(real._base) != storage_id(real):
-        return "a view whose storage differs from the storage of its base"
-    return ""
+        return AotFallback.REPLACED_STORAGE_INPUT, "a view whose storage differs from the storage of its base"
+    return None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
+from engine.ir.fallback import Fallback
 from engine.ir.graph_callable import GraphCallable
 
 _UNSUPPORTED_ATTRS = frozenset(
@@ -28,23 +31,31 @@ _UNSUPPORTED_ATTRS = frozenset(
 """Methods and attributes whose effect a functional graph cannot represent."""
 
 
-def check_unsupported_op(node: torch.fx.Node) -> str:
-    """Return why a functional graph cannot hold the node; empty if it can."""
+def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if a functional graph cannot hold a node."""
+    return next((found for node in call.graph.graph.nodes if (found := _check_node(node)) is not None), None)
+
+
+def _check_node(node: torch.fx.Node) -> Fallback | None:
     if node.op == "get_attr":
-        return "is an attribute of the graph, not an input"
+        return Fallback.for_node(node, AotFallback.ATTRIBUTE_NODE, "is an attribute of the graph, not an input")
     if node.op == "call_module":
-        return "calls a module"
+        return Fallback.for_node(node, AotFallback.MODULE_CALL_NODE, "calls a module")
     if isinstance(node.target, GraphCallable) and node.target.changes_state:
-        return node.target.effect_description
+        return Fallback.for_node(node, AotFallback.STATE_CHANGING_CALL, node.target.effect_description)
     name = str(node.target) if node.op == "call_method" else ""
     if node.op == "call_function" and node.target in (getattr, setattr) and len(node.args) > 1:
         name = str(node.args[1])
     if name in _UNSUPPORTED_ATTRS:
-        return f"uses .{name}, which changes more than the data of a tensor"
+        return Fallback.for_node(
+            node, AotFallback.TENSOR_METADATA_CHANGE, f"uses .{name}, which changes more than the data of a tensor"
+        )
     if node.op == "call_function" and getattr(node.target, "__module__", "") == "torch.autograd":
-        return "calls autograd inside the graph"
+        return Fallback.for_node(node, AotFallback.AUTOGRAD_IN_GRAPH, "calls autograd inside the graph")
     value = node.meta.get("example_value")
     for v in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(v, torch.Tensor) and (v.layout != torch.strided or v.is_quantized):
-            return "returns a sparse or quantized tensor"
-    return ""
+            return Fallback.for_node(
+                node, AotFallback.SPARSE_OR_QUANTIZED_VALUE, "returns a sparse or quantized tensor"
+            )
+    return None

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.fx
 
+from engine.aot.checks.base import CheckedCall
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensor, flat_example_values, is_as_strided, is_data_access, may_mutate
 from engine.aot.storage_geometry import (
     storage_id,
 )
-from engine.ir.traced_frame import GraphInput
+from engine.ir.fallback import Fallback
 
 
-def check_untracked_writes(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> str:
-    """Return a reason if gradients flow through writes or views that autograd does not track."""
+def check_untracked_writes(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if gradients need writes or views that autograd does not track."""
     if not torch.is_grad_enabled():
-        return ""
-    values = [*(i.fake for i in inputs), *flat_example_values(graph)]
+        return None
+    values = [*(i.fake for i in call.inputs), *flat_example_values(call.graph)]
     needing = {storage_id(v) for v in values if isinstance(v, torch.Tensor) and v.requires_grad}
     retyped: set[int] = set()
-    for node in graph.graph.nodes:
+    for node in call.graph.graph.nodes:
         seen = example_tensor(node.args[0]) if needing and node.args else None
         if seen is None or storage_id(seen) not in needing:
             continue
         if id(seen) in retyped and may_mutate(node):
-            return f"{node.name} mutates a view of another dtype, which autograd does not track as a view"
+            return Fallback.for_node(
+                node,
+                AotFallback.WRITE_TO_DTYPE_VIEW,
+                "mutates a view of another dtype, which autograd does not track as a view",
+            )
         made = example_tensor(node)
         if (
             made is not None
@@ -36,10 +40,20 @@ def check_untracked_writes(graph: torch.fx.GraphModule, inputs: Sequence[GraphIn
         ):
             retyped.add(id(made))
         if is_as_strided(node):
-            return f"{node.name} uses as_strided, and gradients flow through it"
+            return Fallback.for_node(
+                node, AotFallback.AS_STRIDED_NEEDS_GRAD, "uses as_strided, and gradients flow through it"
+            )
         detached = example_tensor(node) if "detach" in str(node.target) or is_data_access(node) else None
         if detached is not None and detached._version != node.meta.get("version", 0):
-            return f"{node.name} is mutated, and gradients flow through the tensor that it was detached from"
+            return Fallback.for_node(
+                node,
+                AotFallback.WRITE_AFTER_DETACH,
+                "is mutated, and gradients flow through the tensor that it was detached from",
+            )
         if may_mutate(node) and not seen.requires_grad:
-            return f"{node.name} mutates, without autograd, memory of a tensor that requires grad"
-    return ""
+            return Fallback.for_node(
+                node,
+                AotFallback.WRITE_WITHOUT_AUTOGRAD,
+                "mutates, without autograd, memory of a tensor that requires grad",
+            )
+    return None

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from engine.aot.disk_cache.key import cache_key, example_values
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functionalize import FunctionalGraph, fake_mode_of
 from engine.aot.joint import JointGraph
 from engine.aot.layout_mutation import fake_at_entry
@@ -31,6 +31,7 @@ from engine.cache.serialize_values import (
 )
 from engine.cache.store import DiskStore, DiskStoreError
 from engine.graph.passes.recorder import PASS_RECORDS_KEY
+from engine.ir.fallback import FallbackRequired
 from engine.ir.node_metadata import NO_PROVENANCE, NodeProvenance, provenance_of
 from engine.records.base import from_jsonable as record_from_plain
 from engine.records.graph import PassRecord
@@ -79,7 +80,7 @@ def load_artifact(
     The note goes into the record. The joint graph is read only if the record needs it.
 
     Raises:
-        CannotFunctionalize: reading it assumed more about sizes than the guards check.
+        FallbackRequired: reading it assumed more about sizes than the guards check.
     """
     if not place.key:
         return None, place.note
@@ -90,7 +91,7 @@ def load_artifact(
         return _deserialize(json.loads(text), call, compilation, tells=tells), "loaded from disk"
     except DiskStoreError as error:
         return None, f"recompiled: {error}"
-    except CannotFunctionalize:
+    except FallbackRequired:
         raise
     except Exception as error:  # the engine wrote it, but cannot read it: compile again and overwrite it
         return None, f"recompiled: the file on disk cannot be read ({type(error).__name__})"
@@ -188,7 +189,7 @@ def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> I
     """Assume again what was assumed about sizes when the graph was compiled.
 
     Raises:
-        CannotFunctionalize: the body assumes more.
+        FallbackRequired: the body assumes more.
     """
     env = symbols.shape_env
     if env is None:
@@ -199,7 +200,9 @@ def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> I
     known = len(env.guards)
     yield
     if len(env.guards) != known:
-        raise CannotFunctionalize("the artifact on disk assumes more about sizes than the guards check")
+        raise FallbackRequired(
+            AotFallback.UNGUARDED_SIZES, "the artifact on disk assumes more about sizes than the guards check"
+        )
 
 
 def _serialize_passes(module: torch.fx.GraphModule) -> list[Any]:

@@ -54,7 +54,7 @@ class OuterWrapper(Protocol):
         """Remove what inner stages do not support; return None if there is nothing to do.
 
         Raises:
-            CannotFunctionalize: it cannot be removed; the graph then runs as traced.
+            FallbackRequired: it cannot be removed; the graph then runs as traced.
         """
         ...
 
@@ -116,7 +116,7 @@ def apply_pre_compile(wrappers: Sequence[OuterWrapper], call: TracedCall) -> Wra
     """Run every ``pre_compile``, outermost first.
 
     Raises:
-        CannotFunctionalize: a wrapper could not remove what inner stages do not support.
+        FallbackRequired: a wrapper could not remove what inner stages do not support.
     """
     changes: list[tuple[OuterWrapper, PreCompileResult | None]] = []
     for wrapper in wrappers:

@@ -9,10 +9,11 @@ from typing import Any
 import sympy
 import torch
 
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.subclass_spec import SubclassSpec
 from engine.aot.wrappers.double_backward import DoubleBackwardUnsupported, EagerRerun
 from engine.graph.functionalize_rng import get_rng_states
+from engine.ir.fallback import FallbackRequired
 
 UNEXPECTED_TANGENT_MESSAGE = (
     "The gradient of an output of this compiled graph came back as a {}, which is not the type of the output, and the call cannot be run again "
@@ -42,8 +43,9 @@ class SubclassGradient:
         ):
             kind = type(gradient).__name__
             other = f"{kind} with other inner tensors" if type(gradient) is self.input_spec.type else kind
-            raise CannotFunctionalize(
-                f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {other}"
+            raise FallbackRequired(
+                AotFallback.SUBCLASS_GRADIENT_DIFFERS,
+                f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {other}",
             )
         if self.grad_spec is None:  # later gradients come from reruns
             self.grad_spec = SubclassSpec.from_tensor(self.name, gradient)

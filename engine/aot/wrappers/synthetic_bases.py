@@ -15,7 +15,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.layout_mutation import is_layout_mutated, mutated_layout
 from engine.aot.node_properties import is_as_strided, may_mutate, output_args
 from engine.aot.output_aliasing import OutputAliasAnalyzer
@@ -34,6 +34,7 @@ from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode, compose_inner_wrappers
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo
+from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import SharedStorage
 from engine.ir.traced_frame import GraphInput
@@ -120,7 +121,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
     """Replace inputs over one storage by one flat input if one is mutated; else return None.
 
     Raises:
-        CannotFunctionalize: gradients are needed through inputs that are not slices of one tensor, sizes are symbolic,
+        FallbackRequired: gradients are needed through inputs that are not slices of one tensor, sizes are symbolic,
             an input overlaps itself or is lazily conjugated, or ``as_strided`` may read any of the memory.
     """
     groups = [g for g in _groups(call.inputs) if _is_mutated(call, g)]
@@ -128,8 +129,9 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
         return None
     if any(is_as_strided(n) for n in call.graph.graph.nodes):
         shared = " and ".join(call.inputs[n].name for n in groups[0])
-        raise CannotFunctionalize(
-            f"{shared} share memory, one of them is mutated, and as_strided may read any part of it"
+        raise FallbackRequired(
+            AotFallback.SHARED_INPUTS_AS_STRIDED,
+            f"{shared} share memory, one of them is mutated, and as_strided may read any part of it",
         )
     bases = tuple(_base(call.inputs, g) for g in groups)
     members = {n: (k, b.start_bytes[at]) for k, b in enumerate(bases) for at, n in enumerate(b.members)}
@@ -177,14 +179,19 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
     reals = [inputs[n].example_value for n in group]
     names = " and ".join(inputs[n].name for n in group)
     if any(inputs[n].fake._has_symbolic_sizes_strides for n in group):
-        raise CannotFunctionalize(f"{names} share memory, one of them is mutated, and their sizes are symbolic")
+        raise FallbackRequired(
+            AotFallback.SHARED_INPUTS_DYNAMIC,
+            f"{names} share memory, one of them is mutated, and their sizes are symbolic",
+        )
     if any(has_internal_overlap(r) for r in reals):
-        raise CannotFunctionalize(
-            f"{names} share memory, one of them is mutated, and the elements of one overlap in memory"
+        raise FallbackRequired(
+            AotFallback.SHARED_INPUTS_OVERLAP_INSIDE,
+            f"{names} share memory, one of them is mutated, and the elements of one overlap in memory",
         )
     if any(r.is_conj() or r.is_neg() for r in reals):
-        raise CannotFunctionalize(
-            f"{names} share memory, one of them is mutated, and one is lazily conjugated or negated"
+        raise FallbackRequired(
+            AotFallback.SHARED_INPUTS_LAZY_CONJUGATE,
+            f"{names} share memory, one of them is mutated, and one is lazily conjugated or negated",
         )
     if torch.is_grad_enabled() and any(
         inputs[n].fake.requires_grad or inputs[n].example_value.requires_grad for n in group
@@ -193,8 +200,9 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
             (inputs[n].name for n in group if is_layout_mutated(inputs[n].fake, inputs[n].example_value)), None
         )
         if reshaped is not None:
-            raise CannotFunctionalize(
-                f"an in-place operation changes the shape or strides of {reshaped}, and gradients are needed"
+            raise FallbackRequired(
+                AotFallback.LAYOUT_MUTATION_NEEDS_GRAD,
+                f"an in-place operation changes the shape or strides of {reshaped}, and gradients are needed",
             )
         return _make_base_from_view_base(tuple(group), reals, names)
     dtypes = {r.dtype for r in reals}
@@ -203,8 +211,9 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
     # An empty tensor may start past the end of its storage; a base must not grow the storage.
     end = max((end_byte(r) for r in reals if r.numel()), default=0)
     if end > max(_MAX_BASE_BYTES, 4 * sum(r.numel() * r.element_size() for r in reals)):
-        raise CannotFunctionalize(
-            f"{names} share memory, one of them is mutated, and they cover only a small part of it"
+        raise FallbackRequired(
+            AotFallback.SHARED_INPUTS_FAR_APART,
+            f"{names} share memory, one of them is mutated, and they cover only a small part of it",
         )
     return SyntheticBase(tuple(group), dtype, end // dtype.itemsize, starts)
 
@@ -216,9 +225,10 @@ def _make_base_from_view_base(group: tuple[int, ...], reals: Sequence[torch.Tens
         r.numel() and r.dtype == whole.dtype and _can_slice(r, whole) for r in reals
     )
     if not layout.matches(reals) or not is_whole:
-        raise CannotFunctionalize(
+        raise FallbackRequired(
+            AotFallback.SHARED_INPUTS_NO_COMMON_VIEW,
             f"{names} share memory, one of them is mutated, and gradients are needed, but they are not "
-            "slices of one contiguous tensor"
+            "slices of one contiguous tensor",
         )
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
     return SyntheticBase(group, whole.dtype, whole.numel(), starts, layout)
@@ -251,7 +261,7 @@ def _check_view_grad_fns(inputs: Sequence[GraphInput], plan: AotMetadata, groups
     see mutations through another version counter.
 
     Raises:
-        CannotFunctionalize: there may have been such a mutation.
+        FallbackRequired: there may have been such a mutation.
     """
     for output in plan.outputs:
         seen = inputs[output.index] if output.kind == "alias of input" else None
@@ -260,8 +270,9 @@ def _check_view_grad_fns(inputs: Sequence[GraphInput], plan: AotMetadata, groups
         others = next((g for g in groups if output.index in g), ())
         for m in others:
             if input_write_count(inputs[m]) and not shares_version_counter(seen.fake, inputs[m].fake):
-                raise CannotFunctionalize(
-                    f"a mutation of {inputs[m].name} may invalidate the grad_fn of {output.name}, a view of {seen.name}"
+                raise FallbackRequired(
+                    AotFallback.SHARED_INPUT_VIEW_INVALIDATED,
+                    f"a mutation of {inputs[m].name} may invalidate the grad_fn of {output.name}, a view of {seen.name}",
                 )
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from engine.aot.exc import CannotFunctionalize
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import needs_autograd
 from engine.aot.layout_mutation import is_layout_mutated
 from engine.aot.node_properties import output_args
@@ -28,6 +28,7 @@ from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
 from engine.aot.wrappers.double_backward import EagerRerun, current_autocast, rng_devices_of
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
 from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, flatten_with_grad
+from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import DisjointStorage
 from engine.ir.sources.attributes import AttrSource
@@ -80,7 +81,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
     """Replace subclass inputs by their inner tensors; return None if there is no subclass.
 
     Raises:
-        CannotFunctionalize: a mutated subclass needs gradients, its sizes cannot be tracked, or an output is a view of
+        FallbackRequired: a mutated subclass needs gradients, its sizes cannot be tracked, or an output is a view of
             a subclass.
     """
     given = tuple(
@@ -124,7 +125,7 @@ def _symbol_locations(
     """Return the location of each symbol in the sizes of subclasses.
 
     Raises:
-        CannotFunctionalize: a symbol is not a size of any plain tensor, so the graph cannot read it.
+        FallbackRequired: a symbol is not a size of any plain tensor, so the graph cannot read it.
     """
     found: dict[sympy.Symbol, SizeLocation] = {}
     for n, (i, parts) in enumerate(zip(call.inputs, given, strict=True)):
@@ -139,7 +140,7 @@ def _symbol_locations(
             what = (
                 f"a {parts.type.__name__} has a size ({min(map(str, unused_names))}) that none of its inner tensors has"
             )
-            raise CannotFunctionalize(what)
+            raise FallbackRequired(AotFallback.SUBCLASS_SIZE_UNREADABLE, what)
     return found
 
 
@@ -160,9 +161,14 @@ def _is_wrapper(value: Any) -> bool:
 def _check(i: GraphInput, *, trains: bool) -> None:
     kind = type(i.fake).__name__
     if is_layout_mutated(i.fake, i.example_value):
-        raise CannotFunctionalize(f"an in-place operation changes the shape or strides of {i.name}, a {kind}")
+        raise FallbackRequired(
+            AotFallback.SUBCLASS_LAYOUT_MUTATION,
+            f"an in-place operation changes the shape or strides of {i.name}, a {kind}",
+        )
     if trains and (i.fake.is_inference() or write_count(i.fake) != i.initial_version):
-        raise CannotFunctionalize(f"{i.name}, a {kind}, is mutated, and gradients are needed")
+        raise FallbackRequired(
+            AotFallback.SUBCLASS_MUTATION_NEEDS_GRAD, f"{i.name}, a {kind}, is mutated, and gradients are needed"
+        )
 
 
 def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | None], outputs: Sequence[Any]) -> None:
@@ -176,16 +182,18 @@ def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | 
             continue
         kind, plain = type(i.fake).__name__, list(_inner_tensors(i.fake))
         if not all(p.is_floating_point() or p.is_complex() for p in plain):
-            raise CannotFunctionalize(
-                f"gradients are needed through {i.name}, a {kind} with an inner tensor that is not floating point"
+            raise FallbackRequired(
+                AotFallback.SUBCLASS_INTEGRAL_NEEDS_GRAD,
+                f"gradients are needed through {i.name}, a {kind} with an inner tensor that is not floating point",
             )
         taken += map(storage_id, plain)
     shown = [
         f for o in outputs if isinstance(f := _fake(o), torch.Tensor) and all(f is not i.fake for i in call.inputs)
     ]
     if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in _inner_tensors(f)):
-        raise CannotFunctionalize(
-            "gradients are needed through a tensor subclass that shares memory with another tensor"
+        raise FallbackRequired(
+            AotFallback.SUBCLASS_ALIAS_NEEDS_GRAD,
+            "gradients are needed through a tensor subclass that shares memory with another tensor",
         )
 
 
@@ -219,11 +227,17 @@ def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple
         if parts is not None:
             inside = [storage_id(f) for f in parts.flatten(fake)]
             if fake._is_view() or any(s in shared for s in inside) or len(set(inside)) < len(inside):
-                raise CannotFunctionalize(f"{node} is a {type(fake).__name__} that shares memory with another tensor")
+                raise FallbackRequired(
+                    AotFallback.SUBCLASS_ALIAS_RETURNED,
+                    f"{node} is a {type(fake).__name__} that shares memory with another tensor",
+                )
             shared += inside
         needs_gradient = trains and parts is not None and fake.requires_grad
         if needs_gradient and fake.is_leaf:
-            raise CannotFunctionalize(f"{node} is a {type(fake).__name__} created in the graph that requires grad")
+            raise FallbackRequired(
+                AotFallback.SUBCLASS_LEAF_RETURNED,
+                f"{node} is a {type(fake).__name__} created in the graph that requires grad",
+            )
         writes = 0 if parts is None or fake.is_inference() else write_count(fake)
         found.append(SubclassOutput(first, parts, requires_grad=needs_gradient, write_count=writes))
         first += 1 if parts is None else len(list(parts.inner_paths()))

@@ -1,0 +1,61 @@
+"""Why a stage runs something another way, as a value, and an exception that carries it.
+
+Each stage has its own enumeration of kinds, derived from ``FallbackKind``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from engine.records.fallback import FallbackRecord
+
+if TYPE_CHECKING:
+    import torch.fx
+
+
+class FallbackKind(enum.Enum):
+    """Base of the enumerations of causes. A member is ``NAME = id, hint``; the id is stable."""
+
+    def __init__(self, id: str, hint: str) -> None:
+        self.id = id
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Reason why a stage does not compile something.
+
+    ``reason`` is a clause about this call ("x is a view of ..."), without a period. ``node`` is the name of the graph
+    node that caused it, if there is one.
+    """
+
+    kind: FallbackKind
+    reason: str
+    node: str = ""
+
+    @classmethod
+    def for_node(cls, node: torch.fx.Node, kind: FallbackKind, clause: str) -> Self:
+        """Return a fallback that a node causes; ``clause`` follows the node's name."""
+        return cls(kind, f"{node.name} {clause}", node.name)
+
+    def __str__(self) -> str:
+        return self.reason
+
+    @property
+    def hint(self) -> str:
+        """Advice for the user: a change that avoids the fallback."""
+        return self.kind.hint
+
+    def to_record(self) -> FallbackRecord:
+        """Return the fallback as a record."""
+        return FallbackRecord(self.kind.id, self.reason, self.hint, self.node)
+
+
+class FallbackRequired(Exception):
+    """Leaves a stage that cannot compile something; ``fallback`` has the reason."""
+
+    def __init__(self, kind: FallbackKind, reason: str, node: str = "") -> None:
+        self.fallback = Fallback(kind, reason, node)
+        super().__init__(reason)
