@@ -36,12 +36,8 @@ from engine.trace.finalize_generators import close_unreachable_generators
 from engine.trace.frame import Frame
 from engine.trace.graph_breaks.autograd_uses import find_autograd_use
 from engine.trace.graph_breaks.break_codegen import BreakCodegen
-from engine.trace.graph_breaks.nested_breaks import (
-    NestedBreakCodegen,
-    broken_instruction_index,
-    holds_tensor,
-    may_read_own_frame,
-)
+from engine.trace.graph_breaks.frame_readers import may_read_own_frame
+from engine.trace.graph_breaks.nested_breaks import NestedBreakCodegen, broken_instruction_index, holds_tensor
 from engine.trace.graph_breaks.reasons import make_break_record
 from engine.trace.interpreter_loop import run_instruction
 from engine.trace.side_effects.aliasing_guards import add_aliasing_guards

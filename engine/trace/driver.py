@@ -32,7 +32,7 @@ from engine.trace.exc import RestartTracing, SkipFrame, TracerException, Tracing
 from engine.trace.graph_breaks.reasons import make_break_record
 from engine.trace.interpreter_loop import describe_internal_error
 from engine.trace.tracer import Tracer
-from engine.trace.variables.objects.classes import CLASS_ATTR_WRITES
+from engine.trace.variables.objects.class_lookup import CLASS_ATTR_WRITES
 
 _MAX_RESTARTS = 8
 

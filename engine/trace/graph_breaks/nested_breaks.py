@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import sys
-from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType, GeneratorType
+from collections.abc import Callable
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from bytecode import Label
 
 from engine.bytecode.decode import DecodedCode
-from engine.bytecode.liveness import reachable_from
 from engine.bytecode.resume_functions import resume_info
 from engine.ir.user_code_files import is_library_file, is_traceable_torch_module
 from engine.trace.exc import InlinedBreakpoint
 from engine.trace.graph_breaks.break_codegen import BreakCodegen, ResumeTarget
-from engine.trace.variables.base import NULL, LazyVariable, Variable
+from engine.trace.graph_breaks.frame_readers import may_read_own_frame
+from engine.trace.variables.base import LazyVariable, Variable
 from engine.trace.variables.callables.generators import GeneratorVariable
 
 if TYPE_CHECKING:
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
     from engine.trace.frame import Frame
     from engine.trace.tracer import Tracer
 
-_FRAME_READER_NAMES = frozenset(("eval", "exec", "locals", "_getframe"))
-"""Names of the builtins that read the local variables of their caller."""
-_FRAME_READERS = frozenset((eval, exec, locals, sys._getframe))
-_NAME_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"))
 _CALL_PREFIX_OPS = frozenset(("KW_NAMES", "PRECALL"))
 
 
@@ -76,31 +71,6 @@ def _can_split_call(caller: Frame, frame: Frame) -> bool:
         and not may_read_own_frame(caller)
         and not may_read_own_frame(frame)
     )
-
-
-def may_read_own_frame(frame: Frame, stack: Sequence[Variable] | None = None) -> bool:
-    """Return True if the rest of the call may read its own local variables.
-
-    A resume function has only the variables that its code reads.
-    """
-    if not _FRAME_READER_NAMES.intersection(frame.code.co_names):
-        return False
-    if any(
-        _builtin_of(v) in _FRAME_READERS for v in (*(stack or frame.stack), *frame.locals.values()) if v is not NULL
-    ):
-        return True
-    ops = (frame.decoded.ops[n] for n in reachable_from(frame.decoded, frame.op.index))
-    return any(
-        op.argval in _FRAME_READER_NAMES and (op.opname in _NAME_LOADS or op.argval == "_getframe")
-        for op in ops
-        if isinstance(op.argval, str)
-    )
-
-
-def _builtin_of(value: Variable) -> Any:
-    """Return the builtin function that the variable represents, or None."""
-    found = value.real_object if isinstance(value, LazyVariable) else value.as_python_object()
-    return found if isinstance(found, BuiltinFunctionType) else None
 
 
 def _is_user_code(frame: Frame) -> bool:

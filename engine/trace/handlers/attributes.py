@@ -8,7 +8,7 @@ from engine.bytecode.opcodes import VERSION
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, Variable, realize
 from engine.trace.variables.exceptions.exceptions import get_attr_with_error_context, set_attr_with_error_context
-from engine.trace.variables.objects.classes import SuperVariable
+from engine.trace.variables.objects.super_objects import SuperVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction

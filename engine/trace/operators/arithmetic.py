@@ -374,7 +374,7 @@ def _dict_view_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> V
 
 def _class_entry_of(value: Variable, name: str) -> Any:
     """Return the class entry for an operator's special method."""
-    from engine.trace.variables.objects.classes import find_in_class
+    from engine.trace.variables.objects.class_lookup import find_in_class
 
     found = find_in_class(value.python_type(), f"__{name}__")
     return None if found is None else found[1]

@@ -52,6 +52,8 @@ class Variable:
     is_mutable = False
     is_constructed = False
     """True if each call constructs its own object although the variable has a source."""
+    is_user_object = False
+    """True for an instance that keeps its own attributes (``UserDefinedObjectVariable``)."""
     reconstruct_before_break = False
     """True if reconstruction reads state that Python may change after a graph break.
 
@@ -82,6 +84,31 @@ class Variable:
     def as_python_object(self) -> Any:
         """Return the Python object that this variable is by identity, else ``NotImplemented``."""
         return NotImplemented
+
+    @property
+    def builtin_contents(self) -> Variable:
+        """The variable of the builtin contents of a builtin subclass instance; else itself."""
+        return self
+
+    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+        """Return a builtin container of format proxies, or None if the type is not supported.
+
+        A container enters ``known`` before its items: a recursive container gets a recursive proxy.
+        """
+        return None
+
+    def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
+        """Return a bound special method that a user-defined class defines; None without one."""
+        return None
+
+    def call_c_method(
+        self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable | None:
+        """Call the method that the C class ``owner`` defines, not an override.
+
+        None if there is no rule for it.
+        """
+        return self.call_method(tx, name, args, kwargs)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         """Return the variable of ``self.name``."""

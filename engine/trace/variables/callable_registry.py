@@ -38,6 +38,32 @@ The standard library creates such a wrapper for each decorated function.
 """
 
 
+UNBOUND_METHOD_RULES: dict[
+    type, Callable[[Tracer, Variable, str, list[Variable], dict[str, Variable]], Variable | None]
+] = {}
+"""Rules by C class for its methods that are called through the class; None if the rule does not apply."""
+
+
+SUBCLASS_METHOD_RULES: dict[
+    tuple[type, str], Callable[[Tracer, type, list[Variable], dict[str, Variable]], Variable]
+] = {}
+"""Rules by (C class, name) of C classmethods that are called on a Python subclass."""
+
+
+MARKED_FUNCTION_RULES: list[tuple[Callable[[Any], bool], CodeRule]] = []
+"""Rules of functions that a decorator marked, each with the predicate that finds the mark."""
+
+
+def register_marked_function_rule(is_marked: Callable[[Any], bool]) -> Callable[[CodeRule], CodeRule]:
+    """Register the rule for calls of functions that carry a mark."""
+
+    def register(rule: CodeRule) -> CodeRule:
+        MARKED_FUNCTION_RULES.append((is_marked, rule))
+        return rule
+
+    return register
+
+
 def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
     """Register the tracing rule for calls of these callables."""
 

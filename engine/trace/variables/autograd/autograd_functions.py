@@ -35,7 +35,9 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.higher_order.pytrees import flatten_variable, unflatten_variable
 from engine.trace.variables.higher_order.subgraph import SubgraphBuilder, add_parameter_like, building_subgraph
-from engine.trace.variables.objects.classes import C_CLASS_CONSTRUCTORS, CLASS_ATTR_WRITES, class_attribute
+from engine.trace.variables.objects.attribute_binding import class_attribute
+from engine.trace.variables.objects.class_lookup import CLASS_ATTR_WRITES
+from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable

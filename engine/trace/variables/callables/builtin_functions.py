@@ -10,10 +10,13 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
-from engine.trace.variables.callable_registry import builtin_of_first_import, find_rule
+from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, builtin_of_first_import, find_rule
 from engine.trace.variables.callables.builtin_arity import check_arity
+from engine.trace.variables.callables.unbound_methods import call_unbound_method
+from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -49,10 +52,6 @@ class BuiltinVariable(RealObjectVariable):
         return tx.wrap_static(getattr(self.real_object, name))
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.operators.arithmetic import fold_constant_call
-        from engine.trace.variables.callables.unbound_methods import call_unbound_method
-        from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
-
         made = call_classmethod_on_subclass(tx, self.real_object, args, kwargs)
         if made is not None:
             return made
@@ -92,10 +91,10 @@ def call_classmethod_on_subclass(
     if not isinstance(cls, type) or cls in _SCALARS:
         return None
     name = held.__name__
-    if name == "fromkeys" and issubclass(cls, dict) and cls.__flags__ & _HEAP_TYPE_FLAG:
-        from engine.trace.variables.containers.dict_subclasses import subclass_fromkeys
-
-        return subclass_fromkeys(tx, cls, args, kwargs)
+    owner = next((base for base in cls.__mro__ if name in vars(base)), cls)
+    rule = SUBCLASS_METHOD_RULES.get((owner, name)) if cls is not owner else None
+    if rule is not None and cls.__flags__ & _HEAP_TYPE_FLAG:
+        return rule(tx, cls, args, kwargs)
     base = next((b for b in _SCALARS if issubclass(cls, b)), None)
     if base is None or name.startswith("__"):
         return None
@@ -107,8 +106,6 @@ _HEAP_TYPE_FLAG = 1 << 9
 
 
 def _is_builtin(real: Any) -> bool:
-    from engine.trace.variables.torch_api.trace_rules import is_in_graph_function
-
     return (
         isinstance(
             real,
@@ -141,8 +138,6 @@ def _builtin(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 def has_call_rule(real: Any) -> bool:
     """Return True if the builtin is a graph operator or has a call rule."""
-    from engine.trace.variables.torch_api.trace_rules import is_in_graph_function
-
     return is_in_graph_function(real) or find_rule(real) is not None
 
 

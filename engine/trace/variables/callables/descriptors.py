@@ -10,7 +10,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, RealObjectVariable, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal, register_builder
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
-from engine.trace.variables.objects.classes import class_source, raise_missing_accessor
+from engine.trace.variables.objects.class_lookup import class_source, raise_missing_accessor
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

@@ -5,15 +5,18 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.annotations import is_allowed_in_graph, is_disabled, is_nonstrict_traced
+from engine.ir.annotations import is_allowed_in_graph, is_disabled
 from engine.ir.guards.python_values import CodeMatch, IdMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource, CellContentsSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.trace.codegen_runtime.functions_and_classes import make_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.frame import is_trusted_module
+from engine.trace.inline import bind_arguments, inline_call
 from engine.trace.variables.base import (
     NONE,
     AttributeDictVariable,
@@ -24,11 +27,18 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.builder import register_builder
-from engine.trace.variables.callable_registry import DISABLE_DYNAMO_CODE, RULES_BY_CODE, find_rule
+from engine.trace.variables.callable_registry import (
+    DISABLE_DYNAMO_CODE,
+    MARKED_FUNCTION_RULES,
+    RULES_BY_CODE,
+    find_rule,
+)
 from engine.trace.variables.callables.cells import CellVariable, build_cell
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.nn_modules.optimizer_inlining import unwrap_disabled_optimizer_function
+from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, may_inline
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -64,14 +74,10 @@ class FunctionVariable(Variable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name == "__get__":
-            from engine.trace.variables.callables.methods import BoundMethodVariable
-
             return self if is_none(realize(tx, args[0])) else BoundMethodVariable(args[0], self)
         return super().call_method(tx, name, args, kwargs)
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.inline import inline_call
-
         return inline_call(tx, self, args, kwargs)
 
 
@@ -81,8 +87,6 @@ class UserFunctionVariable(FunctionVariable):
     is_mutable = True
 
     def __init__(self, real_object: types.FunctionType, source: Source) -> None:
-        from engine.trace.frame import is_trusted_module
-
         self.real_object = real_object
         self.source = source
         self.code = real_object.__code__
@@ -144,9 +148,6 @@ class UserFunctionVariable(FunctionVariable):
         ]
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.inline import bind_arguments
-        from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, may_inline
-
         direct, tx.direct_callee = tx.direct_callee is self, None
         rule = find_rule(self.real_object)
         if rule is not None:
@@ -168,16 +169,9 @@ class UserFunctionVariable(FunctionVariable):
                 return realize(tx, tx.wrap_static(inner)).call(tx, args, kwargs)
         if is_off:
             raise Unsupported("disabled", f"{self.describe()} is called")
-        if self.real_object.__dict__.get("_dynamo_marked_constant", False):
-            return self._constant_result(tx, args, kwargs)
-        if "_torchdynamo_leaf_real_fn" in self.real_object.__dict__:
-            from engine.trace.variables.torch_api.compiler_api import leaf_function_call
-
-            return leaf_function_call(tx, self, args, kwargs)
-        if is_nonstrict_traced(self.real_object):
-            from engine.trace.variables.torch_api.compiler_api import opaque_call
-
-            return opaque_call(tx, self.real_object, args, kwargs)
+        for is_marked, marked_rule in MARKED_FUNCTION_RULES:
+            if is_marked(self.real_object):
+                return marked_rule(tx, self, args, kwargs)
         if is_allowed_in_graph(self.real_object):
             return emit_node(tx, "call_function", self.real_object, args, kwargs)
         if is_in_graph_function(self.real_object):
@@ -191,21 +185,6 @@ class UserFunctionVariable(FunctionVariable):
             raise Unsupported("unknown-call", f"{self.describe()} is called")
         tx.direct_callee = self if direct else None
         return super().call(tx, args, kwargs)
-
-    def _constant_result(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Implement ``assume_constant_result``: call the function now and embed its result.
-
-        External objects are passed in their state before the traced call, so none may be mutated yet.
-        """
-        objects = [a for a in (*args, *kwargs.values()) if not tx.is_python_constant(a)]
-        given = [
-            tx.real_object(realize(tx, a)) if not tx.is_python_constant(a) else realize(tx, a).as_python_constant(tx)
-            for a in (*args, *kwargs.values())
-        ]
-        if any(g is NotImplemented for g in given) or (objects and tx.mutated_variables):
-            raise Unsupported("unknown-call", f"{self.describe()} is called with arguments that are not constants")
-        words = dict(zip(kwargs, given[len(args) :], strict=True))
-        return tx.fold_constant(self.real_object, *given[: len(args)], **words)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "__call__":
@@ -226,8 +205,6 @@ class UserFunctionVariable(FunctionVariable):
 
     def _get_dict(self, tx: Tracer) -> Variable:
         """Return ``f.__dict__``; a trusted function must have an empty one."""
-        from engine.trace.variables.containers.dicts import DictVariable
-
         if not self.is_trusted and self.source is not None:
             return tx.wrap(self.real_object.__dict__, AttrSource(self.source, "__dict__"))
         return DictVariable({})
@@ -286,16 +263,12 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         if name == "__dict__":
             return FunctionDictVariable(self)
         if name == "__defaults__":
-            from engine.trace.variables.containers.sequences import TupleVariable
-
             return TupleVariable(list(self.default_values)) if self.default_values else NONE
         if name == "__kwdefaults__":
             return (
                 DictVariable.from_str_keys(dict(self.keyword_default_values)) if self.keyword_default_values else NONE
             )
         if name == "__closure__":
-            from engine.trace.variables.containers.sequences import TupleVariable
-
             return TupleVariable(list(self.cell_values)) if self.cell_values else NONE
         if not hasattr(types.FunctionType, name):
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
@@ -350,9 +323,6 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         ]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.functions_and_classes import make_function
-        from engine.trace.variables.containers.sequences import TupleVariable
-
         if self._load_with_class(cg):
             return
         cg.load_helper(make_function, 0)

@@ -19,7 +19,7 @@ from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rul
 from engine.trace.variables.callables.functions import UserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import make_partial
-from engine.trace.variables.objects.classes import class_source
+from engine.trace.variables.objects.attribute_binding import AttributeRead, binds, call_user_descriptor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
@@ -60,17 +60,19 @@ for _wrapper, _rule in _RECURSIVE_REPR_WRAPPERS:
     RULES_BY_CODE[id(_wrapper.__code__)] = (_wrapper.__code__, _rule)
 
 
-def bind_partialmethod(tx: Tracer, found: Any, instance: Variable, owner: type, name: str) -> Variable:
-    """Bind a ``functools.partialmethod`` of the class ``owner`` to an instance."""
-    place = GetItemSource(AttrSource(class_source(owner), "__dict__"), name)
-    tx.add_guard(IdMatch(place, found, cause=tx.guard_cause(f"the method {name!r} was used")))
-    origin = ConstantSource(found, name)
+@binds(functools.partialmethod)
+def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
+    if read.instance is None:
+        return call_user_descriptor(tx, read)
+    found = read.found
+    tx.add_guard(IdMatch(read.dict_source, found, cause=tx.guard_cause(f"the method {read.name!r} was used")))
+    origin = ConstantSource(found, read.name)
     inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
     if not isinstance(inner, UserFunctionVariable):
         raise Unsupported("unsupported-operation", "a partialmethod of an object that is not a function")
     args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
     words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}
-    return make_partial(BoundMethodVariable(instance, inner), list(args), dict(words))
+    return make_partial(BoundMethodVariable(read.instance, inner), list(args), dict(words))
 
 
 class CmpKeyVariable(UserDefinedObjectVariable):

@@ -10,7 +10,10 @@ from engine.bytecode.resume_functions import INITIAL_YIELD, VALUE, ResumePoint, 
 from engine.bytecode.resume_functions import NULL as NULL_KIND
 from engine.trace.codegen_runtime.iterators import make_finished_generator, make_suspended_generator
 from engine.trace.exc import Unsupported
+from engine.trace.graph_breaks.frame_readers import may_read_own_frame
+from engine.trace.inline_generators import close_generator, resume_generator, throw_into_generator
 from engine.trace.variables.base import NONE, NULL, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable
 
 if TYPE_CHECKING:
@@ -66,8 +69,6 @@ class GeneratorVariable(IteratorVariable):
 
         The return value is then in ``frame.result``.
         """
-        from engine.trace.inline_generators import resume_generator
-
         return resume_generator(tx, self, value)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -75,13 +76,9 @@ class GeneratorVariable(IteratorVariable):
             found = self.send(tx, args[0])
             return self.raise_stop_iteration(tx) if found is None else found
         if name == "close":
-            from engine.trace.inline_generators import close_generator
-
             close_generator(tx, self)
             return NONE
         if name == "throw":
-            from engine.trace.inline_generators import throw_into_generator
-
             return throw_into_generator(tx, self, args)
         return super().call_method(tx, name, args, kwargs)
 
@@ -142,14 +139,11 @@ class GeneratorVariable(IteratorVariable):
             cg.load_all([function, *args, *kwargs.values()])
             cg.call_with_keywords(1 + len(args), tuple(kwargs))
             return
-        from engine.trace.variables.containers.itertools_module import CallExpressionVariable
 
         CallExpressionVariable(operator.call, [function, *args], kwargs).reconstruct(cg)
 
     def _reconstruct_suspended(self, cg: PyCodegen) -> None:
         """Emit code that pushes a generator over the same code, suspended at this ``yield``."""
-        from engine.trace.graph_breaks.nested_breaks import may_read_own_frame
-
         frame = self.frame
         cells, names = shared_cell_names(frame.code), self._locals()
         is_plain = all(n.isidentifier() for n in names) and all(c in frame.cells for c in cells)

@@ -13,6 +13,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.roots import LocalSource
 from engine.trace.exc import Unsupported
 from engine.trace.external_caches import is_opaque_cache, mark_cache_opaque
+from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import (
     NONE,
     AttributeDictVariable,
@@ -24,19 +25,16 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import find_rule, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
+from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.functions import (
     FunctionDictVariable,
     FunctionVariable,
 )
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.itertools_module import CallExpressionVariable
 from engine.trace.variables.containers.sequences import TupleVariable
-from engine.trace.variables.objects.classes import (
-    C_CLASS_CONSTRUCTORS,
-    find_in_class,
-    first_import_of_class,
-)
+from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
+from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -156,8 +154,6 @@ def _may_be_own_cache(tx: Tracer, origin: Source) -> bool:
 
 def _hashes_by_contents(cls: type) -> bool:
     """Return True if an equal instance is unchanged: it hashes by contents or is immutable."""
-    from engine.trace.frame import is_trusted_module
-
     found = find_in_class(cls, "__hash__")
     return is_trusted_module(cls.__module__) or (found is not None and found[0] is not object)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
@@ -117,15 +118,11 @@ class ConstantMethodVariable(Variable):
         return super().get_attr(tx, name)
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.operators.arithmetic import fold_constant_call
-
         rule = find_rule(getattr(type(self.obj.value), self.name, None))
         if rule is not None:
             return rule(tx, [self.obj, *args], kwargs)
         if isinstance(self.obj.value, str) and self.name == "join" and len(args) == 1:
-            from engine.trace.variables.containers.sequences import sequence_items
-
-            return tx.fold_constant(self.obj.value.join, tx.as_python_constants(sequence_items(tx, args[0])))
+            return tx.fold_constant(self.obj.value.join, tx.as_python_constants(tx.unpack_iterable(args[0])))
         if isinstance(self.obj.value, str) and self.name in ("format", "format_map"):
             words = {name: format_proxy(tx, value) for name, value in kwargs.items()}
             return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **words)

@@ -13,7 +13,8 @@ from engine.trace.variables.base import NONE, ConstantVariable, Variable, realiz
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.objects.classes import C_CLASS_CONSTRUCTORS, first_import_of_class
+from engine.trace.variables.objects.class_lookup import first_import_of_class
+from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen

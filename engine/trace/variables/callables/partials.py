@@ -18,12 +18,9 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.objects.classes import (
-    C_CLASS_CONSTRUCTORS,
-    ClassVariable,
-    find_in_class,
-    first_import_of_class,
-)
+from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
+from engine.trace.variables.objects.classes import ClassVariable
+from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.string_format import FormatProxy, format_proxy
 
@@ -116,6 +113,11 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
         if own is None or (isinstance(own, BuiltinMethodVariable) and own.obj is self):
             return self.call_builtin_method(tx, name, args, kwargs)
         return realize(tx, own).call(tx, args, kwargs)
+
+    def call_c_method(self, tx: Tracer, owner: builtins.type, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
+        if owner is object:
+            return super().call_c_method(tx, owner, name, args, kwargs)
+        return self.call_builtin_method(tx, name, [realize(tx, a) for a in args], kwargs)
 
     def call_builtin_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Call a method of the C class."""
@@ -216,12 +218,11 @@ class _FunctionReprPlaceholder(FormatProxy):
 
 
 def _builtin_items(value: Variable, tx: Tracer) -> Args:
-    inner = getattr(value, "inner", value)
-    return list(sequence_items(tx, inner))
+    return list(sequence_items(tx, value.builtin_contents))
 
 
 def _as_plain_dict(value: Variable) -> DictVariable:
-    inner = getattr(value, "inner", value)
+    inner = value.builtin_contents
     if not isinstance(inner, DictVariable):
         raise value.unsupported("using it as keyword arguments")
     return inner if inner.cls is dict and inner is value else DictVariable(dict(inner.entries))

@@ -12,7 +12,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Variable, is_none, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.objects.classes import raise_missing_accessor
+from engine.trace.variables.objects.class_lookup import raise_missing_accessor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from engine.ir.sources.base import STACK_PARAM_PREFIX, GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.codegen_runtime.iterators import end_unstarted_generator
 from engine.trace.exc import Unsupported
+from engine.trace.frame import Frame
 from engine.trace.variables.base import NULL, ConstantVariable, Variable
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.generators import GeneratorVariable
@@ -106,8 +107,6 @@ def build_suspended_generator(
 
 def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
     """Rebuild the frame of the suspended body; parameters of the code hold its stack items."""
-    from engine.trace.frame import Frame
-
     values = real.gi_frame.f_globals
     parent = tx.frames[-1]
     frame = Frame(base, GlobalsNamespace(values, str(values.get("__name__", ""))), parent, parent.user_stack())

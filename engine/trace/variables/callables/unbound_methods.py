@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callable_registry import UNBOUND_METHOD_RULES
 from engine.trace.variables.callables.builtin_arity import check_method_arity
 from engine.trace.variables.exceptions.type_errors import check_unbound_receiver
 
@@ -20,27 +21,11 @@ def call_unbound_method(tx: Tracer, held: Any, args: list[Variable], kwargs: dic
     check_unbound_receiver(tx, held, [realize(tx, a) for a in args[:1]])
     if not args:
         return None
-    from engine.trace.variables.containers.dict_subclasses import call_dict_method_on_ordered
-
     of = realize(tx, args[0])
     if not issubclass(of.python_type(), owner):
         return None
     name = held.__name__
     check_method_arity(tx, owner, name, args[1:], kwargs)
-    by_dict = call_dict_method_on_ordered(tx, owner, of, name, args[1:], kwargs)
-    if by_dict is not None:
-        return by_dict
-    from engine.trace.variables.callables.partials import FunctoolsPartialVariable
-    from engine.trace.variables.containers.builtin_subclasses import BuiltinSubclassVariable
-    from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-    if isinstance(of, ExceptionVariable) and issubclass(owner, BaseException):
-        return of.call_c_method(tx, name, args[1:], kwargs)
-    if isinstance(of, (BuiltinSubclassVariable, FunctoolsPartialVariable)) and owner is not object:
-        return of.call_builtin_method(tx, name, [realize(tx, a) for a in args[1:]], kwargs)
-    if isinstance(of, UserDefinedObjectVariable):
-        if owner is not object:
-            return None
-        name = f"object.{name}"
-    return of.call_method(tx, name, args[1:], kwargs)
+    by_owner = UNBOUND_METHOD_RULES.get(owner)
+    made = None if by_owner is None else by_owner(tx, of, name, args[1:], kwargs)
+    return of.call_c_method(tx, owner, name, args[1:], kwargs) if made is None else made

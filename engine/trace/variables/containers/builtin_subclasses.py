@@ -24,7 +24,8 @@ from engine.trace.variables.containers.dict_subclasses import call_inherited_dic
 from engine.trace.variables.containers.dicts import DictVariable, build_dict, mapping_entries
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.containers.sets import SetVariable, build_set
-from engine.trace.variables.objects.classes import ClassVariable, find_in_class
+from engine.trace.variables.objects.class_lookup import find_in_class
+from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.string_format import format_proxy
 
@@ -66,6 +67,10 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         super().__init__(cls, origin, held)
         self.inner = inner
 
+    @property
+    def builtin_contents(self) -> Variable:
+        return self.inner
+
     def describe(self) -> str:
         return f"{self.cls.__name__} object of {self.inner.describe()}"
 
@@ -80,6 +85,13 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         if found is not None and isinstance(found[1], _C_DESCRIPTOR_TYPES) and found[0] is builtin_base_of(self.cls):
             return self.inner.get_attr(tx, name)  # for example ``real`` of a complex number
         return super().get_attr(tx, name)
+
+    def call_c_method(
+        self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable | None:
+        if owner is object:
+            return super().call_c_method(tx, owner, name, args, kwargs)
+        return self.call_builtin_method(tx, name, [realize(tx, a) for a in args], kwargs)
 
     def call_builtin_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Call a method of the builtin class, not an override in the subclass."""

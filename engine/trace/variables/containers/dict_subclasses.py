@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, UNBOUND_METHOD_RULES
 from engine.trace.variables.containers.dicts import DictEntry, DictVariable, has_instance_keys_attr, ordered_dict_reduce
 from engine.trace.variables.containers.iterators import iterator_of
-from engine.trace.variables.objects.classes import class_source
+from engine.trace.variables.objects.class_lookup import class_source
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -40,9 +41,7 @@ def call_inherited_dict_method(
     return made
 
 
-def call_dict_method_on_ordered(
-    tx: Tracer, owner: type, of: Variable, name: str, args: Args, kwargs: Kwargs
-) -> Variable | None:
+def _call_dict_method_on_ordered(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
     """Call a ``dict`` method on an OrderedDict, which bypasses the order of the OrderedDict.
 
     Return None if OrderedDict does not override this method.
@@ -50,11 +49,7 @@ def call_dict_method_on_ordered(
     Raises:
         Unsupported: the order of the dict and the order of its OrderedDict may differ.
     """
-    if (
-        owner is not dict
-        or not issubclass(of.python_type(), collections.OrderedDict)
-        or name not in _ORDER_BYPASSING_METHODS
-    ):
+    if not issubclass(of.python_type(), collections.OrderedDict) or name not in _ORDER_BYPASSING_METHODS:
         return None
     contents = dict_contents_of(of)
     if (
@@ -81,6 +76,7 @@ def call_dict_method_on_ordered(
     return of if result is plain else result
 
 
+UNBOUND_METHOD_RULES[dict] = _call_dict_method_on_ordered
 _ORDER_BYPASSING_METHODS = frozenset(
     "__setitem__ __delitem__ __eq__ __ne__ __ior__ __or__ __ror__ __iter__ __reversed__ __repr__ pop popitem setdefault update clear "
     "copy keys values items __init__".split()
@@ -89,7 +85,7 @@ _ORDER_BYPASSING_METHODS = frozenset(
 
 def dict_contents_of(value: Variable) -> DictVariable | None:
     """Return the contents of a dict or of a dict subclass instance; None for anything else."""
-    inner = getattr(value, "inner", value)
+    inner = value.builtin_contents
     return inner if isinstance(inner, DictVariable) else None
 
 
@@ -106,6 +102,10 @@ def subclass_fromkeys(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Vari
     while (key := items.next_item(tx)) is not None:
         made.set_item(tx, realize(tx, key), given.get("value", NONE))
     return made
+
+
+for _base in (dict, collections.OrderedDict, collections.defaultdict):
+    SUBCLASS_METHOD_RULES[_base, "fromkeys"] = subclass_fromkeys
 
 
 def _class_variable(tx: Tracer, cls: type) -> Variable:

@@ -17,6 +17,7 @@ from engine.trace.variables.builder import is_literal, register_builder, registe
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.containers.sets import SetVariable
 from engine.trace.variables.exceptions.type_errors import is_iterable
+from engine.trace.variables.stdlib.string_format import entry_proxies, format_proxy
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -101,6 +102,16 @@ class DictVariable(Variable):
     def from_str_keys(cls, values: Mapping[str, Variable]) -> DictVariable:
         """Build a new plain dict from values by string key."""
         return cls({name: (ConstantVariable(name), value) for name, value in values.items()})
+
+    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+        if self.cls not in (dict, collections.OrderedDict, collections.defaultdict):
+            return None
+        made: Any = self.cls()
+        if self.cls is collections.defaultdict:
+            made.default_factory = None if self.default_factory is None else format_proxy(tx, self.default_factory)
+        known[id(self)] = made
+        made.update(entry_proxies(tx, self.entries.values()))
+        return made
 
     def python_type(self) -> type:
         return self.cls
@@ -504,6 +515,12 @@ class DictViewVariable(Variable):
         self.dict_variable = of
         self.view_kind = kind
         self.source = source
+
+    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+        like: Any = collections.OrderedDict() if issubclass(self.dict_variable.cls, collections.OrderedDict) else {}
+        known[id(self)] = view = getattr(like, self.view_kind)()
+        like.update(entry_proxies(tx, self.dict_variable.entries.values()))
+        return view
 
     def python_type(self) -> type:
         of: Any = collections.OrderedDict() if self.dict_variable.is_ordered else {}

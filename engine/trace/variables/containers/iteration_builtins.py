@@ -27,7 +27,7 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.exceptions.type_errors import has_method, raise_missing_method
-from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 

@@ -12,6 +12,7 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
@@ -23,26 +24,6 @@ if TYPE_CHECKING:
 Args = list[Variable]
 Kwargs = dict[str, Variable]
 State = dict[str, Any]
-
-
-class CallExpressionVariable(Variable):
-    """The result of calling a constant callable, as an expression for reconstruction."""
-
-    def __init__(self, function: Any, args: Args, kwargs: Kwargs | None = None) -> None:
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs or {}
-
-    def python_type(self) -> type:
-        return object
-
-    def child_variables(self) -> list[Variable]:
-        return [*self.args, *self.kwargs.values()]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(self.function))
-        cg.load_all(self.child_variables())
-        cg.call_with_keywords(len(self.args), tuple(self.kwargs))
 
 
 class ItertoolsIteratorVariable(IteratorVariable):

@@ -27,6 +27,7 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.builder import register_builder, register_builder_if, register_sourceless_builder
 from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
+from engine.trace.variables.stdlib.string_format import ReprText, format_proxy
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -203,6 +204,15 @@ class TupleVariable(SequenceVariable):
         self.cls = cls
         self.source = source
 
+    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+        if self.cls is not tuple:
+            return None
+        known[id(self)] = ReprText("(...)")
+        try:
+            return tuple(format_proxy(tx, item) for item in self.items)
+        finally:
+            del known[id(self)]
+
     def python_type(self) -> type:
         return self.cls
 
@@ -228,7 +238,7 @@ class TupleVariable(SequenceVariable):
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         from engine.trace.variables.callables.methods import BuiltinMethodVariable
-        from engine.trace.variables.objects.classes import class_attribute
+        from engine.trace.variables.objects.attribute_binding import class_attribute
 
         if self.is_namedtuple():
             if name in self.cls._fields:  # type: ignore[attr-defined]
@@ -340,6 +350,14 @@ class ListVariable(SequenceVariable):
     @items.setter
     def items(self, items: list[Variable]) -> None:
         self.appended, self.load_items = items, None
+
+    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+        if self.cls not in (list, collections.deque):
+            return None
+        made: Any = [] if self.cls is list else collections.deque(maxlen=self.maxlen)
+        known[id(self)] = made
+        made.extend(format_proxy(tx, item) for item in self.items)
+        return made
 
     def python_type(self) -> type:
         return self.cls

@@ -20,6 +20,7 @@ from engine.trace.variables.base import NONE, ConstantVariable, Variable, realiz
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.containers.iterators import iterator_of
 from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -78,6 +79,15 @@ class SetVariable(Variable):
     def builtin_class(self) -> type:
         """The builtin class, ``set`` or ``frozenset``; set operations return it."""
         return frozenset if issubclass(self.cls, frozenset) else set
+
+    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+        if self.cls not in (set, frozenset) or len(self.elements) != 1:
+            return None
+        made: set[Any] = set()
+        if self.cls is set:
+            known[id(self)] = made
+        made.update(hashable_proxy(format_proxy(tx, item)) for item in self.elements.values())
+        return made if self.cls is set else frozenset(made)
 
     def python_type(self) -> type:
         return self.cls

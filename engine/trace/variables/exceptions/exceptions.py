@@ -31,7 +31,8 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import is_literal, register_builder_if, register_sourceless_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
-from engine.trace.variables.objects.classes import class_attribute, class_source, find_in_class
+from engine.trace.variables.objects.attribute_binding import class_attribute
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -318,9 +319,10 @@ class ExceptionVariable(AttributeDictVariable):
             return self._call_c_slot(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
 
-    def call_c_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Call the method of the C class, not an override in a user-defined subclass."""
-        if name in ("__str__", "__repr__"):
+    def call_c_method(
+        self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable | None:
+        if name in ("__str__", "__repr__") and issubclass(owner, BaseException):
             return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         return self.call_method(tx, name, args, kwargs)
 

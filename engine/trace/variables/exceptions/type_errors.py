@@ -74,14 +74,12 @@ def _instance_of_class_named(name: str) -> Any:
 
 def error_stand_in(value: Variable) -> Any:
     """Return an object that causes the same TypeError as ``value``, or ``_NO_STAND_IN``."""
-    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
     if isinstance(value, ConstantVariable):
         return value.value
     cls = value.python_type()
     if cls in _SAMPLE_FACTORIES:
         return _SAMPLE_FACTORIES[cls]()
-    if isinstance(value, UserDefinedObjectVariable) and not has_method(cls, *_CONVERSION_METHODS):
+    if value.is_user_object and not has_method(cls, *_CONVERSION_METHODS):
         return _instance_of_class_named(cls.__name__)
     base = container_base_of(cls)
     if base is not None and cls.__flags__ & _HEAP_TYPE_FLAG:  # methods that the class itself defines were tried before
@@ -117,14 +115,8 @@ _OPERATORS_NAMING_TYPES_ONLY = frozenset(
 
 
 def _operand_stand_in(value: Variable, function: Callable[..., Any]) -> Any:
-    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
     found = error_stand_in(value)
-    if (
-        found is _NO_STAND_IN
-        and isinstance(value, UserDefinedObjectVariable)
-        and function in _OPERATORS_NAMING_TYPES_ONLY
-    ):
+    if found is _NO_STAND_IN and value.is_user_object and function in _OPERATORS_NAMING_TYPES_ONLY:
         return _instance_of_class_named(value.python_type().__name__)
     return found
 

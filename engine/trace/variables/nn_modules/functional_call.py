@@ -13,6 +13,7 @@ from engine.ir.sources.containers import GetItemSource
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
 from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 @register_rule(torch.func.functional_call)
 def _functional_call(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     given = dict(zip(("module", "parameter_and_buffer_dicts", "args", "kwargs"), args, strict=False)) | kwargs
-    from engine.trace.variables.containers.dicts import DictVariable
 
     module = realize(tx, given["module"])
     table = realize(tx, given["parameter_and_buffer_dicts"])

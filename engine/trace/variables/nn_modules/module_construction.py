@@ -10,13 +10,15 @@ import torch
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
-from engine.trace.variables.objects.classes import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.constructor_registry import register_constructor
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -83,8 +85,6 @@ class TracedInitModuleVariable(NNModuleVariable):
         super().generic_set_attr(tx, name, value)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.objects import new_object
-
         cg.load_helper(new_object, 0)
         cg.load_const(self.cls)
         cg.body.call(1)
@@ -100,9 +100,12 @@ class TracedInitModuleVariable(NNModuleVariable):
         self.attr_writes = written
 
 
-def construct_module(
-    tx: Tracer, cls: type[torch.nn.Module], args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable:
+def _is_module_class(cls: Any) -> bool:
+    return issubclass(cls, torch.nn.Module)
+
+
+@register_constructor(24, _is_module_class)
+def _construct_module(tx: Tracer, of: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Trace ``cls(*args, **kwargs)``.
 
     Modules without tensors are constructed on constants; for all others the constructor is traced.
@@ -110,6 +113,7 @@ def construct_module(
     Raises:
         Unsupported: registration hooks are set, or the constructor can be neither run nor traced.
     """
+    cls: Any = of.as_python_object()
     refused = Unsupported("unknown-call", f"the module {cls.__name__} is created")
     if any(torch.nn.modules.module.__dict__[name] for name in REGISTRATION_HOOKS):
         raise refused

@@ -18,9 +18,12 @@ from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_CODE
-from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.containers.dicts import DictVariable, DictViewVariable
+from engine.trace.variables.containers.iterators import SequenceIteratorVariable
+from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
+from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -152,8 +155,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def _member_dict_for(self, tx: Tracer, name: str, value: Variable) -> str | None:
         """Return the member dict that ``nn.Module.__setattr__`` picks; None for a plain attribute."""
-        from engine.trace.variables.tensors.tensor import TensorVariable
-
         if isinstance(value, TensorVariable) and issubclass(value.python_type(), torch.nn.Parameter):
             return "_parameters"
         is_none = isinstance(value, ConstantVariable) and value.value is None
@@ -274,8 +275,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return any(namespace[name] for name in _GLOBAL_HOOKS)
 
     def _call_with_hooks(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.variables.containers.sequences import TupleVariable
-
         if isinstance(self.real_object, torch.nn.modules.lazy.LazyModuleMixin):
             infer_lazy_parameters(tx, self, args, kwargs)
         if self._hook_dict(tx, "_backward_hooks") or self._hook_dict(tx, "_backward_pre_hooks"):
@@ -314,8 +313,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def _arguments_from_hook(self, tx: Tracer, result: Variable) -> tuple[list[Variable], dict[str, Variable]]:
         """Return the arguments that a pre-hook with kwargs returns."""
-        from engine.trace.variables.containers.sequences import TupleVariable
-
         if isinstance(result, TupleVariable) and len(result.items) == 2:
             positional, words = (realize(tx, i) for i in result.items)
             if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
@@ -353,8 +350,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return {k: v for k, (_, v) in self.member_dict(tx, "_modules").entries.items()}
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
         if not self._uses_container_method("__iter__"):
             return super().get_iterator(tx)
         members = self._members(tx)
@@ -383,11 +378,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
                 if not -len(values) <= key.value < len(values):
                     tx.raise_error(IndexError, f"index {key.value} is out of range")
                 return values[key.value]
-        if self._uses_container_method("__getitem__") and issubclass(self.cls, torch.nn.ModuleList):
-            from engine.trace.variables.containers.sequences import ListVariable, SliceVariable
-
-            if isinstance(key, SliceVariable):
-                return ListVariable(list(self._members(tx).values())[key.as_python_constant(tx)])
+        is_list = self._uses_container_method("__getitem__") and issubclass(self.cls, torch.nn.ModuleList)
+        if is_list and isinstance(key, SliceVariable):
+            return ListVariable(list(self._members(tx).values())[key.as_python_constant(tx)])
         return super().get_item(tx, key)
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
@@ -397,8 +390,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name in ("items", "keys", "values") and issubclass(self.cls, torch.nn.ModuleDict) and not args:
-            from engine.trace.variables.containers.dicts import DictViewVariable
-
             return DictViewVariable(DictVariable.from_str_keys(self._members(tx)), name)
         if name in (
             "parameters",
@@ -430,9 +421,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def _named_members(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Return members in the order of torch's own traversal. Each is found again by its path."""
-        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-        from engine.trace.variables.containers.sequences import TupleVariable
-
         constant = [realize(tx, a).as_python_constant(tx) for a in args]
         words = {k: realize(tx, v).as_python_constant(tx) for k, v in kwargs.items()}
         if name in ("parameters", "buffers", "modules", "children"):

@@ -9,19 +9,18 @@ import torch
 
 from engine.ir.sources.attributes import AttrSource
 from engine.trace.exc import Unsupported
+from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.containers.sequences import (
     TupleVariable,
 )
-from engine.trace.variables.objects.classes import (
-    LEGACY_TENSOR_METACLASS,
-    ClassVariable,
-    SuperVariable,
-    class_source,
-    find_in_class,
-)
+from engine.trace.variables.nn_modules.module_construction import allocate_module
+from engine.trace.variables.objects.class_creation import create_class_by_type_call
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.classes import LEGACY_TENSOR_METACLASS, ClassVariable
+from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.objects.weakrefs import WeakProxyVariable
 from engine.trace.variables.tensors import tensor_metadata
@@ -109,7 +108,6 @@ def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
     """Call ``__instancecheck__`` of a Python metaclass; return None if there is none."""
     if not isinstance(cls, type) or of.python_type() is cls:
         return None
-    from engine.trace.frame import is_trusted_module
 
     found = find_in_class(type(cls), "__instancecheck__")
     if found is None or not isinstance(found[1], types.FunctionType) or is_trusted_module(found[0].__module__):
@@ -132,8 +130,6 @@ def _callable(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(type)
 def _type(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) == 3:
-        from engine.trace.variables.objects.class_creation import create_class_by_type_call
-
         return create_class_by_type_call(tx, args, kwargs)
     if len(args) != 1 or kwargs:
         tx.raise_type_error("type() takes 1 or 3 arguments")
@@ -173,8 +169,6 @@ def _object_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if init is None or init[0] is object:
             tx.raise_type_error(f"{of.real_object.__name__}() takes no arguments")
     if issubclass(of.real_object, torch.nn.Module):
-        from engine.trace.variables.nn_modules.module_construction import allocate_module
-
         return allocate_module(of.real_object)
     return UserDefinedObjectVariable(of.real_object, None, NotImplemented)
 

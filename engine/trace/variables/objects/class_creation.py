@@ -20,18 +20,24 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.sources.attributes import AttrSource
 from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
 from engine.trace.exc import TracerException, Unsupported
+from engine.trace.frame import is_trusted_module
+from engine.trace.inline import run_class_body
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
+from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.callables.descriptors import call_descriptor_method
 from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
 from engine.trace.variables.callables.lru_cache import LruCacheVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.itertools_module import CallExpressionVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.objects.classes import ClassVariable, SuperVariable, class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.classes import ClassVariable
+from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
@@ -150,8 +156,6 @@ class DescriptorVariable(Variable):
             values = [tx.from_python(p) for p in parts]
             return DescriptorVariable(property(*parts), values, {})
         if name in ("__get__", "__set__", "__delete__") and not kwargs:
-            from engine.trace.variables.callables.descriptors import call_descriptor_method
-
             return call_descriptor_method(tx, self, name, args)
         return super().call_method(tx, name, args, kwargs)
 
@@ -324,15 +328,11 @@ def _real_kwargs(tx: Tracer, words: Kwargs) -> dict[str, Any]:
 
 
 def _is_trusted_metaclass(meta: type) -> bool:
-    from engine.trace.frame import is_trusted_module
-
     return meta in _TRUSTED_METACLASSES or is_trusted_module(meta.__module__)
 
 
 def _init_subclass_owner(bases: tuple[type, ...]) -> type | None:
     """Return the user-defined class whose ``__init_subclass__`` runs for a new subclass."""
-    from engine.trace.frame import is_trusted_module
-
     for base in bases:
         found = find_in_class(base, "__init_subclass__")
         if found is not None and found[0] is not object and not is_trusted_module(found[0].__module__):
@@ -478,8 +478,6 @@ _CLASS_FACTORIES = (typing.NamedTuple, typing.TypedDict)
 
 @register_rule(builtins.__build_class__)
 def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    from engine.trace.inline import run_class_body
-
     body, name = realize(tx, args[0]), realize(tx, args[1]).as_python_constant(tx)
     if not isinstance(body, NestedUserFunctionVariable):
         raise Unsupported(
@@ -519,8 +517,6 @@ def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Vari
     """
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        from engine.trace.variables.callables.partials import make_partial
-
         of = realize(tx, args[0]) if args else None
         if of is None:
             return make_partial(tx.wrap_static(function), [], dict(kwargs))

@@ -40,11 +40,13 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.containers.sets import SetVariable
-from engine.trace.variables.objects.classes import ClassVariable, class_source, find_in_class, is_plain_class
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class, is_plain_class
+from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.id_and_hash import IdKey
+from engine.trace.variables.objects.instance_dicts import dict_entries
 from engine.trace.variables.objects.python_modules import PythonModuleVariable
 from engine.trace.variables.objects.simple_namespace import SimpleNamespaceVariable
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, unwrap_builtin
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -173,9 +175,9 @@ def _read_state(tx: Tracer, of: UserDefinedObjectVariable, slots: dict[str, Vari
     own: Variable = NONE
     if not of.has_no_dict() or of.python_type() is _SIMPLE_NAMESPACE:
         held = of.get_attr(tx, "__dict__")
-        contents = unwrap_builtin(held)
-        if contents.entries:
-            own = held if held is of else DictVariable(dict(contents.entries))
+        entries = dict_entries(held)
+        if entries:
+            own = held if held is of else DictVariable(dict(entries))
     return TupleVariable([own, DictVariable.from_str_keys(slots)]) if slots else own
 
 
@@ -230,7 +232,7 @@ def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
         own, slots = (realize(tx, i) for i in state.items)
     if not is_none(own):
         into = realize(tx, made.get_attr(tx, "__dict__"))
-        for name, value in tx.unpack_string_mapping(unwrap_builtin(own)).items():
+        for name, value in tx.unpack_string_mapping(own.builtin_contents).items():
             into.set_item(tx, ConstantVariable(name), value)
     if not is_none(slots):
         for name, value in tx.unpack_string_mapping(slots).items():

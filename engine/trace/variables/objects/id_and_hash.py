@@ -9,8 +9,12 @@ import contextlib
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from engine.trace.exc import Unsupported
+from engine.trace.operators.arithmetic import identical_or_equal, is_empty_tuple, is_same_object
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
 
 if TYPE_CHECKING:
@@ -66,8 +70,6 @@ class IdKey:
         return hash(IdKey)
 
     def __eq__(self, other: object) -> bool:
-        from engine.trace.operators.arithmetic import is_same_object
-
         return isinstance(other, IdKey) and is_same_object(self.tx, self.obj, other.obj)
 
 
@@ -134,8 +136,6 @@ class UserHashKey:
         return self.hash_value
 
     def __eq__(self, other: object) -> bool:
-        from engine.trace.variables.builder import is_literal
-
         if self is other:
             return True
         if isinstance(other, UserHashKey):
@@ -154,8 +154,6 @@ class UserHashKey:
         return self._comparison_cache[id(stored)][1]
 
     def _call_eq(self, other: Variable, *, may_change: bool = False) -> bool:
-        from engine.trace.operators.arithmetic import identical_or_equal
-
         with (
             contextlib.nullcontext()
             if may_change
@@ -189,16 +187,10 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
 
 @register_rule(id)
 def _id(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    from engine.trace.operators.arithmetic import is_empty_tuple
-
     of = realize(tx, args[0])
-    if isinstance(of, ConstantVariable) or (not of.is_mutable and not is_empty_tuple(of)):
-        from engine.trace.variables.tensors.tensor import TensorVariable
-
-        if not isinstance(of, TensorVariable) and (
-            isinstance(of, ConstantVariable) or of.as_python_object() is NotImplemented
-        ):
-            raise Unsupported("unsupported-operation", f"id() of {of.describe()}")
+    has_identity = of.is_mutable or is_empty_tuple(of) or issubclass(of.python_type(), torch.Tensor)
+    if isinstance(of, ConstantVariable) or (not has_identity and of.as_python_object() is NotImplemented):
+        raise Unsupported("unsupported-operation", f"id() of {of.describe()}")
     return IdVariable(of)
 
 

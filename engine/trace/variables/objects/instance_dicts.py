@@ -7,14 +7,14 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.variables.base import NONE, Variable
-from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.dicts import DictEntry, DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
-from engine.trace.variables.objects.classes import find_in_class
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, unwrap_builtin
+from engine.trace.variables.objects.class_lookup import find_in_class
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
+    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 
 class InstanceDictVariable(DictVariable):
@@ -72,7 +72,14 @@ class InstanceDictVariable(DictVariable):
         cg.body.attribute("__dict__")
 
 
+def dict_entries(value: Variable) -> dict[Any, DictEntry]:
+    """Return the entries of a dict or of a dict subclass instance."""
+    holder = value.builtin_contents
+    assert isinstance(holder, DictVariable)
+    return holder.entries
+
+
 def has_string_keys(value: Variable) -> bool:
     """Return True for a dict whose keys are all strings."""
-    holder = unwrap_builtin(value)
+    holder = value.builtin_contents
     return isinstance(holder, DictVariable) and all(isinstance(key, str) for key in holder.entries)

@@ -7,20 +7,22 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
+from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
-from engine.trace.variables.objects.classes import ClassVariable, bind_attribute, class_source, construct, find_in_class
+from engine.trace.variables.objects.attribute_binding import bind_attribute
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class, find_python_method
+from engine.trace.variables.objects.constructor_registry import construct
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
+    from engine.trace.variables.objects.classes import ClassVariable
 
 
 def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
     """Return a Python method of the metaclass, bound to the class; None if there is none."""
-    from engine.trace.frame import is_trusted_module
-
-    found = find_in_class(type(of.real_object), name)
-    if found is None or is_trusted_module(found[0].__module__) or not isinstance(found[1], types.FunctionType):
+    found = find_python_method(type(of.real_object), name)
+    if found is None or is_trusted_module(found[0].__module__):
         return None
     return BoundMethodVariable(of, tx.wrap(found[1], AttrSource(class_source(found[0]), name)), name=name)
 
@@ -30,8 +32,6 @@ def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | 
 
     Reads the attributes of the metaclass, then calls its ``__getattr__``; None if there is neither.
     """
-    from engine.trace.frame import is_trusted_module
-
     meta = type(of.real_object)
     found = find_in_class(meta, name)
     if found is not None and not is_trusted_module(found[0].__module__):

@@ -11,11 +11,10 @@ import torch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import GlobalSource
+from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
-from engine.trace.variables.objects.classes import (
-    class_source,
-)
+from engine.trace.variables.objects.class_lookup import class_source
 from engine.trace.variables.torch_api import backend_flags
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ class PythonModuleVariable(Variable):
     """An imported Python module."""
 
     def __init__(self, real_object: types.ModuleType, source: Source) -> None:
-        from engine.trace.frame import is_trusted_module
-
         self.real_object = real_object
         self.source = source
         self.is_trusted = is_trusted_module(real_object.__name__)

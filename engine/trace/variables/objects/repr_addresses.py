@@ -13,7 +13,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
-from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:

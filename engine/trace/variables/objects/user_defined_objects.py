@@ -10,18 +10,27 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.aliasing import SameObject
-from engine.ir.guards.python_values import HasAttrGuard, IdMatch
+from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard, IdMatch
 from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.containers import GetItemSource
-from engine.trace.exc import Unsupported
+from engine.trace.codegen_runtime.objects import (
+    choose_attribute_setter,
+    delete_attributes,
+    new_object,
+    set_instance_dict,
+)
+from engine.trace.exc import Unsupported, UserException
+from engine.trace.operators.arithmetic import compare_op, identical_or_equal, is_same_object
 from engine.trace.variables.base import NO_DICT_SUFFIX, NONE, ConstantVariable, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callables.methods import BoundMethodVariable
+from engine.trace.variables.containers.itertools_module import make_getitem_iterator
+from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.exceptions.exceptions import set_attribute_error_context
 from engine.trace.variables.exceptions.type_errors import raise_missing_method
-from engine.trace.variables.objects.classes import (
-    NAMEDTUPLE_FIELD_TYPE,
-    bind_attribute,
+from engine.trace.variables.objects.attribute_binding import NAMEDTUPLE_FIELD_TYPE, bind_attribute
+from engine.trace.variables.objects.class_lookup import (
     class_source,
     find_in_class,
     guard_no_class_attribute,
@@ -30,6 +39,9 @@ from engine.trace.variables.objects.classes import (
     overrides_instance_dict,
     raise_missing_accessor,
 )
+from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
+from engine.trace.variables.objects.instance_dicts import InstanceDictVariable, dict_entries, has_string_keys
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -64,6 +76,7 @@ class UserDefinedObjectVariable(Variable):
     """
 
     is_mutable = True
+    is_user_object = True
 
     def __init__(self, cls: builtins.type, source: Source | None, real_object: Any) -> None:
         self.cls = cls
@@ -105,8 +118,6 @@ class UserDefinedObjectVariable(Variable):
             return self.get_missing_attr(tx, name)
 
     def _call_getattribute(self, tx: Tracer, custom: tuple[builtins.type, Any], name: str) -> Variable:
-        from engine.trace.exc import UserException
-
         function = tx.wrap(custom[1], AttrSource(class_source(custom[0]), "__getattribute__"))
         try:
             return function.call(tx, [self, ConstantVariable(name)], {})
@@ -145,7 +156,7 @@ class UserDefinedObjectVariable(Variable):
             found: Variable | None = self.attr_writes[name]
             return found
         if self.shared_dict is not None:
-            entry = unwrap_builtin(self.shared_dict).entries.get(name)
+            entry = dict_entries(self.shared_dict).get(name)
             return None if entry is None else entry[1]
         if self.real_object is NotImplemented or self.source is None:
             return None
@@ -203,16 +214,12 @@ class UserDefinedObjectVariable(Variable):
             return self.shared_dict
         self.dict_was_exposed = True
         if self.source is not None:
-            from engine.ir.guards.python_values import DictKeysMatch
-
             own = tuple(getattr(self.real_object, "__dict__", {}))
             tx.add_guard(
                 DictKeysMatch(
                     AttrSource(self.source, "__dict__"), own, cause=tx.guard_cause("its attributes were listed")
                 )
             )
-        from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
-
         return InstanceDictVariable(tx, self)
 
     def has_no_dict(self) -> bool:
@@ -222,7 +229,7 @@ class UserDefinedObjectVariable(Variable):
     def current_attributes(self, tx: Tracer) -> dict[Any, tuple[Variable, Variable]]:
         """Return the current ``__dict__``, as dict entries."""
         if self.shared_dict is not None:
-            return dict(unwrap_builtin(self.shared_dict).entries)
+            return dict(dict_entries(self.shared_dict))
         own = {} if self.real_object is NotImplemented else dict(getattr(self.real_object, "__dict__", {}))
         entries: dict[Any, tuple[Variable, Variable]] = {}
         for name in own:
@@ -306,8 +313,6 @@ class UserDefinedObjectVariable(Variable):
         """Implement ``self.__dict__ = value``: the dict holds the attributes from now on."""
         if not issubclass(value.python_type(), dict):
             tx.raise_type_error(f"__dict__ must be set to a dictionary, not a '{value.python_type().__name__}'")
-        from engine.trace.variables.objects.instance_dicts import InstanceDictVariable, has_string_keys
-
         if isinstance(value, InstanceDictVariable) and value.owner is self:
             return  # the final store of ``x.__dict__ |= ...``
         outside = self.real_object is not NotImplemented and bool(self.attr_writes)
@@ -320,9 +325,9 @@ class UserDefinedObjectVariable(Variable):
     def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
         """Set an instance attribute; a value of None deletes it."""
         if self.shared_dict is not None and not self._is_slot_attr(name):
-            holder = unwrap_builtin(self.shared_dict)
+            holder = self.shared_dict.builtin_contents
             if value is None:
-                holder.pop(tx, ConstantVariable(name))
+                holder.del_item(tx, ConstantVariable(name))
             else:
                 holder.set_item(tx, ConstantVariable(name), value)
             return
@@ -405,10 +410,12 @@ class UserDefinedObjectVariable(Variable):
             return self._call_object_method(tx, name.removeprefix("object."), args)
         return super().call_method(tx, name, args, kwargs)
 
-    def _getattribute_with_error_context(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.exc import UserException
-        from engine.trace.variables.exceptions.exceptions import set_attribute_error_context
+    def call_c_method(
+        self, tx: Tracer, owner: builtins.type, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable | None:
+        return self.call_method(tx, f"object.{name}", args, kwargs) if owner is object else None
 
+    def _getattribute_with_error_context(self, tx: Tracer, name: str) -> Variable:
         try:
             return self._object_getattribute(tx, name)
         except UserException as error:
@@ -431,8 +438,6 @@ class UserDefinedObjectVariable(Variable):
         """Call the method of ``object``, not an override of the class."""
         match name:
             case "__eq__" | "__ne__":
-                from engine.trace.operators.arithmetic import is_same_object
-
                 same = is_same_object(tx, self, args[0])
                 return (
                     ConstantVariable(name == "__eq__")
@@ -488,9 +493,6 @@ class UserDefinedObjectVariable(Variable):
         return found is not None and found[1] is None
 
     def length(self, tx: Tracer) -> Variable:
-        from engine.trace.operators.arithmetic import compare_op
-        from engine.trace.variables.tensors.sym_node import SymNodeVariable
-
         found = self.call_special_method(tx, "__len__", [])
         if isinstance(found, SymNodeVariable) and not realize(
             tx, compare_op(tx, ">=", found, ConstantVariable(0))
@@ -507,8 +509,6 @@ class UserDefinedObjectVariable(Variable):
             self.lookup_special_method(tx, "__iter__") is None
             and self.lookup_special_method(tx, "__getitem__") is not None
         ):
-            from engine.trace.variables.containers.itertools_module import make_getitem_iterator
-
             return make_getitem_iterator(self)
         found = self.call_special_method(tx, "__iter__", [])
         if find_in_class(found.python_type(), "__next__") is None:
@@ -516,8 +516,6 @@ class UserDefinedObjectVariable(Variable):
         return found
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        from engine.trace.exc import UserException
-
         try:
             return self.call_special_method(tx, "__next__", [])
         except UserException as error:
@@ -537,8 +535,6 @@ class UserDefinedObjectVariable(Variable):
     def contains(self, tx: Tracer, item: Variable) -> bool:
         if self.lookup_special_method(tx, "__contains__") is not None:
             return self.call_special_method(tx, "__contains__", [item]).is_truthy(tx)
-        from engine.trace.operators.arithmetic import identical_or_equal
-        from engine.trace.variables.containers.sequences import sequence_items
 
         if self._is_set_to_none(tx, "__contains__"):
             tx.raise_type_error(f"'{self.cls.__name__}' object is not a container")
@@ -549,8 +545,6 @@ class UserDefinedObjectVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         found = find_in_class(self.cls, "__hash__")
         if found is not None and found[1] is not object.__dict__["__hash__"]:
-            from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
-
             method = self.lookup_special_method(tx, "__hash__")
             if method is None:
                 return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
@@ -565,8 +559,6 @@ class UserDefinedObjectVariable(Variable):
         return tx.as_identity_key(self)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.objects import new_object
-
         if not is_plain_class(self.cls):
             raise Unsupported("side-effect", f"rebuilding a {self.cls.__name__} after the graph")
         cg.load_helper(new_object, 0)
@@ -588,8 +580,6 @@ class UserDefinedObjectVariable(Variable):
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the object on the stack and sets its written attributes."""
-        from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
-
         if self.dict_was_assigned and self.shared_dict is not None:
             cg.body.emit("COPY", 1)
             cg.load_helper(set_instance_dict, 1)
@@ -628,11 +618,6 @@ def _has_python_accessor(found: Any, name: str) -> bool:
     """Return True for a descriptor whose class defines the accessor ``name`` in Python."""
     accessor = find_in_class(type(found), name)
     return accessor is not None and isinstance(accessor[1], types.FunctionType)
-
-
-def unwrap_builtin(value: Variable) -> Any:
-    """Return the contents of a dict subclass instance; any other variable unchanged."""
-    return getattr(value, "inner", value)
 
 
 class OpaqueObjectVariable(RealObjectVariable):

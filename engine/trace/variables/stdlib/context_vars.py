@@ -18,6 +18,7 @@ from engine.trace.variables.base import NONE, ConstantVariable, Variable, realiz
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.exceptions.exceptions import ExceptionVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -89,8 +90,6 @@ class ContextVarVariable(Variable):
         if found is None:
             found = default if default is not None else self._default(tx)
         if found is None:
-            from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-
             raise UserException(ExceptionVariable(LookupError, [self]))
         return found
 
@@ -265,8 +264,6 @@ class CopiedContextVariable(Variable):
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         found = self._content(tx, key)
         if found is None:
-            from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-
             raise UserException(ExceptionVariable(KeyError, [key]))
         return found
 

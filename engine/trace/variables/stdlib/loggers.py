@@ -18,9 +18,9 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
-from engine.trace.variables.containers.itertools_module import CallExpressionVariable
-from engine.trace.variables.objects.classes import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class
 from engine.trace.variables.stdlib.warning_calls import Args, Kwargs
 
 if TYPE_CHECKING:

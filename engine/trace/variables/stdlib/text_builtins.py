@@ -16,9 +16,11 @@ from engine.trace.variables.containers.sequences import (
 )
 from engine.trace.variables.containers.sets import SetVariable
 from engine.trace.variables.exceptions.type_errors import has_method
-from engine.trace.variables.objects.classes import find_in_class
+from engine.trace.variables.objects.class_lookup import find_in_class
+from engine.trace.variables.objects.python_modules import SYS_NAMESPACE
 from engine.trace.variables.objects.repr_addresses import default_repr
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.stdlib.io_buffers import IOBufferVariable, print_to_buffer
 from engine.trace.variables.stdlib.string_format import container_repr
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorMethodVariable, TensorVariable
@@ -32,9 +34,6 @@ Kwargs = dict[str, Variable]
 
 @register_rule(print)
 def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    from engine.trace.variables.objects.python_modules import SYS_NAMESPACE
-    from engine.trace.variables.stdlib.io_buffers import IOBufferVariable, print_to_buffer
-
     to = realize(tx, kwargs.get("file", NONE))
     if is_none(to):
         to = realize(tx, tx.global_writes.get((SYS_NAMESPACE, "stdout")) or NONE)

@@ -127,7 +127,8 @@ class TensorVariable(Variable):
         """
         if not is_wrapper_subclass(self.fake) or _is_jagged(self.fake):
             return None
-        from engine.trace.variables.objects.classes import bind_attribute, find_in_class
+        from engine.trace.variables.objects.attribute_binding import bind_attribute
+        from engine.trace.variables.objects.class_lookup import find_in_class
 
         fake: Any = self.fake
         if name in fake.__dict__:

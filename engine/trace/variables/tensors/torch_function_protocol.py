@@ -25,13 +25,11 @@ from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstan
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
-from engine.trace.variables.objects.classes import (
-    ClassVariable,
-    bind_attribute,
-    class_attribute,
-    class_source,
-    find_in_class,
-)
+from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.classes import ClassVariable
+from engine.trace.variables.objects.construction import construct_object
+from engine.trace.variables.objects.constructor_registry import register_constructor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -432,26 +430,27 @@ def _uses_tensor_new(cls: type) -> bool:
     return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, torch._C.TensorBase)
 
 
-def construct_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable | None:
-    """Trace ``cls(tensor)`` for a subclass that inherits ``__new__`` or defines it in Python.
+def _is_tensor_subclass(cls: Any) -> bool:
+    return issubclass(cls, torch.Tensor) and cls is not torch.Tensor
 
-    None for all other classes.
-    """
-    if cls is torch.Tensor:
-        return None
+
+@register_constructor(60, _is_tensor_subclass)
+def _construct_subclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    """Trace ``cls(tensor)`` for a subclass that inherits ``__new__`` or defines it in Python."""
+    cls = of.as_python_object()
     if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
         from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subclass
 
         return construct_wrapper_subclass(tx, cls, args, kwargs)
     new = find_in_class(cls, "__new__")
     made: Variable
-    if _uses_tensor_new(cls) and args and isinstance(of := realize(tx, args[0]), TensorVariable):
-        made = _alias_as_subclass(tx, cls, of)
+    if _uses_tensor_new(cls) and args and isinstance(tensor := realize(tx, args[0]), TensorVariable):
+        made = _alias_as_subclass(tx, cls, tensor)
     elif new is not None and isinstance(raw := getattr(new[1], "__func__", new[1]), types.FunctionType):
         origin = AttrSource(class_source(new[0]), "__new__")
         made = realize(tx, tx.wrap(raw, origin).call(tx, [tx.wrap(cls, class_source(cls)), *args], kwargs))
     else:
-        return None
+        return construct_object(tx, of, args, kwargs)
     init = find_in_class(cls, "__init__")
     if init is not None and isinstance(init[1], types.FunctionType) and issubclass(made.python_type(), cls):
         tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)

@@ -15,11 +15,12 @@ from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 from torch.utils._pytree import SUPPORTED_NODES
 
+from engine.ir.annotations import is_nonstrict_traced
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import (
@@ -262,7 +263,33 @@ def _nonstrict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 RULES_BY_NAME[("torch._dynamo.decorators", "nonstrict_trace")] = _nonstrict
 
 
-def leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
+def _is_marked_constant(function: Any) -> bool:
+    return bool(function.__dict__.get("_dynamo_marked_constant", False))
+
+
+@register_marked_function_rule(_is_marked_constant)
+def _constant_result(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
+    """Implement ``assume_constant_result``: call the function now and embed its result.
+
+    External objects are passed in their state before the traced call, so none may be mutated yet.
+    """
+    objects = [a for a in (*args, *kwargs.values()) if not tx.is_python_constant(a)]
+    given = [
+        tx.real_object(realize(tx, a)) if not tx.is_python_constant(a) else realize(tx, a).as_python_constant(tx)
+        for a in (*args, *kwargs.values())
+    ]
+    if any(g is NotImplemented for g in given) or (objects and tx.mutated_variables):
+        raise Unsupported("unknown-call", f"{of.describe()} is called with arguments that are not constants")
+    words = dict(zip(kwargs, given[len(args) :], strict=True))
+    return tx.fold_constant(of.real_object, *given[: len(args)], **words)
+
+
+def _is_leaf_function(function: Any) -> bool:
+    return "_torchdynamo_leaf_real_fn" in function.__dict__
+
+
+@register_marked_function_rule(_is_leaf_function)
+def _leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
     """Call a ``leaf_function`` of ``torch._dynamo``: opaque, with its own fake implementation."""
     real = of.as_python_object()
     fake = getattr(real, "_torchdynamo_leaf_fake_fn", None)
@@ -271,6 +298,11 @@ def leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Varia
     if of.source is not None:
         tx.guard_identity(real, of.source, "it is called without being inlined")
     return opaque_call(tx, real, args, kwargs, fake)
+
+
+@register_marked_function_rule(is_nonstrict_traced)
+def _nonstrict_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
+    return opaque_call(tx, of.real_object, args, kwargs)
 
 
 # torch.compile itself: its argument is compiled anyway.

@@ -1,0 +1,168 @@
+"""Attributes of real classes: the MRO lookup, written class attributes, and guards on both."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import HasAttrGuard, IdMatch
+from engine.ir.introspection import python_objects
+from engine.ir.sources.attributes import InstanceDictGetSource
+from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.exc import Unsupported
+from engine.trace.frame import is_trusted_module
+from engine.trace.variables.base import Variable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+HEAP_TYPE_FLAG = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code creates."""
+ABSTRACT_CLASS_FLAG = 1 << 20
+"""Py_TPFLAGS_IS_ABSTRACT: set for classes with unimplemented abstract methods."""
+
+
+def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | None:
+    """Return the MRO class that defines ``name`` and its raw entry; None if undefined.
+
+    Class attributes that traced code wrote or deleted are included.
+    """
+    for base in cls.__mro__:
+        if CLASS_ATTR_WRITES and (base, name) in CLASS_ATTR_WRITES:
+            written = CLASS_ATTR_WRITES[base, name]
+            if written is not None:
+                return base, written
+        elif name in base.__dict__:
+            return base, base.__dict__[name]
+    return None
+
+
+def find_python_method(cls: builtins.type, name: str) -> tuple[builtins.type, types.FunctionType] | None:
+    """Return the defining class and the function of a method that Python code defines, or None."""
+    found = find_in_class(cls, name)
+    return found if found is not None and isinstance(found[1], types.FunctionType) else None
+
+
+def has_user_method(cls: builtins.type, name: str) -> bool:
+    """Return True if a class other than ``object`` defines the name."""
+    found = find_in_class(cls, name)
+    return found is not None and found[0] is not object
+
+
+def first_import_of_class(cls: builtins.type) -> Any:
+    """Return the C class of the first import for a standard-library class of a second import.
+
+    Return None for any other class.
+    """
+    if not cls.__flags__ & HEAP_TYPE_FLAG or not isinstance(cls.__module__, str):
+        return None
+    module = sys.modules.get(f"_{cls.__module__}")
+    first = None if module is None else vars(module).get(cls.__name__)
+    if not isinstance(first, type) or first is cls or not _is_from_c(cls) or vars(first).keys() != vars(cls).keys():
+        return None
+    return first
+
+
+def _is_from_c(cls: builtins.type) -> bool:
+    return type(cls) is type and not any(isinstance(entry, types.FunctionType) for entry in vars(cls).values())
+
+
+class ClassAttrWrite:
+    """Entry of a class attribute that traced code wrote; holds the written variable."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, value: Variable) -> None:
+        self.variable = value
+
+
+CLASS_ATTR_WRITES: dict[tuple[builtins.type, str], ClassAttrWrite | None] = {}
+"""Class attributes that the traced frame wrote; None for deleted ones.
+
+Global state: only one frame is traced at a time.
+"""
+
+
+def is_data_descriptor(found: Any) -> bool:
+    """Return True for a data descriptor, which takes precedence over the instance dict."""
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+
+
+def overrides_instance_dict(found: Any) -> bool:
+    """Return True if a read calls the descriptor before it reads the instance dict.
+
+    A data descriptor without ``__get__`` does not affect reads.
+    """
+    return is_data_descriptor(found) and hasattr(type(found), "__get__")
+
+
+def class_source(cls: builtins.type) -> Source:
+    """Return the source of a class whose identity is already guarded."""
+    return ConstantSource(cls, cls.__qualname__)
+
+
+def guard_not_shadowed_in_mro(tx: Tracer, cls: builtins.type, base: builtins.type, name: str) -> None:
+    """Guard that no class before ``base`` in the MRO gets an entry named ``name``."""
+    for passed in cls.__mro__:
+        if passed is base:
+            return
+        if passed not in tx.new_classes and name not in passed.__dict__ and not is_trusted_module(passed.__module__):
+            why = f"{base.__name__}'s {name!r} was used, which one of {passed.__name__} would hide"
+            tx.add_guard(IdMatch(InstanceDictGetSource(class_source(passed), name), MISSING, cause=tx.guard_cause(why)))
+
+
+def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
+    """Guard that neither a class nor its bases get an attribute named ``name``."""
+    if (
+        cls not in tx.new_classes
+        and not is_trusted_module(cls.__module__)
+        and not python_objects.has_static_attribute(cls, name)
+    ):
+        tx.add_guard(
+            HasAttrGuard(class_source(cls), name, False, cause=tx.guard_cause(f"it has no attribute {name!r}"))
+        )
+
+
+def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word: str) -> Any:
+    """Raise Python's AttributeError for a property without this accessor.
+
+    The message depends on whether the property knows its name.
+    """
+    of = builtins.type(cls.__name__, (), {"__qualname__": cls.__qualname__})()
+    try:
+        match word:
+            case "getter":
+                found.__get__(of)
+            case "setter":
+                found.__set__(of, None)
+            case _:
+                found.__delete__(of)
+    except AttributeError as error:
+        raise tx.make_user_exception(error) from error
+    raise Unsupported("unsupported-operation", f"a property without a {word}")
+
+
+_NO_INSTANTIATION_FLAG = 1 << 7
+"""Py_TPFLAGS_DISALLOW_INSTANTIATION."""
+
+
+def _is_constructed_in_c(base: builtins.type) -> bool:
+    """Return True if C code constructs instances of a class that is a heap type."""
+    return isinstance(vars(base).get("__new__"), types.BuiltinFunctionType) or bool(
+        base.__flags__ & _NO_INSTANTIATION_FLAG
+    )
+
+
+def is_plain_class(cls: builtins.type) -> bool:
+    """Return True if instances hold only attributes.
+
+    Then each base is ``object`` or a class that Python code created.
+    """
+    return all(
+        base is object
+        or (base.__flags__ & HEAP_TYPE_FLAG and base.__module__ != "_ctypes" and not _is_constructed_in_c(base))
+        for base in cls.__mro__
+    ) and (cls.__basicsize__ <= 64 + 8 * 32)

@@ -1,0 +1,167 @@
+"""Construct instances of classes: named tuples, enums, objects with ``__new__`` and ``__init__``."""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.introspection.python_objects import is_dtensor_placement_class
+from engine.ir.sources.attributes import AttrSource
+from engine.trace.exc import Unsupported
+from engine.trace.operators.arithmetic import fold_constant_call
+from engine.trace.variables.base import Variable
+from engine.trace.variables.builder import is_literal
+from engine.trace.variables.containers.builtin_subclasses import builtin_base_of, call_builtin_new
+from engine.trace.variables.containers.sequences import TupleVariable, is_plain_namedtuple
+from engine.trace.variables.objects.class_lookup import (
+    ABSTRACT_CLASS_FLAG,
+    class_source,
+    find_in_class,
+    find_python_method,
+    is_plain_class,
+)
+from engine.trace.variables.objects.constructor_registry import (
+    METACLASS_CALL_ORDER,
+    c_class_constructor_of,
+    register_constructor,
+)
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+def _is_constant_class(cls: Any) -> bool:
+    return issubclass(cls, enum.Enum) or is_dtensor_placement_class(cls)
+
+
+@register_constructor(20, _is_constant_class)
+def _construct_constant(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    cls = of.as_python_object()
+    return fold_constant_call(tx, cls, args, kwargs, f"{cls.__name__}()")
+
+
+def _is_typed_dict(cls: Any) -> bool:
+    """Return True for a TypedDict class of typing or typing_extensions."""
+    called = find_in_class(type(cls), "__call__")
+    return called is not None and called[1] is dict
+
+
+@register_constructor(21, _is_typed_dict)
+def _construct_typed_dict(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    return tx.wrap_static(dict).call(tx, args, kwargs)
+
+
+def _is_namedtuple(cls: Any) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_make") and is_plain_namedtuple(cls)
+
+
+@register_constructor(22, _is_namedtuple)
+def _construct_namedtuple(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    cls = of.as_python_object()
+    own = next(c for c in cls.__mro__ if "_fields" in c.__dict__)
+    if any("__new__" in c.__dict__ for c in cls.__mro__[: cls.__mro__.index(own)]):
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+    bound: dict[str, Variable] = dict(zip(cls._fields, args, strict=False))
+    if len(args) > len(cls._fields) or set(kwargs) - set(cls._fields) or set(kwargs) & set(bound):
+        tx.fold_constant(cls.__new__, cls, *[None] * len(args), **dict.fromkeys(kwargs))
+    bound.update(kwargs)
+    for name, default in cls._field_defaults.items():
+        if name not in bound:
+            bound[name] = tx.from_python(default) if is_literal(default) else tx.wrap_static(default)
+    if len(bound) < len(cls._fields):
+        tx.fold_constant(cls.__new__, cls, *[None] * len(args), **dict.fromkeys(kwargs))
+    return TupleVariable([bound[f] for f in cls._fields], cls)
+
+
+def _is_structseq(cls: Any) -> bool:
+    return bool(cls.__module__ == "torch.return_types")
+
+
+@register_constructor(23, _is_structseq)
+def _construct_structseq(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    """Construct a ``torch.return_types`` instance, an operator result with named fields."""
+    cls = of.as_python_object()
+    if len(args) != 1 or kwargs or len(items := tx.unpack_iterable(args[0])) != cls.n_sequence_fields:
+        raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
+    return TupleVariable(items, cls)
+
+
+def _has_metaclass_call(cls: Any) -> bool:
+    return type(cls).__call__ is not type.__call__ and type(cls).__module__ not in ("abc", "typing")
+
+
+@register_constructor(METACLASS_CALL_ORDER, _has_metaclass_call)
+def _call_metaclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    cls = of.as_python_object()
+    meta = find_python_method(type(cls), "__call__")
+    if meta is None:
+        raise Unsupported("unknown-call", f"{cls.__name__} is created")
+    return tx.wrap(meta[1], AttrSource(class_source(meta[0]), "__call__")).call(tx, [of, *args], kwargs)
+
+
+def _is_any_class(cls: Any) -> bool:
+    return True
+
+
+@register_constructor(100, _is_any_class)
+def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    """Run ``__new__`` and ``__init__`` of a class."""
+    cls = of.as_python_object()
+    by_class = c_class_constructor_of(cls)
+    if by_class is not None:
+        made = by_class(tx, cls, args, kwargs)
+        init = find_in_class(made.python_type(), "__init__")
+        return made if init is None or init[0] is object else _run_init(tx, cls, made, args, kwargs)
+    base = builtin_base_of(cls)
+    if base is not None and cls.__new__ is base.__new__ and not cls.__flags__ & ABSTRACT_CLASS_FLAG:
+        built = call_builtin_new(tx, cls, base, args, kwargs)
+        return _run_init(tx, cls, built, args, kwargs)
+    if is_plain_class(cls) and cls.__flags__ & ABSTRACT_CLASS_FLAG:
+        abstract = cls.__dict__["__abstractmethods__"]
+        methods = f"method{'s' * (len(abstract) > 1)} {', '.join(sorted(abstract))}"
+        if sys.version_info >= (3, 12):
+            names = ", ".join(f"'{n}'" for n in sorted(abstract))
+            methods = f"an implementation for abstract method{'s' * (len(abstract) > 1)} {names}"
+            tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} without {methods}")
+        tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} with abstract {methods}")
+    if (not is_plain_class(cls) and base is None and not issubclass(cls, functools.partial)) or not cls.__module__:
+        raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
+    new = find_in_class(cls, "__new__")
+    if new is not None and new[0] is not object and new[0].__module__ != "typing":
+        raw = new[1].__func__ if isinstance(new[1], staticmethod) else new[1]
+        if not isinstance(raw, types.FunctionType):
+            raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+        made = tx.wrap(raw, AttrSource(class_source(new[0]), "__new__")).call(tx, [of, *args], kwargs)
+        if not (isinstance(made, UserDefinedObjectVariable) and issubclass(made.python_type(), cls)):
+            return made
+    else:
+        made = UserDefinedObjectVariable(cls, None, NotImplemented)
+    init = find_in_class(made.python_type(), "__init__")
+    if init is not None and init[0] is not object:
+        return _run_init(tx, cls, made, args, kwargs)
+    if (args or kwargs) and (new is None or new[0] is object):
+        tx.raise_type_error(f"{cls.__name__}() takes no arguments")
+    return made
+
+
+def _run_init(
+    tx: Tracer, cls: builtins.type, made: Variable, args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable:
+    """Call ``__init__`` on a new instance and return the instance."""
+    init = find_in_class(made.python_type(), "__init__")
+    assert init is not None
+    if isinstance(init[1], types.FunctionType):
+        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    elif hasattr(made, "call_builtin_method"):
+        made.call_builtin_method(tx, "__init__", args, kwargs)
+    else:
+        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+    return made

@@ -1,0 +1,78 @@
+"""The ``super(cls, obj)`` object."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.variables.base import Variable
+from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
+from engine.trace.variables.objects.attribute_binding import class_attribute
+from engine.trace.variables.objects.classes import ClassVariable
+from engine.trace.variables.objects.metaclasses import super_in_metaclass
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.tensors.torch_function_protocol import base_tensor_attribute
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+class SuperVariable(Variable):
+    """A ``super(cls, obj)`` object."""
+
+    __slots__ = ("receiver", "thisclass")
+
+    def __init__(self, start: builtins.type, of: Variable) -> None:
+        self.thisclass = start
+        self.receiver = of
+
+    def python_type(self) -> type:
+        return super
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        of = self.receiver
+        if isinstance(of, ClassVariable):
+            return self._class_attribute(tx, of, name)
+        cls = of.python_type()
+        base = self._defining_class(cls, name)
+        if isinstance(of, UserDefinedObjectVariable) and base in (object, None):
+            return _object_method(tx, name, of)
+        if base in (torch.Tensor, torch._C.TensorBase):
+            return base_tensor_attribute(tx, of, name)
+        return self._attribute(tx, cls, name, of)
+
+    def _class_attribute(self, tx: Tracer, of: ClassVariable, name: str) -> Variable:
+        by_meta = super_in_metaclass(tx, self.thisclass, of, name)
+        if by_meta is not None:
+            return by_meta
+        cls = of.real_object
+        base = self._defining_class(cls, name)
+        if name == "__init_subclass__" and base is object:
+            return tx.wrap_static(object.__init_subclass__)
+        raw = None if base is None else vars(base)[name]
+        if isinstance(raw, classmethod):
+            return BoundMethodVariable(of, tx.wrap(raw.__func__, ConstantSource(raw.__func__, name)))
+        return self._attribute(tx, cls, name, None)
+
+    def _attribute(self, tx: Tracer, cls: builtins.type, name: str, instance: Variable | None) -> Variable:
+        value = class_attribute(tx, cls, name, instance, self.thisclass)
+        if value is None:
+            return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]
+        return value
+
+    def _defining_class(self, cls: builtins.type, name: str) -> builtins.type | None:
+        """Return the first class after ``thisclass`` in the MRO that defines the name."""
+        rest = cls.__mro__[cls.__mro__.index(self.thisclass) + 1 :]
+        return next((base for base in rest if name in vars(base)), None)
+
+
+def _object_method(tx: Tracer, name: str, instance: Variable) -> Variable:
+    if name in ("__setattr__", "__init__", "__init_subclass__", "__getattribute__", "__delattr__"):
+        return BuiltinMethodVariable(instance, f"object.{name}")
+    found = getattr(object, name, None)
+    if found is None:
+        return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]
+    return BoundMethodVariable(instance, tx.wrap_static(found))
