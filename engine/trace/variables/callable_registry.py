@@ -41,7 +41,10 @@ The standard library creates such a wrapper for each decorated function.
 UNBOUND_METHOD_RULES: dict[
     type, Callable[[Tracer, Variable, str, list[Variable], dict[str, Variable]], Variable | None]
 ] = {}
-"""Rules by C class for its methods that are called through the class; None if the rule does not apply."""
+"""Rules by C class for methods that are called through the class.
+
+A rule returns None if it does not apply.
+"""
 
 
 SUBCLASS_METHOD_RULES: dict[

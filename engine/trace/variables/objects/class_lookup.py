@@ -1,4 +1,4 @@
-"""Attributes of real classes: the MRO lookup, written class attributes, and guards on both."""
+"""Attributes of classes: MRO lookup, writes of traced code, and guards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | 
 
 
 def find_python_method(cls: builtins.type, name: str) -> tuple[builtins.type, types.FunctionType] | None:
-    """Return the defining class and the function of a method that Python code defines, or None."""
+    """Return a method that Python code defines, with its class, or None."""
     found = find_in_class(cls, name)
     return found if found is not None and isinstance(found[1], types.FunctionType) else None
 

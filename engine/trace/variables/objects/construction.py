@@ -1,4 +1,4 @@
-"""Construct instances of classes: named tuples, enums, objects with ``__new__`` and ``__init__``."""
+"""Construct instances: named tuples, enums, and objects by ``__new__`` and ``__init__``."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]], Variable]
-"""Constructs an instance from the variable of the class and the arguments."""
+"""Constructs an instance from the class and the arguments."""
 _CONSTRUCTORS: list[tuple[int, Callable[[Any], bool], Constructor]] = []
 METACLASS_CALL_ORDER = 50
-"""Order of the constructor that calls ``__call__`` of a metaclass, which ``type.__call__`` skips."""
+"""Order of the constructor that calls ``__call__`` of a metaclass."""
 
 ConstructorRule = Callable[["Tracer", Any, list[Variable], dict[str, Variable]], Variable]
 C_CLASS_CONSTRUCTORS: dict[builtins.type, ConstructorRule] = {}
@@ -28,7 +28,7 @@ They also apply to subclasses, and to the same class from a second import of its
 
 
 def register_constructor(order: int, applies: Callable[[Any], bool]) -> Callable[[Constructor], Constructor]:
-    """Register the constructor of classes that match the predicate. Low ``order`` is asked first."""
+    """Register the constructor of classes that match the predicate. Low ``order`` comes first."""
 
     def register(constructor: Constructor) -> Constructor:
         _CONSTRUCTORS.append((order, applies, constructor))
