@@ -79,7 +79,7 @@ METHOD_EXCEPTIONS = {
     "engine/trace/codegen.py:PyCodegen": 41,
     "engine/trace/graph_breaks/break_codegen.py:BreakCodegen": 34,
     "engine/trace/tracer.py:Tracer": 38,
-    "engine/trace/variables/containers/dicts.py:DictVariable": 42,
+    "engine/trace/variables/containers/dicts.py:DictVariable": 43,
     "engine/trace/variables/nn_modules/nn_module.py:NNModuleVariable": 36,
     "engine/trace/variables/objects/user_defined_objects.py:UserDefinedObjectVariable": 48,
     "engine/trace/variables/tensors/tensor.py:TensorVariable": 38,
@@ -100,7 +100,6 @@ CHAIN_EXCEPTIONS = {
     "engine/guards/dict_versions/collect.py:add_guard": 10,
     "engine/trace/operators/arithmetic.py:_container_op": 13,
     "engine/trace/side_effects/codegen.py:_emit_mutation": 7,
-    "engine/trace/variables/objects/classes.py:bind_attribute": 9,
     "engine/trace/variables/stdlib/number_functions.py:_divmod": 6,
 }
 

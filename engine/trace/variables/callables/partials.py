@@ -100,9 +100,6 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
             tx.raise_type_error("cannot delete __dict__")
         super().del_attr(tx, name)
 
-    def has_generic_delattr(self, base: builtins.type) -> bool:
-        return base is _partial_base_of(self.cls)
-
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
         if name in ("func", "args", "keywords"):
             tx.raise_error(AttributeError, "readonly attribute")

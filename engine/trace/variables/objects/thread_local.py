@@ -28,9 +28,6 @@ class ThreadLocalVariable(UserDefinedObjectVariable):
     def has_no_dict(self) -> bool:
         return False
 
-    def has_generic_delattr(self, base: builtins.type) -> bool:
-        return base is threading.local
-
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_helper(new_thread_local, 0)
         cg.body.call(0)

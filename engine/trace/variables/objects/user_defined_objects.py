@@ -262,11 +262,7 @@ class UserDefinedObjectVariable(Variable):
         self.generic_set_attr(tx, name, value)
 
     def has_generic_setattr(self, base: builtins.type) -> bool:
-        """Return True if ``__setattr__`` of ``base`` is traced like that of ``object``."""
-        return False
-
-    def has_generic_delattr(self, base: builtins.type) -> bool:
-        """Return True if ``__delattr__`` of ``base`` is traced like that of ``object``."""
+        """Return True if attribute writes by ``base`` are traced like those by ``object``."""
         return False
 
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
@@ -338,7 +334,7 @@ class UserDefinedObjectVariable(Variable):
 
     def del_attr(self, tx: Tracer, name: str) -> None:
         custom = find_in_class(self.cls, "__delattr__")
-        if custom is not None and custom[0] is not object and not self.has_generic_delattr(custom[0]):
+        if custom is not None and custom[0] is not object and not self.has_generic_setattr(custom[0]):
             if isinstance(custom[1], _C_METHOD_TYPES) and not issubclass(object, custom[1].__objclass__):
                 BoundMethodVariable(self, tx.wrap_static(custom[1])).call(tx, [ConstantVariable(name)], {})
                 return
