@@ -70,7 +70,6 @@ ATTRIBUTE_EXCEPTIONS = {
     "engine/records/session.py:Session": 22,
     "engine/trace/codegen.py:PyCodegen": 27,
     "engine/trace/frame.py:Frame": 22,
-    "engine/trace/tracer.py:Tracer": 75,
 }
 METHOD_EXCEPTIONS = {
     "engine/kernels/triton/printer.py:TritonPrinter": 39,
@@ -78,7 +77,6 @@ METHOD_EXCEPTIONS = {
     "engine/records/session.py:Session": 42,
     "engine/trace/codegen.py:PyCodegen": 41,
     "engine/trace/graph_breaks/break_codegen.py:BreakCodegen": 34,
-    "engine/trace/tracer.py:Tracer": 38,
     "engine/trace/variables/containers/dicts.py:DictVariable": 43,
     "engine/trace/variables/nn_modules/nn_module.py:NNModuleVariable": 36,
     "engine/trace/variables/objects/user_defined_objects.py:UserDefinedObjectVariable": 48,
@@ -87,10 +85,8 @@ METHOD_EXCEPTIONS = {
 FUNCTION_EXCEPTIONS = {
     "engine/aot/driver.py:_build_training": 62,
     "engine/lowering/ops/embedding_bag.py:embedding_bag": 67,
-    "engine/trace/attempt.py:run": 71,
     "engine/trace/emit_node.py:emit_node": 77,
     "engine/trace/operators/arithmetic.py:compare_op": 75,
-    "engine/trace/tracer.py:__init__": 150,
     "engine/trace/variables/containers/dicts.py:call_method": 66,
     "engine/trace/variables/containers/sets.py:call_method": 77,
     "engine/trace/variables/tensors/tensor.py:call_method": 71,

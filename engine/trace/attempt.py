@@ -59,6 +59,20 @@ from engine.trace.variables.torch_api.grad_and_autocast_contexts import emit_con
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 
+class _InstructionStart:
+    """State before an instruction of the root frame, to which a graph break returns."""
+
+    def __init__(self, tx: Tracer, frame: Frame) -> None:
+        self.stack = list(frame.stack)
+        self.kw_names = frame.kw_names
+        self.instruction_count = tx.interpreter.instruction_count
+        self._effects = (tx.graph.op_count, tx.side_effects.mutation_count)
+
+    def has_effects_since(self, tx: Tracer) -> bool:
+        """Return True if the graph grew or something was mutated."""
+        return self._effects != (tx.graph.op_count, tx.side_effects.mutation_count)
+
+
 class TraceAttempt:
     """One run of the tracer over the frame.
 
@@ -81,90 +95,103 @@ class TraceAttempt:
         modes = torch_function_modes()
         is_asked = not torch._C._is_torch_function_all_disabled()
         self.function_modes = modes if is_asked and are_traced_modes(modes) else ()
-        self.tx.is_compiling = restart is None or not restart.hide_compiler
-        self.tx.rng_mode = "" if restart is None else restart.rng_mode
+        self.tx.torch_state.is_compiling = restart is None or not restart.hide_compiler
+        self.tx.random_state.mode = "" if restart is None else restart.rng_mode
         self.step_recorder = StepRecorder(self.tx) if steps else None
         self.root_instruction_number = 0
         self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint
         if self.inlined_breakpoint is not None:
-            self.tx.breakpoint_at, self.tx.on_breakpoint = (
+            self.tx.interpreter.breakpoint_at, self.tx.interpreter.on_breakpoint = (
                 self.inlined_breakpoint.instruction_number,
                 self.break_in_inlined_frame,
             )
         if self.step_recorder is not None:
-            self.tx.instruction_hook = self.step_recorder.record_instruction
+            self.tx.interpreter.instruction_hook = self.step_recorder.record_instruction
 
     def run(self) -> TracedFrame:
         """Trace to the end of the frame, or to the first graph break."""
-        frame = self._make_root_frame()
-        self.tx.frames.append(frame)
+        tx, frame = self.tx, self._make_root_frame()
+        tx.call_stack.frames.append(frame)
         self._skip_under_dispatch_modes()
         self._enter_function_modes()
         broken = broken_instruction_index(frame.code, frame.decoded)
         while True:
-            stack = list(frame.stack)
-            kw_names = frame.kw_names
-            before = (self.tx.graph.op_count, self.tx.mutation_count)
+            start = _InstructionStart(tx, frame)
             self.root_instruction_number += 1
-            self.tx.root_instruction_number = self.root_instruction_number
-            begun = self.tx.instruction_count
+            tx.interpreter.root_instruction_number = self.root_instruction_number
             if frame.next_index == broken:
                 told_already = Unsupported("asked", "the caller's graph ended here")
-                return self._finish_at_break(frame, frame.decoded.ops[broken], stack, told_already, is_told=True)
+                return self._finish_at_break(frame, frame.decoded.ops[broken], start.stack, told_already, is_told=True)
             if (
                 self.restart is not None
                 and self.inlined_breakpoint is None
                 and self.root_instruction_number == self.restart.break_before
             ):
-                return self._finish_at_break(frame, frame.decoded.ops[frame.next_index], stack, self.restart.reason)
+                op = frame.decoded.ops[frame.next_index]
+                return self._finish_at_break(frame, op, start.stack, self.restart.reason)
             try:
-                outcome = run_instruction(self.tx, frame)
+                outcome = run_instruction(tx, frame)
             except Unsupported as reason:
-                reason.stack = reason.stack or self.tx.user_stack()
-                self._pop_inlined_frames(frame)
-                self._retrace_with_known_rng(reason)
-                if reason.kind == "budget" and self.tx.instruction_count - begun < config.instruction_budget // 2:
-                    # The long loops are the frame's own, not one call's.
-                    # Code after a break here would exceed the budget again.
-                    raise self._make_skip(reason, reason.stack, "its loops are too long to unroll") from reason
-                if 0 < reason.created_at < self.root_instruction_number:
-                    raise RestartTracing(reason.created_at, reason) from reason
-                if (
-                    reason.inlined_breakpoint is not None
-                    and self.inlined_breakpoint is None
-                    and self._can_break_in_inlined_frame(frame, reason)
-                ):
-                    raise RestartTracing(
-                        self.root_instruction_number, reason, cut=reason.inlined_breakpoint
-                    ) from reason
-                if reason.kind == "internal" or before != (self.tx.graph.op_count, self.tx.mutation_count):
-                    raise RestartTracing(self.root_instruction_number, reason) from reason
-                frame.kw_names = kw_names
-                return self._finish_at_break(frame, frame.op, stack, reason)
+                return self._break_for_unsupported(frame, start, reason)
             except SkipFrame as skip:
-                skip.stack = skip.stack or self.tx.user_stack()
-                if skip.kind == "raises":
-                    self._retrace_as_uncompiled(skip.what)
-                is_caught = frame.decoded.handlers[frame.op.index] is not None
-                if skip.kind != "raises" or not (is_caught or self._has_graph_before()):
-                    raise
-                # Python raises it, and a user handler may catch it.
-                # Or Python does not raise: real tensors may differ from fakes.
-                raised = Unsupported("raises", skip.what)
-                raised.stack = skip.stack
-                self._pop_inlined_frames(frame)
-                if before != (self.tx.graph.op_count, self.tx.mutation_count):
-                    raise RestartTracing(self.root_instruction_number, raised) from skip
-                frame.kw_names = kw_names
-                return self._finish_at_break(frame, frame.op, stack, raised)
+                return self._break_before_raising(frame, start, skip)
             except UserException as error:
                 uncaught = SkipFrame("raises", f"{error.exception.describe()} is raised")
-                uncaught.stack = self.tx.user_stack()
+                uncaught.stack = tx.user_stack()
                 self._retrace_as_uncompiled(uncaught.what)
                 raise uncaught from error
             if outcome is not None:
                 assert frame.result is not None
                 return self._finish_at_return(frame, frame.result)
+
+    def _break_for_unsupported(self, frame: Frame, start: _InstructionStart, reason: Unsupported) -> TracedFrame:
+        """Break at an instruction that cannot be traced.
+
+        Raises:
+            RestartTracing: the break belongs before or inside this instruction, or elsewhere.
+            SkipFrame: a break does not help.
+        """
+        tx = self.tx
+        reason.stack = reason.stack or tx.user_stack()
+        self._pop_inlined_frames(frame)
+        self._retrace_with_known_rng(reason)
+        count = tx.interpreter.instruction_count - start.instruction_count
+        if reason.kind == "budget" and count < config.instruction_budget // 2:
+            # The long loops are the frame's own, not one call's.
+            # Code after a break here would exceed the budget again.
+            raise self._make_skip(reason, reason.stack, "its loops are too long to unroll") from reason
+        if 0 < reason.created_at < self.root_instruction_number:
+            raise RestartTracing(reason.created_at, reason) from reason
+        if (
+            reason.inlined_breakpoint is not None
+            and self.inlined_breakpoint is None
+            and self._can_break_in_inlined_frame(frame, reason)
+        ):
+            raise RestartTracing(self.root_instruction_number, reason, cut=reason.inlined_breakpoint) from reason
+        if reason.kind == "internal" or start.has_effects_since(tx):
+            raise RestartTracing(self.root_instruction_number, reason) from reason
+        frame.kw_names = start.kw_names
+        return self._finish_at_break(frame, frame.op, start.stack, reason)
+
+    def _break_before_raising(self, frame: Frame, start: _InstructionStart, skip: SkipFrame) -> TracedFrame:
+        """Break at an instruction that raises, if a handler or a graph comes before it.
+
+        Python raises, and a user handler may catch the exception. Or Python does not raise: real tensors may
+        differ from fakes.
+        """
+        skip.stack = skip.stack or self.tx.user_stack()
+        if skip.kind == "raises":
+            self._retrace_as_uncompiled(skip.what)
+        is_caught = frame.decoded.handlers[frame.op.index] is not None
+        if skip.kind != "raises" or not (is_caught or self._has_graph_before()):
+            raise skip
+        raised = Unsupported("raises", skip.what)
+        raised.stack = skip.stack
+        self._pop_inlined_frames(frame)
+        if start.has_effects_since(self.tx):
+            raise RestartTracing(self.root_instruction_number, raised) from skip
+        frame.kw_names = start.kw_names
+        return self._finish_at_break(frame, frame.op, start.stack, raised)
 
     def _has_graph_before(self) -> bool:
         """Return True if the graph has nodes and may end before an operation that raises."""
@@ -175,7 +202,7 @@ class TraceAttempt:
 
         Uncompiled code may not raise there.
         """
-        if self.tx.read_is_compiling and self.tx.is_compiling:
+        if self.tx.torch_state.read_is_compiling and self.tx.torch_state.is_compiling:
             raise RestartTracing(0, Unsupported("asked", f"compiled code raises here: {what}"), as_eager=True)
 
     def _retrace_with_known_rng(self, reason: Unsupported) -> None:
@@ -185,23 +212,23 @@ class TraceAttempt:
         many times in many states, so its random numbers stay unknown.
         """
         tx = self.tx
-        if tx.rng_mode == "known":
+        if tx.random_state.mode == "known":
             self._retrace_with_rng_inputs(reason)
         elif (
-            not tx.rng_mode
-            and (tx.rng_input_count or tx.rng_used_in_python)
-            and not tx.saw_tensor
+            not tx.random_state.mode
+            and tx.random_state.is_used
+            and not tx.inputs.saw_tensor
             and not self.request.entry_index
         ):
             raise RestartTracing(0, reason, draws="known")
 
     def _retrace_with_rng_inputs(self, reason: Unsupported) -> None:
-        if self.tx.rng_mode == "known" and self.tx.saw_tensor:
+        if self.tx.random_state.mode == "known" and self.tx.inputs.saw_tensor:
             raise RestartTracing(0, reason, draws="inputs")
 
     def _skip_under_dispatch_modes(self) -> None:
         """Skip frames that run under dispatch modes (``TorchDispatchMode``)."""
-        modes = self.tx.entry_global_state["dispatch_modes"]
+        modes = self.tx.torch_state.entry_global_state["dispatch_modes"]
         if modes:
             guard_global_state(self.tx, "dispatch_modes", modes)
             raise SkipFrame("global-state", "torch dispatch modes are active")
@@ -211,15 +238,15 @@ class TraceAttempt:
 
         They behave like modes that traced code enters.
         """
-        self.tx.entry_function_modes = [
+        self.tx.torch_state.entry_function_modes = [
             realize(self.tx, self.tx.wrap(mode, TorchFunctionModeSource(n)))
             for n, mode in enumerate(self.function_modes)
         ]
-        self.tx.function_modes = list(self.tx.entry_function_modes)
+        self.tx.torch_state.function_modes = list(self.tx.torch_state.entry_function_modes)
 
     def _pop_inlined_frames(self, frame: Frame) -> None:
-        del self.tx.frames[1:]
-        assert self.tx.frames == [frame]
+        del self.tx.call_stack.frames[1:]
+        assert self.tx.call_stack.frames == [frame]
 
     def _make_root_frame(self) -> Frame:
         function = self.request.function
@@ -237,7 +264,7 @@ class TraceAttempt:
                 content = None
             value = CellVariable(content, origin, cell, root_name=name)
             frame.cells[name] = value
-            tx.variables_by_id[id(cell)] = (value, cell)
+            tx.objects.variables_by_id[id(cell)] = (value, cell)
         return frame
 
     def release(self) -> None:
@@ -245,7 +272,7 @@ class TraceAttempt:
 
         Some are in reference cycles and would hold the call's arguments until the next garbage collection.
         """
-        for frame in self.tx.frames:
+        for frame in self.tx.call_stack.frames:
             for cell in frame.cells.values():
                 if isinstance(cell, CellVariable):
                     cell.content = None
@@ -265,9 +292,8 @@ class TraceAttempt:
             reason.stack,
             tx.graph.op_count,
             len(tx.guards),
-            tuple(v.describe() for v in tx.mutated_variables.values())
-            + tuple(words for _, words in tx.side_effect_calls),
-            tx.torch_state_snapshot.changed_settings(),
+            tx.side_effects.describe(),
+            tx.torch_state.snapshot.changed_settings(),
         )
 
     # Endings.
@@ -279,8 +305,8 @@ class TraceAttempt:
         except Unsupported as error:
             raise SkipFrame("side-effect", error.what) from error
         self._retrace_with_rng_inputs(Unsupported("asked", "tensors depend on random numbers"))
-        is_idle = not tx.graph.op_count and not tx.saw_tensor and not self.options.fullgraph
-        if tx.read_is_compiling and tx.is_compiling and is_idle:
+        is_idle = not tx.graph.op_count and not tx.inputs.saw_tensor and not self.options.fullgraph
+        if tx.torch_state.read_is_compiling and tx.torch_state.is_compiling and is_idle:
             raise RestartTracing(0, Unsupported("asked", "there is no tensor operation to compile"), as_eager=True)
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         self._check_unsupported_mutations()
@@ -288,7 +314,7 @@ class TraceAttempt:
             cg.find_cycles_and_shared(
                 [
                     value,
-                    *self.tx.function_modes,
+                    *self.tx.torch_state.function_modes,
                     *side_effect_variables(self.tx),
                     *(c for c in frame.cells.values() if isinstance(c, CellVariable)),
                 ]
@@ -314,18 +340,22 @@ class TraceAttempt:
                 cg.store_root_cell(name, cell)
 
     def _check_unsupported_mutations(self) -> None:
-        for kept in self.tx.externally_cached.values():
+        for kept in self.tx.side_effects.externally_cached.values():
             if kept.is_mutated():
                 raise RestartTracing(kept.created_at, kept.unsupported("is mutated"))
         check_traced_backwards(self.tx)
-        if self.tx.torch_function_disabled_depth:
+        if self.tx.torch_state.torch_function_disabled_depth:
             raise SkipFrame("side-effect", "__torch_function__ is disabled at the graph break")
-        if self.tx.assumed_conditions and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
-            executed = self.tx.assumed_conditions[0][2]
+        if (
+            self.tx.fallback.assumed_conditions
+            and mutates_inputs(self.tx)
+            and restorable_mutated_inputs(self.tx) is None
+        ):
+            executed = self.tx.fallback.assumed_conditions[0][2]
             raise RestartTracing(
                 executed, Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
             )
-        if self.tx.op_in_try_block and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
+        if self.tx.fallback.op_in_try_block and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
             raise SkipFrame("side-effect", "an argument is mutated inside a try block")
         if resizes_leaf_input(self.tx):
             raise SkipFrame("side-effect", "an in-place operation changes the shape of an argument that requires grad")
@@ -360,18 +390,23 @@ class TraceAttempt:
         tx, restart, cut = self.tx, self.restart, self.inlined_breakpoint
         assert restart is not None
         assert cut is not None
-        if len(tx.frames) != cut.depth + 1 or (innermost.code, innermost.op.offset) != (cut.code, cut.offset):
+        if len(tx.call_stack.frames) != cut.depth + 1 or (innermost.code, innermost.op.offset) != (
+            cut.code,
+            cut.offset,
+        ):
             return
         if innermost.exc_stack:
             self._retrace_as_uncompiled(innermost.exc_stack[-1].describe())
-        reason, root = restart.reason, tx.frames[0]
+        reason, root = restart.reason, tx.call_stack.frames[0]
         cg = PyCodegen(tx, root.code, _instr_location(root))
         cg.continues_after = True
         told: list[str] = []
         try:
             self._check_unsupported_mutations()
-            resumption = NestedBreakCodegen(tx, cg, tx.frames)
-            cg.find_cycles_and_shared([*resumption.variables_to_load(), *tx.function_modes, *side_effect_variables(tx)])
+            resumption = NestedBreakCodegen(tx, cg, tx.call_stack.frames)
+            cg.find_cycles_and_shared(
+                [*resumption.variables_to_load(), *tx.torch_state.function_modes, *side_effect_variables(tx)]
+            )
             _emit_open_contexts(tx, cg)
 
             def emit_effects() -> None:
@@ -382,7 +417,7 @@ class TraceAttempt:
             record = make_break_record(reason.kind, reason.what, reason.stack, skipped=False)
             traced = self._make_traced_frame(root, cg, tuple(told), (record,), tuple(resumption.resume_slots))
         except (Unsupported, SkipFrame) as error:
-            raise RestartTracing(tx.root_instruction_number, reason) from error
+            raise RestartTracing(tx.interpreter.root_instruction_number, reason) from error
         raise TracingFinished(traced)
 
     def _finish_at_break(
@@ -405,7 +440,7 @@ class TraceAttempt:
         told: list[str] = []
         try:
             cg.find_cycles_and_shared(
-                [*resumption.variables_to_load(), *self.tx.function_modes, *side_effect_variables(self.tx)]
+                [*resumption.variables_to_load(), *self.tx.torch_state.function_modes, *side_effect_variables(self.tx)]
             )
             _emit_open_contexts(self.tx, cg)
 
@@ -426,7 +461,7 @@ class TraceAttempt:
         """Return True if a graph break would be useless: no tensor is in reach, so skip the frame."""
         return (
             not self.tx.graph.op_count
-            and not self.tx.saw_tensor
+            and not self.tx.inputs.saw_tensor
             and resume_info(frame.code) is None
             and not self._arguments_reach_tensors()
             and not self._references_torch(frame)
@@ -464,7 +499,7 @@ class TraceAttempt:
         except Unsupported as error:
             raise SkipFrame("side-effect", error.what) from error
         add_aliasing_guards(self.tx)
-        self.tx.shape_env.pending_fresh_unbacked_symbols.clear()
+        self.tx.symbols.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:
             self._guard_global_state()
         add_shape_guards(self.tx)
@@ -472,7 +507,7 @@ class TraceAttempt:
         if graph is not None:
             graph = replace(graph, late_shape_guards=functools.partial(shape_guards_since, self.tx, len(guards)))
             if breaks:
-                frames = [frame, *self.tx.frames]
+                frames = [frame, *self.tx.call_stack.frames]
                 graph = replace(
                     graph, autograd_uses_after_break=next((asks for f in frames if (asks := find_autograd_use(f))), "")
                 )
@@ -493,27 +528,27 @@ class TraceAttempt:
     def _guard_global_state(self) -> None:
         origin = ConstantSource(torch, "torch")
         why = "the graph was traced with this global state of torch"
-        for state, value in self.tx.entry_global_state.items():
+        for state, value in self.tx.torch_state.entry_global_state.items():
             self.tx.add_guard(GlobalStateMatch(origin, state, value, cause=self.tx.guard_cause(why)))
 
     def inlined_calls_and_steps(self) -> tuple[Any, Any]:
         """Return the inlined calls and the steps recorded so far."""
         return tuple(
-            self.tx.inlined_calls.values()
+            self.tx.call_stack.inlined_calls.values()
         ), self.step_recorder.step_records() if self.step_recorder is not None else ()
 
 
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
     """Emit code that enters the contexts which outlive the graph, outermost first."""
     emit_context_exits(tx)
-    kept = sum(a is b for a, b in zip(tx.entry_function_modes, tx.function_modes, strict=False))
-    if (left := len(tx.entry_function_modes) - kept) or tx.function_modes[kept:]:
+    kept = sum(a is b for a, b in zip(tx.torch_state.entry_function_modes, tx.torch_state.function_modes, strict=False))
+    if (left := len(tx.torch_state.entry_function_modes) - kept) or tx.torch_state.function_modes[kept:]:
         cg.load_helper(switch_function_modes, 0)
         cg.load_const(left)
-        cg.load_all(tx.function_modes[kept:])
-        cg.body.call(1 + len(tx.function_modes[kept:]))
+        cg.load_all(tx.torch_state.function_modes[kept:])
+        cg.body.call(1 + len(tx.torch_state.function_modes[kept:]))
         cg.body.emit("POP_TOP")
-    for context, _ in tx.open_graph_contexts:
+    for context, _ in tx.torch_state.open_graph_contexts:
         cg.load(context)
         cg.body.emit("POP_TOP")
 

@@ -99,7 +99,7 @@ def _has_side_effects(tx: Tracer) -> bool:
 
     Some of them come before an operation that may raise.
     """
-    return bool(tx.mutated_variables or tx.global_writes or tx.side_effect_calls)
+    return bool(tx.side_effects.mutated_variables or tx.side_effects.global_writes or tx.side_effects.side_effect_calls)
 
 
 def _is_rerunnable(tx: Tracer) -> bool:
@@ -206,7 +206,7 @@ class PyCodegen:
         if value.source is not None and not isinstance(value, CellVariable) and not value.is_constructed:
             self.load_source(value.source)
             return
-        kept = self.tx.externally_cached.get(id(value))
+        kept = self.tx.side_effects.externally_cached.get(id(value))
         if kept is not None and isinstance(value, _MUTABLE_VARIABLES):
             raise kept.unsupported("is used after the graph")
         value.reconstruct(self)
@@ -264,7 +264,7 @@ class PyCodegen:
         A class that the traced code creates, its enum members, methods and functions are loaded from the class
         created by this call.
         """
-        made = self.tx.new_classes
+        made = self.tx.objects.new_classes
         if made and isinstance(value, type) and value in made:
             self.load(made[value])
         elif made and isinstance(value, enum.Enum) and type(value) in made:
@@ -287,7 +287,7 @@ class PyCodegen:
 
     def _new_function_of(self, real: Any) -> Any:
         """Return the variable of the function in a placeholder class, if tracing created it."""
-        known = self.tx.variables_by_id.get(id(real))
+        known = self.tx.objects.variables_by_id.get(id(real))
         return known[0] if known is not None and known[0].source is None else None
 
     @contextlib.contextmanager
@@ -306,8 +306,7 @@ class PyCodegen:
 
     def as_co_const(self, value: Any) -> Any:
         """Return the entry for ``co_consts``: the object itself, or a ``ConstSlot`` for it."""
-        if self.tx.assigned_ids:
-            check_no_assigned_address(self.tx, value)
+        check_no_assigned_address(self.tx, value)
         if (
             type(value) in _INLINE_CONST_TYPES
             or (type(value) is tuple and all(type(v) in _INLINE_CONST_TYPES for v in value))
@@ -404,15 +403,17 @@ class PyCodegen:
 
     def finish(self) -> tuple[CodeType, TracedGraph | None]:
         """Assemble the generated code and finish the graph."""
-        for node, _, _ in self.tx.assumed_conditions:
+        for node, _, _ in self.tx.fallback.assumed_conditions:
             if node not in self._outputs:
                 self._outputs[node] = self.new_temp("out")
         graph = self.tx.graph.finish(list(self._outputs))
-        self._has_fallback = self.tx.op_in_try_block or (_has_side_effects(self.tx) and _is_rerunnable(self.tx))
-        if graph is not None and (self.tx.mutated_variables or self.tx.global_writes):
+        self._has_fallback = self.tx.fallback.op_in_try_block or (
+            _has_side_effects(self.tx) and _is_rerunnable(self.tx)
+        )
+        if graph is not None and (self.tx.side_effects.mutated_variables or self.tx.side_effects.global_writes):
             graph = replace(graph, has_object_side_effects=True)
         if graph is not None:
-            came = self.tx.input_layouts
+            came = self.tx.inputs.input_layouts
             graph = replace(graph, inputs=tuple(replace(i, original_layout=came.get(id(i.fake))) for i in graph.inputs))
         inputs = () if graph is None else graph.inputs
         self._load_inputs([i.source for i in inputs])
@@ -420,7 +421,7 @@ class PyCodegen:
             begin = self.prologue.try_begin(self._fallback_label, 0) if self._has_fallback else None
             self._call_graph(graph)
             self._unpack_outputs()
-            for node, truth, _ in self.tx.assumed_conditions:
+            for node, truth, _ in self.tx.fallback.assumed_conditions:
                 self.prologue.callable_const(self.as_co_const(check_condition))
                 self.prologue.load(self._outputs[node])
                 self.prologue.const(truth)
@@ -438,12 +439,12 @@ class PyCodegen:
         Parameters that the guard check has read are taken from ``prefetched_params``.
         """
         origins = [i.source for i in graph.inputs]
-        outside = self.tx.outer_grad_mode()
+        outside = self.tx.torch_state.outer_grad_mode()
         if outside is not None:
             around = [self.as_co_const(call_leaving_with_block), outside]
         else:
             around = [self.as_co_const(call_restoring_grad_state)] if _switches_torch_state(graph.graph.graph) else []
-        if self.tx.entry_function_modes:
+        if self.tx.torch_state.entry_function_modes:
             around = [self.as_co_const(call_without_function_modes), *around]
 
         def call(load_inputs: Callable[[], None]) -> None:
@@ -509,7 +510,7 @@ class PyCodegen:
             self._load_in_prologue(owner)
             self._call_in_prologue(keep)
             self._store_restorer()
-        outside = self.tx.outer_grad_mode()
+        outside = self.tx.torch_state.outer_grad_mode()
         if outside is not None or _switches_torch_state(self.tx.graph.graph):
             self.prologue.callable_const(self.as_co_const(save_grad_context))
             self.prologue.call(0)
@@ -713,7 +714,7 @@ class PyCodegen:
 
     def restore_grad_mode(self) -> None:
         """Set grad mode as the traced code left it, whatever the graph switched."""
-        if torch.is_grad_enabled() != self.tx.entry_global_state["grad_mode"]:
+        if torch.is_grad_enabled() != self.tx.torch_state.entry_global_state["grad_mode"]:
             self.body.callable(lambda: self.load_const(torch._C._set_grad_enabled))
             self.body.const(torch.is_grad_enabled())
             self.body.call(1)

@@ -180,7 +180,7 @@ def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput)
         and other.fake._version != version
         and other.real_object is not None
         and other.real_object.untyped_storage()._cdata == storage
-        for other, version in tx.input_tensors
+        for other, version in tx.inputs.input_tensors
     )
 
 

@@ -65,8 +65,8 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
             return finished.traced
         except RestartTracing as again:
             _clear_tracebacks(again, again.reason)
-            again.hide_compiler = again.hide_compiler or not attempt.tx.is_compiling
-            again.rng_mode = again.rng_mode or attempt.tx.rng_mode
+            again.hide_compiler = again.hide_compiler or not attempt.tx.torch_state.is_compiling
+            again.rng_mode = again.rng_mode or attempt.tx.random_state.mode
             restart = again
             restarts += again.break_before > 0
         except SkipFrame as skip:
@@ -132,15 +132,13 @@ def _tracing_environment(tx: Tracer) -> Iterator[None]:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 20_000))
     try:
-        with tracing(TracingContext(tx.fake_mode)):
+        with tracing(TracingContext(tx.symbols.fake_mode)):
             yield
     finally:
         CLASS_ATTR_WRITES.clear()
         sys.setrecursionlimit(limit)
         _FAKE_TENSOR_LOGGER.disabled = was_disabled
-        for context in reversed(tx.contexts_to_exit):
-            context.__exit__(None, None, None)
-        tx.torch_state_snapshot.restore()
+        tx.torch_state.restore()
 
 
 def _make_skipped_frame(

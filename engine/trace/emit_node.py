@@ -74,7 +74,7 @@ def emit_node(
     node = tx.graph.create_node(
         op, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in keyword_pairs.items()}, tx.node_provenance()
     )
-    tx.update_op_in_try_block()
+    tx.fallback.update_op_in_try_block()
     fakes = [p[1] for p in pairs]
     keyword_fakes = {k: p[1] for k, p in keyword_pairs.items()}
     before = tensor_versions((fakes, keyword_fakes))

@@ -28,14 +28,14 @@ def close_unreachable_generators(
     Only generators that this frame or a finished frame used last are checked. ``is_over``: the frame is
     finished, and only ``kept`` remains of it.
     """
-    for generator in reversed(tx.open_generators):
+    for generator in reversed(tx.call_stack.open_generators):
         if generator.frame.is_finished:
-            tx.open_generators.remove(generator)
+            tx.call_stack.open_generators.remove(generator)
         elif not generator.is_running and _may_be_unreachable(tx, generator, frame):
             if any(found is generator for found in _reachable_variables(tx, frame, kept, is_over=is_over)):
                 generator.used_by = frame
             else:
-                tx.open_generators.remove(generator)
+                tx.call_stack.open_generators.remove(generator)
                 if not any(found is generator for found in reachable_variables(generator.child_variables())):
                     _close_silently(
                         tx, generator
@@ -46,7 +46,9 @@ def _may_be_unreachable(tx: Tracer, generator: GeneratorVariable, frame: Frame) 
     if generator.innermost_user_frame is frame:
         return True
     # A frame that was left by an exception lives while that exception is handled.
-    return generator.innermost_user_frame not in tx.frames and not any(f.exc_stack for f in tx.frames)
+    return generator.innermost_user_frame not in tx.call_stack.frames and not any(
+        f.exc_stack for f in tx.call_stack.frames
+    )
 
 
 def is_suspended_generator(value: Variable) -> bool:
@@ -69,9 +71,12 @@ def _close_silently(tx: Tracer, generator: GeneratorVariable) -> None:
 
 def _reachable_variables(tx: Tracer, current: Frame, kept: Iterable[Variable], *, is_over: bool) -> Iterator[Variable]:
     """Yield all variables that running or external code can reach, the current frame's first."""
-    todo: list[Variable] = [*tx.mutated_variables.values(), *(v for v in tx.global_writes.values() if v is not None)]
-    todo += [call for call, _ in tx.side_effect_calls]
-    for frame in tx.frames:
+    todo: list[Variable] = [
+        *tx.side_effects.mutated_variables.values(),
+        *(v for v in tx.side_effects.global_writes.values() if v is not None),
+    ]
+    todo += [call for call, _ in tx.side_effects.side_effect_calls]
+    for frame in tx.call_stack.frames:
         if frame is not current:
             todo += [*_variables_of_frame(frame), *frame.stack_before]
     todo += kept if is_over else _variables_of_frame(current)

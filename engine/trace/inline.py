@@ -31,32 +31,32 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     from engine.trace.variables.callables.generators import GeneratorVariable
 
     code = function.code
-    if len(tx.frames) > tx.remaining_depth():
+    if len(tx.call_stack.frames) > tx.call_stack.remaining_depth():
         tx.raise_error(RecursionError, "maximum recursion depth exceeded")
-    if len(tx.frames) > config.inline_depth:
-        raise Unsupported("depth", f"{function.describe()} would be inlined at depth {len(tx.frames)}")
+    if len(tx.call_stack.frames) > config.inline_depth:
+        raise Unsupported("depth", f"{function.describe()} would be inlined at depth {len(tx.call_stack.frames)}")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Unsupported("unsupported-opcode", f"{function.describe()} is asynchronous")
-    parent = tx.frames[-1]
+    parent = tx.frame
     frame = Frame(code, function.namespace, parent, parent.user_stack())
     frame.locals = bind_arguments(tx, function, args, kwargs)
     frame.function = function
-    frame.returns_to_call, tx.direct_callee = tx.direct_callee is function, None
+    frame.returns_to_call, tx.call_stack.direct_callee = tx.call_stack.direct_callee is function, None
     frame.ops_at_entry = tx.graph.op_count
     for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
         frame.cells[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:
-        made = GeneratorVariable(frame, tx.root_instruction_number, (function, args, kwargs))
+        made = GeneratorVariable(frame, tx.interpreter.root_instruction_number, (function, args, kwargs))
         made.names = {name: function.get_attr(tx, name) for name in ("__name__", "__qualname__")}
         return made
     _record_inlined_call(tx, code, frame)
-    tx.frames.append(frame)
+    tx.call_stack.frames.append(frame)
     try:
         run_frame(tx, frame)
     finally:
-        tx.frames.pop()
+        tx.call_stack.frames.pop()
     assert frame.result is not None
-    for generator in tx.open_generators:
+    for generator in tx.call_stack.open_generators:
         if generator.innermost_user_frame is frame:
             generator.innermost_user_frame = parent
     return frame.result
@@ -67,16 +67,16 @@ def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
     from engine.trace.frame import Frame
     from engine.trace.interpreter_loop import run_frame
 
-    parent = tx.frames[-1]
+    parent = tx.frame
     frame = Frame(body.code, body.namespace, parent, parent.user_stack())
     frame.function = body
     for name, cell in zip(body.code.co_freevars, body.cells(tx), strict=True):
         frame.cells[name] = cell
-    tx.frames.append(frame)
+    tx.call_stack.frames.append(frame)
     try:
         run_frame(tx, frame)
     finally:
-        tx.frames.pop()
+        tx.call_stack.frames.pop()
     return frame.locals
 
 
@@ -85,8 +85,8 @@ def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:
         return
     caller = frame.caller_stack[-1] if frame.caller_stack else None
     key = (code.co_filename, code.co_firstlineno, caller)
-    if key not in tx.inlined_calls:
-        tx.inlined_calls[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno)
+    if key not in tx.call_stack.inlined_calls:
+        tx.call_stack.inlined_calls[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno)
 
 
 def bind_arguments(

@@ -28,10 +28,10 @@ def resume_generator(tx: Tracer, generator: GeneratorVariable, sent: Variable) -
     if generator.is_started:
         frame.push(sent)
     elif any(frame.decoded.handlers):
-        tx.open_generators.append(generator)
+        tx.call_stack.open_generators.append(generator)
     generator.is_started = True
-    generator.innermost_user_frame = tx.frames[-1]
-    frame.caller_stack = tx.frames[-1].user_stack()
+    generator.innermost_user_frame = tx.frame
+    frame.caller_stack = tx.frame.user_stack()
     return _run_to_next_yield(tx, generator)
 
 
@@ -40,7 +40,7 @@ def _run_to_next_yield(tx: Tracer, generator: GeneratorVariable) -> Variable | N
 
     frame = generator.frame
     generator.is_running = True
-    tx.frames.append(frame)
+    tx.call_stack.frames.append(frame)
     try:
         outcome = run_frame(tx, frame)
     except UserException as error:
@@ -48,7 +48,7 @@ def _run_to_next_yield(tx: Tracer, generator: GeneratorVariable) -> Variable | N
         raise _convert_stop_iteration(tx, error) from None
     finally:
         generator.is_running = False
-        tx.frames.pop()
+        tx.call_stack.frames.pop()
     if outcome is YIELD:
         assert frame.result is not None
         return frame.result
@@ -89,7 +89,7 @@ def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Va
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
     generator.before_step(tx)
-    frame.caller_stack = tx.frames[-1].user_stack()
+    frame.caller_stack = tx.frame.user_stack()
     generator.is_running = True
     try:
         item, raised = _throw_into_delegate(tx, frame, error)
@@ -98,9 +98,9 @@ def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Va
     if item is not None:
         return item
     if raised is not None and frame.exc_stack:
-        tx.frames.append(frame)
+        tx.call_stack.frames.append(frame)
         set_exception_context(tx, raised)
-        tx.frames.pop()
+        tx.call_stack.frames.pop()
     if raised is not None:
         frame.push(NONE)  # CPython pushes it too; handlers of ``yield from`` expect it
         if not jump_to_handler(tx, frame, raised):

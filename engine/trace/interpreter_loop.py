@@ -36,14 +36,14 @@ def run_instruction(tx: Tracer, frame: Frame) -> Any:
     op = frame.decoded.ops[frame.next_index]
     frame.op = op
     frame.next_index += 1
-    tx.instruction_count += 1
-    frame.instruction_number = tx.instruction_count
-    if tx.instruction_count == tx.breakpoint_at:
-        tx.on_breakpoint(frame)
-    if tx.instruction_count > config.instruction_budget:
-        raise Unsupported("budget", f"{tx.instruction_count} instructions were traced")
-    if tx.instruction_hook is not None:
-        return tx.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
+    tx.interpreter.instruction_count += 1
+    frame.instruction_number = tx.interpreter.instruction_count
+    if tx.interpreter.instruction_count == tx.interpreter.breakpoint_at:
+        tx.interpreter.on_breakpoint(frame)
+    if tx.interpreter.instruction_count > config.instruction_budget:
+        raise Unsupported("budget", f"{tx.interpreter.instruction_count} instructions were traced")
+    if tx.interpreter.instruction_hook is not None:
+        return tx.interpreter.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
     return dispatch_opcode(tx, frame, op)
 
 
@@ -58,7 +58,7 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
     frame.stack_before = frame.stack[:]
     try:
         outcome = handler(tx, frame, op)
-        if tx.open_generators and outcome is None:
+        if tx.call_stack.open_generators and outcome is None:
             close_unreachable_generators(tx, frame)
         return outcome
     except (Unsupported, SkipFrame) as refused:

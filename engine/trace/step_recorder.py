@@ -75,7 +75,7 @@ class StepRecorder:
         A frame that is entered again, such as a generator, gets a new activation, which records all its locals
         again.
         """
-        depth = len(self._tx.frames) - 1
+        depth = len(self._tx.call_stack.frames) - 1
         if depth < len(self._active) and self._active[depth].frame is frame:
             del self._active[depth + 1 :]
             return self._active[depth]
@@ -88,7 +88,7 @@ class StepRecorder:
     def _step(self, index: int, active: _Activation, op: DecodedInstruction) -> StepRecord:
         code = active.frame.code
         span = span_of(code, op.offset)
-        depth = len(self._tx.frames) - 1
+        depth = len(self._tx.call_stack.frames) - 1
         return StepRecord(
             index, depth, code.co_qualname, op.offset, op.opname, op.argrepr, span, (), {}, frame=active.number
         )
@@ -122,16 +122,16 @@ class StepRecorder:
             self._guards = len(guards)
 
     def _new_effects(self) -> list[str]:
-        if self._tx.mutation_count == self._changes:
+        if self._tx.side_effects.mutation_count == self._changes:
             return []
-        self._changes = self._tx.mutation_count
+        self._changes = self._tx.side_effects.mutation_count
         found = [e for e in dict.fromkeys(self._pending_side_effects()) if e not in self._effects]
         self._effects.update(found)
         return found
 
     def _pending_side_effects(self) -> Iterator[str]:
         """Yield descriptions of the pending side effects."""
-        for value in self._tx.mutated_variables.values():
+        for value in self._tx.side_effects.mutated_variables.values():
             name = value.source.expr if value.source is not None else value.describe()
             if isinstance(value, UserDefinedObjectVariable):
                 yield from (f"{name}: {attribute} is set" for attribute in value.attr_writes)
@@ -139,7 +139,7 @@ class StepRecorder:
                 yield f"{name}: the closure variable is set"
             else:
                 yield f"{name}: contents of the {value.python_type().__name__} are replaced"
-        for (_, name), written in self._tx.global_writes.items():
+        for (_, name), written in self._tx.side_effects.global_writes.items():
             yield f"the global {name} is {'deleted' if written is None else 'set'}"
 
     def _record_result(self, index: int, active: _Activation, event: str) -> None:

@@ -31,10 +31,10 @@ def evaluate_on_fakes(
     """Run the operation on fake tensors; it raises the errors of ``emit_node``."""
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     try:
-        with tx.fake_mode:
+        with tx.symbols.fake_mode:
             if run is None:
                 run, args = (getattr(args[0], target), args[1:]) if op == "call_method" else (target, args)
-            by_python = bool(tx.shape_env.var_to_range)
+            by_python = bool(tx.symbols.shape_env.var_to_range)
             try:
                 return call_on_fakes(run, args, kwargs, by_python=by_python)
             except _DATA_DEPENDENT:

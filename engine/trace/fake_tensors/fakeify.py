@@ -79,8 +79,8 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
         )
         context = symbolic_context(tx, seen, origin)
         if context is None:
-            return tx.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
-        fake = tx.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
+            return tx.symbols.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
+        fake = tx.symbols.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
         unify_inner_shapes(fake, seen)
         return fake
 

@@ -41,7 +41,7 @@ class FakeMetadata:
         before = (*self.shape, None, *self.stride, self.offset)
         now = (*fake.shape, None, *fake.stride(), fake.storage_offset())
         if list(map(_guard_free_size, before)) != list(map(_guard_free_size, now)):
-            with tx.fake_mode, torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+            with tx.symbols.fake_mode, torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
                 fake.as_strided_(self.shape, self.stride, self.offset)
         if fake._version != self.version:
             torch._C._autograd._unsafe_set_version_counter((fake,), (self.version,))

@@ -45,7 +45,7 @@ def _call_kw(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _invoke(tx: Tracer, frame: Frame, fn: Variable, args: list[Variable], names: tuple[str, ...]) -> None:
     split = len(args) - len(names)
     kwargs = dict(zip(names, args[split:], strict=True))
-    tx.direct_callee = callee = realize(tx, fn)
+    tx.call_stack.direct_callee = callee = realize(tx, fn)
     frame.push(callee.call(tx, args[:split], kwargs))
 
 
@@ -69,7 +69,7 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     args = list(sequence_items(tx, given))
     above, below = frame.stack.pop(), frame.stack.pop()
     fn = below if VERSION >= (3, 13) else above
-    tx.direct_callee = callee = realize(tx, fn)
+    tx.call_stack.direct_callee = callee = realize(tx, fn)
     frame.push(callee.call(tx, args, kwargs))
 
 

@@ -75,7 +75,7 @@ def _extend(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     target = realize(tx, frame.stack[-op.arg - 1])
     assert isinstance(target, ListVariable)
     frame.stack.pop()
-    tx.record_mutation(target)
+    tx.side_effects.record_mutation(target)
     target.items.extend(items)
 
 

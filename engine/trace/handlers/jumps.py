@@ -61,7 +61,7 @@ def _branch_condition(tx: Tracer, frame: Frame, value: Variable, *, on_true: int
     if isinstance(value, TensorVariable) and not isinstance(tx.graph, SubgraphBuilder):
         bad, good = _only_raises(frame, on_true), _only_raises(frame, on_false)
         if bad != good and value.fake.numel() == 1 and not value.fake.is_meta:
-            tx.assume_condition(value.node(tx), truth=good)
+            tx.fallback.assume_condition(value.node(tx), truth=good)
             return good
     return value.is_truthy(tx)
 

@@ -100,21 +100,30 @@ def _load_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         frame.push(value)
 
 
+class _LoadedGlobals:
+    """Globals and builtins that one trace has read and not written."""
+
+    def __init__(self) -> None:
+        self.variables: dict[tuple[int, str], Variable] = {}
+        """Variables by the id of the namespace and the name."""
+
+
 def read_global(tx: Tracer, frame: Frame, name: str) -> Variable:
     """Return a global variable or a builtin."""
     key = (id(frame.globals.values), name)
-    known = tx.loaded_globals.get(key)
-    if known is None:
-        known = _find_global(tx, frame, name)
-        tx.loaded_globals[key] = known
-    return known
+    if (frame.globals, name) in tx.side_effects.global_writes:
+        return _find_global(tx, frame, name)
+    loaded = tx.state_of(_LoadedGlobals).variables
+    if key not in loaded:
+        loaded[key] = _find_global(tx, frame, name)
+    return loaded[key]
 
 
 def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
     namespace = frame.globals
-    is_deleted = (namespace, name) in tx.global_writes
+    is_deleted = (namespace, name) in tx.side_effects.global_writes
     if is_deleted:
-        written = tx.global_writes[namespace, name]
+        written = tx.side_effects.global_writes[namespace, name]
         if written is not None:
             return written
     elif name in namespace.values:
@@ -137,21 +146,21 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
 
 @handles("STORE_GLOBAL")
 def _store_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    tx.record_global_write(frame.globals, op.argval, frame.stack.pop())
+    tx.side_effects.record_global_write(frame.globals, op.argval, frame.stack.pop())
 
 
 @handles("DELETE_GLOBAL")
 def _delete_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     key = (frame.globals, op.argval)
     is_real = op.argval in frame.globals.values
-    if tx.global_writes[key] is None if key in tx.global_writes else not is_real:
+    if tx.side_effects.global_writes[key] is None if key in tx.side_effects.global_writes else not is_real:
         read_global(tx, frame, op.argval)
         tx.raise_error(NameError, f"name '{op.argval}' is not defined")
-    if is_real and key not in tx.global_writes:
+    if is_real and key not in tx.side_effects.global_writes:
         tx.guard_type(frame.globals.values[op.argval], OptionalGlobalSource(*key), "the global variable is deleted")
-    tx.record_global_write(frame.globals, op.argval, None)
+    tx.side_effects.record_global_write(frame.globals, op.argval, None)
     if not is_real:
-        del tx.global_writes[key]  # set and deleted during the call: no side effect
+        del tx.side_effects.global_writes[key]  # set and deleted during the call: no side effect
 
 
 def _cell(frame: Frame, name: str) -> CellVariable:

@@ -346,7 +346,7 @@ def _container_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> V
     if plain in _SET_METHODS and isinstance(left, SetVariable) and isinstance(right, SetVariable):
         combined = left.combine(tx, _SET_METHODS[plain], right)
         if symbol.endswith("=") and isinstance(left, SetVariable) and left.builtin_class is set:
-            tx.record_mutation(left)
+            tx.side_effects.record_mutation(left)
             left.elements = combined.elements
             return left
         return combined
@@ -401,7 +401,7 @@ def _repeat_sequence(tx: Tracer, symbol: str, sequence: Any, times: ConstantVari
             return sequence
         return TupleVariable(sequence.items * times.value, sequence.cls if sequence.cls.__name__ == "Size" else tuple)
     if symbol == "*=":
-        tx.record_mutation(sequence)
+        tx.side_effects.record_mutation(sequence)
         sequence.items[:] = sequence.make_slice(sequence.items * times.value).items
         return sequence  # type: ignore[no-any-return]
     return sequence.make_slice(sequence.items * times.value)  # type: ignore[no-any-return]
@@ -629,7 +629,7 @@ def is_same_object(tx: Tracer, left: Variable, right: Variable) -> bool:
         return _is_same_constant(
             tx, ConstantVariable(left.as_python_constant(tx)), ConstantVariable(right.as_python_constant(tx))
         )
-    mine, other = tx.real_object(left), tx.real_object(right)
+    mine, other = tx.objects.real_object(left), tx.objects.real_object(right)
     if mine is not NotImplemented and other is not NotImplemented:
         is_guarded = [v.is_mutable or v.as_python_object() is NotImplemented for v in (left, right)]
         if all(is_guarded):

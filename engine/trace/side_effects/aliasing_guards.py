@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 def add_aliasing_guards(tx: Tracer) -> None:
     """Guard that distinct inputs stay distinct: a mutation of one must not show in another."""
     by_type: dict[type, list[Variable]] = {}
-    for value, _ in tx.variables_by_id.values():
+    for value, _ in tx.objects.variables_by_id.values():
         if value.source is not None and not isinstance(value, TensorVariable):
             by_type.setdefault(value.python_type(), []).append(value)
     why = "one of the two is mutated; the other must be a different object"
-    for value in tx.mutated_variables.values():
+    for value in tx.side_effects.mutated_variables.values():
         if value.source is None or isinstance(value, (CellVariable, TensorVariable)):
             continue
         for other in by_type.get(value.python_type(), ()):
@@ -46,8 +46,8 @@ def add_aliasing_guards(tx: Tracer) -> None:
             if not (_is_kwargs_dict(tx, value) or _is_kwargs_dict(tx, other)):
                 tx.add_guard(SameObject(value.source, other.source, False, cause=tx.guard_cause(why)))
     if any(
-        id(real) in tx.viewed_dict_ids and id(value) in tx.mutated_variables
-        for value, real in tx.variables_by_id.values()
+        id(real) in tx.objects.viewed_dict_ids and id(value) in tx.side_effects.mutated_variables
+        for value, real in tx.objects.variables_by_id.values()
     ):
         raise SkipFrame("side-effect", "a dict is mutated, and a view of it was created outside the function")
     _guard_tensors_distinct(tx, why)
@@ -60,10 +60,12 @@ def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
 
     One guard per pair would be too many: a model has many parameters.
     """
-    is_set = any(isinstance(v, TensorVariable) and v.source is not None for v in tx.mutated_variables.values())
+    is_set = any(
+        isinstance(v, TensorVariable) and v.source is not None for v in tx.side_effects.mutated_variables.values()
+    )
     if is_set or requires_grad_inputs(tx):
         origins = dict.fromkeys(
-            v.source for v, _ in tx.variables_by_id.values() if isinstance(v, TensorVariable) and v.source
+            v.source for v, _ in tx.objects.variables_by_id.values() if isinstance(v, TensorVariable) and v.source
         )
         first, *others = origins
         if others:
@@ -73,7 +75,7 @@ def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
 def _guard_keys_distinct(tx: Tracer) -> None:
     """Guard that objects used as keys remain distinct in every call."""
     by_type: dict[type, dict[Source, None]] = {}
-    for value in tx.identity_keys.values():
+    for value in tx.objects.identity_keys.values():
         if value.source is not None and not isinstance(value.source, ConstantSource):
             by_type.setdefault(value.python_type(), {})[value.source] = None
     for first, *others in by_type.values():
@@ -98,12 +100,12 @@ def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
 
 
 def _guard_no_overlap(tx: Tracer) -> None:
-    used: list[TensorVariable] = [v for v, _ in tx.input_tensors if v.node_or_none is not None]
+    used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors if v.node_or_none is not None]
     unseen = _storages_written_through_data(tx)
     why = "it is mutated; a tensor that shares its memory would change with it"
-    homes = {id(v): _storage_id(v) for v, _ in tx.input_tensors}
+    homes = {id(v): _storage_id(v) for v, _ in tx.inputs.input_tensors}
     alone: list[TensorVariable] = []
-    for value, version in tx.input_tensors:
+    for value, version in tx.inputs.input_tensors:
         if value.fake.is_inference() or value.source is None:
             continue
         if value.fake._version == version and value.fake.untyped_storage()._cdata not in unseen:

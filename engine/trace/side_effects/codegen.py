@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 def side_effect_variables(tx: Tracer) -> list[Variable]:
     """Return the variables that side effects will load, for codegen's search for cycles."""
-    found: list[Variable] = [v for v in tx.global_writes.values() if v is not None]
-    for value in tx.mutated_variables.values():
+    found: list[Variable] = [v for v in tx.side_effects.global_writes.values() if v is not None]
+    for value in tx.side_effects.mutated_variables.values():
         found.extend(value.child_variables())
-    return [*found, *(call for call, _ in tx.side_effect_calls)]
+    return [*found, *(call for call, _ in tx.side_effects.side_effect_calls)]
 
 
 def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
     """Emit all side effects in order of first occurrence; return their descriptions."""
     told: list[str] = []
-    for value in list(tx.mutated_variables.values()):
+    for value in list(tx.side_effects.mutated_variables.values()):
         text = _emit_mutation(cg, value)
         if text:
             told.append(text)
         cg.fill_deferred()
-    for (namespace, name), written in tx.global_writes.items():
+    for (namespace, name), written in tx.side_effects.global_writes.items():
         _emit_global_write(tx, cg, namespace, name, written)
         told.append(f"the global {name} is {'deleted' if written is None else 'set'}")
     cg.fill_deferred()
-    for call, words in tx.side_effect_calls:
+    for call, words in tx.side_effects.side_effect_calls:
         cg.load(call)
         cg.body.emit("POP_TOP")
         told.append(words)
@@ -127,7 +127,7 @@ def _emit_global_write(
     own = namespace.values is tx.request.function.__globals__
     if value is not None:
         cg.load(value)
-    if value is None or (namespace, name) in tx.reordered_globals:
+    if value is None or (namespace, name) in tx.side_effects.reordered_globals:
         _emit_on_global(cg, "DELETE", namespace, name, own=own)
     if value is not None:
         _emit_on_global(cg, "STORE", namespace, name, own=own)

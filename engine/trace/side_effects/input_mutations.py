@@ -48,10 +48,10 @@ def _may_share_storage(home: int | None, other: int | None) -> bool:
 def mutates_inputs(tx: Tracer) -> bool:
     """Return True if the graph mutates an input."""
     return (
-        tx.graph_sets_data
-        or bool(tx.data_assigned_inputs)
-        or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.input_tensors)
-        or not _running_stats(tx).isdisjoint(id(v.fake) for v, _ in tx.input_tensors)
+        tx.inputs.graph_sets_data
+        or bool(tx.inputs.data_assigned_inputs)
+        or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.inputs.input_tensors)
+        or not _running_stats(tx).isdisjoint(id(v.fake) for v, _ in tx.inputs.input_tensors)
     )
 
 
@@ -89,21 +89,21 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
 
     Return None if it does not.
     """
-    if tx.graph_sets_data or _storages_written_through_data(tx):
+    if tx.inputs.graph_sets_data or _storages_written_through_data(tx):
         return None
     found: list[Source] = []
-    if any(not is_plain_tensor(value.real_object) for value in tx.data_assigned_inputs):
+    if any(not is_plain_tensor(value.real_object) for value in tx.inputs.data_assigned_inputs):
         return None
-    found += [value.source for value in tx.data_assigned_inputs]
+    found += [value.source for value in tx.inputs.data_assigned_inputs]
     statistics = _running_stats(tx)
-    for value, version in tx.input_tensors:
+    for value, version in tx.inputs.input_tensors:
         fake, held = value.fake, value.real_object
         if fake.is_inference():
             return None
         if fake._version == version and id(fake) not in statistics:
             continue
         if (
-            tx.data_assigned_inputs
+            tx.inputs.data_assigned_inputs
             or value.source is None
             or held is None
             or not is_plain_tensor(held)
@@ -132,7 +132,7 @@ def alias_gains_requires_grad(tx: Tracer) -> bool:
     The graph runs on the real tensors. There both then require grad, but the fake of the other one does not
     show it.
     """
-    used: list[TensorVariable] = [v for v, _ in tx.input_tensors]
+    used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors]
     return any(
         value.real_object is not None
         and value.fake.requires_grad != value.real_object.requires_grad
@@ -148,13 +148,13 @@ def resizes_leaf_input(tx: Tracer) -> bool:
     Its gradient accumulator has the size at which autograd first created it, if that is still alive. A graph
     does not preserve this lifetime.
     """
-    used: list[TensorVariable] = [v for v, _ in tx.input_tensors]
+    used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors]
     return any(
         is_leaf_without_regeneration(value.fake)
         and value.fake.requires_grad
         and _comparable_sizes(came[0]) != _comparable_sizes(value.fake.shape)
         for value in used
-        if (came := tx.input_layouts.get(id(value.fake))) is not None
+        if (came := tx.inputs.input_layouts.get(id(value.fake))) is not None
     )
 
 

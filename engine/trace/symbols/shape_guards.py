@@ -52,7 +52,7 @@ class _SymbolSource:
 
 def add_shape_guards(tx: Tracer) -> None:
     """Add guards for relations that tracing assumed, and for strides that depend on sizes."""
-    env = tx.shape_env
+    env = tx.symbols.shape_env
     if not env.var_to_sources:
         return
     places = _symbol_sources(tx)
@@ -132,7 +132,7 @@ NO_UPPER_BOUND = sys.maxsize - 1
 
 def _guard_relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, _SymbolSource], cause: Cause) -> None:
     # Of two equal symbols ShapeEnv retains one, and only that one has a source.
-    relation = tx.shape_env.replace(relation)
+    relation = tx.symbols.shape_env.replace(relation)
     if relation in (sympy.true, True):
         return
     relation, symbols = _over_inputs(relation, first)
@@ -172,7 +172,7 @@ def _guard_derived_sizes(tx: Tracer, first: dict[sympy.Symbol, _SymbolSource]) -
     ]
     composed += [
         (number.source, -1, number.sym.node.expr)
-        for number in tx.symbolic_input_scalars
+        for number in tx.symbols.symbolic_input_scalars
         if number.python_type() is int
         and not isinstance(number.sym.node.expr, sympy.Symbol)
         and not number.sym.node.expr.is_number
@@ -222,7 +222,7 @@ def _symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
                 apart.setdefault(stride.node.expr, []).append((StrideSource(origin, dim), -1))
         if _is_symbolic(offset) and isinstance(offset.node.expr, sympy.Symbol):
             apart.setdefault(offset.node.expr, []).append((MethodResultSource(origin, "storage_offset"), -1))
-    for number in tx.symbolic_input_scalars:
+    for number in tx.symbols.symbolic_input_scalars:
         expression = number.sym.node.expr
         if isinstance(expression, sympy.Symbol):
             found.setdefault(expression, []).append((number.source, -1))
@@ -243,7 +243,7 @@ def _base_symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
     torch creates symbols for the sizes and layouts of these bases too.
     """
     found: dict[sympy.Symbol, list[DimSource]] = {}
-    for symbol, sources in tx.shape_env.var_to_sources.items():
+    for symbol, sources in tx.symbols.shape_env.var_to_sources.items():
         for source in sources:
             viewed = getattr(source, "base", None)
             of = getattr(viewed, "base", None)
@@ -284,15 +284,15 @@ def _input_layouts(tx: Tracer) -> Iterator[tuple[Source, SymbolicLayout]]:
 
     Guards compare the call's arguments with this layout.
     """
-    for value, _ in tx.input_tensors:
+    for value, _ in tx.inputs.input_tensors:
         yield from _with_inner_tensors(tx, value.fake, value.source)
 
 
 def _with_inner_tensors(tx: Tracer, fake: Any, origin: Any) -> Iterator[tuple[Source, SymbolicLayout]]:
-    yield origin, tx.input_layouts.get(id(fake)) or symbolic_layout(fake)
+    yield origin, tx.inputs.input_layouts.get(id(fake)) or symbolic_layout(fake)
     for name, part in inner_tensors(fake):
         yield from _with_inner_tensors(tx, part, AttrSource(origin, name))
 
 
 def _specialization_cause(tx: Tracer, symbol: Any, why: str) -> Cause:
-    return tx.shape_env.specialization_causes.get(symbol) or tx.guard_cause(why)
+    return tx.symbols.shape_env.specialization_causes.get(symbol) or tx.guard_cause(why)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
     """Return a record of each symbolic size and number, with the lines behind its assumptions."""
-    env = tx.shape_env
+    env = tx.symbols.shape_env
     told = []
     for symbol, sources in env.var_to_sources.items():
         origins = [s for s in sources if isinstance(s, Source) or isinstance(getattr(s, "base", None), Source)]
@@ -53,8 +53,12 @@ def _assumption(env: RecordingShapeEnv, relation: Any) -> SymbolAssumption:
 
 
 def _symbol_reason(tx: Tracer, symbol: Any, sources: list[Any]) -> str:
-    found = [tx.dynamic_size_reasons.get(s.base, {}).get(s.idx, "") for s in sources if not isinstance(s, Source)]
-    return tx.symbol_reasons.get(symbol) or next((f for f in found if f), "it equals another size that is a symbol")
+    found = [
+        tx.symbols.dynamic_size_reasons.get(s.base, {}).get(s.idx, "") for s in sources if not isinstance(s, Source)
+    ]
+    return tx.symbols.symbol_reasons.get(symbol) or next(
+        (f for f in found if f), "it equals another size that is a symbol"
+    )
 
 
 def _source_expr(source: Any) -> str:

@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+class _RuntimeAsserts:
+    """Unbacked symbols of one trace, and the assertions on them that the graph checks."""
+
+    def __init__(self) -> None:
+        self.created_at: dict[Any, int] = {}
+        """Number of the root instruction that created each unbacked symbol."""
+        self.count = 0
+        """Number of runtime assertions of the shape environment that were handled."""
+        self.exprs: set[Any] = set()
+        """Expressions of those assertions."""
+
+
 def is_unbacked_float(value: Any) -> bool:
     """Return True for an unbacked float.
 
@@ -38,24 +50,24 @@ def emit_runtime_asserts(tx: Tracer) -> None:
     Raises:
         Unsupported: in a subgraph body, where nothing can be asserted.
     """
-    env = tx.shape_env
+    env, asserted = tx.symbols.shape_env, tx.state_of(_RuntimeAsserts)
     for symbol in env.pending_fresh_unbacked_symbols:
-        tx.unbacked_created_at[symbol] = tx.root_instruction_number
+        asserted.created_at[symbol] = tx.interpreter.root_instruction_number
     env.pending_fresh_unbacked_symbols.clear()
-    if env.num_deferred_runtime_asserts == tx.runtime_assert_count:
+    if env.num_deferred_runtime_asserts == asserted.count:
         return
     found = [a for group in env.deferred_runtime_asserts.values() for a in group]
-    new = found if tx.runtime_assert_count == 0 else [a for a in found if a.expr not in tx.runtime_assert_exprs]
-    tx.runtime_assert_count = env.num_deferred_runtime_asserts
+    new = found if asserted.count == 0 else [a for a in found if a.expr not in asserted.exprs]
+    asserted.count = env.num_deferred_runtime_asserts
     for assumed in new:
-        tx.runtime_assert_exprs.add(assumed.expr)
+        asserted.exprs.add(assumed.expr)
         if all(symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in assumed.expr.free_symbols):
             continue  # tracing concludes nothing from assumptions on unbacked floats
         if tx.in_subgraph():
             raise Unsupported(
                 "data-dependent", "the body of a higher-order operator assumes something about a tensor's values"
             )
-        tx.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
+        tx.fallback.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
 
 
 def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:
@@ -65,9 +77,8 @@ def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsup
     """
     refused = Unsupported(kind, what)
     expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
-    refused.created_at = max(
-        (tx.unbacked_created_at.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0
-    )
+    created_at = tx.state_of(_RuntimeAsserts).created_at
+    refused.created_at = max((created_at.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0)
     return refused
 
 
@@ -92,7 +103,7 @@ def _complete_node(tx: Tracer, node: torch.fx.Node) -> None:
     """Add the fake value and the provenance to a node that fx appended."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["example_value"])
     target: Any = node.target
-    with tx.fake_mode:
+    with tx.symbols.fake_mode:
         node.meta["example_value"] = target(*args, **kwargs)
     set_provenance(node, tx.node_provenance("an assumption about a tensor's values"))
     tx.graph.op_count += 1
@@ -113,7 +124,7 @@ def _symbol_node(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
             return _emit_size(tx, node, value, dim)
         if _is_symbol(value.storage_offset(), symbol):
             return _emit_method(tx, "storage_offset", (node,), value.storage_offset())
-    for value, _ in tx.input_tensors:
+    for value, _ in tx.inputs.input_tensors:
         if (dim := _dim_of(value.fake, symbol)) is not None:
             return _emit_size(tx, value.node(tx), value.fake, dim)
     raise Unsupported("data-dependent", f"the code assumes something about {symbol}, which the graph does not compute")

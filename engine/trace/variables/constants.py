@@ -157,7 +157,7 @@ class DynamicNumpyScalarVariable(ConstantVariable):
         if self._symbol is None and not self._is_guarded:
             assert self.source is not None
             origin = MethodResultSource(self.source, "item")
-            tx.known_dynamic_sources.add(origin)
+            tx.symbols.known_dynamic_sources.add(origin)
             self._symbol = symbolize_number(tx, self._real_value.item(), origin)
         return self if self._symbol is None else self._symbol
 

@@ -41,8 +41,8 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
     Raises:
         Unsupported: the function has a side effect.
     """
-    changes, known = tx.external_mutation_count, set(tx.graph.graph.nodes)
-    given = {id(value) for value, _ in tx.input_tensors}
+    changes, known = tx.side_effects.external_mutation_count, set(tx.graph.graph.nodes)
+    given = {id(value) for value, _ in tx.inputs.input_tensors}
     versions = {node: _version(node) for node in known}
     yield
     added = [node for node in tx.graph.graph.nodes if node not in known]
@@ -50,10 +50,12 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
         return
     written = [node.name for node, version in versions.items() if _version(node) != version]
     written += [
-        _name(value) for value, version in tx.input_tensors if id(value) not in given and _is_mutated(value, version)
+        _name(value)
+        for value, version in tx.inputs.input_tensors
+        if id(value) not in given and _is_mutated(value, version)
     ]
     written += [node.name for node in added if is_with_effects(node)]
-    if tx.external_mutation_count != changes or written:
+    if tx.side_effects.external_mutation_count != changes or written:
         what = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
         raise Unsupported("side-effect", f"a checkpointed function {what}, and the backward recomputes it")
 
@@ -97,7 +99,7 @@ def _real_object(tx: Tracer, value: Variable) -> Any:
     from engine.trace.variables.containers.sequences import sequence_items
 
     value = realize(tx, value)
-    found = tx.real_object(value)
+    found = tx.objects.real_object(value)
     if found is NotImplemented and value.python_type() in (list, tuple):
         items = [_real_object(tx, v) for v in sequence_items(tx, value)]
         if any(i is NotImplemented for i in items):

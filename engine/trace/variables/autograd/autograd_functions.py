@@ -103,17 +103,17 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
             return _trace_bodies_to_graphs(tx, cls, given)
         for value in given:
             value.as_node_arg(tx)
-        known, outside = len(tx.input_tensors), tx.external_mutation_count
+        known, outside = len(tx.inputs.input_tensors), tx.side_effects.external_mutation_count
         try:
             _trace_for_guards(tx, cls, given)
         except _NeedsBodyGraphs:
             return _trace_bodies_to_graphs(tx, cls, given)
         except Unsupported as error:
-            if tx.external_mutation_count == outside and not isinstance(error, _MutatesContainerArgument):
+            if tx.side_effects.external_mutation_count == outside and not isinstance(error, _MutatesContainerArgument):
                 raise
             _FUNCTIONS_WITH_SIDE_EFFECTS.add(cls)
             raise RestartTracing(0, error) from error
-        if len(tx.input_tensors) != known:
+        if len(tx.inputs.input_tensors) != known:
             return _trace_bodies_to_graphs(tx, cls, given)
     except UserException as error:
         raise Unsupported("unknown-call", f"{cls.__name__} raises while it is traced") from error
@@ -258,12 +258,14 @@ def _check_backward(tx: Tracer, cls: type[Function], ctx: AutogradFunctionContex
     Raises:
         Unsupported: it may read such state.
     """
-    backward = _TracedBackward(cls.__name__, list(_wrapped_functions(cls.backward)), ctx, tx.root_instruction_number)
+    backward = _TracedBackward(
+        cls.__name__, list(_wrapped_functions(cls.backward)), ctx, tx.interpreter.root_instruction_number
+    )
     if any(type(layer) is not types.FunctionType for layer in backward.wrapped_functions):
         raise Unsupported("unknown-call", f"the backward of {cls.__name__} is not a plain function")
     if backward.reads_mutated_state(tx) or backward.reads_deferred_state():
         raise backward.graph_break()
-    tx.traced_backwards.append(backward)
+    tx.state_of(_TracedBackwards).backwards.append(backward)
 
 
 def _wrapped_functions(function: Any) -> Iterator[Any]:
@@ -289,10 +291,12 @@ class _TracedBackward(NamedTuple):
             cells = [cell for cell in layer.__closure__ or () if cell != _EMPTY_CELL]
             named = [layer.__globals__.get(name) for name in names]
             named += [*cells, *(cell.cell_contents for cell in cells)]
-            known = [tx.variables_by_id[id(v)][0] for v in named if id(v) in tx.variables_by_id]
+            known = [tx.objects.variables_by_id[id(v)][0] for v in named if id(v) in tx.objects.variables_by_id]
             known += [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
-            written = (n for space, n in tx.global_writes if space.values is layer.__globals__)
-            if not names.isdisjoint(written) or any(id(v) in tx.mutated_variables for v in reachable_variables(known)):
+            written = (n for space, n in tx.side_effects.global_writes if space.values is layer.__globals__)
+            if not names.isdisjoint(written) or any(
+                id(v) in tx.side_effects.mutated_variables for v in reachable_variables(known)
+            ):
                 return True
             if any(of is v for of, _ in CLASS_ATTR_WRITES for v in named):
                 return True
@@ -313,13 +317,20 @@ class _TracedBackward(NamedTuple):
         return reason
 
 
+class _TracedBackwards:
+    """Traced backwards of one trace, which Python would run later."""
+
+    def __init__(self) -> None:
+        self.backwards: list[Any] = []
+
+
 def check_traced_backwards(tx: Tracer) -> None:
     """Check at the end of the graph for state that was mutated after the function was applied.
 
     Raises:
         RestartTracing: a traced backward reads such state.
     """
-    for backward in tx.traced_backwards:
+    for backward in tx.state_of(_TracedBackwards).backwards:
         if backward.reads_mutated_state(tx):
             raise RestartTracing(backward.applied_at, backward.graph_break())
 
@@ -383,7 +394,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
     """Trace forward and backward for their guards and graph breaks, then discard the nodes."""
     needed = _needs_input_grad(given)
     ctx = AutogradFunctionContextVariable(needed)
-    numbers = len(tx.symbolic_input_scalars)
+    numbers = len(tx.symbols.symbolic_input_scalars)
     with building_subgraph(tx) as builder:
         builder.is_autograd_function_body = True
         grad = torch.is_grad_enabled()
@@ -409,7 +420,9 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
         ):
             raise _NeedsBodyGraphs
         builder.discard()
-    for number in tx.symbolic_input_scalars[numbers:]:  # the node runs the user's code, which reads the number again
+    for number in tx.symbols.symbolic_input_scalars[
+        numbers:
+    ]:  # the node runs the user's code, which reads the number again
         number.as_python_constant(tx)
 
 
@@ -431,11 +444,11 @@ def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Va
         for v in reachable_variables(inputs)
         if not isinstance(v, (TensorVariable, SymNodeVariable, ConstantVariable))
     }
-    before, tx.subgraph_mutations = tx.subgraph_mutations, []
+    before, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, []
     try:
         yield given
     finally:
-        changed, tx.subgraph_mutations = tx.subgraph_mutations, before
+        changed, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, before
         if before is not None:
             before.extend(changed)
     if any(id(v) in given for v in changed):

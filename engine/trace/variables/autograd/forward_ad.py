@@ -65,11 +65,11 @@ def _register_dual_function(function: Any) -> None:
         if forward_ad._current_level < 0:
             raise Unsupported("unknown-call", f"{function.__name__} is called outside of a dual level")
         if function is forward_ad.unpack_dual and not any(
-            c.make is forward_ad.dual_level for c, _ in tx.open_graph_contexts
+            c.make is forward_ad.dual_level for c, _ in tx.torch_state.open_graph_contexts
         ):
             what = "unpack_dual is called in a dual level that was entered outside the function"
             raise Unsupported("unknown-call", what)
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         return emit_node(tx, "call_function", target, args, kwargs)
 
 

@@ -45,7 +45,9 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     kwargs = {n: _as_tuple(tx, a) if n in ("outputs", "inputs") else a for n, a in kwargs.items()}
     named = {**dict(zip(("outputs", "inputs"), args, strict=False)), **kwargs}
     _, inputs = (_realized_tensors(tx, named.get(n, NONE)) for n in ("outputs", "inputs"))
-    is_from_outside = any(v.real_object is not None and v.real_object.grad_fn is not None for v, _ in tx.input_tensors)
+    is_from_outside = any(
+        v.real_object is not None and v.real_object.grad_fn is not None for v, _ in tx.inputs.input_tensors
+    )
     if is_from_outside and not all(map(_is_intermediate, inputs)):
         raise Unsupported(
             "unknown-call", "torch.autograd.grad on a tensor whose autograd history began outside the function"
@@ -115,7 +117,7 @@ def _emit_effect(tx: Tracer, name: str, run: Callable[..., Any], nodes: list[tor
         "call_function", GraphCallable(name, run, changes_state=True), tuple(nodes), {}, tx.node_provenance()
     )
     node.meta["example_value"] = None
-    tx.update_op_in_try_block()
+    tx.fallback.update_op_in_try_block()
     return node
 
 
@@ -186,8 +188,8 @@ def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: A
         dict(zip(words, tx.as_python_constants(words.values()), strict=True)),
     )
     node = tx.graph.create_node("call_method", name, (tensor.node(tx), *constants), named, tx.node_provenance())
-    tx.update_op_in_try_block()
-    tx.mutation_count += 1
+    tx.fallback.update_op_in_try_block()
+    tx.side_effects.mutation_count += 1
     try:
         getattr(tensor.fake, name)(*constants, **named)
     except RuntimeError:
@@ -195,7 +197,7 @@ def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: A
         raise Unsupported("unknown-call", f"Tensor.{name} raises") from None
     node.meta["example_value"] = tensor.fake
     if tensor.source is not None:
-        tx.external_mutation_count += 1
+        tx.side_effects.external_mutation_count += 1
     return tensor if name == "requires_grad_" else NONE
 
 

@@ -39,7 +39,7 @@ class CellVariable(Variable):
 
     def set_content(self, tx: Tracer, value: Variable | None) -> None:
         """Set the content; None empties the cell."""
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.content = value
 
     def guard_empty(self, tx: Tracer) -> None:
@@ -91,7 +91,7 @@ class CellVariable(Variable):
 
 def build_cell(tx: Tracer, cell: types.CellType, contents: Source) -> CellVariable:
     """Return the variable of an existing cell; ``contents`` is the source of its content."""
-    known = tx.variables_by_id.get(id(cell))
+    known = tx.objects.variables_by_id.get(id(cell))
     if known is not None:
         assert isinstance(known[0], CellVariable)
         return known[0]
@@ -100,5 +100,5 @@ def build_cell(tx: Tracer, cell: types.CellType, contents: Source) -> CellVariab
     except ValueError:
         content = None
     value = CellVariable(content, contents, cell)
-    tx.variables_by_id[id(cell)] = (value, cell)
+    tx.objects.variables_by_id[id(cell)] = (value, cell)
     return value

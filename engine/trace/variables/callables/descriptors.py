@@ -26,7 +26,7 @@ class ExternalDescriptorVariable(RealObjectVariable):
         return True
 
     def hash_key(self, tx: Tracer) -> Any:
-        return tx.as_identity_key(self)
+        return tx.objects.as_identity_key(self)
 
     def wrapped_function(self, tx: Tracer, name: str) -> Variable:
         """Return an attribute such as ``fget``: a wrapped function or None."""

@@ -148,7 +148,7 @@ class UserFunctionVariable(FunctionVariable):
         ]
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        direct, tx.direct_callee = tx.direct_callee is self, None
+        direct, tx.call_stack.direct_callee = tx.call_stack.direct_callee is self, None
         rule = find_rule(self.real_object)
         if rule is not None:
             if kwargs or len(args) > self.code.co_argcount:
@@ -157,7 +157,7 @@ class UserFunctionVariable(FunctionVariable):
         inner = unwrap_compiled(self.real_object)
         if inner is not self.real_object:
             behind = realize(tx, tx.wrap(inner, ConstantSource(inner, getattr(inner, "__qualname__", "original"))))
-            tx.direct_callee = behind if direct else None
+            tx.call_stack.direct_callee = behind if direct else None
             return behind.call(tx, args, kwargs)
         by_code = RULES_BY_CODE.get(id(self.code))
         if by_code is not None:
@@ -183,7 +183,7 @@ class UserFunctionVariable(FunctionVariable):
                     raise
         if not may_inline(self.real_object):
             raise Unsupported("unknown-call", f"{self.describe()} is called")
-        tx.direct_callee = self if direct else None
+        tx.call_stack.direct_callee = self if direct else None
         return super().call(tx, args, kwargs)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
@@ -277,7 +277,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         return super().get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         if name == "__name__":
             self.name = str(realize(tx, value).as_python_constant(tx))
             return
@@ -301,7 +301,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
             raise self.unsupported(f"deleting the attribute {name!r}")
         if name not in self.attributes:
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         del self.attributes[name]
 
     def _annotation_dict(self) -> Variable:

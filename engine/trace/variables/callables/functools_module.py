@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+class _ReprsInProgress:
+    """Calls of functions under ``recursive_repr`` in one trace that have not returned."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[int, int]] = set()
+        """Pairs of the ids of the function's code and of the object's variable."""
+
+
 Args = list[Variable]
 
 
@@ -38,15 +46,16 @@ def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kw
     cells = dict(zip(of.code.co_freevars, of.cells(tx), strict=True))
     fill = cells["fillvalue"].content if "fillvalue" in cells else None
     shown = (id(of.code), id(realize(tx, args[0])))
-    if shown in tx.repr_in_progress:
+    in_progress = tx.state_of(_ReprsInProgress).keys
+    if shown in in_progress:
         return fill or ConstantVariable("...")
     function = cells["user_function"].content
     assert function is not None
-    tx.repr_in_progress.add(shown)
+    in_progress.add(shown)
     try:
         return realize(tx, function).call(tx, args, kwargs)
     finally:
-        tx.repr_in_progress.discard(shown)
+        in_progress.discard(shown)
 
 
 _RECURSIVE_REPR_WRAPPERS: tuple[tuple[Any, Any], ...] = (
@@ -93,7 +102,7 @@ class CmpKeyVariable(UserDefinedObjectVariable):
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         if name != "obj":
             super().set_attr(tx, name, value)
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.item = value
 
     def child_variables(self) -> list[Variable]:

@@ -48,7 +48,7 @@ class GeneratorVariable(IteratorVariable):
             return super().set_attr(tx, name, value)
         if realize(tx, value).python_type() is not str:
             tx.raise_type_error(f"{name} must be set to a string object")
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         self.was_renamed = True
         self.names[name] = realize(tx, value)
         return None
@@ -84,7 +84,7 @@ class GeneratorVariable(IteratorVariable):
 
     def before_step(self, tx: Tracer) -> None:
         """Record the mutation before the body runs."""
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
 
     def take_return_value(self) -> Variable:
         """Return the return value of the body, only once; later calls return None."""

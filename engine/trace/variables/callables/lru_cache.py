@@ -70,6 +70,13 @@ class _CacheUse:
         self.results: dict[Any, Variable] = {}
 
 
+class _CacheUses:
+    """Uses of external caching functions in one trace."""
+
+    def __init__(self) -> None:
+        self.by_cache_id: dict[int, _CacheUse] = {}
+
+
 class ExternalLruCacheVariable(BuiltinVariable):
     """An external function under ``functools.lru_cache``: traced once for equal arguments.
 
@@ -91,24 +98,26 @@ class ExternalLruCacheVariable(BuiltinVariable):
         if is_opaque_cache(self.real_object):
             what = "a cache whose statistics are read or whose attributes are set"
             raise Unsupported("unknown-call", f"{self.describe()} is called, {what}")
-        used: _CacheUse = tx.cache_results.setdefault(id(self.real_object), _CacheUse(tx.root_instruction_number))
+        used: _CacheUse = tx.state_of(_CacheUses).by_cache_id.setdefault(
+            id(self.real_object), _CacheUse(tx.interpreter.root_instruction_number)
+        )
         memo = used.results
         is_dynamic = any(
             _has_symbols(tx, a) for a in (*args, *kwargs.values())
         )  # one trace covers many values of a symbol
         key = object() if is_dynamic else _cache_key(tx, args, kwargs, typed=True)
         if key not in memo:
-            before = (tx.external_mutation_count, len(tx.side_effect_calls))
+            before = (tx.side_effects.external_mutation_count, len(tx.side_effects.side_effect_calls))
             inner = tx.wrap(self.real_object.__wrapped__, AttrSource(self.source, "__wrapped__"))
             result = inner.call(tx, args, kwargs)
             if self._only_logs_or_warns(tx, args, kwargs, result, before):
                 return NONE
-            if tx.external_mutation_count != before[0]:
+            if tx.side_effects.external_mutation_count != before[0]:
                 raise Unsupported(
                     "unknown-call", f"{self.describe()} is called, a cache of a function with side effects"
                 )
             memo[key] = result
-            tx.mark_externally_cached(result, self.real_object)
+            tx.side_effects.mark_externally_cached(result, self.real_object)
         return memo[key]
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
@@ -118,7 +127,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
         refused = Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
         if name != "cache_parameters":
             mark_cache_opaque(self.real_object)
-            used = tx.cache_results.get(id(self.real_object))
+            used = tx.state_of(_CacheUses).by_cache_id.get(id(self.real_object))
             refused.created_at = used.created_at if used is not None else 0
         raise refused
 
@@ -130,17 +139,19 @@ class ExternalLruCacheVariable(BuiltinVariable):
         There the real cache knows whether it already ran.
         """
         changes, effects = before
-        told = len(tx.side_effect_calls) - effects
+        told = len(tx.side_effects.side_effect_calls) - effects
         found = realize(tx, result)
         if (
             not told
-            or tx.external_mutation_count - changes != told
+            or tx.side_effects.external_mutation_count - changes != told
             or not isinstance(found, ConstantVariable)
             or found.value is not None
         ):
             return False
-        del tx.side_effect_calls[effects:]
-        tx.record_side_effect(CallExpressionVariable(self.real_object, args, kwargs), f"{self.describe()} is called")
+        del tx.side_effects.side_effect_calls[effects:]
+        tx.side_effects.record_side_effect(
+            CallExpressionVariable(self.real_object, args, kwargs), f"{self.describe()} is called"
+        )
         return True
 
 
@@ -149,7 +160,7 @@ def _may_be_own_cache(tx: Tracer, origin: Source) -> bool:
 
     Then it may also read the state of the cache.
     """
-    return resume_info(tx.frames[0].code) is not None and isinstance(origin.chain()[0], LocalSource)
+    return resume_info(tx.call_stack.frames[0].code) is not None and isinstance(origin.chain()[0], LocalSource)
 
 
 def _hashes_by_contents(cls: type) -> bool:
@@ -227,7 +238,7 @@ class LruCacheVariable(AttributeDictVariable):
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         key = _cache_key(tx, args, kwargs, typed=self.typed)
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         if key in self.memo:
             self.hits += 1
             self.memo.move_to_end(key)
@@ -251,7 +262,7 @@ class LruCacheVariable(AttributeDictVariable):
         return realize(tx, self.function).get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.attributes[name] = value
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
@@ -260,7 +271,7 @@ class LruCacheVariable(AttributeDictVariable):
                 counts = (self.hits, self.misses, self.maxsize, len(self.memo))
                 return TupleVariable([ConstantVariable(n) for n in counts], self.info_class)
             case "cache_clear":
-                tx.mutation_count += 1
+                tx.side_effects.mutation_count += 1
                 self.memo.clear()
                 self.hits = self.misses = 0
                 return NONE
@@ -305,7 +316,7 @@ def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -
         tx.raise_type_error("maxsize should be integer or None")
     function = realize(tx, given["user_function"])
     return LruCacheVariable(
-        function, size if size is None else max(0, size), bool(typed), tx.root_instruction_number, cls, info
+        function, size if size is None else max(0, size), bool(typed), tx.interpreter.root_instruction_number, cls, info
     )
 
 
@@ -323,7 +334,7 @@ class _LruCacheDecoratorVariable(Variable):
         return types.FunctionType
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return LruCacheVariable(realize(tx, args[0]), self.maxsize, self.typed, tx.root_instruction_number)
+        return LruCacheVariable(realize(tx, args[0]), self.maxsize, self.typed, tx.interpreter.root_instruction_number)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_const(functools.lru_cache(self.maxsize, self.typed))
@@ -339,10 +350,10 @@ def _lru_cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(size, ConstantVariable) and (size.value is None or isinstance(size.value, int)):
         return _LruCacheDecoratorVariable(None if size.value is None else max(0, size.value), typed.is_truthy(tx))
     if isinstance(size, (FunctionVariable, BoundMethodVariable)):
-        return LruCacheVariable(size, 128, typed.is_truthy(tx), tx.root_instruction_number)
+        return LruCacheVariable(size, 128, typed.is_truthy(tx), tx.interpreter.root_instruction_number)
     raise Unsupported("unknown-call", f"lru_cache() of {size.describe()}")
 
 
 @register_rule(functools.cache)
 def _cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return LruCacheVariable(realize(tx, args[0]), None, False, tx.root_instruction_number)
+    return LruCacheVariable(realize(tx, args[0]), None, False, tx.interpreter.root_instruction_number)

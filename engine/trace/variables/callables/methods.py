@@ -41,8 +41,8 @@ class BoundMethodVariable(Variable):
         return ("method", self.obj.hash_key(tx), self.function.hash_key(tx))
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if tx.direct_callee is self:
-            tx.direct_callee = self.function
+        if tx.call_stack.direct_callee is self:
+            tx.call_stack.direct_callee = self.function
         return self.function.call(tx, [self.obj, *args], kwargs)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:

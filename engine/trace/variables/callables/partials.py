@@ -137,8 +137,8 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
     def call_partial(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         """Call the wrapped function with the bound arguments and the given ones."""
         function = realize(tx, self.function)
-        if tx.direct_callee is self:
-            tx.direct_callee = function
+        if tx.call_stack.direct_callee is self:
+            tx.call_stack.direct_callee = function
         if any(realize(tx, key).python_type() is not str for key, _ in self.keywords.entries.values()):
             tx.raise_type_error("keywords must be strings")
         return function.call(tx, [*self.positional.items, *args], {**self.keyword_arguments, **kwargs})
@@ -173,7 +173,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
             tx.raise_type_error("invalid partial state")
         if self.source is not None:
             raise self.unsupported("__setstate__ of a partial created outside the function")
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.function = function
         self.positional = (
             args if type(args) is TupleVariable and args.cls is tuple else TupleVariable(_builtin_items(args, tx))

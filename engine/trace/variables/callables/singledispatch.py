@@ -55,8 +55,8 @@ def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Ar
     real: Any = of.real_object
     _check_has_argument(tx, real.__name__, args)
     registered = inspect.getclosurevars(real.dispatch).nonlocals["registry"]
-    known = tx.variables_by_id.get(id(registered))
-    if known is not None and id(known[0]) in tx.mutated_variables:
+    known = tx.objects.variables_by_id.get(id(registered))
+    if known is not None and id(known[0]) in tx.side_effects.mutated_variables:
         raise Unsupported("unknown-call", f"{of.describe()} is called; traced code registered implementations on it")
     cls = realize(tx, args[0]).python_type()
     chosen = real.dispatch(cls)
@@ -117,7 +117,7 @@ class SingleDispatchVariable(AttributeDictVariable):
         return super().get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.attributes[name] = value
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
@@ -130,7 +130,7 @@ class SingleDispatchVariable(AttributeDictVariable):
 
     def _register(self, tx: Tracer, cls: Variable, function: Variable) -> Variable:
         if not is_none(function):
-            tx.record_mutation(self)
+            tx.side_effects.record_mutation(self)
             self.registry[_dispatch_class(tx, cls)] = function
             return function
         if isinstance(cls, FunctionVariable):

@@ -55,7 +55,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
 
     def before_step(self, tx: Tracer) -> None:
         super().before_step(tx)
-        self.created_at = self.created_at or tx.root_instruction_number
+        self.created_at = self.created_at or tx.interpreter.root_instruction_number
 
     def child_variables(self) -> list[Variable]:
         return []
@@ -108,7 +108,7 @@ def build_suspended_generator(
 def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
     """Rebuild the frame of the suspended body; parameters of the code hold its stack items."""
     values = real.gi_frame.f_globals
-    parent = tx.frames[-1]
+    parent = tx.frame
     frame = Frame(base, GlobalsNamespace(values, str(values.get("__name__", ""))), parent, parent.user_stack())
     held = real.gi_frame.f_locals
     frame.next_index = known.index + 1

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
 
+
+class _ReprsInProgress:
+    """Objects of one trace whose ``repr`` has not returned."""
+
+    def __init__(self) -> None:
+        self.variable_ids: set[int] = set()
+
+
 SCALARS: tuple[type, ...] = (int, float, complex, str, bytes)
 _BUILTIN_BASES: tuple[type, ...] = (
     collections.OrderedDict,
@@ -146,16 +154,16 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     def _repr(self, tx: Tracer) -> str:
         """Return the ``repr``, with ``...`` for an object inside its own repr."""
         is_named = isinstance(self.inner, SetVariable) or builtin_base_of(self.cls) in _CLASSES_NAMED_IN_REPR
-        shown_already = (0, id(self))
-        if shown_already in tx.repr_in_progress:
+        in_progress = tx.state_of(_ReprsInProgress).variable_ids
+        if id(self) in in_progress:
             if isinstance(self.inner, SetVariable):
                 return f"{self.cls.__name__}(...)"
             return "..." if is_named else _RECURSIVE_REPR[builtin_base_of(self.cls)]
-        tx.repr_in_progress.add(shown_already)
+        in_progress.add(id(self))
         try:
             return f"{self.cls.__name__}({self._contents_repr(tx)})" if is_named else self._builtin_repr(tx)
         finally:
-            tx.repr_in_progress.discard(shown_already)
+            in_progress.discard(id(self))
 
     def _builtin_repr(self, tx: Tracer) -> str:
         """Return the repr of the builtin class, which does not contain the subclass name."""

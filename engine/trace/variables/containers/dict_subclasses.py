@@ -70,7 +70,7 @@ def _call_dict_method_on_ordered(tx: Tracer, of: Variable, name: str, args: Args
     if plain.entries.keys() != contents.entries.keys():
         contents.order_invalid = True
     if plain.mutation_count or name in ("__ior__", "update", "setdefault"):
-        tx.record_mutation(contents)
+        tx.side_effects.record_mutation(contents)
         contents.mutation_count += 1
         contents.entries = plain.entries
     return of if result is plain else result

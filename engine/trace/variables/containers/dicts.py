@@ -195,7 +195,7 @@ class DictVariable(Variable):
 
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
         """Set the value of a key that is already hashed."""
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         if self.load_entries is not None and type(stands_for) in (str, int):
             self.pending_stores[stands_for] = (key, value)
         else:
@@ -224,7 +224,7 @@ class DictVariable(Variable):
             if default is not None:
                 return default
             tx.raise_key_error(key)
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.mutation_count += 1
         return self.entries.pop(stands_for)[1]
 
@@ -232,7 +232,7 @@ class DictVariable(Variable):
         """Add the entries of a mapping or of an iterable of pairs."""
         from engine.trace.variables.containers.dict_subclasses import ordered_dict_update
 
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         given: Any = realize(tx, other)
         if type(given) is DictVariable and given.cls is dict and type(self).set_item is DictVariable.set_item:
             for stands_for, (key, value) in list(
@@ -275,19 +275,19 @@ class DictVariable(Variable):
 
     def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
         """Set an instance attribute of an OrderedDict; a value of None deletes it."""
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.attributes.pop(name, None)
         if value is not None:
             self.attributes[name] = value
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         if name == "default_factory" and self.cls is collections.defaultdict and self.source is None:
-            tx.record_mutation(self)
+            tx.side_effects.record_mutation(self)
             self.default_factory = realize(tx, value)
             return None
         if self.cls is not collections.OrderedDict or self.source is not None or hasattr(self.cls, name):
             return super().set_attr(tx, name, value)
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.attributes[name] = value
         return None
 
@@ -317,7 +317,7 @@ class DictVariable(Variable):
             case "__missing__", 1 if self.cls is collections.defaultdict:
                 return self.call_default_factory(tx, args[0], self)
             case "__init__", (1 | 2) if issubclass(self.cls, collections.defaultdict):
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.default_factory = args[0]
                 return self.call_method(tx, "update", args[1:], kwargs)
             case (("update" | "__init__"), (0 | 1)):
@@ -329,7 +329,7 @@ class DictVariable(Variable):
             case "__init__", count if self.cls is not collections.defaultdict:
                 tx.fold_constant(dict.__init__, {}, *[()] * count)
             case "clear", 0:
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.mutation_count += 1
                 self.entries.clear()
                 return NONE
@@ -377,7 +377,7 @@ class DictVariable(Variable):
         self._check_order()
         at_end = last is None or realize(tx, last).is_truthy(tx)
         stands_for = next(reversed(self.entries)) if at_end else next(iter(self.entries))
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.mutation_count += 1
         return TupleVariable(list(self.entries.pop(stands_for)))
 
@@ -396,7 +396,7 @@ class DictVariable(Variable):
             return NONE
         self._check_order()
         self.was_reordered = True
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self._log_insertion(stands_for)
         entry = self.entries.pop(stands_for)
         rest = dict(self.entries)
@@ -610,7 +610,7 @@ def _build_key(tx: Tracer, real: Any, key: Any, index: int, origin: Source) -> V
 
 @register_builder(dict, collections.OrderedDict, collections.defaultdict)
 def _dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> Variable:
-    owner = tx.variables_by_dict_id.get(id(real))
+    owner = tx.objects.variables_by_dict_id.get(id(real))
     if owner is not None and owner.source is not None:
         why = "it holds the attributes of an object"
         tx.add_guard(SameObject(origin, AttrSource(owner.source, "__dict__"), True, cause=tx.guard_cause(why)))
@@ -696,7 +696,7 @@ _VIEW_TYPES: dict[type, tuple[type, str]] = {
 @register_builder(*_VIEW_TYPES)
 def _view(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "the dict view was read")
-    tx.viewed_dict_ids.update(map(id, gc.get_referents(real)))
+    tx.objects.viewed_dict_ids.update(map(id, gc.get_referents(real)))
     cls, kind = _VIEW_TYPES[type(real)]
     of = build_dict(tx, real.mapping, AttrSource(origin, "mapping"))
     if cls is collections.OrderedDict:

@@ -61,7 +61,7 @@ class ExternalIteratorVariable(IteratorVariable):
         return [found for b in self.inner_iterators for found in (b, *b.all_inner_iterators())]
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         others = self.all_inner_iterators()
         counts = [o.steps_taken for o in others]
         found: Variable | None = self.inner.next_item(tx)
@@ -87,7 +87,7 @@ class ExternalIteratorVariable(IteratorVariable):
             *(s for s in self.iterated_lists() if isinstance(s, ListVariable)),
             *(m.underlying_list(tx) for m in moving),
         ]
-        return any(id(v) in tx.mutated_variables for v in lists)
+        return any(id(v) in tx.side_effects.mutated_variables for v in lists)
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that advances the real iterator on the stack.
@@ -124,12 +124,12 @@ class ItemGuardedIteratorVariable(IteratorVariable):
     def underlying_list(self, tx: Tracer) -> Variable | None:
         """Return the variable of the underlying list if tracing already knows that list."""
         over = self.real_object.__reduce__()[1][0]
-        known = tx.variables_by_id.get(id(over))
+        known = tx.objects.variables_by_id.get(id(over))
         return None if known is None or known[1] is not over else known[0]
 
     def next_item(self, tx: Tracer) -> Variable | None:
         over = self.underlying_list(tx)
-        if over is not None and id(over) in tx.mutated_variables:
+        if over is not None and id(over) in tx.side_effects.mutated_variables:
             raise Unsupported(
                 "outside-iterator", "a list is mutated while an iterator created outside the function reads it"
             )
@@ -141,7 +141,7 @@ class ItemGuardedIteratorVariable(IteratorVariable):
         item = IteratorItemSource(self.iterator_source, self.position)
         self.position += 1
         if type(self.real_object) is _RANGE_ITERATOR_TYPE:
-            tx.known_dynamic_sources.add(item)
+            tx.symbols.known_dynamic_sources.add(item)
         return tx.make_lazy(item.read(self.real_object), item)
 
 
@@ -193,7 +193,7 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
         beneath = _build_inner_iterators(tx, state[1][:1], arguments)
         number = GetItemSource(arguments, 1)
         if isinstance(beneath[0].inner, ItemGuardedIteratorVariable):
-            tx.known_dynamic_sources.add(number)
+            tx.symbols.known_dynamic_sources.add(number)
             return ExternalIteratorVariable(
                 real, origin, _enumerate_from(beneath[0], tx.wrap(state[1][1], number)), beneath
             )

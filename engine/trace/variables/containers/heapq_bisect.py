@@ -49,7 +49,7 @@ def _heap_rule(function: Any) -> Any:
             found = function(items, *rest)
         except IndexError as error:
             raise tx.make_user_exception(error) from error
-        tx.record_mutation(heap)
+        tx.side_effects.record_mutation(heap)
         heap.items[:] = [i.value for i in items]
         return ConstantVariable(None) if found is None else found.value
 
@@ -83,7 +83,7 @@ def _bisect_rule(function: Any, *, inserts: bool) -> Any:
         if not inserts:
             return ConstantVariable(found)
         assert isinstance(into, ListVariable)
-        tx.record_mutation(into)
+        tx.side_effects.record_mutation(into)
         into.items[:] = [i.value for i in items]
         return NONE
 

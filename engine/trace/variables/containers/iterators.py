@@ -83,14 +83,14 @@ class SequenceIteratorVariable(IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.position >= len(self.items):
             if self.iterable is not None:
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.items, self.iterable, self.position = (
                     [],
                     None,
                     0,
                 )  # exhausted for good, even if items are appended later
             return None
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.position += 1
         return self.items[self.position - 1]
 
@@ -143,7 +143,7 @@ class ReversedIteratorVariable(IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.index < 0:
             return None
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         found = self.read_item(self.index)
         self.index = -1 if found is None else self.index - 1
         return found
@@ -199,7 +199,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         if self.dict_variable is not None and self.dict_variable.mutation_count != self.seen_mutation_count:
             return self._step_changed(tx, self.dict_variable)
         if len(self.current_keys()) != self.expected_length:
-            tx.record_mutation(self)
+            tx.side_effects.record_mutation(self)
             self.expected_length = -1  # later steps raise again
             tx.raise_error(RuntimeError, f"{self.container_name} changed size during iteration")
         if self.position >= len(self.keys):
@@ -208,18 +208,18 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         found = self.read_entry(self.keys[self.position])
         if found is None:
             raise Unsupported("unsupported-operation", f"the keys of a {self.container_name} change during iteration")
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.position += 1
         self.remaining_count -= 1
         return found
 
     def _exhaust(self, tx: Tracer) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.keys, self.position, self.expected_length, self.dict_variable = [], 0, 0, None
 
     def _step_changed(self, tx: Tracer, of: DictVariable) -> Variable | None:
         """Return the next item of a dict whose keys were added, removed or moved."""
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         if self.container_name == "OrderedDict" and self.position >= len(self.keys):
             self._exhaust(tx)
             return None
@@ -278,7 +278,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         from engine.trace.codegen_runtime.iterators import skip_items
 
         of = getattr(self.container, "dict_variable", self.container)
-        if self._is_unchanged() and not cg.is_cyclic(of) and id(of) not in cg.tx.mutated_variables:
+        if self._is_unchanged() and not cg.is_cyclic(of) and id(of) not in cg.tx.side_effects.mutated_variables:
             cg.load_helper(skip_items, 0)
             cg.load(self.container)
             cg.body.emit("GET_ITER")
@@ -308,7 +308,7 @@ class RangeIteratorVariable(IteratorVariable):
         number = self.value.start + self.position * self.value.step
         if number not in self.value:
             return None
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.position += 1
         return ConstantVariable(number)
 
@@ -337,7 +337,7 @@ class CountIteratorVariable(IteratorVariable):
         return itertools.count
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.value += self.increment
         return tx.from_python(self.value - self.increment)
 

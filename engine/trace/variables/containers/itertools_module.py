@@ -50,7 +50,7 @@ class ItertoolsIteratorVariable(IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.state.get("over"):
             return None
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         return self.advance(tx, self.state)
 
     def _remaining(self) -> Variable:

@@ -66,7 +66,7 @@ class MappingProxyVariable(DictVariable):
 @register_builder(MappingProxyType)
 def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
     of = build_dict(tx, real, origin)
-    tx.viewed_dict_ids.update(map(id, gc.get_referents(real)))
+    tx.objects.viewed_dict_ids.update(map(id, gc.get_referents(real)))
     of.cls = type(next((r for r in gc.get_referents(real) if isinstance(r, dict)), real))
     return MappingProxyVariable(of, origin)
 

@@ -83,7 +83,7 @@ class SequenceVariable(Variable):
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         index = key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
         if isinstance(index, slice):
-            return self.make_slice(tx.slice_items(self.items, index))
+            return self.make_slice(_slice_items(tx, self.items, index))
         if not isinstance(index, int):
             tx.raise_type_error(
                 f"{self.python_type().__name__} indices must be integers or slices, not {type(index).__name__}"
@@ -151,6 +151,14 @@ class SequenceVariable(Variable):
         from engine.trace.operators.arithmetic import call_special_by_name
 
         return call_special_by_name(tx, self, name, args, kwargs)
+
+
+def _slice_items(tx: Tracer, items: list[Variable], index: slice) -> list[Variable]:
+    """Return ``items[index]``; an invalid slice raises in the traced code."""
+    try:
+        return items[index]
+    except (TypeError, ValueError) as error:
+        raise tx.make_user_exception(error) from error
 
 
 def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
@@ -381,7 +389,7 @@ class ListVariable(SequenceVariable):
         return ListVariable(kept, None, self.cls, self.maxlen)
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         if isinstance(key, SliceVariable):
             if not is_iterable(realize(tx, value)):
                 self._apply_to_items(
@@ -392,7 +400,7 @@ class ListVariable(SequenceVariable):
         self._apply_to_items(tx, operator.setitem, as_index(tx, key), value)
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self._apply_to_items(
             tx, operator.delitem, key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
         )
@@ -415,7 +423,7 @@ class ListVariable(SequenceVariable):
 
     def append(self, tx: Tracer, value: Variable) -> None:
         """Append ``value``; a full deque drops its first item."""
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.appended.append(value)
         if self.maxlen is not None and len(self.items) > self.maxlen:
             del self.items[0]
@@ -428,7 +436,7 @@ class ListVariable(SequenceVariable):
             case "copy" | "__copy__" if hasattr(self.cls, name):
                 return ListVariable(list(self.items), None, self.cls, self.maxlen)
             case "__init__":
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.items.clear()
                 return self._call_other_method(tx, "extend", args, {}) if args else NONE
             case "pop" | "popleft":
@@ -436,12 +444,12 @@ class ListVariable(SequenceVariable):
         method = _LIST_METHODS.get(name)
         if method is None or not hasattr(self.cls, name):
             return super()._call_other_method(tx, name, args, kwargs)
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         method(self, tx, args, kwargs)
         return NONE
 
     def _pop(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         if self.cls is collections.deque:
             if not self.items:
                 tx.raise_error(IndexError, "pop from an empty deque")
@@ -575,12 +583,12 @@ def _sort(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str
     items, self.items[:] = list(self.items), []  # Python's list.sort leaves the list empty while it sorts
     in_order = items
     noted: list[Variable] = []
-    noted_outside, tx.subgraph_mutations = tx.subgraph_mutations, noted
+    noted_outside, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, noted
     try:
         in_order = sort_items(tx, items, kwargs)
     finally:
         self.items[:] = in_order
-        tx.subgraph_mutations = noted_outside
+        tx.side_effects.subgraph_mutations = noted_outside
         if noted_outside is not None:
             noted_outside += noted
     if any(value is self for value in noted):

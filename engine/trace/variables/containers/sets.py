@@ -135,7 +135,7 @@ class SetVariable(Variable):
             return [self.elements[k] for k in self._equivalent_real_set()]
         if all(_hashes_by_new_identity(k, v) or _has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
             self.order_observed_at = (
-                tx.root_instruction_number if self.order_observed_at is None else self.order_observed_at
+                tx.interpreter.root_instruction_number if self.order_observed_at is None else self.order_observed_at
             )
             return list(self.elements.values())
         raise self.unsupported("iterating in an order that depends on object addresses")
@@ -201,7 +201,7 @@ class SetVariable(Variable):
             case "add" | "discard" | "remove" if self.builtin_class is set:
                 return self._update_one(tx, name, args[0])
             case "update" if self.builtin_class is set:
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self._record_literal(args)
                 for other in args:
                     if isinstance(other, SetVariable) and not other.has_fixed_hashes(
@@ -217,7 +217,7 @@ class SetVariable(Variable):
                         mark_stored(stands_for)
                 return NONE
             case "clear" if self.builtin_class is set:
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.elements.clear()
                 return NONE
             case "pop" if self.builtin_class is set:
@@ -225,7 +225,7 @@ class SetVariable(Variable):
             case "__init__" if self.builtin_class is set:
                 if kwargs or len(args) > 1:
                     tx.fold_constant(set, *[()] * len(args), **dict.fromkeys(kwargs))
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.elements.clear()
                 return self.call_method(tx, "update", args, {}) if args else NONE
             case "copy" | "__copy__":
@@ -241,7 +241,7 @@ class SetVariable(Variable):
                 new = self
                 for other in args:
                     new = new.combine(tx, name.removesuffix("_update"), _as_set(tx, other))
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.elements = new.elements
                 return NONE
             case "isdisjoint" if not isinstance(args[0], SetVariable):
@@ -282,12 +282,12 @@ class SetVariable(Variable):
         stands_for = item.hash_key(tx) if name == "add" else _lookup_key(tx, item)
         if name == "add":
             if stands_for not in self.elements:
-                tx.record_mutation(self)
+                tx.side_effects.record_mutation(self)
                 self.elements[stands_for] = item
                 mark_stored(stands_for)
             return NONE
         if stands_for in self.elements:
-            tx.record_mutation(self)
+            tx.side_effects.record_mutation(self)
             del self.elements[stands_for]
         elif name == "remove":
             tx.raise_key_error(item)
@@ -297,7 +297,7 @@ class SetVariable(Variable):
         if not self.elements:
             tx.raise_error(KeyError, "pop from an empty set")
         first = realize(tx, self.iteration_order(tx)[0])
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         del self.elements[first.hash_key(tx)]
         return first
 
@@ -397,7 +397,7 @@ def _has_fixed_hash(tx: Tracer, key: Any, value: Variable) -> bool:
     if isinstance(key, (BuiltinFunctionType, FunctionType, MethodDescriptorType)):
         return True
     if isinstance(key, type):
-        return key not in tx.new_classes
+        return key not in tx.objects.new_classes
     if type(key) is frozenset and isinstance(value, SetVariable):
         return all(_has_fixed_hash(tx, k, v) for k, v in value.elements.items())
     items = getattr(value, "items", None)

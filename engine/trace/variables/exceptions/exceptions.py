@@ -102,7 +102,7 @@ def guard_not_in_except_block(tx: Tracer) -> None:
     Raises:
         Unsupported: the caller is handling an exception.
     """
-    if tx.called_in_except_block:
+    if tx.call_stack.called_in_except_block:
         raise Unsupported("unsupported-operation", "reading an exception that a caller is handling")
     why = "the handled exception is read, and the caller was not in an except block"
     tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "handling", False, cause=tx.guard_cause(why)))
@@ -166,7 +166,7 @@ def _exception_text(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
 
 def current_exception(tx: Tracer) -> Variable | None:
     """Return the exception that is being handled, or None."""
-    for frame in reversed(tx.frames):
+    for frame in reversed(tx.call_stack.frames):
         if frame.exc_stack:
             return frame.exc_stack[-1]
     return None
@@ -274,7 +274,7 @@ class ExceptionVariable(AttributeDictVariable):
             guard_not_in_except_block(tx)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         forced = realize(tx, value)
         if name == "__traceback__":
             if not (isinstance(forced, TracebackVariable) and forced.exception is self):

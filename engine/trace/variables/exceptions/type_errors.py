@@ -236,7 +236,7 @@ def raise_binding_error(
 
 def callable_display_name(tx: Tracer, function: Variable) -> str:
     """Return the name of a callable as Python's argument errors show it."""
-    real = tx.real_object(function)
+    real = tx.objects.real_object(function)
     if real is NotImplemented:
         qualname = function.get_attr(tx, "__qualname__").as_python_constant(tx)
         module = function.get_attr(tx, "__module__").as_python_constant(tx)

@@ -80,7 +80,7 @@ def _emit_higher_order_node(
     *first, last = rest
     args = (*before, *functions, *first, (*last, *lifted))
     node = tx.graph.create_node("call_function", target, args, {}, tx.node_provenance(name))
-    tx.update_op_in_try_block()
+    tx.fallback.update_op_in_try_block()
     value = wrap_result(tx, node, tuple(results), keep=True)
     return list(sequence_items(tx, value))
 
@@ -243,7 +243,7 @@ def _leaf_or_int(tree: TreeSpec, given: Iterator[BranchOutput]) -> BranchOutput 
 def _merge_ints(tx: Tracer, left: Any, right: Any) -> Any:
     """Return an unbacked symbol if the two ints may differ, else the int."""
     if isinstance(left, torch.SymInt | int) and not statically_known_true(left == right):
-        return tx.shape_env.create_unbacked_symint()
+        return tx.symbols.shape_env.create_unbacked_symint()
     return left
 
 
@@ -264,9 +264,9 @@ def _can_merge(left: Any, right: Any) -> bool:
 
 def _merge_tensors(tx: Tracer, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Merge two branch outputs: sizes that may differ become unbacked symbols."""
-    with tx.fake_mode, torch.no_grad():
+    with tx.symbols.fake_mode, torch.no_grad():
         sizes = [
-            a if statically_known_true(a == b) else tx.shape_env.create_unbacked_symint()
+            a if statically_known_true(a == b) else tx.symbols.shape_env.create_unbacked_symint()
             for a, b in zip(left.shape, right.shape, strict=True)
         ]
         for size in sizes:
@@ -311,7 +311,7 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         )
     grad = _requires_grad([*before, *_lifted_fakes([condition, body])])
     results = [
-        tx.shape_env.create_unbacked_symint()
+        tx.symbols.shape_env.create_unbacked_symint()
         if b is None
         else fake_result_like(tx, f, requires_grad=grad and (f.requires_grad or b.requires_grad))
         for f, b in zip(body.output_fakes(), before, strict=True)
@@ -331,8 +331,8 @@ def _is_int_variable(value: Variable) -> bool:
 
 def _fresh_loop_int(tx: Tracer, builder: SubgraphBuilder) -> Variable:
     """Create an unbacked int for a loop variable; it differs per iteration."""
-    with tx.shape_env.ignore_fresh_unbacked_symbols():
-        number = tx.shape_env.create_unbacked_symint()
+    with tx.symbols.shape_env.ignore_fresh_unbacked_symbols():
+        number = tx.symbols.shape_env.create_unbacked_symint()
     return SymNodeVariable(builder.add_parameter(number), number)
 
 
@@ -356,7 +356,7 @@ def _unwrap_single_output(body: TracedSubgraph) -> None:
 
 def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
     assert isinstance(leaf, TensorVariable)
-    with tx.fake_mode, torch.no_grad():
+    with tx.symbols.fake_mode, torch.no_grad():
         found = leaf.fake.select(0, 0).clone()
     return found.requires_grad_(leaf.fake.requires_grad)
 
@@ -364,7 +364,7 @@ def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
 def _stacked_result(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
     if not isinstance(fake, torch.Tensor):
         raise Unsupported("unsupported-operation", "a mapped function returns a value that is not a tensor")
-    with tx.fake_mode, torch.no_grad():
+    with tx.symbols.fake_mode, torch.no_grad():
         found = torch.empty((count, *fake.shape), dtype=fake.dtype, device=fake.device)
     return fake_result_like(tx, found, requires_grad=grad and fake.requires_grad)
 

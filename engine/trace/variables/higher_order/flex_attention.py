@@ -52,7 +52,7 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
         {},
         tx.node_provenance(),
     )
-    tx.update_op_in_try_block()
+    tx.fallback.update_op_in_try_block()
     buffers = [tuple(n.meta["example_value"] for n in nodes) for nodes in others]
     fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in rest), *buffers]
     if any(isinstance(f, torch.Tensor) and f.requires_grad for f in (*fakes, *buffers[0], *buffers[1])):
@@ -65,15 +65,15 @@ def _trace_scalar_function(tx: Tracer, function: Variable, like: torch.Tensor, k
     """Trace a function of scalars: a score and four indices, or four indices alone."""
 
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
-        with tx.fake_mode, torch.no_grad():
+        with tx.symbols.fake_mode, torch.no_grad():
             scalars = [torch.empty((), dtype=kind, device=like.device) for kind in kinds]
         return [TensorVariable(builder.add_parameter(s), s) for s in scalars]
 
-    before, tx.scalar_tensors_index = tx.scalar_tensors_index, True
+    before, tx.torch_state.scalar_tensors_index = tx.torch_state.scalar_tensors_index, True
     try:
         body = trace_subgraph(tx, function, parameters)
     finally:
-        tx.scalar_tensors_index = before
+        tx.torch_state.scalar_tensors_index = before
     if len(body.outputs) != 1:
         raise Unsupported("unsupported-operation", "a function given to flex_attention returns more than one tensor")
     output = body.builder.graph.output_node()

@@ -196,7 +196,7 @@ def _subgraph_input(
             raise Unsupported("unsupported-argument", "in_dims does not fit the arguments of vmap")
         shape, strides = list(fake.shape), list(fake.stride())
         del shape[dim], strides[dim]
-        with tx.fake_mode, torch.no_grad():
+        with tx.symbols.fake_mode, torch.no_grad():
             row = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
         node = builder.add_parameter(row.requires_grad_(fake.requires_grad))
         node.meta[VMAP_META] = True

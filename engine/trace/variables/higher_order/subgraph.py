@@ -83,8 +83,8 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     """
     outer = tx.graph
     builder = SubgraphBuilder(outer)
-    outside = tx.external_mutation_count
-    fakes = [value.fake for value, _ in tx.input_tensors]
+    outside = tx.side_effects.external_mutation_count
+    fakes = [value.fake for value, _ in tx.inputs.input_tensors]
     graph: GraphBuilder | None = outer
     while graph is not None:
         fakes.extend(v for n in graph.graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor))
@@ -103,7 +103,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
         tx.graph = outer
         torch._C._set_grad_enabled(grad)
     changed = any(_version_of(fake) != version for fake, version in versions)
-    if changed or (not allow_side_effects and outside != tx.external_mutation_count):
+    if changed or (not allow_side_effects and outside != tx.side_effects.external_mutation_count):
         builder.discard()
         raise Unsupported("side-effect", "the body of a higher-order operator has a side effect")
 
@@ -120,7 +120,7 @@ def add_parameter_like(tx: Tracer, builder: SubgraphBuilder, fake: torch.Tensor)
 
 def fake_leaf_like(tx: Tracer, fake: torch.Tensor) -> torch.Tensor:
     """Create a fake leaf tensor with the same metadata."""
-    with tx.fake_mode, torch.no_grad():
+    with tx.symbols.fake_mode, torch.no_grad():
         copy = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     copy.requires_grad_(fake.requires_grad)
     return copy
@@ -128,12 +128,12 @@ def fake_leaf_like(tx: Tracer, fake: torch.Tensor) -> torch.Tensor:
 
 def fake_result_like(tx: Tracer, fake: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
     """Create a fake tensor with the same metadata that is the output of an operation."""
-    with tx.fake_mode, torch.no_grad():
+    with tx.symbols.fake_mode, torch.no_grad():
         copy = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     if not requires_grad or not (copy.is_floating_point() or copy.is_complex()):
         return copy
     copy.requires_grad_()
-    with tx.fake_mode, torch.enable_grad():
+    with tx.symbols.fake_mode, torch.enable_grad():
         return torch.ops.aten.alias(copy)  # type: ignore[no-any-return]
 
 
@@ -216,9 +216,9 @@ class _OuterMutationCheck:
 
     def __init__(self, tx: Tracer) -> None:
         self._tx = tx
-        self._before = tx.subgraph_mutations
-        tx.subgraph_mutations = []
-        self._frames = list(tx.frames)
+        self._before = tx.side_effects.subgraph_mutations
+        tx.side_effects.subgraph_mutations = []
+        self._frames = list(tx.call_stack.frames)
 
     def check(self) -> None:
         """Stop recording mutations.
@@ -226,7 +226,7 @@ class _OuterMutationCheck:
         Raises:
             Unsupported: a variable reachable from the outer frames was mutated.
         """
-        changed, self._tx.subgraph_mutations = self._tx.subgraph_mutations, self._before
+        changed, self._tx.side_effects.subgraph_mutations = self._tx.side_effects.subgraph_mutations, self._before
         if self._before is not None and changed:
             self._before.extend(changed)
         if not changed:

@@ -110,10 +110,15 @@ def _new_handle(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -
         tables = [t for t in (given[0], *others) if isinstance(t, DictVariable) and _is_hook_dict(t)]
         if len(tables) == 1 + len(others):
             before = next(
-                (call for call, _ in reversed(tx.side_effect_calls) if isinstance(call, ModuleHookHandleVariable)), None
+                (
+                    call
+                    for call, _ in reversed(tx.side_effects.side_effect_calls)
+                    if isinstance(call, ModuleHookHandleVariable)
+                ),
+                None,
             )
             made = ModuleHookHandleVariable(tables, before)
-            tx.record_side_effect(made, "a hook id is assigned")
+            tx.side_effects.record_side_effect(made, "a hook id is assigned")
             return made
     raise Unsupported("unknown-call", "a hook handle is created for tables other than those of an existing module")
 

@@ -101,7 +101,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         if self.is_constructed or self.functional_call_overrides:
             return FrozenMemberDictVariable(entries, None, type(real))
         made = self.member_dicts[name] = DictVariable(entries, place, type(real))
-        tx.variables_by_id[id(real)] = (made, real)
+        tx.objects.variables_by_id[id(real)] = (made, real)
         return made
 
     def has_member(self, table: str, name: str) -> bool:
@@ -195,7 +195,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         super().del_attr(tx, name)
 
     def hash_key(self, tx: Tracer) -> Any:
-        tx.as_identity_key(self)
+        tx.objects.as_identity_key(self)
         return self.real_object
 
     # Calls.
@@ -230,7 +230,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def _call_with_module_path(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Call the module and set its path for the records meanwhile."""
-        frame = tx.frames[-1]
+        frame = tx.frame
         outer, frame.module_path = frame.module_path, self.path or frame.module_path
         try:
             return self._call(tx, args, kwargs)
@@ -239,7 +239,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def _call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         assert self.source is not None
-        direct = tx.direct_callee is self
+        direct = tx.call_stack.direct_callee is self
         around = self._has_global_hooks(tx)
         own = any(self._hook_dict(tx, table) for table in ModuleHooksSource.TABLES)
         if not own and not self.attr_writes and not self.is_constructed:
@@ -247,14 +247,14 @@ class NNModuleVariable(UserDefinedObjectVariable):
             tx.add_guard(LengthMatch(ModuleHooksSource(self.source), 0, cause=tx.guard_cause(why)))
         if not own and not around:
             forward = realize(tx, self.get_attr(tx, "forward"))
-            tx.direct_callee = forward if direct else None
+            tx.call_stack.direct_callee = forward if direct else None
             return forward.call(tx, args, kwargs)
         return self._call_with_hooks(tx, args, kwargs)
 
     def _hook_dict(self, tx: Tracer, table: str) -> dict[Any, Any]:
         """Return a hook dict in its current state: the real dict, or entries of traced variables."""
         real: dict[Any, Any] = self.real_object.__dict__.get(table, _NO_HOOKS)
-        if table not in self.attr_writes and id(real) not in tx.variables_by_id:
+        if table not in self.attr_writes and id(real) not in tx.objects.variables_by_id:
             return real
         found = realize(tx, self.get_attr(tx, table))
         return found.entries if isinstance(found, DictVariable) else {}
@@ -413,11 +413,11 @@ class NNModuleVariable(UserDefinedObjectVariable):
         """
         tables = (
             t
-            for v, _ in tx.variables_by_id.values()
+            for v, _ in tx.objects.variables_by_id.values()
             if isinstance(v, NNModuleVariable)
             for t in v.member_dicts.values()
         )
-        return self.is_constructed or any(id(t) in tx.mutated_variables for t in tables)
+        return self.is_constructed or any(id(t) in tx.side_effects.mutated_variables for t in tables)
 
     def _named_members(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Return members in the order of torch's own traversal. Each is found again by its path."""
@@ -484,7 +484,7 @@ def infer_lazy_parameters(
         (n for n in tx.graph.graph.nodes if _RANDOM_OPS.search(str(getattr(n.target, "__name__", n.target)))), None
     )
     if random is not None or (
-        tx.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(held)))
+        tx.side_effects.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(held)))
     ):
         raise Unsupported("unknown-call", f"the lazy {module.describe()} is used after random numbers or side effects")
     fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
@@ -548,7 +548,7 @@ def _is_module(real: Any) -> bool:
 def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
     if isinstance(real, torch.jit.ScriptModule):
         raise Unsupported("unknown-call", f"the scripted module {type(real).__name__} is used")
-    tx.saw_tensor = True
+    tx.inputs.saw_tensor = True
     if ORIGINAL_MODULE_ATTR in type(real).__dict__:
         tx.guard_type(real, origin, "it is a compiled module, and its original was inlined")
         return tx.wrap(getattr(real, ORIGINAL_MODULE_ATTR), AttrSource(origin, ORIGINAL_MODULE_ATTR))
@@ -557,10 +557,10 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
         tx.guard_type(real, origin, "torch.compile created it, and its original was inlined")
         return tx.wrap(behind, ModuleMemberSource(origin, "_modules", "_orig_mod"))
     tx.guard_type(real, origin, "the module's members or methods were used")
-    if id(real.__dict__) in tx.variables_by_id:
+    if id(real.__dict__) in tx.objects.variables_by_id:
         raise Unsupported("unsupported-operation", f"a {type(real).__name__} whose __dict__ is also used directly")
     made = NNModuleVariable(type(real), origin, real)
-    tx.variables_by_dict_id.setdefault(id(real.__dict__), made)
+    tx.objects.variables_by_dict_id.setdefault(id(real.__dict__), made)
     return made
 
 

@@ -62,7 +62,7 @@ def _emit_parameter(tx: Tracer, data: TensorVariable, requires_grad: bool) -> Va
     node = tx.graph.create_node(
         "call_function", _NEW_PARAMETER, (data.node(tx), requires_grad), {}, tx.node_provenance()
     )
-    tx.update_op_in_try_block()
+    tx.fallback.update_op_in_try_block()
     node.meta["example_value"] = fake
     node.meta["version"] = fake._version
     return NewParameterVariable(node, fake)

@@ -109,7 +109,7 @@ def bind_attribute(
     ``instance`` is None for a read through the class.
     """
     guard_not_shadowed_in_mro(tx, cls, base, name)
-    made = cast("ClassVariable | None", tx.new_classes.get(base))
+    made = cast("ClassVariable | None", tx.objects.new_classes.get(base))
     given = None if made is None else made.traced_entry(name, found)  # each call creates its own class
     if given is not None:
         return given

@@ -131,7 +131,7 @@ def _dir(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(locals)
 def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    frame = tx.frames[-1]
+    frame = tx.frame
     code = frame.code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a class body
         return DictVariable.from_str_keys(frame.locals)

@@ -147,7 +147,7 @@ def _super(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if not issubclass(start.python_type(), type):
             tx.raise_type_error(f"super() argument 1 must be a type, not {start.python_type().__name__}")
         return SuperVariable(start.as_python_constant(tx), instance)
-    frame = tx.frames[-1]
+    frame = tx.frame
     cell = frame.cells.get("__class__")
     if not isinstance(cell, CellVariable) or cell.content is None or not frame.code.co_argcount:
         return tx.raise_error(RuntimeError, "super(): no arguments")  # type: ignore[no-any-return]

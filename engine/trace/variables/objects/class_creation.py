@@ -68,7 +68,7 @@ def real_stand_in(tx: Tracer, value: Variable) -> Any:
         return _stub_function(tx, value)
     if isinstance(value, LruCacheVariable):
         made = value.cls(real_stand_in(tx, value.function), value.maxsize, value.typed, value.info_class)
-        tx.variables_by_id[id(made)] = (value, made)
+        tx.objects.variables_by_id[id(made)] = (value, made)
         return made
     if value.source is not None and value.as_python_object() is not NotImplemented:
         return value.as_python_object()
@@ -85,7 +85,7 @@ def _dummy_instance(tx: Tracer, value: Variable) -> Any:
         and not value.cls.__flags__ & (1 << 20)
     ):
         made = object.__new__(value.cls)
-    tx.variables_by_id[id(made)] = (value, made)
+    tx.objects.variables_by_id[id(made)] = (value, made)
     return made
 
 
@@ -109,7 +109,7 @@ def _stub_function(tx: Tracer, function: NestedUserFunctionVariable) -> Any:
     stub.__doc__ = doc.value if isinstance(doc, ConstantVariable) else None
     for name, value in function.attributes.items():
         setattr(stub, name, real_stand_in(tx, value))
-    tx.variables_by_id[id(stub)] = (function, stub)
+    tx.objects.variables_by_id[id(stub)] = (function, stub)
     function.stub = stub
     return stub
 
@@ -196,7 +196,7 @@ def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
         except (TypeError, ValueError) as error:
             raise tx.make_user_exception(error) from error
         made = DescriptorVariable(held, list(args), dict(kwargs))
-        tx.variables_by_id[id(held)] = (made, held)
+        tx.objects.variables_by_id[id(held)] = (made, held)
         return made
 
     return rule
@@ -249,7 +249,7 @@ class NewClassVariable(ClassVariable):
         return ConstantVariable(entry) if is_literal(entry) else None
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         try:
             entry = real_stand_in(tx, value)
             type.__setattr__(self.real_object, name, entry)
@@ -284,8 +284,8 @@ class NewClassVariable(ClassVariable):
 
 
 def _register_class(tx: Tracer, made: NewClassVariable) -> NewClassVariable:
-    tx.variables_by_id[id(made.real_object)] = (made, made.real_object)
-    tx.new_classes[made.real_object] = made
+    tx.objects.variables_by_id[id(made.real_object)] = (made, made.real_object)
+    tx.objects.new_classes[made.real_object] = made
     return made
 
 
@@ -506,7 +506,7 @@ def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
         raise Unsupported("unknown-call", "a class is created")
     entries = {str(k): v for k, (_, v) in namespace.entries.items()}
     if "__module__" not in entries:
-        entries["__module__"] = ConstantVariable(tx.frames[-1].globals.name)
+        entries["__module__"] = ConstantVariable(tx.frame.globals.name)
     return create_class(tx, name, bases, entries, kwargs)
 
 
@@ -523,7 +523,7 @@ def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Vari
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
         if not isinstance(of, NewClassVariable):
             raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")
-        tx.record_mutation(of)
+        tx.side_effects.record_mutation(of)
         try:
             held = function(of.real_object, **words)
         except (TypeError, ValueError) as error:
@@ -551,7 +551,7 @@ _NAMEDTUPLE: Any = vars(collections)["namedtuple"]
 def _named_tuple(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     constants = tx.as_python_constants(args)
     words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-    words.setdefault("module", tx.frames[-1].globals.name)
+    words.setdefault("module", tx.frame.globals.name)
     try:
         held = _NAMEDTUPLE(*constants, **words)
     except (TypeError, ValueError) as error:

@@ -109,7 +109,11 @@ def guard_not_shadowed_in_mro(tx: Tracer, cls: builtins.type, base: builtins.typ
     for passed in cls.__mro__:
         if passed is base:
             return
-        if passed not in tx.new_classes and name not in passed.__dict__ and not is_trusted_module(passed.__module__):
+        if (
+            passed not in tx.objects.new_classes
+            and name not in passed.__dict__
+            and not is_trusted_module(passed.__module__)
+        ):
             why = f"{base.__name__}'s {name!r} was used, which one of {passed.__name__} would hide"
             tx.add_guard(IdMatch(InstanceDictGetSource(class_source(passed), name), MISSING, cause=tx.guard_cause(why)))
 
@@ -117,7 +121,7 @@ def guard_not_shadowed_in_mro(tx: Tracer, cls: builtins.type, base: builtins.typ
 def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
     """Guard that neither a class nor its bases get an attribute named ``name``."""
     if (
-        cls not in tx.new_classes
+        cls not in tx.objects.new_classes
         and not is_trusted_module(cls.__module__)
         and not python_objects.has_static_attribute(cls, name)
     ):

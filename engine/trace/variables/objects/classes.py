@@ -91,7 +91,7 @@ class ClassVariable(Variable):
             return tx.from_python(getattr(self.real_object, name))
         if (
             name == "__dict__"
-            and self.real_object not in tx.new_classes
+            and self.real_object not in tx.objects.new_classes
             and not any(of is self.real_object for of, _ in CLASS_ATTR_WRITES)
         ):
             return tx.wrap(self.real_object.__dict__, AttrSource(class_source(self.real_object), name))
@@ -158,7 +158,7 @@ class ClassVariable(Variable):
             if value is None
             else CallExpressionVariable(setattr, [self, ConstantVariable(name), value])
         )
-        tx.record_side_effect(done, f"{held.__name__}.{name} is {'deleted' if value is None else 'set'}")
+        tx.side_effects.record_side_effect(done, f"{held.__name__}.{name} is {'deleted' if value is None else 'set'}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name == "__subclasses__" and not args and not kwargs:
@@ -167,7 +167,7 @@ class ClassVariable(Variable):
 
     def _subclasses(self, tx: Tracer) -> Variable:
         """Return the current subclasses in creation order; guard on their number."""
-        if tx.new_classes:
+        if tx.objects.new_classes:
             raise self.unsupported("__subclasses__() of a class that traced code may have subclassed")
         found: list[type] = type.__subclasses__(self.real_object)
         asked = MethodResultSource(class_source(self.real_object), "__subclasses__")
@@ -261,13 +261,17 @@ def _parametrize_generic(tx: Tracer, of: ClassVariable | GenericAliasVariable, k
 
     ``of`` is also returned if a class created while tracing is involved.
     """
-    if of.real_object in tx.new_classes:
+    if of.real_object in tx.objects.new_classes:
         return of
     try:
         real = key.as_python_constant(tx)
     except NotPythonConstant:
         return of
-    if any(part in tx.new_classes for part in (real if isinstance(real, tuple) else (real,)) if isinstance(part, type)):
+    if any(
+        part in tx.objects.new_classes
+        for part in (real if isinstance(real, tuple) else (real,))
+        if isinstance(part, type)
+    ):
         return of
     try:
         return tx.wrap_static(of.real_object[real])  # type: ignore[index]

@@ -104,7 +104,11 @@ def reduce_object(tx: Tracer, of: Variable, protocol: int) -> ReduceParts:
     if not isinstance(of, BuiltinSubclassVariable) and not is_known:
         raise Unsupported("unknown-call", f"copying or pickling {of.describe()}")
     assert isinstance(of, UserDefinedObjectVariable)
-    cls = tx.wrap(of.cls, class_source(of.cls)) if of.cls not in tx.new_classes else tx.new_classes[of.cls]
+    cls = (
+        tx.wrap(of.cls, class_source(of.cls))
+        if of.cls not in tx.objects.new_classes
+        else tx.objects.new_classes[of.cls]
+    )
     return _default_reduce(tx, of, cls, protocol)
 
 

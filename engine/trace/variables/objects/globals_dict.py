@@ -34,8 +34,8 @@ class GlobalsDictVariable(Variable):
         place = (self.namespace, name)
         if not isinstance(name, str):
             raise self.unsupported("reading a key that is not a name")
-        if place in tx.global_writes:
-            return tx.global_writes[place]
+        if place in tx.side_effects.global_writes:
+            return tx.side_effects.global_writes[place]
         if name in self.namespace.values:
             return realize(tx, tx.wrap(self.namespace.values[name], GlobalSource(self.namespace, name)))
         why = f"there was no global variable {name}"
@@ -52,7 +52,7 @@ class GlobalsDictVariable(Variable):
         name = key.as_python_constant(tx)
         if not isinstance(name, str):
             raise self.unsupported("setting a key that is not a name")
-        tx.record_global_write(self.namespace, name, value)
+        tx.side_effects.record_global_write(self.namespace, name, value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return BuiltinMethodVariable(self, name)
@@ -74,5 +74,5 @@ class GlobalsDictVariable(Variable):
 
 @register_rule(globals)
 def _globals(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    namespace = tx.frames[-1].globals
-    return tx.variables_by_dict_id.setdefault(id(namespace.values), GlobalsDictVariable(namespace))
+    namespace = tx.frame.globals
+    return tx.objects.variables_by_dict_id.setdefault(id(namespace.values), GlobalsDictVariable(namespace))

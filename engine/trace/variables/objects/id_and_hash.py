@@ -35,7 +35,7 @@ class IdVariable(Variable):
         return f"id of {self.obj.describe()}"
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        real = tx.real_object(self.obj)
+        real = tx.objects.real_object(self.obj)
         if real is NotImplemented or self.obj.source is None:
             raise NotPythonConstant
         tx.guard_identity(real, self.obj.source, "its id() was used")
@@ -110,9 +110,9 @@ def forbid_side_effects(tx: Tracer, what: str) -> Iterator[None]:
     Raises:
         Unsupported: the method has a side effect.
     """
-    before = tx.mutation_count
+    before = tx.side_effects.mutation_count
     yield
-    if tx.mutation_count != before:
+    if tx.side_effects.mutation_count != before:
         raise Unsupported("unsupported-operation", f"{what} has a side effect when a container calls it")
 
 
@@ -128,7 +128,7 @@ class UserHashKey:
         self.obj = of
         self.hash_value = number
         self.has_effects = has_effects
-        self.created_at = tx.root_instruction_number
+        self.created_at = tx.interpreter.root_instruction_number
         self.is_in_container = False
         self._comparison_cache: dict[int, tuple[object, bool]] = {}
 

@@ -46,7 +46,7 @@ class PythonModuleVariable(Variable):
         return True
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        written = tx.global_writes.get((self._namespace(), name))
+        written = tx.side_effects.global_writes.get((self._namespace(), name))
         if written is not None:
             return written
         try:
@@ -61,7 +61,7 @@ class PythonModuleVariable(Variable):
             return backend_flags.read_flag(tx, self.real_object, name, found)
         if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
             return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found)
-        if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.global_writes:
+        if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.side_effects.global_writes:
             return tx.wrap(
                 found,
                 AttrSource(self.source, name)
@@ -77,7 +77,7 @@ class PythonModuleVariable(Variable):
             return
         if type(self.real_object) is not types.ModuleType or self.is_trusted:
             super().set_attr(tx, name, value)
-        tx.record_global_write(self._namespace(), name, value)
+        tx.side_effects.record_global_write(self._namespace(), name, value)
 
     def _namespace(self) -> GlobalsNamespace:
         return (

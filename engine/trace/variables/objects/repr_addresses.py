@@ -19,6 +19,15 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
+
+class _AssignedAddresses:
+    """Addresses assigned in one trace to objects that tracing created."""
+
+    def __init__(self) -> None:
+        self.by_variable_id: dict[int, tuple[str, int, Variable]] = {}
+        """Each has the number of the root instruction that read it."""
+
+
 _FIRST_ASSIGNED_ADDRESS = 0xFABE_0000_0000
 """Above the addresses of all objects in a process."""
 _ASSIGNED_ADDRESS = re.compile("0xfabe[0-9a-f]{8}")
@@ -46,7 +55,7 @@ def _repr_of(tx: Tracer, of: Variable) -> str:
 
 def _address_of(tx: Tracer, of: Variable, is_made: bool) -> str:
     if not is_made:
-        real = tx.real_object(of)
+        real = tx.objects.real_object(of)
         if (
             real is NotImplemented
             or of.source is None
@@ -56,13 +65,11 @@ def _address_of(tx: Tracer, of: Variable, is_made: bool) -> str:
             raise Unsupported("unknown-call", f"the address of {of.describe()} is shown")
         tx.guard_identity(real, of.source, "its address was shown")
         return f"{id(real):#x}"
-    if id(of) not in tx.assigned_ids:
-        tx.assigned_ids[id(of)] = (
-            f"{_FIRST_ASSIGNED_ADDRESS + 16 * len(tx.assigned_ids):#x}",
-            tx.root_instruction_number,
-            of,
-        )
-    return tx.assigned_ids[id(of)][0]
+    assigned = tx.state_of(_AssignedAddresses).by_variable_id
+    if id(of) not in assigned:
+        address = f"{_FIRST_ASSIGNED_ADDRESS + 16 * len(assigned):#x}"
+        assigned[id(of)] = (address, tx.interpreter.root_instruction_number, of)
+    return assigned[id(of)][0]
 
 
 def check_no_assigned_address(tx: Tracer, value: Any) -> None:
@@ -71,10 +78,13 @@ def check_no_assigned_address(tx: Tracer, value: Any) -> None:
     Raises:
         Unsupported: it contains one, so Python must create the text.
     """
+    assigned = tx.state_of(_AssignedAddresses).by_variable_id
+    if not assigned:
+        return
     text = value if isinstance(value, str) else repr(value) if isinstance(value, (bytes, tuple)) else ""
     found = _ASSIGNED_ADDRESS.findall(text)
     if not found:
         return
     refused = Unsupported("side-effect", "a string shows the address of an object that compiled code creates again")
-    refused.created_at = min((born for address, born, _ in tx.assigned_ids.values() if address in found), default=0)
+    refused.created_at = min((born for address, born, _ in assigned.values() if address in found), default=0)
     raise refused

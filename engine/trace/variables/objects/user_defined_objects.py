@@ -314,7 +314,7 @@ class UserDefinedObjectVariable(Variable):
         outside = self.real_object is not NotImplemented and bool(self.attr_writes)
         if not has_string_keys(value) or self.dict_was_exposed or outside:
             raise self.unsupported("setting __dict__")
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.attr_writes = {name: v for name, v in self.attr_writes.items() if self._is_slot_attr(name)}
         self.shared_dict, self.dict_was_assigned = value, True
 
@@ -327,7 +327,7 @@ class UserDefinedObjectVariable(Variable):
             else:
                 holder.set_item(tx, ConstantVariable(name), value)
             return
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         if name in self.attr_writes and self.attr_writes[name] is None:
             del self.attr_writes[name]  # set again after a deletion: the entry moves to the end
         self.attr_writes[name] = value
@@ -379,11 +379,11 @@ class UserDefinedObjectVariable(Variable):
         return realize(tx, method.call(tx, args, {}))
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        direct = tx.direct_callee is self
+        direct = tx.call_stack.direct_callee is self
         method = self.lookup_special_method(tx, "__call__")
         if method is None:
             return tx.raise_type_error(f"'{self.cls.__name__}' object is not callable")  # type: ignore[no-any-return]
-        tx.direct_callee = method if direct else None
+        tx.call_stack.direct_callee = method if direct else None
         return method.call(tx, args, kwargs)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -544,15 +544,15 @@ class UserDefinedObjectVariable(Variable):
             method = self.lookup_special_method(tx, "__hash__")
             if method is None:
                 return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
-            before = tx.mutation_count
+            before = tx.side_effects.mutation_count
             found_hash = realize(tx, method.call(tx, [], {}))
             number = (
                 found_hash.hash_value if isinstance(found_hash, HashVariable) else found_hash.as_python_constant(tx)
             )
             if not isinstance(number, int):
                 return tx.raise_type_error("__hash__ method should return an integer")
-            return UserHashKey(tx, self, number, has_effects=tx.mutation_count != before)
-        return tx.as_identity_key(self)
+            return UserHashKey(tx, self, number, has_effects=tx.side_effects.mutation_count != before)
+        return tx.objects.as_identity_key(self)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if not is_plain_class(self.cls):
@@ -650,8 +650,8 @@ def register_instance_dict(tx: Tracer, value: UserDefinedObjectVariable) -> None
     own = getattr(value.real_object, "__dict__", None)
     if type(own) is not dict or value.source is None:
         return
-    other = tx.variables_by_dict_id.setdefault(id(own), value)
-    known = tx.variables_by_id.get(id(own))
+    other = tx.objects.variables_by_dict_id.setdefault(id(own), value)
+    known = tx.objects.variables_by_id.get(id(own))
     if other is not value:  # two objects share one dict
         value.shared_dict = other.get_attr(tx, "__dict__")
     elif known is not None:

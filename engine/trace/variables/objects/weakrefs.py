@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+class _WeakProxies:
+    """Weak proxies created in one trace."""
+
+    def __init__(self) -> None:
+        self.by_object_id: dict[int, WeakProxyVariable] = {}
+        """The one proxy of each object, by variable id."""
+
+
 class WeakRefVariable(Variable):
     """A ``weakref.ref``; it has no source if traced code created it.
 
@@ -92,14 +100,14 @@ def _may_be_collected(tx: Tracer, of: Variable) -> bool:
     """
     if of.source is None or of.is_constructed:
         return True
-    return resume_info(tx.frames[0].code) is not None and isinstance(of.source.chain()[0], LocalSource)
+    return resume_info(tx.call_stack.frames[0].code) is not None and isinstance(of.source.chain()[0], LocalSource)
 
 
 def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
     """Return True if a local, a cell or a stack slot of an active frame holds the object."""
     held = (
         v
-        for frame in tx.frames
+        for frame in tx.call_stack.frames
         for v in (*frame.locals.values(), *frame.stack, *map(_cell_content, frame.cells.values()))
     )
     return any(v is of or (isinstance(v, LazyVariable) and v.realized is of) for v in held)
@@ -112,9 +120,14 @@ def _cell_content(cell: Any) -> Any:
 def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
     """Return True if traced code reaches the object through strong references."""
     held = [
-        *(v for f in tx.frames for v in (*f.locals.values(), *f.stack, *f.cells.values(), f.function) if v is not None),
-        *(v for v in tx.global_writes.values() if v is not None),
-        *tx.mutated_variables.values(),
+        *(
+            v
+            for f in tx.call_stack.frames
+            for v in (*f.locals.values(), *f.stack, *f.cells.values(), f.function)
+            if v is not None
+        ),
+        *(v for v in tx.side_effects.global_writes.values() if v is not None),
+        *tx.side_effects.mutated_variables.values(),
     ]
     seen: set[int] = set()
     while held:
@@ -255,7 +268,7 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
             and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable)
         ):
             made = WeakRefVariable(of)
-            made.real_referent = tx.real_object(of)
+            made.real_referent = tx.objects.real_object(of)
             return made
         lives = not kwargs and not isinstance(of, BoundMethodVariable) and not _may_be_collected(tx, of)
         if lives and kind == "reference" and len(args) == 2:
@@ -264,7 +277,7 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
             if type(of) not in (UserDefinedObjectVariable, FunctoolsPartialVariable):
                 raise Unsupported("unknown-call", f"a weak proxy of {of.describe()} is created")
             real = None if of.real_object is NotImplemented else weakref.proxy(of.real_object)
-            return tx.weak_proxies.setdefault(id(of), WeakProxyVariable(of, None, real))
+            return tx.state_of(_WeakProxies).by_object_id.setdefault(id(of), WeakProxyVariable(of, None, real))
         what = f"a weak {kind} to {of.describe()} is created"
         if isinstance(of, BoundMethodVariable) or _may_be_collected(tx, of):
             # The referent dies with its last reference. A function split by a graph break would change that moment.

@@ -24,12 +24,23 @@ if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
 
+
+class _ContextVarWrites:
+    """Writes of context variables in one trace."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, list[Any]] = {}
+        """Writes still in effect, by variable id; values from before the call are not included."""
+        self.copy_depth = 0
+        """Number of copied contexts in which the traced code runs."""
+
+
 Args = list[Variable]
 Kwargs = dict[str, Variable]
 
 
 class ContextVarVariable(Variable):
-    """A ``ContextVar``. ``tx.context_var_writes`` holds its traced writes, oldest first."""
+    """A ``ContextVar``. ``_ContextVarWrites`` holds its traced writes, oldest first."""
 
     is_mutable = True
 
@@ -48,7 +59,7 @@ class ContextVarVariable(Variable):
         return NotImplemented if self.source is None else self.real_object
 
     def hash_key(self, tx: Tracer) -> Any:
-        return tx.as_identity_key(self)
+        return tx.objects.as_identity_key(self)
 
     def is_truthy(self, tx: Tracer) -> bool:
         return True
@@ -73,7 +84,7 @@ class ContextVarVariable(Variable):
 
     def current_value(self, tx: Tracer) -> Variable | None:
         """Return the current value, or None if the variable is not set."""
-        steps: list[ContextVarTokenVariable] = tx.context_var_writes.get(id(self), [])
+        steps: list[ContextVarTokenVariable] = tx.state_of(_ContextVarWrites).steps.get(id(self), [])
         if steps:
             return steps[-1].value
         if self.source is None:
@@ -106,8 +117,8 @@ class ContextVarVariable(Variable):
         return made
 
     def _add(self, tx: Tracer, token: ContextVarTokenVariable) -> None:
-        tx.record_mutation(self)
-        tx.context_var_writes.setdefault(id(self), []).append(token)
+        tx.side_effects.record_mutation(self)
+        tx.state_of(_ContextVarWrites).steps.setdefault(id(self), []).append(token)
         self._publish_steps(tx)
 
     def _reset(self, tx: Tracer, token: Variable) -> Variable:
@@ -115,7 +126,7 @@ class ContextVarVariable(Variable):
             return tx.raise_type_error(f"expected an instance of Token, got {token.describe()}")  # type: ignore[no-any-return]
         if token.variable is not self:
             raise Unsupported("unknown-call", "a context variable is reset with a token of another variable")
-        steps = tx.context_var_writes.get(id(self), [])
+        steps = tx.state_of(_ContextVarWrites).steps.get(id(self), [])
         if token.source is not None:
             if any(s.reset_token is token for s in steps):
                 raise Unsupported("unknown-call", "a context variable is reset with a token that was used")
@@ -125,15 +136,16 @@ class ContextVarVariable(Variable):
             raise Unsupported(
                 "unknown-call", "a context variable is reset with a token that was used or is from another context"
             )
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         del steps[steps.index(token) :]
         self._publish_steps(tx)
         return NONE
 
     def _publish_steps(self, tx: Tracer) -> None:
         """Publish the writes for replay, unless they happened in a copied context."""
-        if tx.context_copy_depth == 0:
-            self.deferred_steps = tx.context_var_writes[id(self)]
+        writes = tx.state_of(_ContextVarWrites)
+        if writes.copy_depth == 0:
+            self.deferred_steps = writes.steps[id(self)]
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_helper(contextvars.ContextVar, 0)
@@ -243,13 +255,14 @@ class CopiedContextVariable(Variable):
     @contextlib.contextmanager
     def running_inside(self, tx: Tracer) -> Iterator[None]:
         """Redirect reads and writes of context variables to this context."""
-        outside, tx.context_var_writes = tx.context_var_writes, self.steps
-        tx.context_copy_depth += 1
+        writes = tx.state_of(_ContextVarWrites)
+        outside, writes.steps = writes.steps, self.steps
+        writes.copy_depth += 1
         try:
             yield
         finally:
-            tx.context_var_writes = outside
-            tx.context_copy_depth -= 1
+            writes.steps = outside
+            writes.copy_depth -= 1
 
     def _content(self, tx: Tracer, of: Variable) -> Variable | None:
         variable = realize(tx, of)
@@ -288,7 +301,7 @@ def _copy_steps(steps: dict[int, list[ContextVarTokenVariable]]) -> dict[int, li
 
 @register_rule(contextvars.copy_context)
 def _copy_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return CopiedContextVariable(_copy_steps(tx.context_var_writes))
+    return CopiedContextVariable(_copy_steps(tx.state_of(_ContextVarWrites).steps))
 
 
 @register_rule(contextvars.ContextVar)

@@ -22,7 +22,7 @@ Kwargs = dict[str, Variable]
 
 @register_rule(sys.getrecursionlimit)
 def _recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return ConstantVariable(tx.recursion_limit)
+    return ConstantVariable(tx.call_stack.recursion_limit)
 
 
 @register_rule(sys.get_int_max_str_digits)

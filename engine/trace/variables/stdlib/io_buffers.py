@@ -61,7 +61,7 @@ class IOBufferVariable(Variable):
             case "__iter__":
                 return self.get_iterator(tx)
             case "__exit__":
-                tx.mutation_count += 1
+                tx.side_effects.mutation_count += 1
                 self.real_object.close()
                 return NONE
             case "writelines":
@@ -70,7 +70,7 @@ class IOBufferVariable(Variable):
                 return NONE
         if name not in _BUFFER_METHODS:
             raise self.unsupported(f"the method {name!r}")
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         return arithmetic.fold_constant_call(
             tx,
             getattr(self.real_object, name),
@@ -80,7 +80,7 @@ class IOBufferVariable(Variable):
         )
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         lines = tx.fold_constant(lambda: list(self.real_object))
         return SequenceIteratorVariable(list(tx.unpack_iterable(lines)), type(iter(())))
 
@@ -121,5 +121,5 @@ def print_to_buffer(tx: Tracer, to: IOBufferVariable, args: Args, kwargs: Kwargs
     """Trace ``print(*args, file=to)``."""
     words = {name: realize(tx, kwargs.get(name, NONE)).as_python_constant(tx) for name in ("sep", "end")}
     texts = [str(realize(tx, tx.wrap_static(str).call(tx, [a], {})).as_python_constant(tx)) for a in args]
-    tx.mutation_count += 1
+    tx.side_effects.mutation_count += 1
     return tx.fold_constant(lambda: print(*texts, file=to.real_object, **words))

@@ -75,7 +75,7 @@ class LockVariable(Variable):
             if waits:
                 raise Unsupported("unknown-call", "a lock that is held is acquired")
             return ConstantVariable(False)
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         self.acquire_count += 1
         return ConstantVariable(True)
 
@@ -83,7 +83,7 @@ class LockVariable(Variable):
         if not self.acquire_count:
             text = "cannot release un-acquired lock" if self.is_reentrant else "release unlocked lock"
             tx.raise_error(RuntimeError, text)
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         self.acquire_count -= 1
         return NONE
 
@@ -101,7 +101,7 @@ class ExternalLockVariable(RealObjectVariable):
         return True
 
     def hash_key(self, tx: Tracer) -> Any:
-        return tx.as_identity_key(self)
+        return tx.objects.as_identity_key(self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return (

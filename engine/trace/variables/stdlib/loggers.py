@@ -88,7 +88,7 @@ class LoggerVariable(RealObjectVariable):
         line = span_of(frame.code, frame.op.offset).line
         where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), ConstantVariable(frame.code.co_name)]
         words = f"{logging.getLevelName(level).lower()} is logged: {realize(tx, args[0]).describe()}"
-        tx.record_side_effect(
+        tx.side_effects.record_side_effect(
             CallExpressionVariable(log_at_line, [self, ConstantVariable(level), *where, *args]), words
         )
         return NONE

@@ -73,14 +73,14 @@ class RandomVariable(Variable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "seed":
             return self._seed(tx, args, kwargs)
-        if self.known_generator is None and tx.rng_mode == "known":
+        if self.known_generator is None and tx.random_state.mode == "known":
             self._guard_state(tx)
         if self.known_generator is None:
             return self._draw(tx, name, args, kwargs)
         if name == "getstate" and not args:
             return tx.fold_constant(self.known_generator.getstate)
         if name == "setstate" and len(args) == 1:
-            tx.record_mutation(self)
+            tx.side_effects.record_mutation(self)
             return tx.fold_constant(self.known_generator.setstate, *tx.as_python_constants(args))
         if name == "shuffle":
             return self._shuffle(tx, args[0])
@@ -90,7 +90,7 @@ class RandomVariable(Variable):
             raise self.unsupported(f"the method {name!r}")
         values = tx.as_python_constants(args)
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         return tx.fold_constant(getattr(self.known_generator, name), *values, **words)
 
     def _guard_state(self, tx: Tracer) -> None:
@@ -112,7 +112,7 @@ class RandomVariable(Variable):
         The number sampled while tracing is only an example.
         """
         refused = Unsupported("unknown-call", f"random numbers are generated ({name})")
-        tx.rng_used_in_python = True
+        tx.random_state.used_in_python = True
         if self.source is None or name not in _GRAPH_INPUT_METHODS or tx.in_subgraph():
             raise refused
         given = tuple(v.as_python_constant(tx) for v in (realize(tx, a) for a in args) if _is_number(v))
@@ -121,7 +121,7 @@ class RandomVariable(Variable):
         )
         if len(given) < len(args) or len(words) < len(kwargs):
             raise refused
-        origin = RandomDrawSource(self.source, tx.rng_input_count, name, given, words)
+        origin = RandomDrawSource(self.source, tx.random_state.input_count, name, given, words)
         try:
             tried = getattr(random.Random(0), name)(*given, **dict(words))  # noqa: S311 - only validates the arguments
         except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
@@ -135,14 +135,14 @@ class RandomVariable(Variable):
         except Unsupported:  # the backend does not support unbacked numbers
             tx.graph.erase_last_input(origin)
             raise refused from None
-        tx.rng_input_count += 1
+        tx.random_state.input_count += 1
         return number
 
     def _seed(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         values = tx.as_python_constants([*args, *kwargs.values()])
         if not values or values[0] is None:
             raise Unsupported("unknown-call", "the random seed is taken from the clock")
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.known_generator = random.Random()  # noqa: S311 - the user's code creates this generator
         tx.fold_constant(self.known_generator.seed, *values)
         return NONE
@@ -152,8 +152,8 @@ class RandomVariable(Variable):
         if not isinstance(items, ListVariable) or self.known_generator is None:
             raise self.unsupported("random.shuffle()")
         order = list(range(len(items.items)))
-        tx.record_mutation(self)
-        tx.record_mutation(items)
+        tx.side_effects.record_mutation(self)
+        tx.side_effects.record_mutation(items)
         self.known_generator.shuffle(order)
         items.items[:] = [items.items[n] for n in order]
         return NONE
@@ -163,7 +163,7 @@ class RandomVariable(Variable):
         pool = list(sequence_items(tx, args[0]))
         values = tx.as_python_constants(args[1:])
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         try:
             chosen = getattr(self.known_generator, name)(range(len(pool)), *values, **words)
         except (IndexError, TypeError, ValueError) as error:

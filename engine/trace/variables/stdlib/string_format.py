@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+class _FormattedContainers:
+    """Proxies of containers while a container is formatted."""
+
+    def __init__(self) -> None:
+        self.proxies: dict[int, Any] | None = None
+        """The proxies by variable id; None while nothing is formatted."""
+
+
 class FormatProxy:
     """A proxy of a variable for Python's string formatting."""
 
@@ -71,14 +79,15 @@ def _proxy_for(tx: Tracer, value: Variable, known: dict[int, Any]) -> Any:
 @contextlib.contextmanager
 def _proxies(tx: Tracer) -> Iterator[dict[int, Any]]:
     """Provide the proxies of containers, by ``id`` of their variables, during one formatting."""
-    if tx.repr_placeholders is not None:
-        yield tx.repr_placeholders
+    formatted = tx.state_of(_FormattedContainers)
+    if formatted.proxies is not None:
+        yield formatted.proxies
         return
-    tx.repr_placeholders = {}
+    formatted.proxies = {}
     try:
-        yield tx.repr_placeholders
+        yield formatted.proxies
     finally:
-        tx.repr_placeholders = None
+        formatted.proxies = None
 
 
 def entry_proxies(tx: Tracer, entries: Iterable[tuple[Variable, Variable]]) -> Iterator[tuple[Any, Any]]:

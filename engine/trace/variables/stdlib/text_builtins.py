@@ -36,7 +36,7 @@ Kwargs = dict[str, Variable]
 def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     to = realize(tx, kwargs.get("file", NONE))
     if is_none(to):
-        to = realize(tx, tx.global_writes.get((SYS_NAMESPACE, "stdout")) or NONE)
+        to = realize(tx, tx.side_effects.global_writes.get((SYS_NAMESPACE, "stdout")) or NONE)
     if isinstance(to, IOBufferVariable):
         return print_to_buffer(tx, to, args, kwargs)
     raise Unsupported("print", f"print({', '.join(realize(tx, a).describe() for a in args)})")

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+class _WarningFilters:
+    """The active ``catch_warnings`` of one trace."""
+
+    def __init__(self) -> None:
+        self.silenced: list[bool] = [False]
+        """For each ``catch_warnings``, outermost first: True if a filter prevents raising."""
+
+
 Args = list[Variable]
 
 
@@ -61,24 +69,26 @@ def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     _guard_warnings_do_not_raise(tx)
     category = category or UserWarning
     words = f"a {category.__name__} is issued: {message.describe()}"
-    if level > len(tx.frames):
-        tx.record_side_effect(
+    if level > len(tx.call_stack.frames):
+        tx.side_effects.record_side_effect(
             CallExpressionVariable(
-                warn_at_caller, [message, tx.wrap_static(category), ConstantVariable(level - len(tx.frames))]
+                warn_at_caller, [message, tx.wrap_static(category), ConstantVariable(level - len(tx.call_stack.frames))]
             ),
             words,
         )
         return NONE
-    frame = tx.frames[-max(level, 1)]
+    frame = tx.call_stack.frames[-max(level, 1)]
     line = span_of(frame.code, frame.op.offset).line
     where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), _FrameGlobalsVariable(frame.globals)]
-    tx.record_side_effect(CallExpressionVariable(warn_at_line, [message, tx.wrap_static(category), *where]), words)
+    tx.side_effects.record_side_effect(
+        CallExpressionVariable(warn_at_line, [message, tx.wrap_static(category), *where]), words
+    )
     return NONE
 
 
 def _guard_warnings_do_not_raise(tx: Tracer) -> None:
     """Guard that warnings do not raise: they occur after the traced exception handlers."""
-    if tx.silenced_warnings[-1]:
+    if tx.state_of(_WarningFilters).silenced[-1]:
         return
     if GLOBAL_STATES["warnings_raise"].read():
         raise Unsupported("unknown-call", "warnings.warn is called where warnings are errors")
@@ -91,12 +101,11 @@ def _warning_filter_rule(function: Any) -> Any:
         constants = tx.as_python_constants([*args, *kwargs.values()])
         if "error" in constants:
             raise Unsupported("unknown-call", f"warnings.{function.__name__} turns warnings into errors")
-        tx.record_side_effect(
+        tx.side_effects.record_side_effect(
             CallExpressionVariable(function, list(args), dict(kwargs)), f"warnings.{function.__name__} is called"
         )
-        tx.silenced_warnings[-1] = tx.silenced_warnings[-1] or (
-            function is warnings.simplefilter and len(constants) == 1
-        )
+        if function is warnings.simplefilter and len(constants) == 1:
+            tx.state_of(_WarningFilters).silenced[-1] = True
         return NONE
 
     return rule
@@ -127,16 +136,17 @@ class CatchWarningsVariable(Variable):
         if name not in ("__enter__", "__exit__"):
             return super().call_method(tx, name, args, kwargs)
         rest: Args = [NONE, NONE, NONE] if name == "__exit__" else []
+        silenced = tx.state_of(_WarningFilters).silenced
         if rest:
-            tx.silenced_warnings.pop()
+            silenced.pop()
         else:
-            tx.silenced_warnings.append(tx.silenced_warnings[-1])
+            silenced.append(silenced[-1])
         words = f"catch_warnings is {'left' if rest else 'entered'}"
         if self.records and not rest:
             log = RecordedWarningsVariable(tx)
-            tx.record_side_effect(CallExpressionVariable(enter_catch_warnings, [self, log]), words)
+            tx.side_effects.record_side_effect(CallExpressionVariable(enter_catch_warnings, [self, log]), words)
             return log
-        tx.record_side_effect(CallExpressionVariable(_catch_warnings_method(name), [self, *rest]), words)
+        tx.side_effects.record_side_effect(CallExpressionVariable(_catch_warnings_method(name), [self, *rest]), words)
         return NONE
 
     def child_variables(self) -> list[Variable]:
@@ -155,14 +165,16 @@ class RecordedWarningsVariable(Variable):
     is_mutable = True
 
     def __init__(self, tx: Tracer) -> None:
-        self.first_effect = len(tx.side_effect_calls)
+        self.first_effect = len(tx.side_effects.side_effect_calls)
 
     def python_type(self) -> type:
         return list
 
     def _empty_list(self, tx: Tracer) -> ListVariable:
         given = (
-            call for call, _ in tx.side_effect_calls[self.first_effect :] if isinstance(call, CallExpressionVariable)
+            call
+            for call, _ in tx.side_effects.side_effect_calls[self.first_effect :]
+            if isinstance(call, CallExpressionVariable)
         )
         if any(call.function in (warn_at_line, warn_at_caller) for call in given):
             raise Unsupported("unknown-call", "the recorded warnings are read")

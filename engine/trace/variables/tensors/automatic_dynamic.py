@@ -37,13 +37,13 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
     # sympy represents neither infinity nor the sign of zero
     if not why or not (0 < abs(real) <= _MAX_FLOAT if type(real) is float else -(2**63) <= real < 2**63):
         return None
-    env = tx.shape_env
+    env = tx.symbols.shape_env
     symbol: Any = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
     make: Any = env.create_symintnode if type(real) is int else env.create_symfloatnode
     made = make(symbol, hint=real, source=origin)
     if not isinstance(made, (torch.SymInt, torch.SymFloat)):
         return None
-    tx.symbol_reasons[symbol] = why
+    tx.symbols.symbol_reasons[symbol] = why
     tx.guard_type(
         real, origin, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
     )
@@ -53,7 +53,7 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
             tx.add_guard(SymbolicShapeGuard(origin, bound, ((symbol, origin, -1),), cause=cause))
     value = SymNodeVariable(tx.graph.placeholder(origin, made, real), made)
     value.source, value.symbol = origin, symbol
-    tx.symbolic_input_scalars.append(value)
+    tx.symbols.symbolic_input_scalars.append(value)
     return value
 
 
@@ -61,7 +61,7 @@ def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
     """Return the reason that a number becomes a symbol; empty for a constant."""
     if tx.options.dynamic is False:
         return ""
-    if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.known_dynamic_sources:
+    if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.symbols.known_dynamic_sources:
         return f"its value changed between calls ({real!r} in this one)"
     return "dynamic=True" if tx.options.dynamic is True and origin.is_argument_or_item() else ""
 
@@ -99,7 +99,7 @@ def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> Statel
         reasons = {origin: _dynamic_dim_reasons(tx, tensor, origin)}
     if not any(reasons.values()):
         return None
-    tx.dynamic_size_reasons.update(reasons)
+    tx.symbols.dynamic_size_reasons.update(reasons)
     return _build_symbolic_context(tensor, origin, reasons)
 
 

@@ -264,7 +264,7 @@ def compute_constant(
         _restore(memories, before)
         return None
     for memory in changed:
-        tx.record_mutation(memory)
+        tx.side_effects.record_mutation(memory)
     return found
 
 

@@ -52,13 +52,13 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
     check_no_data_ptr(tx, tensor)
     node = tx.graph.create_node("call_function", _SET_DATA, (tensor.node(tx), data.node(tx)), {}, tx.node_provenance())
     node.meta["example_value"] = None
-    tx.update_op_in_try_block()
-    tx.mutation_count += 1
-    with tx.fake_mode:
+    tx.fallback.update_op_in_try_block()
+    tx.side_effects.mutation_count += 1
+    with tx.symbols.fake_mode:
         mine.data = new
     tensor.size_cache.clear()
-    if tensor.source is not None and tensor not in tx.data_assigned_inputs:
-        tx.data_assigned_inputs.append(tensor)
+    if tensor.source is not None and tensor not in tx.inputs.data_assigned_inputs:
+        tx.inputs.data_assigned_inputs.append(tensor)
 
 
 def _set_from_tensor(tensor: torch.Tensor, *source: Any) -> None:
@@ -126,9 +126,9 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
         tx.graph.erase_last_node(node)
         raise
     node.meta["example_value"] = None
-    tx.update_op_in_try_block()
-    tx.mutation_count += 1
+    tx.fallback.update_op_in_try_block()
+    tx.side_effects.mutation_count += 1
     tensor.size_cache.clear()
     if other is not None and other.source is not None:
-        tx.graph_sets_data = True
+        tx.inputs.graph_sets_data = True
     return tensor

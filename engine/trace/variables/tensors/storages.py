@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
 
 _WHY = "the storage of a tensor decided what was traced"
 _SIZE_METHODS = frozenset(("size", "nbytes", "__len__"))
+
+
+class _StorageState:
+    """Storages and data pointers in one trace."""
+
+    def __init__(self) -> None:
+        self.variables: dict[int, Any] = {}
+        """Storages that code read, and those of inputs, by the id of the fake's storage."""
+        self.inputs_recorded = 0
+        """Number of inputs whose original storage is recorded."""
+        self.data_pointers: WeakSet[Any] = WeakSet()
+        """Results of ``data_ptr()`` that the traced code holds."""
 
 
 def _storage_nbytes(tensor: torch.Tensor) -> int:
@@ -118,12 +131,12 @@ class UntypedStorageVariable(Variable):
         check_no_data_ptr(tx, self.tensor)
         added = tx.graph.create_node("call_function", _RESIZE, (self.tensor.node(tx), node), {}, tx.node_provenance())
         added.meta["example_value"] = None
-        tx.update_op_in_try_block()
-        tx.record_mutation(self)
-        with tx.fake_mode:
+        tx.fallback.update_op_in_try_block()
+        tx.side_effects.record_mutation(self)
+        with tx.symbols.fake_mode:
             self.fake_storage.resize_(number)
         self.resize_count += 1
-        tx.graph_sets_data |= bool(self.input_tensors)
+        tx.inputs.graph_sets_data |= bool(self.input_tensors)
         return self
 
     def child_variables(self) -> list[Variable]:
@@ -150,7 +163,7 @@ class DataPtrVariable(Variable):
         self.tensor = tensor
         self.nbytes = storage.fake_storage.nbytes()
         self.resize_count = storage.resize_count
-        tx.data_ptr_variables.add(self)
+        tx.state_of(_StorageState).data_pointers.add(self)
         self.offset: Any = 0 if tensor is None else tensor.fake.storage_offset() * tensor.fake.element_size()
 
     def python_type(self) -> type:
@@ -219,7 +232,7 @@ def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
         Unsupported: a variable holds the address.
     """
     place = tensor.fake.untyped_storage()._cdata
-    if any(a.storage.fake_storage._cdata == place for a in tx.data_ptr_variables):
+    if any(a.storage.fake_storage._cdata == place for a in tx.state_of(_StorageState).data_pointers):
         raise Unsupported("side-effect", "a tensor gets new memory while its old address is in use")
 
 
@@ -250,7 +263,7 @@ def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorag
 
     For two input storages this is guarded.
     """
-    if tx.graph_sets_data or tx.data_assigned_inputs or not (left.input_tensors or right.input_tensors):
+    if tx.inputs.graph_sets_data or tx.inputs.data_assigned_inputs or not (left.input_tensors or right.input_tensors):
         return False
     if left.input_tensors and right.input_tensors:
         origins = [s.input_tensors[0].source for s in (left, right)]
@@ -271,7 +284,9 @@ def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariabl
         raise Unsupported("unknown-call", "Tensor.untyped_storage is called")
     record_input_storages(tx)
     place = fake.untyped_storage()._cdata
-    found: UntypedStorageVariable = tx.storage_variables.setdefault(place, UntypedStorageVariable(tensor))
+    found: UntypedStorageVariable = tx.state_of(_StorageState).variables.setdefault(
+        place, UntypedStorageVariable(tensor)
+    )
     if len(found.input_tensors) > 1:
         first, *others = found.input_tensors
         origins = [v.source for v in others if v.source is not None]
@@ -296,13 +311,12 @@ def data_ptr(tx: Tracer, tensor: TensorVariable) -> Variable:
 
 def record_input_storages(tx: Tracer) -> None:
     """Record the storages of the inputs before any of them is replaced."""
-    for value, _ in tx.input_tensors[tx.storages_recorded :]:
+    state = tx.state_of(_StorageState)
+    for value, _ in tx.inputs.input_tensors[state.inputs_recorded :]:
         if not is_wrapper_subclass(value.fake) and value.fake.layout is torch.strided:
-            storage = tx.storage_variables.setdefault(
-                value.fake.untyped_storage()._cdata, UntypedStorageVariable(value)
-            )
+            storage = state.variables.setdefault(value.fake.untyped_storage()._cdata, UntypedStorageVariable(value))
             storage.input_tensors.append(value)
-    tx.storages_recorded = len(tx.input_tensors)
+    state.inputs_recorded = len(tx.inputs.input_tensors)
 
 
 class ExternalStorageVariable(RealObjectVariable):
@@ -325,7 +339,7 @@ class ExternalStorageVariable(RealObjectVariable):
 
     def length(self, tx: Tracer) -> Variable:
         assert self.source is not None
-        if any(s.resize_count for s in tx.storage_variables.values()):
+        if any(s.resize_count for s in tx.state_of(_StorageState).variables.values()):
             raise self.unsupported("reading its size after a resize")
         found = self.real_object.nbytes()
         tx.add_guard(EqualsMatch(MethodResultSource(self.source, "nbytes"), found, cause=tx.guard_cause(_WHY)))

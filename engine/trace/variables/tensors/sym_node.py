@@ -77,7 +77,7 @@ class SymNodeVariable(Variable):
             if (
                 self.rounding_symbols
                 and not self.depends_on_unbacked_float
-                and self.rounding_symbols <= tx.shape_env.backed_var_to_val.keys()
+                and self.rounding_symbols <= tx.symbols.shape_env.backed_var_to_val.keys()
             ):
                 for symbol in self.rounding_symbols:
                     _specialize_symbol(tx, symbol)
@@ -161,7 +161,7 @@ def _wrongly_simplified_symbols(dividend: Any, divisor: Any, remainder: sympy.Ex
 
 def _specialize_symbol(tx: Tracer, symbol: sympy.Symbol) -> None:
     """Specialize a symbol to its value in this call."""
-    env = tx.shape_env
+    env = tx.symbols.shape_env
     kind: Any = int if symbol.is_integer else float
     make: Any = env.create_symintnode if kind is int else env.create_symfloatnode
     kind(make(symbol, hint=kind(env.backed_var_to_val[symbol]), source=None))

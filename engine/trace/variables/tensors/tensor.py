@@ -172,7 +172,7 @@ class TensorVariable(Variable):
         return self.real_object if self.real_object is not None else NotImplemented
 
     def hash_key(self, tx: Tracer) -> Any:
-        return tx.as_identity_key(self)
+        return tx.objects.as_identity_key(self)
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node(tx), self.fake
@@ -244,7 +244,7 @@ class TensorVariable(Variable):
         )
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        if tx.scalar_tensors_index:
+        if tx.torch_state.scalar_tensors_index:
             return self._index_by_tensors(tx, key)
         from engine.trace.variables.tensors.indexing import (
             convert_index_arrays,
@@ -260,7 +260,9 @@ class TensorVariable(Variable):
         key = convert_index_arrays(tx, key)
         if is_vmapped_index(tx, key):
             return emit_node(tx, "call_function", operator.getitem, [self, key], run=vmap_getitem)
-        found = None if tx.function_modes else index_by_select(tx, self, key)  # a mode must see the key unchanged
+        found = (
+            None if tx.torch_state.function_modes else index_by_select(tx, self, key)
+        )  # a mode must see the key unchanged
         return emit_node(tx, "call_function", operator.getitem, [self, key]) if found is None else found
 
     def _index_by_tensors(self, tx: Tracer, key: Variable) -> Variable:
@@ -286,14 +288,14 @@ class TensorVariable(Variable):
         if is_vmapped_index(tx, key):
             emit_node(tx, "call_function", operator.setitem, [self, key, value], run=vmap_setitem)
             return
-        found = None if tx.function_modes else index_by_select(tx, self, key)
+        found = None if tx.torch_state.function_modes else index_by_select(tx, self, key)
         if found is None:
             emit_node(tx, "call_function", operator.setitem, [self, key, value])
         else:
             emit_node(tx, "call_function", operator.setitem, [found, ConstantVariable(Ellipsis), value])
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if tx.function_modes and name not in self.attr_writes:
+        if tx.torch_state.function_modes and name not in self.attr_writes:
             asked = self._dispatch_to_modes(tx, "get_attr", name, [self], {})
             if asked is not None:
                 return asked
@@ -355,7 +357,7 @@ class TensorVariable(Variable):
         base = self.fake._base
         if base is None:
             return NONE
-        for value, _ in tx.input_tensors:
+        for value, _ in tx.inputs.input_tensors:
             given: TensorVariable = value
             if given.fake is base and (given.real_object is None or given.real_object._base is None):
                 return given
@@ -401,7 +403,7 @@ class TensorVariable(Variable):
             self.real_object is not None and name in getattr(self.real_object, "__dict__", {})
         ):
             return super().call_method(tx, name, args, kwargs)
-        if tx.function_modes:
+        if tx.torch_state.function_modes:
             asked = self._dispatch_to_modes(tx, "call_method", name, [self, *args], kwargs)
             if asked is not None:
                 return asked
@@ -534,7 +536,7 @@ class TensorVariable(Variable):
         gradient = name == "grad" and self._accepts_grad(realize(tx, value))
         if not gradient and (hasattr(torch.Tensor, name) or name.startswith(_COMPILER_MARK_PREFIXES)):
             raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
-        tx.record_mutation(self)
+        tx.side_effects.record_mutation(self)
         self.attr_writes[name] = value
 
     def _accepts_grad(self, value: Variable) -> bool:
@@ -634,18 +636,18 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
         real.layout is not torch.strided
         or real.is_quantized
         or real.is_nested
-        or (torch._is_functional_tensor(real) and tx.entry_global_state["functorch"] is None)
+        or (torch._is_functional_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None)
     ):
         kind = "nested tensor" if real.is_nested else "quantized tensor" if real.is_quantized else "tensor"
         raise Unsupported("unsupported-operation", f"a {kind} of layout {real.layout}")
     if real.requires_grad and not (real.is_floating_point() or real.is_complex()):
         raise Unsupported("unsupported-operation", f"a tensor of {real.dtype} that requires gradients")
-    if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.entry_global_state["functorch"] is None:
+    if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None:
         raise Unsupported("unsupported-operation", "a tensor of a torch.func transform that has ended")
     if is_wrapper:
         _check_inner_tensors(real)
     fake = fakeify(tx, real if plain else _as_plain_tensor(real), origin)
-    tx.saw_tensor = True
+    tx.inputs.saw_tensor = True
     _guard_tensor(tx, real, fake, origin)
     if has_protocol:
         from engine.trace.variables.tensors.torch_function_protocol import build_subclass_input
@@ -653,8 +655,8 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
         value = build_subclass_input(tx, real, fake, origin)
     else:
         value = TensorVariable(None, fake, origin, real)
-    tx.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
-    tx.input_layouts[id(value.fake)] = symbolic_layout(fake)
+    tx.inputs.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
+    tx.inputs.input_layouts[id(value.fake)] = symbolic_layout(fake)
     return value
 
 

@@ -41,7 +41,7 @@ def metadata_attribute(tx: Tracer, of: TensorVariable, name: str) -> Variable | 
 def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
     """Return the version counter: an input's value before the call plus the traced mutations."""
     memory = of.fake.untyped_storage()._cdata
-    for value, before in tx.input_tensors:
+    for value, before in tx.inputs.input_tensors:
         if value.source is None or value.real_object is None or value.fake.is_inference():
             continue
         if value is of or of.fake._base is value.fake:
@@ -65,10 +65,10 @@ def metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | Non
         raise Unsupported("unknown-call", "Tensor.is_set_to is called")
     if name == "is_shared" and of.real_object is None:
         return None
-    is_moved = bool(tx.data_assigned_inputs)
+    is_moved = bool(tx.inputs.data_assigned_inputs)
     if is_moved and name == "is_shared":
         raise of.unsupported(f"the method {name!r}")
-    inputs = [of] if of.real_object is not None and not is_moved else [v for v, _ in tx.input_tensors]
+    inputs = [of] if of.real_object is not None and not is_moved else [v for v, _ in tx.inputs.input_tensors]
     for value in inputs:
         if value.source is None or value.real_object is None or value.fake.layout != value.real_object.layout:
             raise of.unsupported(f"the method {name!r}")
@@ -86,7 +86,7 @@ def metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | Non
 
 def _storage_offset(tx: Tracer, of: TensorVariable, held: torch.Tensor) -> int:
     """Return an input's storage offset now: its initial offset plus in-place layout changes."""
-    came = tx.input_layouts.get(id(of.fake))
+    came = tx.inputs.input_layouts.get(id(of.fake))
     return int(held.storage_offset()) + (0 if came is None else int(of.fake.storage_offset() - came[2]))
 
 

@@ -212,17 +212,20 @@ def _flatten_arguments(tx: Tracer, values: list[Variable]) -> Iterator[Variable]
 
 def is_torch_function_disabled(tx: Tracer) -> bool:
     """Return True if ``__torch_function__`` of classes is disabled, at frame entry or since."""
-    return bool(tx.torch_function_disabled_depth) or not tx.entry_global_state["torch_function_enabled"]
+    return (
+        bool(tx.torch_state.torch_function_disabled_depth)
+        or not tx.torch_state.entry_global_state["torch_function_enabled"]
+    )
 
 
 def dispatch_torch_function(tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs) -> Variable | None:
     """Dispatch an operation to the active modes and classes. None if no handler applies."""
-    if (off := is_torch_function_disabled(tx)) and not tx.function_modes:
+    if (off := is_torch_function_disabled(tx)) and not tx.torch_state.function_modes:
         return None
     special_args = (
         [] if off else [v for v in _flatten_arguments(tx, [*args, *kwargs.values()]) if has_torch_function(v)]
     )
-    if not special_args and not tx.function_modes:
+    if not special_args and not tx.torch_state.function_modes:
         return None
     noted, known = _record_torch_function_call(tx, op, target, args, kwargs, special_args)
     if noted is None:
@@ -244,15 +247,15 @@ def call_torch_function_handlers(
     classes = TupleVariable([tx.wrap(k.python_type(), class_source(k.python_type())) for k in kinds])
     function_value = tx.wrap_static(function)
     words = DictVariable.from_str_keys(kwargs)
-    if tx.function_modes:
-        mode = tx.function_modes.pop()
+    if tx.torch_state.function_modes:
+        mode = tx.torch_state.function_modes.pop()
         try:
             found = realize(
                 tx,
                 mode.call_method(tx, "__torch_function__", [function_value, classes, TupleVariable(args), words], {}),
             )
         finally:
-            tx.function_modes.append(mode)
+            tx.torch_state.function_modes.append(mode)
         if not _is_not_implemented(found):
             return found
     for kind in kinds:
@@ -303,7 +306,7 @@ def _record_torch_function_call(
     given = [stand_in(a) for a in args]
     words = {k: stand_in(v) for k, v in kwargs.items()}
     try:
-        with _RecordingMode() if tx.function_modes else contextlib.nullcontext():
+        with _RecordingMode() if tx.torch_state.function_modes else contextlib.nullcontext():
             if op == "get_attr":
                 getattr(given[0], target)
             elif op == "call_method":
@@ -318,7 +321,7 @@ def _record_torch_function_call(
         raise Unsupported(
             "unsupported-operation", f"an operation on a subclass raises {type(error).__name__}"
         ) from error
-    if tx.function_modes and not special_args:
+    if tx.torch_state.function_modes and not special_args:
         return None, known
     return None, known
 
@@ -340,11 +343,11 @@ def _variable_for(tx: Tracer, real: Any, known: dict[int, Variable]) -> Variable
 
 @contextlib.contextmanager
 def _torch_function_disabled(tx: Tracer) -> Iterator[None]:
-    tx.torch_function_disabled_depth += 1
+    tx.torch_state.torch_function_disabled_depth += 1
     try:
         yield
     finally:
-        tx.torch_function_disabled_depth -= 1
+        tx.torch_state.torch_function_disabled_depth -= 1
 
 
 @register_rule(_DEFAULT_TORCH_FUNCTION)
@@ -516,7 +519,7 @@ def _as_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     torch.overrides.has_torch_function_variadic,
 )
 def _has_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if tx.function_modes:
+    if tx.torch_state.function_modes:
         return ConstantVariable(value=True)
     return ConstantVariable(
         not is_torch_function_disabled(tx) and any(has_torch_function(v) for v in _flatten_arguments(tx, args))
@@ -535,25 +538,25 @@ def _handle_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(torch._C._push_on_torch_function_stack)
 def _push_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    tx.mutation_count += 1
-    tx.function_modes.append(realize(tx, args[0]))
+    tx.side_effects.mutation_count += 1
+    tx.torch_state.function_modes.append(realize(tx, args[0]))
     return NONE
 
 
 @register_rule(torch._C._pop_torch_function_stack)
 def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if not tx.function_modes:
+    if not tx.torch_state.function_modes:
         raise Unsupported("unknown-call", "a torch-function mode is exited that was entered outside the function")
-    tx.mutation_count += 1
-    return tx.function_modes.pop()
+    tx.side_effects.mutation_count += 1
+    return tx.torch_state.function_modes.pop()
 
 
 @register_rule(torch.device.__enter__)
 def _enter_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``with torch.device("meta")``: a mode that sets the device of factory functions."""
     context = tx.wrap_static(torch.utils._device.DeviceContext).call(tx, [args[0]], {})
-    tx.mutation_count += 1
-    tx.function_modes.append(realize(tx, context))
+    tx.side_effects.mutation_count += 1
+    tx.torch_state.function_modes.append(realize(tx, context))
     return args[0]
 
 
@@ -582,8 +585,8 @@ class DisableTorchFunctionSubclassVariable(Variable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in ("__enter__", "__exit__"):
             return super().call_method(tx, name, args, kwargs)
-        tx.mutation_count += 1
-        tx.torch_function_disabled_depth += 1 if name == "__enter__" else -1
+        tx.side_effects.mutation_count += 1
+        tx.torch_state.torch_function_disabled_depth += 1 if name == "__enter__" else -1
         return NONE
 
 
@@ -596,10 +599,10 @@ class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__enter__":
-            tx.suspended_function_modes.append(tx.function_modes)
-            tx.function_modes = []
+            tx.torch_state.suspended_function_modes.append(tx.torch_state.function_modes)
+            tx.torch_state.function_modes = []
         elif name == "__exit__":
-            tx.function_modes = tx.suspended_function_modes.pop()
+            tx.torch_state.function_modes = tx.torch_state.suspended_function_modes.pop()
         return super().call_method(tx, name, args, kwargs)
 
 
@@ -610,40 +613,45 @@ def _disable_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(torch._C._is_torch_function_all_disabled)
 def _is_all_disabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    entry = tx.entry_global_state["torch_function_enabled"]
+    entry = tx.torch_state.entry_global_state["torch_function_enabled"]
     guard_global_state(tx, "torch_function_enabled", entry)
-    return ConstantVariable(entry is None or bool(tx.suspended_function_modes))
+    return ConstantVariable(entry is None or bool(tx.torch_state.suspended_function_modes))
 
 
 @register_rule(torch._C._get_function_stack_at)
 def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     index = int(realize(tx, args[0]).as_python_constant(tx))
-    if len(tx.entry_function_modes) != len(tx.entry_global_state["torch_function_modes"]) or not 0 <= index < len(
-        tx.function_modes
-    ):
+    if len(tx.torch_state.entry_function_modes) != len(
+        tx.torch_state.entry_global_state["torch_function_modes"]
+    ) or not 0 <= index < len(tx.torch_state.function_modes):
         raise Unsupported("unknown-call", "torch._C._get_function_stack_at is called")
-    return tx.function_modes[index]
+    return tx.torch_state.function_modes[index]
 
 
 @register_rule(torch._C._is_torch_function_enabled)
 def _is_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    guard_global_state(tx, "torch_function_enabled", tx.entry_global_state["torch_function_enabled"])
+    guard_global_state(tx, "torch_function_enabled", tx.torch_state.entry_global_state["torch_function_enabled"])
     return ConstantVariable(
-        bool(tx.entry_global_state["torch_function_enabled"]) and not tx.torch_function_disabled_depth
+        bool(tx.torch_state.entry_global_state["torch_function_enabled"])
+        and not tx.torch_state.torch_function_disabled_depth
     )
 
 
 @register_rule(torch._C._len_torch_function_stack)
 def _number_of_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    guard_global_state(tx, "torch_function_modes", tx.entry_global_state["torch_function_modes"])
-    modes = sum(map(len, tx.suspended_function_modes), len(tx.function_modes))
-    return ConstantVariable(len(tx.entry_global_state["torch_function_modes"]) - len(tx.entry_function_modes) + modes)
+    guard_global_state(tx, "torch_function_modes", tx.torch_state.entry_global_state["torch_function_modes"])
+    modes = sum(map(len, tx.torch_state.suspended_function_modes), len(tx.torch_state.function_modes))
+    return ConstantVariable(
+        len(tx.torch_state.entry_global_state["torch_function_modes"])
+        - len(tx.torch_state.entry_function_modes)
+        + modes
+    )
 
 
 @register_rule(torch._C._len_torch_dispatch_stack)
 def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    guard_global_state(tx, "dispatch_modes", tx.entry_global_state["dispatch_modes"])
-    return ConstantVariable(len(tx.entry_global_state["dispatch_modes"]))
+    guard_global_state(tx, "dispatch_modes", tx.torch_state.entry_global_state["dispatch_modes"])
+    return ConstantVariable(len(tx.torch_state.entry_global_state["dispatch_modes"]))
 
 
 @register_rule(_DISABLE_SUBCLASS)

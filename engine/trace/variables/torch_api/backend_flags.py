@@ -22,9 +22,17 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+class _BackendFlagWrites:
+    """torch backend flags that the traced code set."""
+
+    def __init__(self) -> None:
+        self.flags: set[tuple[Any, str]] = set()
+        """Pairs of module and name."""
+
+
 def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
     """Return the current value of a flag, guarded unless the traced code wrote it."""
-    if (holder, name) not in tx.written_torch_flags:
+    if (holder, name) not in tx.state_of(_BackendFlagWrites).flags:
         origin = AttrSource(ConstantSource(holder, _name(holder)), name)
         tx.add_guard(
             EqualsMatch(origin, found, cause=tx.guard_cause("a backend flag of torch decided what was traced"))
@@ -63,14 +71,14 @@ def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
         raise Unsupported("side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operator")
     real = tx.as_python_constants([value])[0]
     read_flag(tx, holder, name, getattr(holder, name))
-    tx.contexts_to_exit.append(_RestoreFlag(holder, name))
+    tx.torch_state.contexts_to_exit.append(_RestoreFlag(holder, name))
     tx.fold_constant(setattr, holder, name, real)
-    tx.written_torch_flags.add((holder, name))
+    tx.state_of(_BackendFlagWrites).flags.add((holder, name))
     target = GraphCallable(f"set_{name}", functools.partial(setattr, holder, name, real), changes_state=True)
     node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
     node.meta["example_value"] = None
-    tx.update_op_in_try_block()
-    tx.mutation_count += 1
+    tx.fallback.update_op_in_try_block()
+    tx.side_effects.mutation_count += 1
 
 
 def guard_all_flags(tx: Tracer, holder: Any) -> None:
@@ -78,8 +86,9 @@ def guard_all_flags(tx: Tracer, holder: Any) -> None:
 
     Values set afterwards need no guard.
     """
+    written = tx.state_of(_BackendFlagWrites).flags
     for name, prop in vars(type(holder)).items():
-        if isinstance(prop, torch.backends.ContextProp) and (holder, name) not in tx.written_torch_flags:
+        if isinstance(prop, torch.backends.ContextProp) and (holder, name) not in written:
             with contextlib.suppress(RuntimeError, AttributeError):  # torch may be built without that library
                 read_flag(tx, holder, name, getattr(holder, name))
-            tx.written_torch_flags.add((holder, name))
+            written.add((holder, name))

@@ -213,7 +213,7 @@ def _flatten_opaque_argument(tx: Tracer, value: Variable, leaves: Args) -> TreeS
     node = SUPPORTED_NODES.get(value.python_type())
     if node is not None and isinstance(node.flatten_fn, FunctionType):
         return _flatten_registered_class(tx, value, node, leaves)
-    real = tx.real_object(value)
+    real = tx.objects.real_object(value)
     if isinstance(real, torch.nn.Module) and value.source is not None:
         tx.guard_identity(real, value.source, "it is an argument of a function that is not inlined")
         return TreeSpec(constant=real)
@@ -275,10 +275,12 @@ def _constant_result(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variabl
     """
     objects = [a for a in (*args, *kwargs.values()) if not tx.is_python_constant(a)]
     given = [
-        tx.real_object(realize(tx, a)) if not tx.is_python_constant(a) else realize(tx, a).as_python_constant(tx)
+        tx.objects.real_object(realize(tx, a))
+        if not tx.is_python_constant(a)
+        else realize(tx, a).as_python_constant(tx)
         for a in (*args, *kwargs.values())
     ]
-    if any(g is NotImplemented for g in given) or (objects and tx.mutated_variables):
+    if any(g is NotImplemented for g in given) or (objects and tx.side_effects.mutated_variables):
         raise Unsupported("unknown-call", f"{of.describe()} is called with arguments that are not constants")
     words = dict(zip(kwargs, given[len(args) :], strict=True))
     return tx.fold_constant(of.real_object, *given[: len(args)], **words)
@@ -357,7 +359,7 @@ def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variabl
     """Trace ``torch.compile`` or ``engine.api.compile``, on a function or with options only."""
     given = dict(kwargs)
     function = args[0] if args else given.pop("model", given.pop("fn_or_module", None))
-    words = {name: tx.real_object(realize(tx, value)) for name, value in given.items()}
+    words = {name: tx.objects.real_object(realize(tx, value)) for name, value in given.items()}
     if any(v is NotImplemented for v in words.values()):
         raise Unsupported("unknown-call", "torch.compile is called with options that traced code created")
     return (

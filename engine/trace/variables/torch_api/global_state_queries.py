@@ -68,8 +68,8 @@ def _register_dispatch_key_query(ask: Callable[[], Any]) -> None:
     @register_rule(ask)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         for state in ("inference_mode", "autocast", "dispatch_modes", "functorch"):
-            guard_global_state(tx, state, tx.entry_global_state[state])
-        if tx.entry_global_state["functorch"] is not None:
+            guard_global_state(tx, state, tx.torch_state.entry_global_state[state])
+        if tx.torch_state.entry_global_state["functorch"] is not None:
             raise Unsupported("global-state", "dispatch keys are read inside a torch.func transform")
         return ConstantVariable(ask())
 
@@ -130,7 +130,7 @@ def _is_accelerated(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
 
 @register_rule(torch.get_autocast_dtype)
 def _autocast_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    guard_global_state(tx, "autocast", tx.entry_global_state["autocast"])
+    guard_global_state(tx, "autocast", tx.torch_state.entry_global_state["autocast"])
     return tx.fold_constant(torch.get_autocast_dtype, *tx.as_python_constants([*args, *kwargs.values()]))
 
 
@@ -142,14 +142,14 @@ def _is_tensor_like(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
 
 @register_rule(torch.get_autocast_gpu_dtype)
 def _autocast_gpu_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    guard_global_state(tx, "autocast", tx.entry_global_state["autocast"])
+    guard_global_state(tx, "autocast", tx.torch_state.entry_global_state["autocast"])
     return ConstantVariable(torch.get_autocast_gpu_dtype())
 
 
 @register_rule(torch._C._are_functorch_transforms_active)
 def _are_functorch_transforms_active(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    guard_global_state(tx, "functorch", tx.entry_global_state["functorch"])
-    return ConstantVariable(tx.entry_global_state["functorch"] is not None)
+    guard_global_state(tx, "functorch", tx.torch_state.entry_global_state["functorch"])
+    return ConstantVariable(tx.torch_state.entry_global_state["functorch"] is not None)
 
 
 @register_rule(torch.autograd._is_checkpoint_valid)

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
-from engine.trace.torch_state_snapshot import TorchStateSnapshot
+from engine.trace.state.torch_state_snapshot import TorchStateSnapshot
 from engine.trace.variables.base import NONE, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.torch_api.torch_generators import Args, Kwargs, emit_state_effect
@@ -52,8 +52,8 @@ def register_state_setter(switch: Callable[..., None]) -> None:
             dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True)),
         )
         for state in _SETTABLE_STATES:
-            tx.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
-        tx.contexts_to_exit.append(_RestoreTorchState())
+            tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
+        tx.torch_state.contexts_to_exit.append(_RestoreTorchState())
         tx.fold_constant(switch, *given, **named)
         emit_state_effect(tx, switch.__name__, functools.partial(switch, *given, **named), [])
         return NONE

@@ -121,8 +121,8 @@ def set_grad_mode(tx: Tracer, mode: bool) -> None:
 
     The second of two adjacent switches removes the first.
     """
-    guard_global_state(tx, "grad_mode", tx.entry_global_state["grad_mode"])
-    tx.mutation_count += 1
+    guard_global_state(tx, "grad_mode", tx.torch_state.entry_global_state["grad_mode"])
+    tx.side_effects.mutation_count += 1
     if torch.is_grad_enabled() == mode:
         return
     last = next(iter(reversed(tx.graph.graph.nodes)), None)
@@ -161,7 +161,7 @@ def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, origin
         context.previous_modes.append(before)
         root = origin.chain()[0]
         if isinstance(root, LocalSource) and root.variable_name.startswith(STACK_PARAM_PREFIX):
-            tx.resumed_grad_modes[int(root.variable_name.removeprefix(STACK_PARAM_PREFIX))] = before
+            tx.torch_state.resumed_grad_modes[int(root.variable_name.removeprefix(STACK_PARAM_PREFIX))] = before
     return context
 
 
@@ -246,7 +246,7 @@ class AutocastModeVariable(Variable):
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         if name == "clone":
             return AutocastModeVariable(self.arguments)
         if name == "__enter__":
@@ -257,16 +257,16 @@ class AutocastModeVariable(Variable):
             )
             node.meta["example_value"] = None
             real.__enter__()
-            tx.contexts_to_exit.append(real)
-            tx.open_graph_contexts.append((self, node))
+            tx.torch_state.contexts_to_exit.append(real)
+            tx.torch_state.open_graph_contexts.append((self, node))
             self.active.append((real, node))
             return NONE
         if name == "__exit__":
             real, entered = self.active.pop()
-            tx.open_graph_contexts.remove((self, entered))
+            tx.torch_state.open_graph_contexts.remove((self, entered))
             self.emit_exit(tx, entered)
             real.__exit__(None, None, None)
-            tx.contexts_to_exit.remove(real)
+            tx.torch_state.contexts_to_exit.remove(real)
             return NONE
         return super().call_method(tx, name, args, kwargs)
 
@@ -294,7 +294,7 @@ class AutocastModeVariable(Variable):
 
 def emit_context_exits(tx: Tracer) -> None:
     """Exit all open contexts at the end of the graph; code after the graph enters them again."""
-    for of, entered in reversed(tx.open_graph_contexts):
+    for of, entered in reversed(tx.torch_state.open_graph_contexts):
         of.emit_exit(tx, entered)
 
 
@@ -356,14 +356,14 @@ class _EnteredAutocastVariable(AutocastModeVariable):
         for field, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.previous_state[1:], strict=True):
             why = "leaving the context sets autocast to it"
             tx.add_guard(EqualsMatch(AttrSource(self._entered_source, field), value, cause=tx.guard_cause(why)))
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         target = GraphCallable(
             "exit_autocast", functools.partial(exit_autocast, *self.previous_state), changes_state=True
         )
         node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
         node.meta["example_value"] = None
         exit_autocast(*self.previous_state)
-        tx.contexts_to_exit.append(_RestoreAutocastNesting())
+        tx.torch_state.contexts_to_exit.append(_RestoreAutocastNesting())
         return NONE
 
 

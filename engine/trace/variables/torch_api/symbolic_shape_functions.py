@@ -40,7 +40,7 @@ def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
     if isinstance(condition, SymNodeVariable) and condition.python_type() is bool:
         if condition.depends_on_unbacked_float:
             if not tx.in_subgraph():
-                tx.assume_condition(condition.node, truth=True)
+                tx.fallback.assume_condition(condition.node, truth=True)
                 return NONE
         elif not has_unbacked_symbols(condition.sym):
             if condition.is_truthy(tx):

@@ -75,7 +75,7 @@ class GraphContextVariable(Variable):
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         if self.make in _BACKEND_FLAG_CONTEXTS and name in ("__enter__", "__exit__"):
             backend_flags.guard_all_flags(tx, _BACKEND_FLAG_CONTEXTS[self.make])
         match name:
@@ -92,16 +92,16 @@ class GraphContextVariable(Variable):
                 node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
                 node.meta["example_value"] = None
                 real.__enter__()
-                tx.contexts_to_exit.append(real)
-                tx.open_graph_contexts.append((self, node))
+                tx.torch_state.contexts_to_exit.append(real)
+                tx.torch_state.open_graph_contexts.append((self, node))
                 self.active.append((real, node))
                 return NONE
             case "__exit__":
                 real, entered = self.active.pop()
-                tx.open_graph_contexts.remove((self, entered))
+                tx.torch_state.open_graph_contexts.remove((self, entered))
                 self.emit_exit(tx, entered)
                 real.__exit__(None, None, None)
-                tx.contexts_to_exit.remove(real)
+                tx.torch_state.contexts_to_exit.remove(real)
                 return NONE
             case "clone":
                 return GraphContextVariable(self.make, dict(self.arguments))
@@ -163,7 +163,7 @@ class SavedTensorsContextVariable(GraphContextVariable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in ("__enter__", "__exit__"):
             return super().call_method(tx, name, args, kwargs)
-        tx.mutation_count += 1
+        tx.side_effects.mutation_count += 1
         if name == "__enter__":
             make, arguments = self.make, dict(self.arguments)
             target = GraphCallable(
@@ -171,11 +171,11 @@ class SavedTensorsContextVariable(GraphContextVariable):
             )
             node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
             node.meta["example_value"] = None
-            tx.open_graph_contexts.append((self, node))
+            tx.torch_state.open_graph_contexts.append((self, node))
             self.active.append((None, node))
             return NONE
         _, entered = self.active.pop()
-        tx.open_graph_contexts.remove((self, entered))
+        tx.torch_state.open_graph_contexts.remove((self, entered))
         self.emit_exit(tx, entered)
         return NONE
 
@@ -297,19 +297,19 @@ class ErrorOnGraphBreakVariable(NullContextVariable):
     def _enter_real(self, tx: Tracer, raises: bool) -> Any:
         real = self.make(raises)
         real.__enter__()
-        tx.contexts_to_exit.append(real)
+        tx.torch_state.contexts_to_exit.append(real)
         return real
 
     def _leave(self, tx: Tracer) -> None:
         if self.active:
             real = self.active.pop()
             real.__exit__(None, None, None)
-            tx.contexts_to_exit.remove(real)
+            tx.torch_state.contexts_to_exit.remove(real)
             return
         if self.source is None:
             raise Unsupported("unknown-call", "error_on_graph_break is exited, but was not entered")
         left: Any = self.make
-        tx.record_side_effect(
+        tx.side_effects.record_side_effect(
             CallExpressionVariable(left.__exit__, [self, NONE, NONE, NONE]), "the meaning of graph breaks is restored"
         )
         if self.previous_policy is not None:

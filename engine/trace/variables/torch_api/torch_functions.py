@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     torch._utils.is_compiling if hasattr(torch._utils, "is_compiling") else torch.compiler.is_compiling,
 )
 def _is_compiling(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    tx.read_is_compiling = True
+    tx.torch_state.read_is_compiling = True
     return ConstantVariable(
-        tx.is_compiling and not (is_optimizer_module(tx.frame.globals.name) and config.capture_scalar_outputs)
+        tx.torch_state.is_compiling
+        and not (is_optimizer_module(tx.frame.globals.name) and config.capture_scalar_outputs)
     )
 
 
@@ -136,7 +137,7 @@ def _is_tensor(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) ->
 
 @register_rule(torch._C._is_any_autocast_enabled)
 def _any_autocast(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    guard_global_state(tx, "autocast", tx.entry_global_state["autocast"])
+    guard_global_state(tx, "autocast", tx.torch_state.entry_global_state["autocast"])
     return ConstantVariable(bool(torch._C._is_any_autocast_enabled()))
 
 
@@ -182,7 +183,7 @@ def _size(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Vari
 
 def guard_global_state(tx: Tracer, state: str, value: Any) -> None:
     """Guard a piece of torch's global state on its value at frame entry."""
-    if state in tx.entry_global_state and tx.entry_global_state[state] != value:
+    if state in tx.torch_state.entry_global_state and tx.torch_state.entry_global_state[state] != value:
         return
     tx.add_guard(
         GlobalStateMatch(

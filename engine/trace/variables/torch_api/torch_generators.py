@@ -36,7 +36,7 @@ def emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args
     node = tx.graph.create_node(
         "call_function", GraphCallable(name, run, changes_state=True), nodes, {}, tx.node_provenance()
     )
-    tx.update_op_in_try_block()
+    tx.fallback.update_op_in_try_block()
     node.meta["example_value"] = example
     return node
 

@@ -1,0 +1,43 @@
+"""The call stack of the traced code: frames, inlined calls and suspended generators."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+
+if TYPE_CHECKING:
+    from engine.records.bytecode import Span
+    from engine.records.trace import InlinedCall
+    from engine.trace.frame import Frame
+    from engine.trace.variables.base import Variable
+
+
+class CallStack:
+    """Active frames, the root first, and what the traced calls leave behind."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.inlined_calls: dict[tuple[str, int, Span | None], InlinedCall] = {}
+        self.direct_callee: Variable | None = None
+        """Callee of a call instruction that leaves the return value on the stack unchanged."""
+        self.open_generators: list[Any] = []
+        """Started generators with exception handlers: closing one runs code."""
+        self.called_in_except_block: bool = GLOBAL_STATES["handling"].read()
+        """True if the root frame was called while an exception was being handled."""
+        self.recursion_limit = sys.getrecursionlimit()
+        self._remaining_depth = 0
+
+    def remaining_depth(self) -> int:
+        """Return the call depth that is left before Python would raise RecursionError."""
+        if not self._remaining_depth:
+            used, frame = 0, sys._getframe()
+            while frame.f_back is not None:
+                used, frame = used + 1, frame.f_back
+            self._remaining_depth = max(self.recursion_limit - used, 50)
+        return self._remaining_depth
+
+    def user_stack(self) -> tuple[Span, ...]:
+        """Return the user's call stack, outermost first."""
+        return self.frames[-1].user_stack() if self.frames else ()

@@ -1,0 +1,63 @@
+"""Conditions under which Python runs the original code although the graph was compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.bytecode.decode import reraise_index
+from engine.trace.variables.nn_modules.optimizer_inlining import USE_GRAD_CODE
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from engine.trace.frame import Frame
+    from engine.trace.state.call_stack import CallStack
+    from engine.trace.state.interpreter_state import InterpreterState
+
+
+def _has_user_handler(frame: Frame) -> bool:
+    """Return True if user code may handle an exception at the frame's current instruction.
+
+    Handlers that only exit contexts of the graph itself do not count.
+    """
+    if frame.code is USE_GRAD_CODE:
+        return False
+    handler = frame.decoded.handlers[frame.op.index]
+    while handler is not None:
+        again = reraise_index(frame.decoded, handler.target)
+        leave = frame.stack[handler.depth - 1] if 0 < handler.depth <= len(frame.stack) else None
+        if again < 0 and not getattr(leave, "is_in_graph", False):
+            return True
+        handler = frame.decoded.handlers[handler.target if again < 0 else again]
+    return False
+
+
+class GraphFallback:
+    """Conditions of the fallback: handlers around operations, and assumed conditions."""
+
+    def __init__(self, call_stack: CallStack, interpreter: InterpreterState) -> None:
+        self._call_stack = call_stack
+        self._interpreter = interpreter
+        self.op_in_try_block = False
+        """True if user code may handle an exception of a graph operation, so a fallback is needed."""
+        self.assumed_conditions: list[tuple[torch.fx.Node, bool, int]] = []
+        """Tensor conditions that are assumed true or false because the other branch only raises.
+
+        Each has its node, the assumed value and the number of the root instruction.
+        """
+
+    def update_op_in_try_block(self) -> None:
+        """Record if a user handler covers the operation that joins the graph.
+
+        Handlers that only exit contexts of the graph do not count.
+        """
+        if not self.op_in_try_block:
+            self.op_in_try_block = any(_has_user_handler(f) for f in self._call_stack.frames)
+
+    def assume_condition(self, node: torch.fx.Node, *, truth: bool) -> None:
+        """Assume that a tensor condition has this value.
+
+        Code after the graph checks it. If the check fails, Python runs the original code.
+        """
+        self.assumed_conditions.append((node, truth, self._interpreter.root_instruction_number))
+        self.op_in_try_block = True

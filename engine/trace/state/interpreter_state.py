@@ -1,0 +1,31 @@
+"""Position of the interpreter loop: instruction numbers, breakpoint and hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.trace.frame import Frame
+
+
+def _do_nothing(frame: Frame) -> None:
+    pass
+
+
+class InterpreterState:
+    """Numbers of the instructions traced so far, and what the loop calls at them."""
+
+    def __init__(self) -> None:
+        self.instruction_count = 0
+        self.root_instruction_number = 0
+        """Number of root frame instructions that were started."""
+        self.breakpoint_at = 0
+        """Instruction number at which ``on_breakpoint`` is called with the frame to end the graph."""
+        self.on_breakpoint: Callable[[Frame], None] = _do_nothing
+        self.instruction_hook: Any = None
+        """Hook called around each instruction if steps are recorded."""
+
+    def release(self) -> None:
+        """Release the callback, which holds the attempt."""
+        self.on_breakpoint = _do_nothing

@@ -1,0 +1,88 @@
+"""Side effects of the traced code, in the order in which generated code applies them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.roots import GlobalSource
+from engine.trace.external_caches import ExternallyCached, version_of
+from engine.trace.variables.base import Variable, reachable_variables
+
+if TYPE_CHECKING:
+    from engine.ir.sources.base import GlobalsNamespace
+    from engine.trace.state.interpreter_state import InterpreterState
+
+
+class SideEffects:
+    """Mutations, writes of globals, and calls that generated code applies after the graph."""
+
+    def __init__(self, interpreter: InterpreterState) -> None:
+        self._interpreter = interpreter
+        self.mutated_variables: dict[int, Variable] = {}
+        """Variables with a source that were mutated, in the order of their first mutation."""
+        self.subgraph_mutations: list[Variable] | None = None
+        """All mutated variables while the body of a higher-order operation is traced; else None."""
+        self.global_writes: dict[tuple[GlobalsNamespace, str], Variable | None] = {}
+        self.reordered_globals: set[tuple[GlobalsNamespace, str]] = set()
+        """Globals that were deleted and set again: they come last in the order of their module."""
+        self.side_effect_calls: list[tuple[Variable, str]] = []
+        """Calls without a result, run in order after the graph: the call and its description."""
+        self.mutation_count = 0
+        """Number of mutations of any kind; an equal count means that nothing changed."""
+        self.external_mutation_count = 0
+        """Number of mutations of objects that existed before the call."""
+        self.externally_cached: dict[int, ExternallyCached] = {}
+        """Variables in external caches that the traced code may mutate, by variable id."""
+
+    def record_mutation(self, value: Variable) -> None:
+        """Record that a variable is about to be mutated; its contents are written after the graph."""
+        self.mutation_count += 1
+        if self.subgraph_mutations is not None:
+            self.subgraph_mutations.append(value)
+        if id(value) in self.externally_cached:
+            raise self.externally_cached[id(value)].unsupported("is mutated")
+        if value.source is None or value.is_constructed:
+            return
+        self.external_mutation_count += 1
+        if id(value) not in self.mutated_variables:
+            self.mutated_variables[id(value)] = value
+
+    def mark_externally_cached(self, value: Variable, cache: Any) -> None:
+        """Record that an external cache holds a variable and all that is reachable from it."""
+        for held in reachable_variables([value]):
+            if held.is_mutable and held.source is None:
+                number = self._interpreter.root_instruction_number
+                self.externally_cached.setdefault(id(held), ExternallyCached(held, cache, version_of(held), number))
+
+    def record_side_effect(self, call: Variable, words: str) -> None:
+        """Record a call that generated code makes after the graph, in this order."""
+        self.mutation_count += 1
+        self.external_mutation_count += 1
+        self.side_effect_calls.append((call, words))
+
+    def record_global_write(self, namespace: GlobalsNamespace, name: str, value: Variable | None) -> None:
+        """Record that a global is set, or deleted if ``value`` is None.
+
+        Generated code does this after the graph.
+        """
+        self.mutation_count += 1
+        self.external_mutation_count += 1
+        key = (namespace, name)
+        if key in self.global_writes and self.global_writes[key] is None:
+            del self.global_writes[key]  # set after it was deleted: it comes last in the module
+            self.reordered_globals.add(key)
+        has_original_value = value is not None and value.source == GlobalSource(namespace, name)
+        if has_original_value and key in self.global_writes and key not in self.reordered_globals:
+            del self.global_writes[key]
+        else:
+            self.global_writes[key] = value
+
+    def describe(self) -> tuple[str, ...]:
+        """Return a description of each mutated variable and of each call."""
+        calls = tuple(words for _, words in self.side_effect_calls)
+        return tuple(v.describe() for v in self.mutated_variables.values()) + calls
+
+    def release(self) -> None:
+        """Release the variables that may hold objects of the call."""
+        self.mutated_variables.clear()
+        self.externally_cached.clear()

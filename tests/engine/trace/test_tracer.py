@@ -1,0 +1,71 @@
+"""Test how the tracer's state is divided, kept apart between traces, and released."""
+
+from engine.ir.compiler_protocol import CompileRequest
+from engine.ir.sources.base import GlobalsNamespace
+from engine.ir.sources.roots import GlobalSource
+from engine.options import Options
+from engine.trace.tracer import Tracer
+from engine.trace.variables.base import ConstantVariable
+from engine.trace.variables.containers.sequences import ListVariable
+
+
+def _tracer() -> Tracer:
+    return Tracer(CompileRequest(_tracer, {"x": object()}, "0", 0, "first call"), Options())
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.by_name: dict[str, int] = {}
+
+
+def test_tracer_and_owners_are_small():
+    """The tracer and each owner of its state have at most 15 attributes."""
+    tx = _tracer()
+    owners = [tx, *(v for v in vars(tx).values() if type(v).__module__.startswith("engine.trace"))]
+    assert len(owners) > 8
+    assert all(len(vars(owner)) <= 15 for owner in owners)
+
+
+def test_state_of_module_belongs_to_one_trace():
+    """A module's state is made once per trace, and each trace has its own."""
+    first, second = _tracer(), _tracer()
+    first.state_of(_Counts).by_name["calls"] = 1
+    assert first.state_of(_Counts).by_name == {"calls": 1}
+    assert second.state_of(_Counts).by_name == {}
+
+
+def test_release_drops_objects_of_the_call():
+    """After the release, the tracer holds no argument, variable or module state."""
+    tx = _tracer()
+    value = ListVariable([])
+    tx.objects.variables_by_id[1] = (value, [])
+    tx.side_effects.mutated_variables[id(value)] = value
+    tx.state_of(_Counts).by_name["calls"] = 1
+    tx.release()
+    assert not tx.request.arguments
+    assert not tx.objects.variables_by_id
+    assert not tx.side_effects.mutated_variables
+    assert not tx.state_of(_Counts).by_name
+
+
+def test_global_set_to_its_original_value_is_no_side_effect():
+    """A global that gets another value and then its original one needs no write after the graph."""
+
+    effects = _tracer().side_effects
+    namespace = GlobalsNamespace({}, "module")
+    original = ListVariable([], GlobalSource(namespace, "name"))
+    effects.record_global_write(namespace, "name", ConstantVariable(1))
+    assert effects.global_writes
+    effects.record_global_write(namespace, "name", original)
+    assert not effects.global_writes
+
+
+def test_global_set_after_deletion_is_written():
+    """A global that is deleted and gets its original value again comes last in its module, so it is written."""
+
+    effects = _tracer().side_effects
+    namespace = GlobalsNamespace({}, "module")
+    original = ListVariable([], GlobalSource(namespace, "name"))
+    effects.record_global_write(namespace, "name", None)
+    effects.record_global_write(namespace, "name", original)
+    assert effects.global_writes == {(namespace, "name"): original}
