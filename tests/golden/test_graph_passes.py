@@ -1,0 +1,94 @@
+"""Golden pairs of the passes over FX graphs."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
+from engine.graph.passes.lift_requires_grad import lift_requires_grad
+from engine.graph.passes.remove_noop_aliases import remove_noop_aliases
+from tests.golden.pairs import Pair, compile_and_run, graph_lines, graph_of, plain_lines, shows, to_aten, trace
+
+Tensor = torch.Tensor
+
+
+@shows("engine/graph/passes/eliminate_dead_code.py")
+def test_eliminate_dead_code(pair: Pair) -> None:
+    """Erases operations whose results nothing reads. A random operation stays, because it advances the random number generator as in eager."""
+
+    def f(x: Tensor) -> Tensor:
+        unused = x.sin().cos()  # noqa: F841
+        noise = torch.rand_like(x)  # noqa: F841
+        return x + 1
+
+    graph = trace(f, torch.ones(4)).graph
+    module = torch.fx.experimental.proxy_tensor.make_fx(graph)(torch.ones(4))
+    before = plain_lines(module)
+    eliminate_dead_code(module)
+    pair(f, before=before, after=plain_lines(module))
+
+
+@shows("engine/graph/passes/remove_noop_aliases.py")
+def test_remove_noop_aliases(pair: Pair) -> None:
+    """Replaces detach and alias by their input: a functional graph writes nothing, so it needs one node per value. The alias of an input that is returned stays: the result must be another tensor object."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.detach().sin(), x.detach()
+
+    module = torch.fx.experimental.proxy_tensor.make_fx(f)(torch.ones(4))
+    before = plain_lines(module)
+    remove_noop_aliases(module)
+    pair(f, before=before, after=plain_lines(module))
+
+
+@shows("engine/graph/passes/lift_requires_grad.py")
+def test_lift_requires_grad(pair: Pair) -> None:
+    """Moves calls of requires_grad_ on inputs out of the graph, before it or after it: other compilers support none in a graph."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.requires_grad_()
+        z = x * y
+        y.requires_grad_()
+        return z
+
+    graph = trace(f, torch.ones(4), torch.ones(4), backend="inductor").graph
+    before = graph_lines(graph)
+    lifted = lift_requires_grad(graph)
+    assert lifted is not None
+    names = [n.name for n in lifted.graph.graph.nodes if n.op == "placeholder"]
+    calls = [[f"{names[n]}.requires_grad_({on})" for n, on in lift] for lift in (lifted.before, lifted.after)]
+    after = [
+        "before the graph:",
+        *calls[0],
+        "",
+        "graph:",
+        *plain_lines(lifted.graph),
+        "",
+        "after the graph:",
+        *calls[1],
+    ]
+    pair(f, before=before, after=after)
+
+
+@shows("engine/graph/functionalize_rng.py")
+def test_functionalize_rng(pair: Pair) -> None:
+    """Makes the state of the random number generator an explicit value, so that the backward can repeat the same random numbers. Here the dropout of a checkpoint runs once in each graph, from the same saved state."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(lambda v: F.dropout(v.sin()), x, use_reentrant=False)
+
+    record, _ = compile_and_run(f, torch.ones(4, requires_grad=True), backend="aot_eager")
+    after = ["forward:", *graph_of(record, "forward"), "", "backward:", *graph_of(record, "backward")]
+    pair(f, before=graph_of(record, "joint"), after=after)
+
+
+@shows("engine/graph/composite_ops.py", "engine/graph/composite_ops_autograd.py")
+def test_composite_ops(pair: Pair) -> None:
+    """Keeps a composite operator whose parts depend on the device as one operator of the engine, so that one graph fits every target."""
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+    q, k, v = (torch.ones(1, 2, 8, 16) for _ in range(3))
+    pair(f, before=graph_lines(trace(f, q, k, v).graph), after=graph_lines(to_aten(f, q, k, v).module))

@@ -1,0 +1,107 @@
+"""Golden pairs of kernel generation: loop IR to Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.golden.pairs import Pair, shows
+from tests.golden.test_loop_passes import kernel_text, loop_lines, program_of
+
+Tensor = torch.Tensor
+Show = Callable[..., None]
+
+
+@pytest.fixture
+def show(pair: Pair) -> Show:
+    """Write the pair of a function's kernel: loop IR and Triton."""
+
+    def write(function: Callable[..., Any], *args: Any, **options: Any) -> None:
+        program = program_of(function, args, **options)
+        pair(function, before=loop_lines(program), after=kernel_text(program))
+
+    return write
+
+
+@shows("engine/kernels/triton/printer.py", "engine/kernels/triton/op_codegen.py")
+def test_print_pointwise(show: Show) -> None:
+    """Prints a loop over all elements as a kernel of blocks: the mask is there only if the size is no multiple of the block."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return (x + y).relu()
+
+    show(f, torch.ones(1000), torch.ones(1000))
+
+
+@shows("engine/kernels/triton/printer.py", "engine/kernels/triton/block_heuristics.py")
+def test_print_row_reduction(show: Show) -> None:
+    """A short row is one block: each program loads a row, reduces it and goes on with it from registers."""
+
+    def f(x: Tensor) -> Tensor:
+        return x / x.sum(-1, keepdim=True)
+
+    show(f, torch.ones(64, 128))
+
+
+@shows("engine/kernels/triton/looped_reduction.py")
+def test_looped_reduction(show: Show) -> None:
+    """A row that is too long for one block is reduced in a loop, with an accumulator for each lane."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.sum(-1)
+
+    show(f, torch.empty(2048, 40_000))
+
+
+@shows("engine/kernels/online_reductions.py")
+def test_online_softmax(show: Show) -> None:
+    """A sum of exponentials relative to a maximum is accumulated in the same loop as the maximum: one pass over the row instead of two (Milakov and Gimelshein, 2018)."""
+
+    def f(x: Tensor) -> Tensor:
+        return F.softmax(x, -1)
+
+    show(f, torch.empty(2048, 40_000))
+
+
+@shows("engine/kernels/online_reductions.py")
+def test_welford(show: Show) -> None:
+    """The squares around a mean are accumulated in the same loop as the mean (Welford, 1962)."""
+
+    def f(x: Tensor) -> Tensor:
+        return F.layer_norm(x, (40_000,))
+
+    show(f, torch.empty(2048, 40_000))
+
+
+@shows("engine/kernels/triton/jit_helpers.py")
+def test_half_precision_helpers(show: Show) -> None:
+    """If a kernel reads only 16-bit floats, functions whose error is far below that precision replace exact ones."""
+
+    def f(x: Tensor) -> Tensor:
+        return F.gelu(x)
+
+    show(f, torch.ones(1024, dtype=torch.bfloat16))
+
+
+@shows("engine/lowering/philox_ops.py", "engine/lowering/ops/random.py")
+def test_random_numbers_in_kernel(show: Show) -> None:
+    """With fused_random, the kernel computes the random numbers itself, from a seed and the element's position."""
+
+    def f(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.25)
+
+    show(f, torch.ones(1024), fused_random=True)
+
+
+@shows("engine/kernels/triton/printer.py")
+def test_symbolic_sizes(show: Show) -> None:
+    """A symbolic size becomes a parameter of the kernel; the launch computes it from the inputs."""
+
+    def f(x: Tensor) -> Tensor:
+        return x + 1
+
+    show(f, torch.ones(1000), dynamic=True)

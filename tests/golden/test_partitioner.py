@@ -1,0 +1,124 @@
+"""Golden pairs of the partitioner: which values the forward saves, and which the backward computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from tests.golden.pairs import Pair, compile_and_run, graph_of, shows
+
+Tensor = torch.Tensor
+Show = Callable[..., None]
+
+
+@pytest.fixture
+def show(pair: Pair) -> Show:
+    """Write the pair of a function that is differentiated: joint graph, and forward, backward and saved values."""
+
+    def write(function: Callable[..., Any], *args: Any, inside: Sequence[Any] = (), **options: Any) -> None:
+        record, _ = compile_and_run(function, *args, backend="aot_eager", **options)
+        after = ["forward:", *graph_of(record, "forward"), "", "backward:", *graph_of(record, "backward")]
+        assert record.aot is not None
+        assert record.aot.partition is not None
+        values = [f"{v.name} {v.action}, {v.bytes:,} bytes: {v.reason}" for v in record.aot.partition.values]
+        pair((*inside, function), before=graph_of(record, "joint"), after=after, saved_or_recomputed=values)
+
+    return write
+
+
+@shows("engine/aot/partitioner/partition.py", "engine/aot/partitioner/min_cut.py")
+def test_min_cut(show: Show) -> None:
+    """Splits the joint graph where the values that cross take the least memory. Here one byte for each element is saved instead of two floats: the backward reads only the mask."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x * 2, x * 3)
+
+    show(f, torch.ones(64, 64, requires_grad=True))
+
+
+@shows("engine/aot/partitioner/partition.py", "engine/aot/partitioner/recompute.py")
+def test_recompute(show: Show) -> None:
+    """Cheap values are computed again in the backward if that saves memory: here only the input is saved."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.sin().cos().exp()
+
+    show(f, torch.ones(64, 64, requires_grad=True))
+
+
+@shows("engine/aot/partitioner/recompute.py")
+def test_matmul_is_not_recomputed(show: Show) -> None:
+    """The result of a matmul is saved rather than computed again: that would take longer than reading it."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return torch.mm(x, w).tanh().sin()
+
+    show(f, torch.ones(64, 64), torch.ones(64, 64, requires_grad=True))
+
+
+@shows("engine/aot/saved_tensors.py", "engine/aot/partitioner/partition.py")
+def test_saved_sizes(show: Show) -> None:
+    """Symbolic sizes that the backward needs are saved as numbers beside the tensors."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.sum()
+
+    show(f, torch.ones(6, 4, requires_grad=True), dynamic=True)
+
+
+@shows("engine/aot/partitioner/pack_masks.py")
+def test_pack_masks(show: Show) -> None:
+    """A random mask of zeros and ones is saved as one byte per element instead of a float."""
+
+    def f(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5)
+
+    show(f, torch.ones(64, 64, requires_grad=True))
+
+
+@shows("engine/aot/partitioner/partition.py", "engine/graph/functionalize_rng.py")
+def test_recompute_random(show: Show) -> None:
+    """With the option draw_again, the backward draws random numbers again, from the saved state of the generator, instead of saving them."""
+
+    def f(x: Tensor) -> Tensor:
+        return F.dropout(x.sin(), 0.5).cos()
+
+    show(f, torch.ones(128, 128, requires_grad=True), options={"draw_again": True})
+
+
+@shows("engine/aot/partitioner/partition.py")
+def test_activation_checkpoint(show: Show) -> None:
+    """Nothing inside of an activation checkpoint is saved, however long it takes to compute it again."""
+
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        return torch.mm(x, w).tanh()
+
+    def f(x: Tensor, w: Tensor) -> Any:
+        return checkpoint(block, x, w, use_reentrant=False)
+
+    show(f, torch.ones(64, 64, requires_grad=True), torch.ones(64, 64), inside=(block,))
+
+
+@shows("engine/aot/partitioner/selective_checkpoint.py")
+def test_selective_checkpoint(show: Show) -> None:
+    """A selective checkpoint asks the user's policy for each operator: what it says to save is saved, the rest is computed again."""
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        saves = op is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.MUST_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        return torch.mm(x, w).tanh().sin()
+
+    def f(x: Tensor, w: Tensor) -> Any:
+        return checkpoint(block, x, w, use_reentrant=False, context_fn=contexts)
+
+    show(f, torch.ones(64, 64, requires_grad=True), torch.ones(64, 64), inside=(policy, block))
