@@ -85,7 +85,6 @@ METHOD_EXCEPTIONS = {
 FUNCTION_EXCEPTIONS = {
     "engine/aot/driver.py:_build_training": 62,
     "engine/lowering/ops/embedding_bag.py:embedding_bag": 67,
-    "engine/trace/emit_node.py:emit_node": 77,
     "engine/trace/operators/arithmetic.py:compare_op": 75,
     "engine/trace/variables/containers/dicts.py:call_method": 66,
     "engine/trace/variables/containers/sets.py:call_method": 77,

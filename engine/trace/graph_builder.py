@@ -23,7 +23,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:
-    pass
+    from engine.trace.tracer import Tracer
 
 
 VMAP_META = "mapped"
@@ -106,6 +106,10 @@ class GraphBuilder:
         finally:
             self._checkpoint_region, self._sac_policy = outer, last
 
+    def owner_of(self, tx: Tracer, target: Any, args: list[Variable]) -> GraphBuilder:
+        """Return the graph to which a new node belongs: this one, or one outside a subgraph."""
+        return self
+
     def add_subgraph(self, name: str, module: torch.fx.GraphModule, origin: NodeProvenance) -> torch.fx.Node:
         """Add a subgraph and return the ``get_attr`` node that reads it."""
         number = sum(known.startswith(f"{name}_") for known in self.submodules)
@@ -157,6 +161,16 @@ class GraphBuilder:
         for node in reversed(list(self.graph.nodes)):
             if node.op == "call_function" and node.meta.get("is_item") and not node.users and node not in outputs:
                 self.graph.erase_node(node)
+
+
+@contextlib.contextmanager
+def emitting_into(tx: Tracer, builder: GraphBuilder) -> Iterator[None]:
+    """Emit nodes into another graph until the block ends."""
+    before, tx.graph = tx.graph, builder
+    try:
+        yield
+    finally:
+        tx.graph = before
 
 
 def _is_vmapped(real: Any) -> bool:

@@ -13,26 +13,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.trace.exc import SkipFrame
 
-_ELEMENTWISE_OPS = frozenset(
-    "abs absolute and bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min clip "
-    "floor fmod frac hypot iand ilshift imod imul invert ior irshift isub ixor ldexp logit lshift mod mul multiply or pow relu remainder round "
-    "rshift rsub sub subtract trunc xor".split()
+_BITWISE_OPS = frozenset(
+    "and bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor iand ilshift invert ior "
+    "irshift ixor lshift or rshift xor".split()
+)
+"""Elementwise operators, without underscores, that reject floats."""
+_ELEMENTWISE_OPS = _BITWISE_OPS.union(
+    "abs absolute ceil clamp clamp_max clamp_min clip floor fmod frac hypot imod imul isub ldexp logit mod mul multiply "
+    "pow relu remainder round rsub sub subtract trunc".split()
 )
 """Elementwise operators, without underscores, that reject some dtypes only when they run."""
-_BITWISE_PREFIXES = (
-    "and",
-    "bitwise",
-    "iand",
-    "ilshift",
-    "invert",
-    "ior",
-    "irshift",
-    "ixor",
-    "lshift",
-    "or",
-    "rshift",
-    "xor",
-)
 
 
 def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -47,7 +37,7 @@ def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         return
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     has_floats_only = all(t.is_floating_point() for t in tensors) and not any(isinstance(a, bool) for a in args)
-    if (has_floats_only and not bare.startswith(_BITWISE_PREFIXES)) or any(type(t) is not FakeTensor for t in tensors):
+    if (has_floats_only and bare not in _BITWISE_OPS) or any(type(t) is not FakeTensor for t in tensors):
         return
     kinds = tuple((a.dtype, a.dim(), a.device) if isinstance(a, torch.Tensor) else _example_number(a) for a in args)
     if None not in kinds:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.opcodes import VERSION
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
+from engine.trace.variables.node_argument import NodeArgument
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -42,7 +43,7 @@ NO_DICT_SUFFIX = " and no __dict__ for setting new attributes" if VERSION >= (3,
 """End of the error message for an attribute write on an object without ``__dict__``."""
 
 
-class Variable:
+class Variable(NodeArgument):
     """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
 
     ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
@@ -59,10 +60,6 @@ class Variable:
 
     Such a variable is reconstructed before any Python code runs at the break, and the result is stored.
     """
-
-    def python_type(self) -> type:
-        """Return the Python type of the value, as ``type(x)`` does."""
-        raise NotImplementedError(type(self).__name__)
 
     def describe(self) -> str:
         """Return a short description for messages."""
@@ -192,12 +189,6 @@ class Variable:
             NotPythonConstant: the value is not fully known while tracing.
         """
         raise NotPythonConstant
-
-    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        """Return the value as an argument of an fx node, and as an argument of a fake tensor call."""
-        raise Unsupported(
-            "unsupported-argument", f"a value of type {self.python_type().__name__} as an argument of a torch operation"
-        )
 
     def child_variables(self) -> list[Variable]:
         """Return the variables inside this one, for codegen's traversal."""

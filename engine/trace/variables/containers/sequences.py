@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import item_source
+from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.exc import UserException
 from engine.trace.variables.base import (
     NONE,
@@ -49,6 +51,10 @@ def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
 _ITERATOR_TYPES: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tuple, collections.deque)}
 
 
+_MAX_SIZES = 16
+"""Maximum number of items of a list of sizes."""
+
+
 class SequenceVariable(Variable):
     """Base class of tuple and list variables: ``items`` in order, each possibly lazy."""
 
@@ -79,6 +85,16 @@ class SequenceVariable(Variable):
 
     def _build_arg(self, items: list[Any]) -> Any:
         return items
+
+    def argument_items(self) -> list[Variable]:
+        return self.items
+
+    def as_sizes(self, tx: Tracer) -> Variable:
+        if len(self.items) > _MAX_SIZES:
+            return self
+        items = [realize(tx, item) for item in self.items]
+        sizes = [item.as_sizes(tx) for item in items]
+        return TupleVariable(sizes) if any(a is not b for a, b in zip(sizes, items, strict=True)) else self
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         index = key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
@@ -687,6 +703,16 @@ class SliceVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_all(self.bounds)
         cg.body.emit("BUILD_SLICE", 3)
+
+
+@build_node_result.register(list)
+def _list_result(result: list[Any], tx: Tracer, node: torch.fx.Node) -> Variable:
+    return ListVariable(wrap_items(tx, node, result))
+
+
+@build_node_result.register(tuple)
+def _tuple_result(result: tuple[Any, ...], tx: Tracer, node: torch.fx.Node) -> Variable:
+    return TupleVariable(wrap_items(tx, node, result), type(result))
 
 
 def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:

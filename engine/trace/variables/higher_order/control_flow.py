@@ -15,7 +15,7 @@ from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from engine.trace.emit_node import wrap_result
+from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
 from engine.trace.variables.base import ConstantVariable, Variable, realize

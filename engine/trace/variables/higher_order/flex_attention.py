@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
 
-from engine.trace.emit_node import wrap_result
+from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import Variable, realize

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit.node_results import build_node_result
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import VMAP_META
@@ -404,6 +405,14 @@ class GraphFunctionVariable(Variable):
         if cg.tx.options.backend != "eager":  # other backends may run the graph only once, while compiling
             raise Unsupported("side-effect", "rebuilding the function that vjp returned after the graph")
         cg.load_graph_output(self.node)
+
+
+def _function_result(result: Callable[..., Any], tx: Tracer, node: torch.fx.Node) -> Variable:
+    return GraphFunctionVariable(node, result)
+
+
+_ANY_CALLABLE: Any = Callable
+build_node_result.register(_ANY_CALLABLE, _function_result)
 
 
 class _GraphFunctionCall:

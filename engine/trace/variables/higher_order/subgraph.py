@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import GraphBuilder
-from engine.trace.variables.base import ConstantVariable, Variable, reachable_variables
+from engine.trace.variables.base import ConstantVariable, Variable, reachable_variables, realize
 from engine.trace.variables.higher_order.pytrees import TreeSpec, flatten_variable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -34,6 +36,25 @@ class SubgraphBuilder(GraphBuilder):
 
     def placeholder(self, origin: Source, fake: Any, real: Any) -> torch.fx.Node:
         return self.outer.placeholder(origin, fake, real)
+
+    def owner_of(self, tx: Tracer, target: Any, args: list[Variable]) -> GraphBuilder:
+        """Return the graph to which a new node belongs.
+
+        Arithmetic on numbers from outside the subgraph goes to the outer graph: its result may be used after the
+        subgraph.
+        """
+        if getattr(target, "__module__", "") != operator.add.__module__:
+            return self
+        given = [realize(tx, a) for a in args]
+        numbers = [v for v in given if isinstance(v, SymNodeVariable)]
+        if not numbers or any(v.depends_on_unbacked_float or has_unbacked_symbols(v.sym) for v in numbers):
+            return self
+        if not all(isinstance(v, (SymNodeVariable, ConstantVariable)) for v in given):
+            return self
+        owner: GraphBuilder = self
+        while isinstance(owner, SubgraphBuilder) and all(v.node.graph is not owner.graph for v in numbers):
+            owner = owner.outer
+        return owner
 
     def add_parameter(self, fake: Any) -> torch.fx.Node:
         """Add an input to the subgraph."""

@@ -77,6 +77,7 @@ class UserDefinedObjectVariable(Variable):
 
     is_mutable = True
     is_user_object = True
+    may_have_torch_function = True
 
     def __init__(self, cls: builtins.type, source: Source | None, real_object: Any) -> None:
         self.cls = cls

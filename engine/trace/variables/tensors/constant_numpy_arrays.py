@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from engine.ir.graph_callable import GraphCallable
 from engine.trace.codegen_runtime.tensors import make_array_view
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.graph_builder import emitting_into
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
@@ -195,21 +196,15 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
         cg.body.call(6)
 
 
-@contextlib.contextmanager
-def _in_outermost_graph(tx: Tracer) -> Iterator[None]:
+def _in_outermost_graph(tx: Tracer) -> contextlib.AbstractContextManager[None]:
     """Emit nodes into the outermost graph.
 
     An array may outlive the subgraph of a higher-order operator that reads it.
     """
-    inside: Any = tx.graph
-    outermost = inside
+    outermost = tx.graph
     while isinstance(outermost, SubgraphBuilder):
         outermost = outermost.outer
-    tx.graph = outermost
-    try:
-        yield
-    finally:
-        tx.graph = inside
+    return emitting_into(tx, outermost)
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

@@ -16,10 +16,12 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
 )
 
+from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
 from engine.trace.computed_conditions import fold_condition
+from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
-from engine.trace.symbols.unbacked_symints import data_dependent_break
+from engine.trace.symbols.unbacked_symints import data_dependent_break, is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
 
 if TYPE_CHECKING:
@@ -110,6 +112,13 @@ class SymNodeVariable(Variable):
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.sym
 
+    def as_operand_of(self, tx: Tracer, target: Any) -> Variable:
+        """Specialize a SymBool that has a hint, unless the target is a logical operator."""
+        is_logic = target in _SYMBOOL_OPS or isinstance(target, GraphCallable)
+        if is_logic or not isinstance(self.sym, torch.SymBool) or not has_hint(self.sym):
+            return self
+        return ConstantVariable(self.as_python_constant(tx))
+
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return tx.get_constant_attr(ConstantVariable(self.as_python_constant(tx)), name)
 
@@ -117,6 +126,29 @@ class SymNodeVariable(Variable):
         cg.load_graph_output(self.node)
 
 
+@build_node_result.register(torch.SymInt)
+@build_node_result.register(torch.SymFloat)
+@build_node_result.register(torch.SymBool)
+def _number_result(result: Any, tx: Tracer, node: torch.fx.Node) -> Variable:
+    number = SymNodeVariable(
+        node,
+        result,
+        depends_on_unbacked_float=_derives_from_unbacked_float(node, result),
+        rounding_symbols=collect_rounding_symbols(node, result),
+    )
+    is_rounded_int = number.rounding_symbols and isinstance(result, torch.SymInt)
+    return ConstantVariable(number.as_python_constant(tx)) if is_rounded_int else number
+
+
+def _derives_from_unbacked_float(node: torch.fx.Node, result: Any) -> bool:
+    """Return True if the symbol is, or was computed from, an unbacked float."""
+    found = is_unbacked_float(result) or any(n.meta.get("is_opaque") for n in node.all_input_nodes)
+    node.meta["is_opaque"] = found
+    return found
+
+
+_SYMBOOL_OPS = frozenset((operator.and_, operator.or_, operator.iand, operator.ior, torch.sym_not, torch.sym_ite))
+"""Logical operators, which take symbolic bools unchanged."""
 _ROUNDING_OPS = frozenset(
     (operator.add, operator.sub, operator.mul, operator.iadd, operator.isub, operator.imul, operator.neg)
 )

@@ -23,6 +23,8 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.options import config
 from engine.trace.computed_conditions import fold_condition
+from engine.trace.emit.node_results import build_node_result
+from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
@@ -156,8 +158,6 @@ class TensorVariable(Variable):
         wanted = GetSetDescriptorType if op == "get_attr" else MethodDescriptorType
         if kind is not wanted or name in ("__class__", "__dict__"):
             return None
-        from engine.trace.variables.tensors.torch_function_protocol import dispatch_torch_function
-
         return dispatch_torch_function(tx, op, name, args, kwargs)
 
     def _method_class(self) -> builtins.type:
@@ -176,6 +176,11 @@ class TensorVariable(Variable):
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node(tx), self.fake
+
+    def as_sizes(self, tx: Tracer) -> Variable:
+        fake = self.fake
+        is_float = fake.is_floating_point() or fake.is_complex()
+        return self if fake.dim() or is_float or fake.dtype is torch.bool else self.call_method(tx, "item", [], {})
 
     def child_variables(self) -> list[Variable]:
         return list(self.attr_writes.values())
@@ -220,8 +225,6 @@ class TensorVariable(Variable):
         return TupleVariable([self.size(tx, d) for d in range(self.fake.dim())], torch.Size)
 
     def length(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.tensors.torch_function_protocol import dispatch_torch_function
-
         asked = dispatch_torch_function(tx, "call_method", "__len__", [self], {})
         if asked is not None:
             return asked
@@ -252,7 +255,6 @@ class TensorVariable(Variable):
             is_vmapped_index,
             vmap_getitem,
         )
-        from engine.trace.variables.tensors.torch_function_protocol import dispatch_torch_function
 
         by_protocol = dispatch_torch_function(tx, "call_function", operator.getitem, [self, key], {})
         if by_protocol is not None:
@@ -280,7 +282,6 @@ class TensorVariable(Variable):
             is_vmapped_index,
             vmap_setitem,
         )
-        from engine.trace.variables.tensors.torch_function_protocol import dispatch_torch_function
 
         if dispatch_torch_function(tx, "call_function", operator.setitem, [self, key, value], {}) is not None:
             return
@@ -533,27 +534,11 @@ class TensorVariable(Variable):
 
             set_data(tx, self, value)
             return
-        gradient = name == "grad" and self._accepts_grad(realize(tx, value))
+        gradient = name == "grad" and _accepts_grad(self, realize(tx, value))
         if not gradient and (hasattr(torch.Tensor, name) or name.startswith(_COMPILER_MARK_PREFIXES)):
             raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
         tx.side_effects.record_mutation(self)
         self.attr_writes[name] = value
-
-    def _accepts_grad(self, value: Variable) -> bool:
-        """Return True if ``.grad`` can be set to the value after the graph.
-
-        True for a leaf, and None or a tensor that torch accepts as its gradient.
-        """
-        if not self.fake.is_leaf or (
-            self.real_object is not None and (self.source is None or "grad" in vars(self.real_object))
-        ):
-            return False
-        if isinstance(value, ConstantVariable):
-            return value.value is None
-        if not isinstance(value, TensorVariable) or value is self or value.python_type() is not torch.Tensor:
-            return False
-        mine, new = self.fake, value.fake
-        return (mine.shape, mine.dtype, mine.device, mine.layout) == (new.shape, new.dtype, new.device, new.layout)
 
     def _set_requires_grad(self, tx: Tracer, wanted: Variable) -> None:
         if wanted.python_type() is not bool:
@@ -578,6 +563,30 @@ class TensorVariable(Variable):
         cg.body.emit("BUILD_TUPLE", len(self.attr_writes))
         cg.body.call(3)
         cg.body.emit("POP_TOP")
+
+
+def _accepts_grad(tensor: TensorVariable, value: Variable) -> bool:
+    """Return True if ``.grad`` can be set to the value after the graph.
+
+    True for a leaf, and None or a tensor that torch accepts as its gradient.
+    """
+    if not tensor.fake.is_leaf or (
+        tensor.real_object is not None and (tensor.source is None or "grad" in vars(tensor.real_object))
+    ):
+        return False
+    if isinstance(value, ConstantVariable):
+        return value.value is None
+    if not isinstance(value, TensorVariable) or value is tensor or value.python_type() is not torch.Tensor:
+        return False
+    mine, new = tensor.fake, value.fake
+    return (mine.shape, mine.dtype, mine.device, mine.layout) == (new.shape, new.dtype, new.device, new.layout)
+
+
+@build_node_result.register(torch.Tensor)
+def _tensor_result(result: torch.Tensor, tx: Tracer, node: torch.fx.Node) -> Variable:
+    node.meta["version"] = 0 if result.is_inference() else result._version
+    tensor = tx.graph.tensor_variables[node] = TensorVariable(node, result)
+    return tensor
 
 
 class TensorMethodVariable(Variable):

@@ -19,6 +19,12 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.tensors import as_subclass
+from engine.trace.emit.torch_function import (
+    arguments_with_torch_function,
+    dispatch_torch_function,
+    is_torch_function_disabled,
+    register_torch_function_handler,
+)
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
@@ -30,7 +36,6 @@ from engine.trace.variables.objects.class_lookup import class_source, find_in_cl
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.construction import construct_object
 from engine.trace.variables.objects.constructor_registry import register_constructor
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
@@ -51,6 +56,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
     """
 
     __slots__ = ("cls",)
+    may_have_torch_function = True
 
     def __init__(
         self,
@@ -191,43 +197,12 @@ class _RecordingMode(torch.overrides.TorchFunctionMode):
         raise _RecordedCall(func, args, kwargs or {})
 
 
-def has_torch_function(value: Variable) -> bool:
-    """Return True if operations on the value dispatch to its class's ``__torch_function__``."""
-    if isinstance(value, TensorWithTFOverrideVariable):
-        return True
-    return (
-        isinstance(value, UserDefinedObjectVariable)
-        and hasattr(value.python_type(), "__torch_function__")
-        and not isinstance(value, TensorVariable)
-    )
-
-
-def _flatten_arguments(tx: Tracer, values: list[Variable]) -> Iterator[Variable]:
-    for value in values:
-        forced = realize(tx, value)
-        yield forced
-        if type(forced) in (TupleVariable, ListVariable):
-            yield from _flatten_arguments(tx, forced.items)  # type: ignore[attr-defined]
-
-
-def is_torch_function_disabled(tx: Tracer) -> bool:
-    """Return True if ``__torch_function__`` of classes is disabled, at frame entry or since."""
-    return (
-        bool(tx.torch_state.torch_function_disabled_depth)
-        or not tx.torch_state.entry_global_state["torch_function_enabled"]
-    )
-
-
-def dispatch_torch_function(tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs) -> Variable | None:
-    """Dispatch an operation to the active modes and classes. None if no handler applies."""
-    if (off := is_torch_function_disabled(tx)) and not tx.torch_state.function_modes:
-        return None
-    special_args = (
-        [] if off else [v for v in _flatten_arguments(tx, [*args, *kwargs.values()]) if has_torch_function(v)]
-    )
-    if not special_args and not tx.torch_state.function_modes:
-        return None
-    noted, known = _record_torch_function_call(tx, op, target, args, kwargs, special_args)
+@register_torch_function_handler
+def _call_torch_function(
+    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: list[Variable]
+) -> Variable | None:
+    """Call ``__torch_function__`` as torch does; None if torch does not call it."""
+    noted, known = _record_torch_function_call(tx, op, target, args, kwargs)
     if noted is None:
         return None
     given = [_variable_for(tx, a, known) for a in noted.args_given]
@@ -274,7 +249,7 @@ def _is_not_implemented(value: Variable) -> bool:
 
 
 def _record_torch_function_call(
-    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: list[Variable]
+    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs
 ) -> tuple[_RecordedCall | None, dict[int, Variable]]:
     """Run the operation on recording tensors and return the ``__torch_function__`` call.
 
@@ -289,7 +264,7 @@ def _record_torch_function_call(
             items = [stand_in(i) for i in value.items]  # type: ignore[attr-defined]
             return tuple(items) if isinstance(value, TupleVariable) else items
         made: Any
-        if isinstance(value, TensorVariable) or has_torch_function(value):
+        if isinstance(value, TensorVariable) or value.has_torch_function:
             made = torch.empty(0).as_subclass(_RecordingTensor)
         elif isinstance(value, SymNodeVariable):
             made = value.python_type()(1)
@@ -321,8 +296,6 @@ def _record_torch_function_call(
         raise Unsupported(
             "unsupported-operation", f"an operation on a subclass raises {type(error).__name__}"
         ) from error
-    if tx.torch_state.function_modes and not special_args:
-        return None, known
     return None, known
 
 
@@ -521,15 +494,13 @@ def _as_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _has_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if tx.torch_state.function_modes:
         return ConstantVariable(value=True)
-    return ConstantVariable(
-        not is_torch_function_disabled(tx) and any(has_torch_function(v) for v in _flatten_arguments(tx, args))
-    )
+    return ConstantVariable(not is_torch_function_disabled(tx) and any(arguments_with_torch_function(tx, args)))
 
 
 @register_rule(torch.overrides.handle_torch_function)
 def _handle_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function, relevant, *rest = args
-    special_args = [v for v in _flatten_arguments(tx, list(sequence_items(tx, relevant))) if has_torch_function(v)]
+    special_args = list(arguments_with_torch_function(tx, sequence_items(tx, relevant)))
     return call_torch_function_handlers(tx, realize(tx, function).as_python_object(), special_args, rest, kwargs)
 
 

@@ -1,0 +1,213 @@
+"""Save, repair and roll back the state of an operation's fake tensors.
+
+A failed operation may have resized its result. Fake tensors do not count all writes that real tensors count.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit.operation import Operation, OperationArguments
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_INPLACE_OPERATORS = frozenset(
+    getattr(operator, name)
+    for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
+)
+"""Python operators that may mutate their first operand."""
+_UNCOUNTED_LIST_WRITES = frozenset(
+    getattr(torch, f"_{name}_")
+    for name in "amp_foreach_non_finite_check_and_unscale fused_adagrad fused_adam fused_adamw fused_sgd".split()
+)
+"""Functions that write to lists of tensors and do not count it, not even for real tensors."""
+_UNCOUNTED_IN_INFERENCE_MODE = frozenset(
+    ("requires_grad_", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__")
+)
+"""Methods that write to their tensor and do not bump its version in inference mode."""
+
+TensorVersion = tuple[int, bool]
+"""Version counter and ``requires_grad`` of a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeMetadata:
+    """Sizes, strides, storage offset and version of a fake tensor before an operation."""
+
+    fake: torch.Tensor
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+    version: int
+
+    @classmethod
+    def of(cls, fake: torch.Tensor) -> FakeMetadata:
+        """Return the metadata that the fake tensor has now."""
+        return cls(fake, tuple(fake.shape), fake.stride(), fake.storage_offset(), fake._version)
+
+    def restore(self, tx: Tracer) -> None:
+        """Restore the metadata and the version of the fake tensor."""
+        now = FakeMetadata.of(self.fake)
+        if self._guard_free_layout() != now._guard_free_layout():
+            with tx.symbols.fake_mode, torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+                self.fake.as_strided_(self.shape, self.stride, self.offset)
+        if self.fake._version != self.version:
+            torch._C._autograd._unsafe_set_version_counter((self.fake,), (self.version,))
+
+    def _guard_free_layout(self) -> list[Any]:
+        """Return the layout in a form that can be compared without adding a guard."""
+        sizes = (*self.shape, None, *self.stride, self.offset)
+        return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
+
+
+@dataclass(frozen=True, slots=True)
+class FakeState:
+    """State of the fake arguments of an operation before its run."""
+
+    versions: list[TensorVersion] | None
+    """Versions of all tensors; None if one is an inference tensor."""
+    written_list: list[tuple[torch.Tensor, int]]
+    """Tensors of a list that the operation writes to without counting it, with their versions."""
+    resizable: list[FakeMetadata]
+    """Metadata of the tensors that the operation may resize."""
+
+
+def save_fake_state(operation: Operation, arguments: OperationArguments) -> FakeState:
+    """Save what an operation may change of its fake arguments."""
+    resizable = [
+        FakeMetadata.of(t)
+        for t in _writable_arguments(operation.target, arguments)
+        if isinstance(t, FakeTensor) and t.layout is torch.strided and not t.is_inference()
+    ]
+    return FakeState(tensor_versions(arguments.all_fakes), _written_list(operation.target, arguments.fakes), resizable)
+
+
+def roll_back(tx: Tracer, state: FakeState) -> None:
+    """Restore the fake arguments of an operation that failed."""
+    for metadata in state.resizable:
+        metadata.restore(tx)
+
+
+def repair_versions(operation: Operation, arguments: OperationArguments, state: FakeState, result: Any) -> None:
+    """Bump the versions of written tensors where fake tensors do not count the write."""
+    for fake in _custom_op_writes(operation.target, arguments):
+        torch.autograd.graph.increment_version(fake)
+    for fake in [fake for fake, version in state.written_list if fake._version == version]:
+        torch.autograd.graph.increment_version(fake)  # each view of one tensor counts
+    if (
+        _is_composite_write_in_inference_mode(operation.target, arguments, result)
+        and tensor_versions(arguments.all_fakes) == state.versions
+    ):
+        torch.autograd.graph.increment_version(result)
+
+
+def has_effect(operation: Operation, arguments: OperationArguments, state: FakeState, result: Any) -> bool:
+    """Return True if the operation does more than compute its result, or may do more."""
+    return (
+        (isinstance(operation.target, GraphCallable) and operation.target.changes_state)
+        or state.versions is None
+        or result is None
+        or state.versions != tensor_versions(arguments.all_fakes)
+    )
+
+
+def tensor_versions(values: Any) -> list[TensorVersion] | None:
+    """Return the version and ``requires_grad`` of each tensor inside.
+
+    Return None if one is an inference tensor: those have no version counter.
+    """
+    found = list(_tensors_in(values))
+    return None if any(t.is_inference() for t in found) else [(t._version, t.requires_grad) for t in found]
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)
+    elif isinstance(value, dict):
+        yield from _tensors_in(tuple(value.values()))
+
+
+def _schemas(target: Any) -> Sequence[torch._C.FunctionSchema]:
+    """Return the schemas of a torch function, a method's name or an operator, if any."""
+    if isinstance(target, torch._ops.OpOverload):
+        return (target._schema,)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return _schemas_by_name(target._qualified_op_name)
+    name = target.__name__ if isinstance(target, types.BuiltinFunctionType) else target
+    return _schemas_by_name(f"aten::{name}") if isinstance(name, str) else ()
+
+
+_schemas_by_name = functools.cache(torch._C._jit_get_schemas_for_operator)
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _writes_first_argument(target: Any) -> bool:
+    """Return True if the target's schemas say that it writes to its first argument."""
+    schemas = _schemas(target)
+    return bool(schemas) and all(s.arguments and _is_written(s.arguments[0]) for s in schemas)
+
+
+def _writable_arguments(target: Any, arguments: OperationArguments) -> Iterable[Any]:
+    """Return what the operation may write to; for a user function, all arguments."""
+    if isinstance(target, GraphCallable):
+        return arguments.all_fakes
+    python_operator = getattr(operator, target, None) if isinstance(target, str) else target
+    writes_first = python_operator in _INPLACE_OPERATORS or _writes_first_argument(target)
+    written = arguments.keyword_fakes.get("out", arguments.fakes[0] if arguments.fakes and writes_first else None)
+    return written if isinstance(written, (list, tuple)) else (written,)
+
+
+def _written_list(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor, int]]:
+    """Return the tensors that a ``_foreach_*_`` operator mutates, with their versions."""
+    if not fakes or not isinstance(fakes[0], (list, tuple)):
+        return []
+    if target in _UNCOUNTED_LIST_WRITES or not _writes_first_argument(target):
+        return []
+    # Lists that a tensor subclass handles are not counted for real tensors either.
+    if not all(isinstance(t, FakeTensor) for t in _tensors_in([a for a in fakes if isinstance(a, (list, tuple))])):
+        return []
+    return [(t, t._version) for t in fakes[0] if not t.is_inference()]
+
+
+def _custom_op_writes(target: Any, arguments: OperationArguments) -> Iterator[torch.Tensor]:
+    """Yield the arguments that a custom operator's schema marks as mutated.
+
+    The operator's fake implementation need not mutate them.
+    """
+    is_packet = isinstance(target, torch._ops.OpOverloadPacket) and "default" in target.overloads()
+    overload = target.default if is_packet else target
+    if not isinstance(overload, torch._ops.OpOverload) or overload.namespace == "aten":
+        return
+    for n, argument in enumerate(overload._schema.arguments):
+        if _is_written(argument):
+            given = arguments.keyword_fakes.get(argument.name, arguments.fakes[n] if n < len(arguments.fakes) else None)
+            for t in given if isinstance(given, (list, tuple)) else (given,):
+                if isinstance(t, torch.Tensor) and not t.is_inference():
+                    yield t
+
+
+def _is_composite_write_in_inference_mode(target: Any, arguments: OperationArguments, result: Any) -> bool:
+    """Return True if the operation returns the tensor that it writes to, in inference mode.
+
+    Composite operators such as ``absolute_`` count this write for real tensors, but not for fake tensors.
+    """
+    if not torch.is_inference_mode_enabled() or not isinstance(result, torch.Tensor) or result.is_inference():
+        return False
+    in_place = bool(arguments.fakes) and target not in _UNCOUNTED_IN_INFERENCE_MODE and _writes_first_argument(target)
+    return arguments.keyword_fakes.get("out", arguments.fakes[0] if in_place else None) is result

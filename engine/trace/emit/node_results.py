@@ -1,0 +1,79 @@
+"""The last step: the variable of a node's result, by the result's type.
+
+Each module of variables registers the results that it represents (``wrap_fx_proxy`` in Dynamo).
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from engine.ir.node_metadata import set_provenance
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+_CONSTANT_TYPES = (
+    int,
+    float,
+    bool,
+    str,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+)
+
+
+@functools.singledispatch
+def build_node_result(result: Any, tx: Tracer, node: torch.fx.Node) -> Variable:
+    """Return the variable of a node's result. Register a builder per type with ``register``."""
+    raise Unsupported("unsupported-operation", f"an operation returns a {type(result).__name__}")
+
+
+def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = False) -> Variable:
+    """Wrap the result of a node in a variable.
+
+    If the result is a Python constant, the node is erased unless ``keep`` is true.
+
+    Raises:
+        Unsupported: a graph cannot contain a value of this type.
+    """
+    node.meta["example_value"] = result
+    if is_constant_result(result):
+        if not keep:
+            tx.graph.erase_last_node(node)
+        return tx.from_python(result)
+    return build_node_result(result, tx, node)
+
+
+def wrap_items(tx: Tracer, node: torch.fx.Node, result: Iterable[Any]) -> list[Variable]:
+    """Wrap the items of a node's result: constants as they are, each other item as a node."""
+    items: list[Variable] = []
+    for n, item in enumerate(result):
+        if is_constant_result(item):
+            items.append(tx.from_python(item))
+            continue
+        part = tx.graph.graph.create_node("call_function", operator.getitem, (node, n))
+        part.meta["is_item"] = True
+        set_provenance(part, tx.node_provenance())
+        items.append(wrap_result(tx, part, item))
+    return items
+
+
+def is_constant_result(result: Any) -> bool:
+    """Return True for a Python constant, or a list or tuple of constants."""
+    if isinstance(result, (tuple, list)):
+        return all(map(is_constant_result, result))
+    return isinstance(result, _CONSTANT_TYPES)

@@ -1,0 +1,144 @@
+"""An operation that becomes a graph node, and the first step: normalize its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from engine.ir.graph_callable import GraphCallable
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable, realize
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A call, a method call or an attribute read, with its arguments as variables."""
+
+    op: str
+    """Kind of the fx node: ``call_function`` or ``call_method``."""
+    target: Any
+    args: list[Variable]
+    kwargs: dict[str, Variable]
+    run: Callable[..., Any] | None = None
+    """Callable that evaluates the node on fake tensors (default: the target itself)."""
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All arguments, positional ones first."""
+        return (*self.args, *self.kwargs.values())
+
+    @property
+    def may_dispatch(self) -> bool:
+        """True if ``__torch_function__`` sees the operation: it is torch's, not the tracer's own."""
+        return not isinstance(self.target, GraphCallable)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationArguments:
+    """Arguments of an operation twice: for its node, and for its evaluation on fake tensors."""
+
+    nodes: tuple[Any, ...]
+    keyword_nodes: dict[str, Any]
+    fakes: list[Any]
+    keyword_fakes: dict[str, Any]
+
+    @property
+    def all_fakes(self) -> tuple[Any, ...]:
+        """All fakes, positional ones first: in the order of ``Operation.variables``."""
+        return (*self.fakes, *self.keyword_fakes.values())
+
+
+def _functions_named(*names: str) -> frozenset[Any]:
+    """Return torch's functions of these names, and the names: the targets of method calls."""
+    namespaces: tuple[Any, ...] = (torch, torch._C._nn, F, torch.ops.aten)
+    return frozenset(names).union(getattr(space, n) for space in namespaces for n in names if hasattr(space, n))
+
+
+_QUANTIZING_FUNCTIONS = _functions_named(
+    "_make_per_channel_quantized_tensor",
+    "_make_per_tensor_quantized_tensor",
+    "quantize_per_channel",
+    "quantize_per_tensor",
+    "quantize_per_tensor_dynamic",
+    "quantized_batch_norm",
+    "quantized_gru",
+    "quantized_gru_cell",
+    "quantized_lstm",
+    "quantized_lstm_cell",
+    "quantized_max_pool1d",
+    "quantized_max_pool2d",
+    "quantized_max_pool3d",
+    "quantized_rnn_relu_cell",
+    "quantized_rnn_tanh_cell",
+)
+"""Functions of quantized tensors, whose fake results look like float tensors."""
+_SIZES_FIRST = _functions_named("empty", "full", "ones", "rand", "randn", "zeros")
+"""Functions whose arguments are sizes, also as tensors with one integer."""
+_SIZES_AFTER_TENSOR = _functions_named(
+    "expand",
+    "expand_copy",
+    "new_empty",
+    "new_full",
+    "new_ones",
+    "new_zeros",
+    "pad",
+    "repeat",
+    "reshape",
+    "tile",
+    "view",
+)
+"""Functions of a tensor whose further arguments are sizes."""
+
+
+def check_not_quantized(target: Any) -> None:
+    """Raise Unsupported for quantizing functions; their fake results look like floats."""
+    if target in _QUANTIZING_FUNCTIONS:
+        name = getattr(target, "__name__", target)
+        raise Unsupported("unsupported-operation", f"{name} returns a quantized tensor")
+
+
+def normalize_arguments(tx: Tracer, operation: Operation) -> Operation:
+    """Convert the arguments as eager does, to values that a graph node can take.
+
+    Tensors with one integer become numbers where the operator takes sizes. Symbolic bools are specialized unless the
+    target is a logical operator.
+    """
+    target = operation.target
+    args = [realize(tx, a).as_operand_of(tx, target) for a in operation.args]
+    kwargs = {k: realize(tx, v).as_operand_of(tx, target) for k, v in operation.kwargs.items()}
+    if operation.op == "call_method" and target == "new" and len(args) == 2 and args[1].python_type() is torch.Size:
+        target = "new_empty"  # ``new`` reads a plain tuple, which the graph has, as elements
+    first_size = 0 if target in _SIZES_FIRST else 1 if target in _SIZES_AFTER_TENSOR else len(args)
+    args[first_size:] = [a.as_sizes(tx) for a in args[first_size:]]
+    return replace(operation, target=target, args=args, kwargs=kwargs)
+
+
+def scalarize_lists(tx: Tracer, operation: Operation) -> Operation | None:
+    """Replace tensors with one integer inside list arguments by numbers.
+
+    Return None if there are none. This is for operators that raise: such a list may be a list of sizes.
+    """
+    args = [a.as_sizes(tx) if a.argument_items() else a for a in operation.args]
+    kwargs = {k: v.as_sizes(tx) if v.argument_items() else v for k, v in operation.kwargs.items()}
+    changed = replace(operation, args=args, kwargs=kwargs)
+    same = all(a is b for a, b in zip(operation.variables, changed.variables, strict=True))
+    return None if same else changed
+
+
+def operation_arguments(tx: Tracer, operation: Operation) -> OperationArguments:
+    """Return the arguments for the node and for the evaluation on fake tensors."""
+    pairs = [realize(tx, a).as_node_arg(tx) for a in operation.args]
+    keyword_pairs = {k: realize(tx, v).as_node_arg(tx) for k, v in operation.kwargs.items()}
+    return OperationArguments(
+        tuple(p[0] for p in pairs),
+        {k: p[0] for k, p in keyword_pairs.items()},
+        [p[1] for p in pairs],
+        {k: p[1] for k, p in keyword_pairs.items()},
+    )

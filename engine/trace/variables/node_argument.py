@@ -1,0 +1,49 @@
+"""The part of a variable that takes part in operations of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.trace.exc import Unsupported
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.base import Variable
+
+
+class NodeArgument:
+    """Part of ``Variable`` that ``emit_node`` asks for.
+
+    By default, a value cannot be an argument of a graph operation.
+    """
+
+    may_have_torch_function = False
+    """True for variables of user objects and of tensor subclasses."""
+
+    def python_type(self) -> type:
+        """Return the Python type of the value, as ``type(x)`` does."""
+        raise NotImplementedError(type(self).__name__)
+
+    @property
+    def has_torch_function(self) -> bool:
+        """True if operations on the value dispatch to its class's ``__torch_function__``."""
+        return self.may_have_torch_function and hasattr(self.python_type(), "__torch_function__")
+
+    def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
+        """Return the value as an argument of an fx node, and as an argument of a fake tensor call."""
+        raise Unsupported(
+            "unsupported-argument", f"a value of type {self.python_type().__name__} as an argument of a torch operation"
+        )
+
+    def argument_items(self) -> Sequence[Variable]:
+        """Return the items that torch reads as arguments of their own: those of a list or tuple."""
+        return ()
+
+    def as_operand_of(self: Variable, tx: Tracer, target: Any) -> Variable:  # type: ignore[misc]
+        """Return the variable that an operation with this target takes in place of this one."""
+        return self
+
+    def as_sizes(self: Variable, tx: Tracer) -> Variable:  # type: ignore[misc]
+        """Return the value with tensors of one integer as numbers, as torch reads sizes."""
+        return self
