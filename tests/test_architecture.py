@@ -78,8 +78,6 @@ METHOD_EXCEPTIONS = {
     "engine/trace/codegen.py:PyCodegen": 41,
     "engine/trace/graph_breaks/break_codegen.py:BreakCodegen": 34,
     "engine/trace/variables/containers/dicts.py:DictVariable": 43,
-    "engine/trace/variables/nn_modules/nn_module.py:NNModuleVariable": 36,
-    "engine/trace/variables/objects/user_defined_objects.py:UserDefinedObjectVariable": 48,
     "engine/trace/variables/tensors/tensor.py:TensorVariable": 38,
 }
 FUNCTION_EXCEPTIONS = {

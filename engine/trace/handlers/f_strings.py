@@ -8,7 +8,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import ConstantVariable, StringFormatVariable, Variable, realize
 from engine.trace.variables.callable_registry import find_rule
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
@@ -36,12 +35,9 @@ def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str
     value = realize(tx, value)
     if isinstance(value, SymNodeVariable):
         return StringFormatVariable([(value, conversion, spec)])
-    if (
-        not conversion
-        and isinstance(value, UserDefinedObjectVariable)
-        and value.lookup_special_method(tx, "__format__") is not None
-    ):
-        return value.call_special_method(tx, "__format__", [ConstantVariable(spec)])
+    made = None if conversion else value.call_user_method(tx, "__format__", [ConstantVariable(spec)])
+    if made is not None:
+        return made
     if conversion or not isinstance(value, ConstantVariable):
         fn = (str, str, repr, ascii)[conversion]
         if spec and not conversion and tx.is_python_constant(value):

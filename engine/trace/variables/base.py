@@ -98,6 +98,11 @@ class Variable(NodeArgument):
         """Return a bound special method that a user-defined class defines; None without one."""
         return None
 
+    def call_user_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable | None:
+        """Call a special method that a user-defined class defines; return None without one."""
+        method = self.lookup_special_method(tx, name)
+        return None if method is None else realize(tx, method.call(tx, args, {}))
+
     def call_c_method(
         self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
     ) -> Variable | None:
@@ -409,6 +414,11 @@ def _survives_repr_round_trip(value: complex) -> bool:
 def is_none(value: Variable) -> bool:
     """Return True if a realized variable is the constant None."""
     return isinstance(value, ConstantVariable) and value.value is None
+
+
+def is_not_implemented(value: Variable) -> bool:
+    """Return True if a realized variable is the constant NotImplemented."""
+    return isinstance(value, ConstantVariable) and value.value is NotImplemented
 
 
 NONE = ConstantVariable(None)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.sources.attributes import AttrSource
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, resolve_exception_class
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class, find_python_method
+from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, find_in_class
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.constructor_registry import register_constructor
 
@@ -130,20 +129,14 @@ def _is_exception_class(cls: Any) -> bool:
 def _construct_exception(tx: Tracer, of: Variable, args: Args, kwargs: dict[str, Variable]) -> Variable:
     """Run ``__new__`` and ``__init__`` of an exception class."""
     cls = of.as_python_object()
-    new, init = find_in_class(cls, "__new__"), find_python_method(cls, "__init__")
-    raw = None if new is None else getattr(new[1], "__func__", new[1])
-    made: Variable
-    if new is not None and isinstance(raw, FunctionType):
-        made = tx.wrap(raw, AttrSource(class_source(new[0]), "__new__")).call(tx, [of, *args], kwargs)
-        if not issubclass(made.python_type(), cls):
-            return made
-    elif issubclass(cls, BaseExceptionGroup):
+    made = call_python_new(tx, of, args, kwargs)
+    if made is not None and not issubclass(made.python_type(), cls):
+        return made
+    if made is None and issubclass(cls, BaseExceptionGroup):
         made = make_group(tx, cls, args)
-    else:
-        made = ExceptionVariable(resolve_exception_class(tx, cls, args), args)
-    if init is not None:
-        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
-    elif isinstance(made, ExceptionVariable):
+    made = made or ExceptionVariable(resolve_exception_class(tx, cls, args), args)
+    ran = call_python_method(tx, cls, "__init__", [made, *args], kwargs)
+    if ran is None and isinstance(made, ExceptionVariable):
         made.set_keyword_attributes(tx, kwargs)
     return made
 

@@ -32,7 +32,7 @@ from engine.trace.variables.builder import is_literal, register_builder_if, regi
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.objects.attribute_binding import class_attribute
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import call_python_method, find_in_class
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -308,10 +308,8 @@ class ExceptionVariable(AttributeDictVariable):
             self.set_keyword_attributes(tx, kwargs)
             return NONE
         if name in ("__str__", "__repr__"):
-            own = find_in_class(self.cls, name)
-            if own is not None and isinstance(own[1], types.FunctionType):
-                return tx.wrap(own[1], AttrSource(class_source(own[0]), name)).call(tx, [self, *args], kwargs)
-            return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
+            own_text = call_python_method(tx, self.cls, name, [self, *args], kwargs)
+            return own_text or tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         if name == "add_note":
             return self._add_note(tx, realize(tx, args[0]))
         own = find_in_class(self.cls, name)
@@ -378,16 +376,10 @@ class ExceptionVariable(AttributeDictVariable):
         return [*self.args, *self.attributes.values()]
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        return self._call_python_method(tx, "__iter__", []) or super().get_iterator(tx)
+        return call_python_method(tx, self.cls, "__iter__", [self]) or super().get_iterator(tx)
 
     def length(self, tx: Tracer) -> Variable:
-        return self._call_python_method(tx, "__len__", []) or super().length(tx)
-
-    def _call_python_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable | None:
-        own = find_in_class(self.cls, name)
-        if own is None or not isinstance(own[1], types.FunctionType):
-            return None
-        return realize(tx, tx.wrap(own[1], AttrSource(class_source(own[0]), name)).call(tx, [self, *args], {}))
+        return call_python_method(tx, self.cls, "__len__", [self]) or super().length(tx)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_helper(new_exception, 0)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported
@@ -17,7 +15,7 @@ from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
 from engine.trace.variables.objects.constructor_registry import register_constructor
 
 if TYPE_CHECKING:
@@ -149,17 +147,14 @@ def _construct_by_tracing(
     if new is None or new[0] is object:
         made = allocate_module(cls)
     else:
-        raw = new[1].__func__ if isinstance(new[1], staticmethod) else new[1]
-        if not isinstance(raw, FunctionType):
-            raise refused
-        of = tx.wrap(cls, class_source(cls))
-        made = realize(tx, tx.wrap(raw, AttrSource(class_source(new[0]), "__new__")).call(tx, [of, *args], kwargs))
-        if not issubclass(made.python_type(), cls):
-            return made
-    init = find_in_class(made.python_type(), "__init__")
-    if init is None or not isinstance(init[1], FunctionType):
+        by_new = call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)
+        if by_new is None or not issubclass(by_new.python_type(), cls):
+            if by_new is None:
+                raise refused
+            return by_new
+        made = by_new
+    if call_python_method(tx, made.python_type(), "__init__", [made, *args], kwargs) is None:
         raise refused
-    tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
     return made
 
 

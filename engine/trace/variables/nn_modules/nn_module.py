@@ -1,26 +1,25 @@
-"""``nn.Module`` instances: members, inlined calls, hooks."""
+"""``nn.Module`` instances: members and containers."""
 
 from __future__ import annotations
 
-import re
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard, LengthMatch
-from engine.ir.sources.attributes import AttrSource, ModuleHooksSource, ModuleMemberSource
+from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard
+from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
-from engine.ir.sources.roots import ConstantSource
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
-from engine.trace.exc import RestartTracing, Unsupported, UserException
+from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_CODE
 from engine.trace.variables.containers.dicts import DictVariable, DictViewVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
+from engine.trace.variables.nn_modules.module_calls import call_graph_module, call_module
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -47,15 +46,6 @@ _GRAPH_MODULE_CALL_CODE = next(
     c for c in torch.fx.GraphModule.recompile.__code__.co_consts if isinstance(c, types.CodeType)
 )
 """Code of the ``__call__`` that torch generates for each ``GraphModule`` class."""
-_GLOBAL_HOOKS = (
-    "_global_forward_pre_hooks",
-    "_global_forward_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
-
-
-_NO_HOOKS: dict[Any, Any] = {}
 
 
 class NNModuleVariable(UserDefinedObjectVariable):
@@ -203,142 +193,10 @@ class NNModuleVariable(UserDefinedObjectVariable):
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         found = find_in_class(self.cls, "__call__")
         if found is not None and getattr(found[1], "__code__", None) is _GRAPH_MODULE_CALL_CODE:
-            return self._call_graph_module(tx, args, kwargs)
+            return call_graph_module(tx, self, args, kwargs)
         if found is None or found[0] is not _MODULE:
             return super().call(tx, args, kwargs)
-        return self._call_with_module_path(tx, args, kwargs)
-
-    def _call_graph_module(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Trace ``__call__`` of a ``GraphModule`` as the call of any module.
-
-        torch's wrapper differs only by the text that it prints when the graph raises.
-
-        Raises:
-            Unsupported: the graph raises, or the class already had its own ``__call__``.
-        """
-        around = self.cls._wrapped_call  # type: ignore[attr-defined]
-        if (
-            around.cls_call is not None
-            or "_wrapped_call" in self.real_object.__dict__
-            or "_wrapped_call" in self.attr_writes
-        ):
-            raise Unsupported("unknown-call", f"{self.describe()}, whose class overrides __call__, is called")
-        try:
-            return self._call_with_module_path(tx, args, kwargs)
-        except UserException as error:
-            raise Unsupported("unknown-call", f"the graph of {self.describe()} raises") from error
-
-    def _call_with_module_path(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Call the module and set its path for the records meanwhile."""
-        frame = tx.frame
-        outer, frame.module_path = frame.module_path, self.path or frame.module_path
-        try:
-            return self._call(tx, args, kwargs)
-        finally:
-            frame.module_path = outer
-
-    def _call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        assert self.source is not None
-        direct = tx.call_stack.direct_callee is self
-        around = self._has_global_hooks(tx)
-        own = any(self._hook_dict(tx, table) for table in ModuleHooksSource.TABLES)
-        if not own and not self.attr_writes and not self.is_constructed:
-            why = "the module was called, and hooks would run with it"
-            tx.add_guard(LengthMatch(ModuleHooksSource(self.source), 0, cause=tx.guard_cause(why)))
-        if not own and not around:
-            forward = realize(tx, self.get_attr(tx, "forward"))
-            tx.call_stack.direct_callee = forward if direct else None
-            return forward.call(tx, args, kwargs)
-        return self._call_with_hooks(tx, args, kwargs)
-
-    def _hook_dict(self, tx: Tracer, table: str) -> dict[Any, Any]:
-        """Return a hook dict in its current state: the real dict, or entries of traced variables."""
-        real: dict[Any, Any] = self.real_object.__dict__.get(table, _NO_HOOKS)
-        if table not in self.attr_writes and id(real) not in tx.objects.variables_by_id:
-            return real
-        found = realize(tx, self.get_attr(tx, table))
-        return found.entries if isinstance(found, DictVariable) else {}
-
-    def _has_global_hooks(self, tx: Tracer) -> bool:
-        """Return True if global module hooks run, and guard on them."""
-        namespace = torch.nn.modules.module.__dict__
-        for name in _GLOBAL_HOOKS:
-            if namespace[name] and "backward" in name:
-                raise Unsupported("unknown-call", "a module is called while global backward hooks are set")
-            why = "a module was called, and global hooks would run with it"
-            place = ConstantSource(namespace[name], name)
-            tx.add_guard(
-                DictKeysMatch(place, tuple(namespace[name]), cause=tx.guard_cause(why))
-                if namespace[name]
-                else LengthMatch(place, 0, cause=tx.guard_cause(why))
-            )
-        return any(namespace[name] for name in _GLOBAL_HOOKS)
-
-    def _call_with_hooks(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if isinstance(self.real_object, torch.nn.modules.lazy.LazyModuleMixin):
-            infer_lazy_parameters(tx, self, args, kwargs)
-        if self._hook_dict(tx, "_backward_hooks") or self._hook_dict(tx, "_backward_pre_hooks"):
-            raise Unsupported("unknown-call", f"the hooks of {self.describe()} run")
-        for hook, with_keywords in self._hooks(tx, "_forward_pre_hooks"):
-            words = DictVariable.from_str_keys(kwargs)
-            given: list[Variable] = [self, TupleVariable(list(args)), *([words] if with_keywords else [])]
-            result = realize(tx, hook.call(tx, given, {}))
-            if isinstance(result, ConstantVariable) and result.value is None:
-                continue
-            if with_keywords:
-                args, kwargs = self._arguments_from_hook(tx, result)
-            else:
-                args = list(result.items) if isinstance(result, TupleVariable) else [result]
-        output = self._forward(tx, args, kwargs)
-        for hook, with_keywords in self._hooks(tx, "_forward_hooks"):
-            words = DictVariable.from_str_keys(kwargs)
-            given = [self, TupleVariable(list(args)), *([words] if with_keywords else []), output]
-            result = realize(tx, hook.call(tx, given, {}))
-            if not (isinstance(result, ConstantVariable) and result.value is None):
-                output = result
-        return output
-
-    def _forward(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Call ``forward``. Break the graph if it raises and a hook has ``always_call=True``."""
-        always = self._hook_dict(tx, "_forward_hooks_always_called")
-        always_around = torch.nn.modules.module.__dict__["_global_forward_hooks_always_called"]
-        try:
-            return realize(tx, self.get_attr(tx, "forward")).call(tx, args, kwargs)
-        except UserException as error:
-            if always or always_around:
-                raise Unsupported(
-                    "raises", f"{error.exception.describe()} is raised where a hook is always called"
-                ) from error
-            raise
-
-    def _arguments_from_hook(self, tx: Tracer, result: Variable) -> tuple[list[Variable], dict[str, Variable]]:
-        """Return the arguments that a pre-hook with kwargs returns."""
-        if isinstance(result, TupleVariable) and len(result.items) == 2:
-            positional, words = (realize(tx, i) for i in result.items)
-            if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
-                return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
-        raise Unsupported(
-            "unknown-call", f"a hook of {self.describe()} does not return a tuple of arguments and keyword arguments"
-        )
-
-    def _hooks(self, tx: Tracer, table: str) -> list[tuple[Variable, bool]]:
-        """Return the hooks in call order, global ones first, each with its with-kwargs flag."""
-        assert self.source is not None
-        everywhere = torch.nn.modules.module.__dict__
-        real = everywhere[f"_global{table}"]
-        words = everywhere.get(f"_global{table}_with_kwargs", {})
-        place: Source = ConstantSource(real, f"_global{table}")
-        found = [(tx.wrap(hook, GetItemSource(place, key)), key in words) for key, hook in real.items()]
-        own = self._hook_dict(tx, table)
-        with_keywords = self._hook_dict(tx, f"{table}_with_kwargs")
-        base = AttrSource(self.source, table)
-        if own is not self.real_object.__dict__[table]:
-            return [*found, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
-        tx.add_guard(DictKeysMatch(base, tuple(own), cause=tx.guard_cause("its hooks ran")))
-        if with_keywords:
-            keywords = AttrSource(self.source, f"{table}_with_kwargs")
-            tx.add_guard(DictKeysMatch(keywords, tuple(with_keywords), cause=tx.guard_cause("its hooks ran")))
-        return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
+        return call_module(tx, self, args, kwargs)
 
     # Containers: iterate the members directly instead of inlining the containers' Python code.
 
@@ -461,52 +319,6 @@ class FrozenMemberDictVariable(DictVariable):
         if name in ("clear", "popitem", "move_to_end"):
             raise self.unsupported(f"{name}() of the members of a module that wraps another")
         return super().call_method(tx, name, args, kwargs)
-
-
-def infer_lazy_parameters(
-    tx: Tracer, module: NNModuleVariable, args: list[Variable], kwargs: dict[str, Variable]
-) -> None:
-    """Run ``_infer_parameters`` of a lazy module on fake arguments, then restart the trace.
-
-    The hook mutates the real module, so the restarted trace sees an ordinary module.
-
-    Raises:
-        Unsupported: random numbers used earlier in the graph would be sampled after those of the parameters,
-            or an initializer not from torch could observe the pending side effects.
-        RestartTracing: the parameters are initialized.
-    """
-    held: Any = module.real_object
-    hooks = module.real_object.__dict__["_forward_pre_hooks"]
-    first = next(iter(hooks.values()), None)
-    if getattr(first, "__func__", None) is not torch.nn.modules.lazy.LazyModuleMixin._infer_parameters:
-        raise Unsupported("unknown-call", f"the hooks of the lazy {module.describe()} run")
-    random = next(
-        (n for n in tx.graph.graph.nodes if _RANDOM_OPS.search(str(getattr(n.target, "__name__", n.target)))), None
-    )
-    if random is not None or (
-        tx.side_effects.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(held)))
-    ):
-        raise Unsupported("unknown-call", f"the lazy {module.describe()} is used after random numbers or side effects")
-    fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
-    words = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
-    try:
-        held._infer_parameters(held, tuple(fakes), words)
-    except Exception as error:
-        raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are initialized") from error
-    again = Unsupported("unknown-call", f"the lazy {module.describe()} inferred its sizes")
-    raise RestartTracing(0, again)
-
-
-def _uses_torch_initializers(cls: Any) -> bool:
-    """Return True if only torch's code, which reads just sizes, initializes the parameters."""
-    makers = (cls.initialize_parameters, cls.reset_parameters, cls._infer_parameters)
-    return all(m.__module__.startswith("torch.nn.modules.") for m in makers)
-
-
-_RANDOM_OPS = re.compile(
-    "rand|dropout|bernoulli|multinomial|normal_|normal$|uniform|exponential|geometric|cauchy|poisson|binomial|rrelu|attention|rnn|lstm|gru|checkpoint"
-)
-"""Operations that may sample random numbers."""
 
 
 def guard_module_structure(tx: Tracer, module: NNModuleVariable) -> None:

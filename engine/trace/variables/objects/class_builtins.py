@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.sources.attributes import AttrSource
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
@@ -18,7 +17,7 @@ from engine.trace.variables.containers.sequences import (
 )
 from engine.trace.variables.nn_modules.module_construction import allocate_module
 from engine.trace.variables.objects.class_creation import create_class_by_type_call
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, wrap_entry
 from engine.trace.variables.objects.classes import LEGACY_TENSOR_METACLASS, ClassVariable
 from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -109,10 +108,10 @@ def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
     if not isinstance(cls, type) or of.python_type() is cls:
         return None
 
-    found = find_in_class(type(cls), "__instancecheck__")
-    if found is None or not isinstance(found[1], types.FunctionType) or is_trusted_module(found[0].__module__):
+    found = find_python_method(type(cls), "__instancecheck__")
+    if found is None or is_trusted_module(found[0].__module__):
         return None
-    check = tx.wrap(found[1], AttrSource(class_source(found[0]), "__instancecheck__"))
+    check = wrap_entry(tx, found, "__instancecheck__")
     return realize(tx, check.call(tx, [tx.wrap_static(cls), of], {})).is_truthy(tx)
 
 

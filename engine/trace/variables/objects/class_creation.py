@@ -17,7 +17,6 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.sources.attributes import AttrSource
 from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
 from engine.trace.exc import TracerException, Unsupported
 from engine.trace.frame import is_trusted_module
@@ -35,7 +34,7 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, wrap_entry
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -358,7 +357,7 @@ def _build_stand_in_class(
         if key == "__classcell__":
             continue
         entry = _real_entry(tx, key, value)
-        if isinstance(realize(tx, value), UserDefinedObjectVariable):
+        if realize(tx, value).is_user_object:
             late[key], entry = entry, None
         namespace[key] = entry
     try:
@@ -415,14 +414,14 @@ def _create_by_metaclass(
     assert isinstance(of, ClassVariable)
     space = DictVariable.from_str_keys(entries)
     given: Args = [ConstantVariable(name), TupleVariable(list(bases)), space]
-    new, init = find_in_class(meta, "__new__"), find_in_class(meta, "__init__")
+    new, init = find_in_class(meta, "__new__"), find_python_method(meta, "__init__")
     if new is not None and isinstance(new[1], staticmethod):
-        function = tx.wrap(new[1].__func__, AttrSource(class_source(new[0]), "__new__"))
+        function = wrap_entry(tx, (new[0], new[1].__func__), "__new__")
         made = realize(tx, function.call(tx, [of, *given], words))
     else:
         made = _create_by_type(tx, of, name, bases, entries, words)
-    if isinstance(made, NewClassVariable) and init is not None and isinstance(init[1], types.FunctionType):
-        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *given], words)
+    if isinstance(made, NewClassVariable) and init is not None:
+        wrap_entry(tx, init, "__init__").call(tx, [made, *given], words)
     return made
 
 
@@ -461,8 +460,7 @@ def _real_entry(tx: Tracer, key: str, value: Variable) -> Any:
 
 
 def _set_name(tx: Tracer, made: NewClassVariable, key: str, of: Variable) -> None:
-    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__set_name__") is not None:
-        of.call_special_method(tx, "__set_name__", [made, ConstantVariable(key)])
+    of.call_user_method(tx, "__set_name__", [made, ConstantVariable(key)])
 
 
 def _make_construction_call(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import HasAttrGuard, IdMatch
 from engine.ir.introspection import python_objects
-from engine.ir.sources.attributes import InstanceDictGetSource
+from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Variable, realize
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -44,6 +44,31 @@ def find_python_method(cls: builtins.type, name: str) -> tuple[builtins.type, ty
     """Return a method that Python code defines, with its class, or None."""
     found = find_in_class(cls, name)
     return found if found is not None and isinstance(found[1], types.FunctionType) else None
+
+
+def wrap_entry(tx: Tracer, found: tuple[builtins.type, Any], name: str) -> Variable:
+    """Return the variable of a class entry, not bound to anything."""
+    return tx.wrap(found[1], AttrSource(class_source(found[0]), name))
+
+
+def call_python_method(
+    tx: Tracer, cls: builtins.type, name: str, args: list[Variable], kwargs: dict[str, Variable] | None = None
+) -> Variable | None:
+    """Call a method that Python code defines, with ``self`` in ``args``.
+
+    None without such a method.
+    """
+    found = find_python_method(cls, name)
+    return None if found is None else realize(tx, wrap_entry(tx, found, name).call(tx, args, kwargs or {}))
+
+
+def call_python_new(tx: Tracer, of: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
+    """Call ``__new__`` of a class; return None if Python code does not define it."""
+    found = find_in_class(of.as_python_object(), "__new__")
+    raw = None if found is None else getattr(found[1], "__func__", found[1])
+    if found is None or not isinstance(raw, types.FunctionType):
+        return None
+    return realize(tx, wrap_entry(tx, (found[0], raw), "__new__").call(tx, [of, *args], kwargs))
 
 
 def has_user_method(cls: builtins.type, name: str) -> bool:

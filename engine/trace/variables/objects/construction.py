@@ -6,11 +6,9 @@ import builtins
 import enum
 import functools
 import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.introspection.python_objects import is_dtensor_placement_class
-from engine.ir.sources.attributes import AttrSource
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import Variable
@@ -19,9 +17,9 @@ from engine.trace.variables.containers.builtin_subclasses import builtin_base_of
 from engine.trace.variables.containers.sequences import TupleVariable, is_plain_namedtuple
 from engine.trace.variables.objects.class_lookup import (
     ABSTRACT_CLASS_FLAG,
-    class_source,
+    call_python_method,
+    call_python_new,
     find_in_class,
-    find_python_method,
     is_plain_class,
 )
 from engine.trace.variables.objects.constructor_registry import (
@@ -101,10 +99,10 @@ def _has_metaclass_call(cls: Any) -> bool:
 @register_constructor(METACLASS_CALL_ORDER, _has_metaclass_call)
 def _call_metaclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     cls = of.as_python_object()
-    meta = find_python_method(type(cls), "__call__")
-    if meta is None:
+    made = call_python_method(tx, type(cls), "__call__", [of, *args], kwargs)
+    if made is None:
         raise Unsupported("unknown-call", f"{cls.__name__} is created")
-    return tx.wrap(meta[1], AttrSource(class_source(meta[0]), "__call__")).call(tx, [of, *args], kwargs)
+    return made
 
 
 def _is_any_class(cls: Any) -> bool:
@@ -136,11 +134,11 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
         raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
     if new is not None and new[0] is not object and new[0].__module__ != "typing":
-        raw = new[1].__func__ if isinstance(new[1], staticmethod) else new[1]
-        if not isinstance(raw, types.FunctionType):
+        by_new = call_python_new(tx, of, args, kwargs)
+        if by_new is None:
             raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
-        made = tx.wrap(raw, AttrSource(class_source(new[0]), "__new__")).call(tx, [of, *args], kwargs)
-        if not (isinstance(made, UserDefinedObjectVariable) and issubclass(made.python_type(), cls)):
+        made = by_new
+        if not (made.is_user_object and issubclass(made.python_type(), cls)):
             return made
     else:
         made = UserDefinedObjectVariable(cls, None, NotImplemented)
@@ -156,11 +154,9 @@ def _run_init(
     tx: Tracer, cls: builtins.type, made: Variable, args: list[Variable], kwargs: dict[str, Variable]
 ) -> Variable:
     """Call ``__init__`` on a new instance and return the instance."""
-    init = find_in_class(made.python_type(), "__init__")
-    assert init is not None
-    if isinstance(init[1], types.FunctionType):
-        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
-    elif hasattr(made, "call_builtin_method"):
+    if call_python_method(tx, made.python_type(), "__init__", [made, *args], kwargs) is not None:
+        return made
+    if hasattr(made, "call_builtin_method"):
         made.call_builtin_method(tx, "__init__", args, kwargs)
     else:
         raise Unsupported("unknown-call", f"{cls.__qualname__} is created")

@@ -14,13 +14,13 @@ from engine.trace.variables.objects.class_lookup import find_in_class
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+    from engine.trace.variables.objects.instance_attributes import InstanceVariable
 
 
 class InstanceDictVariable(DictVariable):
     """``__dict__`` of an instance: a live view of its attributes that writes through."""
 
-    def __init__(self, tx: Tracer, of: UserDefinedObjectVariable | DictVariable) -> None:
+    def __init__(self, tx: Tracer, of: InstanceVariable | DictVariable) -> None:
         self.tx = tx
         self.owner = of
         super().__init__({})

@@ -6,12 +6,11 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.sources.attributes import AttrSource
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.objects.attribute_binding import bind_attribute
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class, find_python_method
+from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, wrap_entry
 from engine.trace.variables.objects.constructor_registry import construct
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | Non
     found = find_python_method(type(of.real_object), name)
     if found is None or is_trusted_module(found[0].__module__):
         return None
-    return BoundMethodVariable(of, tx.wrap(found[1], AttrSource(class_source(found[0]), name)), name=name)
+    return BoundMethodVariable(of, wrap_entry(tx, found, name), name=name)
 
 
 def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:

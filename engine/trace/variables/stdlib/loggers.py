@@ -20,7 +20,7 @@ from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import find_in_class, wrap_entry
 from engine.trace.variables.stdlib.warning_calls import Args, Kwargs
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LoggerVariable(RealObjectVariable):
             return tx.wrap(own, AttrSource(self.source, name))
         added = find_in_class(type(self.real_object), name)
         if own is None and added is not None and type(added[1]) is functools._lru_cache_wrapper:
-            return BoundMethodVariable(self, tx.wrap(added[1], AttrSource(class_source(added[0]), name)))
+            return BoundMethodVariable(self, wrap_entry(tx, added, name))
         return BuiltinMethodVariable(self, name)
 
     def as_python_constant(self, tx: Tracer) -> Any:

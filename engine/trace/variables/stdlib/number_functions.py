@@ -114,9 +114,9 @@ def _pow(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) == 2:
         return arithmetic.binary_op(tx, "**", args[0], args[1])
     of = realize(tx, args[0]) if args else NONE
-    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__pow__") is not None:
-        return of.call_special_method(tx, "__pow__", [*args[1:], *kwargs.values()])
-    return arithmetic.fold_constant_call(tx, pow, args, kwargs, "pow()")
+    return of.call_user_method(tx, "__pow__", [*args[1:], *kwargs.values()]) or arithmetic.fold_constant_call(
+        tx, pow, args, kwargs, "pow()"
+    )
 
 
 @register_rule(divmod)
@@ -129,7 +129,7 @@ def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return found
     if isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable):
         return tx.fold_constant(divmod, left.value, right.value)
-    if isinstance(left, UserDefinedObjectVariable) or isinstance(right, UserDefinedObjectVariable):
+    if left.is_user_object or right.is_user_object:
         check_operand_types(tx, divmod, left, right)
     elif isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
         kinds = f"'{type_name(left.python_type())}' and '{type_name(right.python_type())}'"
@@ -144,8 +144,8 @@ def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         tx.raise_type_error(f"type {of.python_type().__name__} doesn't define __round__ method")
     if isinstance(of, TensorVariable):
         return of.call_method(tx, "round", [], {"decimals": args[1]} if len(args) > 1 else kwargs)
-    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__round__") is not None:
-        return of.call_special_method(tx, "__round__", args[1:])
+    if (made := of.call_user_method(tx, "__round__", args[1:])) is not None:
+        return made
     if isinstance(of, SymNodeVariable) and of.python_type() is float and not kwargs:
         return emit_node(
             tx,
@@ -161,8 +161,8 @@ def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(hash)
 def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__hash__") is not None:
-        return of.call_special_method(tx, "__hash__", [])
+    if (made := of.call_user_method(tx, "__hash__", [])) is not None:
+        return made
     if of.python_type().__hash__ is None:
         tx.raise_type_error(f"unhashable type: '{type_name(of.python_type())}'")
     if isinstance(of, (ConstantVariable, TupleVariable)) or of.python_type() is frozenset:
@@ -182,9 +182,9 @@ def _register_by_special_method(function: Any, name: str) -> None:
             return of
         if isinstance(of, SymNodeVariable) and of.python_type() is float and function is not operator.index:
             return emit_node(tx, "call_function", function, [of])
-        if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, name) is not None:
-            return of.call_special_method(tx, name, args[1:])
-        return arithmetic.fold_constant_call(tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}")
+        return of.call_user_method(tx, name, args[1:]) or arithmetic.fold_constant_call(
+            tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}"
+        )
 
     register_rule(function)(rule)
 

@@ -9,12 +9,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.dicts import DictVariable, DictViewVariable
-from engine.trace.variables.containers.sequences import (
-    ListVariable,
-    TupleVariable,
-)
-from engine.trace.variables.containers.sets import SetVariable
 from engine.trace.variables.exceptions.type_errors import has_method
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.python_modules import SYS_NAMESPACE
@@ -57,13 +51,7 @@ def _text_rule(fn: Any, name: str) -> Any:
             raise Unsupported("data-dependent", f"{name.strip('_')}() of a tensor shows its values")
         if hasattr(of, "to_real_exception"):
             return of.call_method(tx, name, [], {})
-        text = (
-            container_repr(tx, of)
-            if isinstance(of, (ListVariable, TupleVariable, DictVariable, DictViewVariable, SetVariable))
-            else None
-        )
-        if text is None:
-            text = default_repr(tx, of)
+        text = container_repr(tx, of) or default_repr(tx, of)
         if text is not None:
             return ConstantVariable(text)
         return arithmetic.fold_constant_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
@@ -79,8 +67,8 @@ register_rule(repr)(_text_rule(repr, "__repr__"))
 def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     spec = realize(tx, args[1]) if len(args) > 1 else ConstantVariable("")
-    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__format__") is not None:
-        return of.call_special_method(tx, "__format__", [spec])
+    if (made := of.call_user_method(tx, "__format__", [spec])) is not None:
+        return made
     if not isinstance(of, (ConstantVariable, TensorVariable, SymNodeVariable)) and not has_method(
         of.python_type(), "__format__", below=object
     ):
@@ -93,13 +81,8 @@ def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(bytes)
 def _bytes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if (
-        args
-        and isinstance(of := realize(tx, args[0]), UserDefinedObjectVariable)
-        and of.lookup_special_method(tx, "__bytes__") is not None
-    ):
-        return of.call_special_method(tx, "__bytes__", [])
-    return arithmetic.fold_constant_call(tx, bytes, args, kwargs, "bytes()")
+    made = realize(tx, args[0]).call_user_method(tx, "__bytes__", []) if args else None
+    return made or arithmetic.fold_constant_call(tx, bytes, args, kwargs, "bytes()")
 
 
 @register_rule(sys.intern)

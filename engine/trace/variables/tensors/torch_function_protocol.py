@@ -32,7 +32,7 @@ from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rul
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.construction import construct_object
 from engine.trace.variables.objects.constructor_registry import register_constructor
@@ -418,18 +418,15 @@ def _construct_subclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) ->
         from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subclass
 
         return construct_wrapper_subclass(tx, cls, args, kwargs)
-    new = find_in_class(cls, "__new__")
     made: Variable
     if _uses_tensor_new(cls) and args and isinstance(tensor := realize(tx, args[0]), TensorVariable):
         made = _alias_as_subclass(tx, cls, tensor)
-    elif new is not None and isinstance(raw := getattr(new[1], "__func__", new[1]), types.FunctionType):
-        origin = AttrSource(class_source(new[0]), "__new__")
-        made = realize(tx, tx.wrap(raw, origin).call(tx, [tx.wrap(cls, class_source(cls)), *args], kwargs))
+    elif (by_new := call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)) is not None:
+        made = by_new
     else:
         return construct_object(tx, of, args, kwargs)
-    init = find_in_class(cls, "__init__")
-    if init is not None and isinstance(init[1], types.FunctionType) and issubclass(made.python_type(), cls):
-        tx.wrap(init[1], AttrSource(class_source(init[0]), "__init__")).call(tx, [made, *args], kwargs)
+    if issubclass(made.python_type(), cls):
+        call_python_method(tx, cls, "__init__", [made, *args], kwargs)
     return made
 
 

@@ -1,0 +1,229 @@
+"""Calls of ``nn.Module`` instances: global hooks, own hooks, and ``forward``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.guards.python_values import DictKeysMatch, LengthMatch
+from engine.ir.sources.attributes import AttrSource, ModuleHooksSource
+from engine.ir.sources.base import Source
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.exc import RestartTracing, Unsupported, UserException
+from engine.trace.variables.base import Variable, is_none, realize
+from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.sequences import TupleVariable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+_GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+_NO_HOOKS: dict[Any, Any] = {}
+
+
+def call_graph_module(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Trace ``__call__`` of a ``GraphModule`` as the call of any module.
+
+    torch's wrapper differs only by the text that it prints when the graph raises.
+
+    Raises:
+        Unsupported: the graph raises, or the class already had its own ``__call__``.
+    """
+    around = module.cls._wrapped_call  # type: ignore[attr-defined]
+    own = (module.real_object.__dict__, module.attr_writes)
+    if around.cls_call is not None or any("_wrapped_call" in attributes for attributes in own):
+        raise Unsupported("unknown-call", f"{module.describe()}, whose class overrides __call__, is called")
+    try:
+        return call_module(tx, module, args, kwargs)
+    except UserException as error:
+        raise Unsupported("unknown-call", f"the graph of {module.describe()} raises") from error
+
+
+def call_module(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Call a module with its hooks, and set its path for the records meanwhile."""
+    frame = tx.frame
+    outer, frame.module_path = frame.module_path, module.path or frame.module_path
+    try:
+        return ModuleCall(tx, module).run(args, kwargs)
+    finally:
+        frame.module_path = outer
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of a module."""
+
+    tx: Tracer
+    module: NNModuleVariable
+
+    def run(self, args: Args, kwargs: Kwargs) -> Variable:
+        """Call ``forward``, with hooks if there are any."""
+        tx, module = self.tx, self.module
+        assert module.source is not None
+        direct = tx.call_stack.direct_callee is module
+        around = self._has_global_hooks()
+        own = any(self._hook_dict(table) for table in ModuleHooksSource.TABLES)
+        if not own and not module.attr_writes and not module.is_constructed:
+            why = "the module was called, and hooks would run with it"
+            tx.add_guard(LengthMatch(ModuleHooksSource(module.source), 0, cause=tx.guard_cause(why)))
+        if own or around:
+            return self._call_with_hooks(args, kwargs)
+        forward = realize(tx, module.get_attr(tx, "forward"))
+        tx.call_stack.direct_callee = forward if direct else None
+        return forward.call(tx, args, kwargs)
+
+    def _hook_dict(self, table: str) -> dict[Any, Any]:
+        """Return a hook dict in its current state: the real dict, or entries of traced variables."""
+        tx, module = self.tx, self.module
+        real: dict[Any, Any] = module.real_object.__dict__.get(table, _NO_HOOKS)
+        if table not in module.attr_writes and id(real) not in tx.objects.variables_by_id:
+            return real
+        found = realize(tx, module.get_attr(tx, table))
+        return found.entries if isinstance(found, DictVariable) else {}
+
+    def _has_global_hooks(self) -> bool:
+        """Return True if global module hooks run, and guard on them."""
+        tx, namespace = self.tx, torch.nn.modules.module.__dict__
+        cause = tx.guard_cause("a module was called, and global hooks would run with it")
+        for name in _GLOBAL_HOOKS:
+            hooks = namespace[name]
+            if hooks and "backward" in name:
+                raise Unsupported("unknown-call", "a module is called while global backward hooks are set")
+            place = ConstantSource(hooks, name)
+            tx.add_guard(
+                DictKeysMatch(place, tuple(hooks), cause=cause) if hooks else LengthMatch(place, 0, cause=cause)
+            )
+        return any(namespace[name] for name in _GLOBAL_HOOKS)
+
+    def _call_with_hooks(self, args: Args, kwargs: Kwargs) -> Variable:
+        tx, module = self.tx, self.module
+        if isinstance(module.real_object, torch.nn.modules.lazy.LazyModuleMixin):
+            _infer_lazy_parameters(tx, module, args, kwargs)
+        if self._hook_dict("_backward_hooks") or self._hook_dict("_backward_pre_hooks"):
+            raise Unsupported("unknown-call", f"the hooks of {module.describe()} run")
+        for hook, with_keywords in self._hooks("_forward_pre_hooks"):
+            result = self._call_hook(hook, with_keywords, args, kwargs)
+            if is_none(result):
+                continue
+            if with_keywords:
+                args, kwargs = self._arguments_from_hook(result)
+            else:
+                args = list(result.items) if isinstance(result, TupleVariable) else [result]
+        output = self._forward(args, kwargs)
+        for hook, with_keywords in self._hooks("_forward_hooks"):
+            result = self._call_hook(hook, with_keywords, args, kwargs, output)
+            output = output if is_none(result) else result
+        return output
+
+    def _call_hook(
+        self, hook: Variable, with_keywords: bool, args: Args, kwargs: Kwargs, *output: Variable
+    ) -> Variable:
+        given: Args = [self.module, TupleVariable(list(args))]
+        if with_keywords:
+            given.append(DictVariable.from_str_keys(kwargs))
+        return realize(self.tx, hook.call(self.tx, [*given, *output], {}))
+
+    def _forward(self, args: Args, kwargs: Kwargs) -> Variable:
+        """Call ``forward``. Break the graph if it raises and a hook has ``always_call=True``."""
+        always = self._hook_dict("_forward_hooks_always_called")
+        always_around = torch.nn.modules.module.__dict__["_global_forward_hooks_always_called"]
+        try:
+            return realize(self.tx, self.module.get_attr(self.tx, "forward")).call(self.tx, args, kwargs)
+        except UserException as error:
+            if always or always_around:
+                raise Unsupported(
+                    "raises", f"{error.exception.describe()} is raised where a hook is always called"
+                ) from error
+            raise
+
+    def _arguments_from_hook(self, result: Variable) -> tuple[Args, Kwargs]:
+        """Return the arguments that a pre-hook with kwargs returns."""
+        if isinstance(result, TupleVariable) and len(result.items) == 2:
+            positional, words = (realize(self.tx, i) for i in result.items)
+            if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
+                return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
+        raise Unsupported(
+            "unknown-call",
+            f"a hook of {self.module.describe()} does not return a tuple of arguments and keyword arguments",
+        )
+
+    def _hooks(self, table: str) -> list[tuple[Variable, bool]]:
+        """Return the hooks in call order, global ones first, each with its with-kwargs flag."""
+        tx, module = self.tx, self.module
+        assert module.source is not None
+        everywhere = torch.nn.modules.module.__dict__
+        real = everywhere[f"_global{table}"]
+        words = everywhere.get(f"_global{table}_with_kwargs", {})
+        place: Source = ConstantSource(real, f"_global{table}")
+        found = [(tx.wrap(hook, GetItemSource(place, key)), key in words) for key, hook in real.items()]
+        own = self._hook_dict(table)
+        with_keywords = self._hook_dict(f"{table}_with_kwargs")
+        base = AttrSource(module.source, table)
+        if own is not module.real_object.__dict__[table]:
+            return [*found, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
+        cause = tx.guard_cause("its hooks ran")
+        tx.add_guard(DictKeysMatch(base, tuple(own), cause=cause))
+        if with_keywords:
+            keywords = AttrSource(module.source, f"{table}_with_kwargs")
+            tx.add_guard(DictKeysMatch(keywords, tuple(with_keywords), cause=cause))
+        return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
+
+
+def _infer_lazy_parameters(
+    tx: Tracer, module: NNModuleVariable, args: list[Variable], kwargs: dict[str, Variable]
+) -> None:
+    """Run ``_infer_parameters`` of a lazy module on fake arguments, then restart the trace.
+
+    The hook mutates the real module, so the restarted trace sees an ordinary module.
+
+    Raises:
+        Unsupported: random numbers used earlier in the graph would be sampled after those of the parameters,
+            or an initializer not from torch could observe the pending side effects.
+        RestartTracing: the parameters are initialized.
+    """
+    held: Any = module.real_object
+    hooks = module.real_object.__dict__["_forward_pre_hooks"]
+    first = next(iter(hooks.values()), None)
+    if getattr(first, "__func__", None) is not torch.nn.modules.lazy.LazyModuleMixin._infer_parameters:
+        raise Unsupported("unknown-call", f"the hooks of the lazy {module.describe()} run")
+    random = next(
+        (n for n in tx.graph.graph.nodes if _RANDOM_OPS.search(str(getattr(n.target, "__name__", n.target)))), None
+    )
+    if random is not None or (
+        tx.side_effects.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(held)))
+    ):
+        raise Unsupported("unknown-call", f"the lazy {module.describe()} is used after random numbers or side effects")
+    fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
+    words = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
+    try:
+        held._infer_parameters(held, tuple(fakes), words)
+    except Exception as error:
+        raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are initialized") from error
+    again = Unsupported("unknown-call", f"the lazy {module.describe()} inferred its sizes")
+    raise RestartTracing(0, again)
+
+
+def _uses_torch_initializers(cls: Any) -> bool:
+    """Return True if only torch's code, which reads just sizes, initializes the parameters."""
+    makers = (cls.initialize_parameters, cls.reset_parameters, cls._infer_parameters)
+    return all(m.__module__.startswith("torch.nn.modules.") for m in makers)
+
+
+_RANDOM_OPS = re.compile(
+    "rand|dropout|bernoulli|multinomial|normal_|normal$|uniform|exponential|geometric|cauchy|poisson|binomial|rrelu|attention|rnn|lstm|gru|checkpoint"
+)
+"""Operations that may sample random numbers."""

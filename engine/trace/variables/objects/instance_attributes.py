@@ -1,0 +1,380 @@
+"""Attributes of an instance, by Python's descriptor protocol."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard, IdMatch
+from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
+from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.containers import GetItemSource
+from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
+from engine.trace.exc import UserException
+from engine.trace.variables.base import NO_DICT_SUFFIX, ConstantVariable, Variable, realize
+from engine.trace.variables.callables.methods import BoundMethodVariable
+from engine.trace.variables.exceptions.exceptions import set_attribute_error_context
+from engine.trace.variables.objects.attribute_binding import NAMEDTUPLE_FIELD_TYPE, bind_attribute
+from engine.trace.variables.objects.class_lookup import (
+    call_python_method,
+    class_source,
+    find_in_class,
+    find_python_method,
+    guard_no_class_attribute,
+    is_data_descriptor,
+    overrides_instance_dict,
+    raise_missing_accessor,
+)
+from engine.trace.variables.objects.instance_dicts import InstanceDictVariable, dict_entries, has_string_keys
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+
+
+_C_METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+class _AttributeNotFound(Exception):
+    """Raised if generic attribute lookup finds no attribute."""
+
+
+class InstanceVariable(Variable):
+    """An object with attributes of its own.
+
+    ``attr_writes`` holds attributes set during tracing, None for deleted ones. Others are read from ``real_object``.
+    """
+
+    is_mutable = True
+
+    def __init__(self, cls: builtins.type, source: Source | None, real_object: Any) -> None:
+        self.cls = cls
+        self.source = source
+        self.real_object = real_object
+        self.attr_writes: dict[str, Variable | None] = {}
+        self.shared_dict: Variable | None = None
+        """The dict of its attributes if other references to it exist, as for ``x.__dict__ = d``."""
+        self.dict_was_assigned = False
+        """True if traced code assigned ``shared_dict`` to ``__dict__``."""
+        self.dict_was_exposed = False
+        """True if traced code read ``__dict__``."""
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def as_python_object(self) -> Any:
+        return self.real_object
+
+    def child_variables(self) -> list[Variable]:
+        return [v for v in (*self.attr_writes.values(), self.shared_dict) if v is not None and v is not self]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        if name in ("__class__", "__dict__"):
+            return self._get_class_or_dict(tx, name)
+        if find_python_method(self.cls, "__getattribute__") is not None:
+            return self._call_getattribute(tx, name)
+        try:
+            return self._generic_get_attr(tx, name)
+        except _AttributeNotFound:
+            return self.get_missing_attr(tx, name)
+
+    def _call_getattribute(self, tx: Tracer, name: str) -> Variable:
+        try:
+            found = call_python_method(tx, self.cls, "__getattribute__", [self, ConstantVariable(name)])
+        except UserException as error:
+            is_missing = issubclass(error.exception.python_type(), AttributeError)
+            if find_in_class(self.cls, "__getattr__") is None or not is_missing:
+                raise
+            return self.get_missing_attr(tx, name)
+        assert found is not None
+        return found
+
+    def object_getattribute(self, tx: Tracer, name: str) -> Variable:
+        """Trace ``object.__getattribute__(self, name)``."""
+        try:
+            if name in ("__class__", "__dict__"):
+                return self._get_class_or_dict(tx, name)
+            try:
+                return self._generic_get_attr(tx, name)
+            except _AttributeNotFound:
+                return self._raise_no_attribute(tx, name)
+        except UserException as error:
+            set_attribute_error_context(error.exception, self, name)
+            raise
+
+    def _raise_no_attribute(self, tx: Tracer, name: str) -> Variable:
+        self._guard_no_attribute(tx, name)
+        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+
+    def _generic_get_attr(self, tx: Tracer, name: str) -> Variable:
+        """Implement ``object.__getattribute__``.
+
+        Raises:
+            _AttributeNotFound: neither the instance nor its class has the attribute.
+        """
+        found = find_in_class(self.cls, name)
+        if found is not None and overrides_instance_dict(found[1]) and not self._is_written_slot(found[1], name):
+            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        own = self.get_instance_attr(tx, name)
+        if own is not None:
+            return own
+        if found is not None:
+            self._guard_not_shadowed(tx, name, found[1])
+            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        raise _AttributeNotFound
+
+    def _is_written_slot(self, found: Any, name: str) -> bool:
+        return isinstance(found, types.MemberDescriptorType) and (
+            name in self.attr_writes or self.real_object is NotImplemented
+        )
+
+    def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
+        """Return an attribute of the instance itself; None if it has none of that name."""
+        if name in self.attr_writes:
+            found: Variable | None = self.attr_writes[name]
+            return found
+        if self.shared_dict is not None:
+            entry = dict_entries(self.shared_dict).get(name)
+            return None if entry is None else entry[1]
+        if self.real_object is NotImplemented or self.source is None:
+            return None
+        own = getattr(self.real_object, "__dict__", None)
+        if own is None or name not in own:
+            return None
+        described = find_in_class(self.cls, name)
+        if not isinstance(name, str) or (described is not None and is_data_descriptor(described[1])):
+            return tx.wrap(own[name], GetItemSource(AttrSource(self.source, "__dict__"), name))
+        return tx.wrap(own[name], AttrSource(self.source, name))
+
+    def _guard_not_shadowed(self, tx: Tracer, name: str, found: Any) -> None:
+        if (
+            self.source is None
+            or name in self.attr_writes
+            or not hasattr(self.real_object, "__dict__")
+            or self.shared_dict is not None
+        ):
+            return
+        if overrides_instance_dict(found):
+            return
+        why = f"the class's {name!r} was used, which an attribute of the instance would hide"
+        tx.add_guard(IdMatch(InstanceDictGetSource(self.source, name), MISSING, cause=tx.guard_cause(why)))
+
+    def get_missing_attr(self, tx: Tracer, name: str) -> Variable:
+        """Handle a read of a name that neither the instance nor its class defines.
+
+        Calls ``__getattr__`` if there is one, otherwise raises AttributeError.
+        """
+        getter = find_in_class(self.cls, "__getattr__")
+        if getter is None:
+            return self._raise_no_attribute(tx, name)
+        if isinstance(getter[1], _C_METHOD_TYPES):
+            self._guard_no_attribute(tx, name)
+            bound = BoundMethodVariable(self, tx.wrap_static(getter[1]))
+            return realize(tx, bound.call(tx, [ConstantVariable(name)], {}))
+        if not isinstance(getter[1], types.FunctionType):
+            raise self.unsupported(f"reading the attribute {name!r}")
+        self._guard_no_attribute(tx, name)
+        found = call_python_method(tx, self.cls, "__getattr__", [self, ConstantVariable(name)])
+        assert found is not None
+        return found
+
+    def _guard_no_attribute(self, tx: Tracer, name: str) -> None:
+        if self.source is None:
+            guard_no_class_attribute(tx, self.cls, name)
+        elif name not in self.attr_writes and self.shared_dict is None:
+            tx.add_guard(HasAttrGuard(self.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}")))
+
+    def _get_class_or_dict(self, tx: Tracer, name: str) -> Variable:
+        if name == "__class__":
+            return tx.wrap(self.cls, class_source(self.cls))
+        if self.has_no_dict():
+            return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '__dict__'")  # type: ignore[no-any-return]
+        if self.shared_dict is not None:
+            return self.shared_dict
+        self.dict_was_exposed = True
+        if self.source is not None:
+            own = tuple(getattr(self.real_object, "__dict__", {}))
+            tx.add_guard(
+                DictKeysMatch(
+                    AttrSource(self.source, "__dict__"), own, cause=tx.guard_cause("its attributes were listed")
+                )
+            )
+        return InstanceDictVariable(tx, self)
+
+    def has_no_dict(self) -> bool:
+        """Return True if instances have no ``__dict__``: all classes declare ``__slots__``."""
+        return self.cls.__dictoffset__ == 0
+
+    def current_attributes(self, tx: Tracer) -> dict[Any, tuple[Variable, Variable]]:
+        """Return the current ``__dict__``, as dict entries."""
+        if self.shared_dict is not None:
+            return dict(dict_entries(self.shared_dict))
+        own = {} if self.real_object is NotImplemented else dict(getattr(self.real_object, "__dict__", {}))
+        entries: dict[Any, tuple[Variable, Variable]] = {}
+        for name in own:
+            value = self.get_instance_attr(tx, name)
+            if value is not None:
+                entries[name] = (ConstantVariable(name), value)
+        for name, written in self.attr_writes.items():
+            if written is None:
+                entries.pop(name, None)
+            elif not self._is_slot_attr(name):
+                entries[name] = (ConstantVariable(name), written)
+        return entries
+
+    def _is_slot_attr(self, name: str) -> bool:
+        found = find_in_class(self.cls, name)
+        return found is not None and isinstance(found[1], types.MemberDescriptorType)
+
+    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
+        self._write_by_class(tx, name, value)
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        self._write_by_class(tx, name, None)
+
+    def _write_by_class(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        """Call ``__setattr__`` of the class, or ``__delattr__`` if the value is None."""
+        method, word = ("__delattr__", "deleting") if value is None else ("__setattr__", "setting")
+        args = [ConstantVariable(name), *([] if value is None else [value])]
+        found = find_in_class(self.cls, method)
+        if found is None or found[0] is object or self.has_generic_setattr(found[0]):
+            (self.generic_del_attr(tx, name) if value is None else self.generic_set_attr(tx, name, value))
+        elif isinstance(found[1], _C_METHOD_TYPES) and not issubclass(object, found[1].__objclass__):
+            BoundMethodVariable(self, tx.wrap_static(found[1])).call(tx, args, {})
+        elif call_python_method(tx, self.cls, method, [self, *args]) is None:
+            raise self.unsupported(f"{word} the attribute {name!r}")
+
+    def has_generic_setattr(self, base: builtins.type) -> bool:
+        """Return True if attribute writes by ``base`` are traced like those by ``object``."""
+        return False
+
+    def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        """Implement ``object.__setattr__``; a value of None means ``object.__delattr__``."""
+        found = find_in_class(self.cls, name)
+        entry = None if found is None else found[1]
+        is_slot = isinstance(entry, types.MemberDescriptorType)
+        if found is not None and not is_slot and self._write_by_descriptor(tx, found, name, value):
+            return
+        if value is not None and name in ("__class__", "__dict__"):
+            value = realize(tx, value)
+            if name == "__class__" and not issubclass(value.python_type(), builtins.type):
+                tx.raise_type_error(f"__class__ must be set to a class, not '{value.python_type().__name__}' object")
+            if name == "__dict__" and _is_default_dict_descriptor(entry):
+                self._assign_dict(tx, value)
+                return
+        if entry is not None and is_data_descriptor(entry) and not is_slot:
+            raise self.unsupported(f"setting the attribute {name!r}, a descriptor,")
+        if name in ("__class__", "__dict__"):
+            raise self.unsupported(f"setting {name}")
+        if self.has_no_dict() and not is_slot:
+            words = "has no attribute" if found is None else "attribute"
+            end = NO_DICT_SUFFIX if found is None else " is read-only"
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'{end}")
+        self.write_attr(tx, name, value)
+
+    def _write_by_descriptor(
+        self, tx: Tracer, found: tuple[builtins.type, Any], name: str, value: Variable | None
+    ) -> bool:
+        """Call the setter or deleter of a descriptor; return False if there is none to call."""
+        base, entry = found
+        args: list[Variable] = [self] if value is None else [self, value]
+        method = "__delete__" if value is None else "__set__"
+        if find_python_method(type(entry), method) is not None:
+            # A read through the class would call __get__ of the descriptor.
+            descriptor = tx.wrap(entry, GetItemSource(AttrSource(class_source(base), "__dict__"), name))
+            realize(tx, descriptor).call_method(tx, method, args, {})
+            return True
+        if isinstance(entry, property):
+            which, word = ("fdel", "deleter") if value is None else ("fset", "setter")
+            function = getattr(entry, which)
+            if function is None:
+                raise_missing_accessor(tx, entry, self.cls, word)
+            tx.wrap(function, AttrSource(AttrSource(class_source(base), name), which)).call(tx, args, {})
+            return True
+        if isinstance(entry, NAMEDTUPLE_FIELD_TYPE):
+            tx.raise_error(AttributeError, "can't set attribute" if value is not None else "can't delete attribute")
+        return False
+
+    def _assign_dict(self, tx: Tracer, value: Variable) -> None:
+        """Implement ``self.__dict__ = value``: the dict holds the attributes from now on."""
+        if not issubclass(value.python_type(), dict):
+            tx.raise_type_error(f"__dict__ must be set to a dictionary, not a '{value.python_type().__name__}'")
+        if isinstance(value, InstanceDictVariable) and value.owner is self:
+            return  # the final store of ``x.__dict__ |= ...``
+        outside = self.real_object is not NotImplemented and bool(self.attr_writes)
+        if not has_string_keys(value) or self.dict_was_exposed or outside:
+            raise self.unsupported("setting __dict__")
+        tx.side_effects.record_mutation(self)
+        self.attr_writes = {name: v for name, v in self.attr_writes.items() if self._is_slot_attr(name)}
+        self.shared_dict, self.dict_was_assigned = value, True
+
+    def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        """Set an instance attribute; a value of None deletes it."""
+        if self.shared_dict is not None and not self._is_slot_attr(name):
+            holder = self.shared_dict.builtin_contents
+            if value is None:
+                holder.del_item(tx, ConstantVariable(name))
+            else:
+                holder.set_item(tx, ConstantVariable(name), value)
+            return
+        tx.side_effects.record_mutation(self)
+        if name in self.attr_writes and self.attr_writes[name] is None:
+            del self.attr_writes[name]  # set again after a deletion: the entry moves to the end
+        self.attr_writes[name] = value
+
+    def generic_del_attr(self, tx: Tracer, name: str) -> None:
+        """Implement ``object.__delattr__``."""
+        found = find_in_class(self.cls, name)
+        by_descriptor = found is not None and (
+            isinstance(found[1], property) or find_python_method(type(found[1]), "__delete__") is not None
+        )
+        if not by_descriptor and self.get_instance_attr(tx, name) is None:
+            by_slot = found is not None and isinstance(found[1], types.MemberDescriptorType)
+            end = NO_DICT_SUFFIX if self.has_no_dict() else ""
+            text = name if by_slot else f"'{self.cls.__name__}' object has no attribute '{name}'{end}"
+            tx.raise_error(AttributeError, text)
+        self.generic_set_attr(tx, name, None)
+
+    def fill_or_defer(self, cg: PyCodegen) -> None:
+        """Emit code that fills the new object on the stack, now or deferred.
+
+        Now, because its ``__hash__`` may run soon; deferred if the object contains itself.
+        """
+        if cg.is_cyclic(self):
+            cg.defer_fill(self)
+            return
+        cg.body.emit("COPY", 1)
+        self.fill(cg)
+
+    def fill(self, cg: PyCodegen) -> None:
+        """Emit code that pops the object on the stack and sets its written attributes."""
+        if self.dict_was_assigned and self.shared_dict is not None:
+            cg.body.emit("COPY", 1)
+            cg.load_helper(set_instance_dict, 1)
+            cg.load(self.shared_dict)
+            cg.body.call(2)
+            cg.body.emit("POP_TOP")
+        own = getattr(self.real_object, "__dict__", {})
+        deleted = tuple(n for n, v in self.attr_writes.items() if v is None and n in own)
+        if deleted:
+            cg.body.emit("COPY", 1)
+            cg.load_helper(delete_attributes, 1)
+            cg.load_const(deleted)
+            cg.body.call(2)
+            cg.body.emit("POP_TOP")
+        present = {n: v for n, v in self.attr_writes.items() if v is not None}
+        if not present:
+            cg.body.emit("POP_TOP")
+            return
+        cg.load_helper(choose_attribute_setter(self.cls, present), 1)
+        cg.load_const(tuple(present))
+        cg.load_all(list(present.values()))
+        cg.body.emit("BUILD_TUPLE", len(present))
+        cg.body.call(3)
+        cg.body.emit("POP_TOP")
+
+
+def _is_default_dict_descriptor(entry: Any) -> bool:
+    """Return True if the ``__dict__`` entry of a class is Python's default descriptor."""
+    return entry is None or (isinstance(entry, types.GetSetDescriptorType) and entry.__name__ == "__dict__")
