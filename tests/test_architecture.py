@@ -93,7 +93,6 @@ CHAIN_EXCEPTIONS = {
     "engine/guards/dict_versions/collect.py:add_guard": 10,
     "engine/trace/operators/arithmetic.py:_container_op": 13,
     "engine/trace/side_effects/codegen.py:_emit_mutation": 7,
-    "engine/trace/variables/stdlib/number_functions.py:_divmod": 6,
 }
 
 

@@ -35,9 +35,6 @@ class BuiltinVariable(RealObjectVariable):
             name = self.real_object.__name__
         return f"{module}.{name}" if module and module != "builtins" else str(name)
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def as_python_constant(self, tx: Tracer) -> Any:
         return self.real_object
 

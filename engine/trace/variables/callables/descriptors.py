@@ -22,9 +22,6 @@ _WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
 class ExternalDescriptorVariable(RealObjectVariable):
     """An external descriptor; the functions that it wraps do not change."""
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return tx.objects.as_identity_key(self)
 

@@ -57,9 +57,6 @@ class FunctionVariable(Variable):
     def describe(self) -> str:
         return f"function {self.code.co_name}"
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def defaults(self, tx: Tracer) -> list[Variable]:
         """Return the defaults of the last positional parameters."""
         raise NotImplementedError

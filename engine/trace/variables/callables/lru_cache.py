@@ -230,9 +230,6 @@ class LruCacheVariable(AttributeDictVariable):
     def python_type(self) -> type:
         return self.cls
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return self
 

@@ -34,9 +34,6 @@ class BoundMethodVariable(Variable):
     def describe(self) -> str:
         return f"method {self.function.describe()}"
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return ("method", self.obj.hash_key(tx), self.function.hash_key(tx))
 

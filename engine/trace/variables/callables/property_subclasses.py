@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 class PropertySubclassVariable(UserDefinedObjectVariable):
     """An external instance of a subclass of ``property``."""
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
 
 def _is_property_subclass(real: object) -> bool:
     return isinstance(real, property) and type(real) is not property

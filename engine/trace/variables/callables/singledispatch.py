@@ -88,9 +88,6 @@ class SingleDispatchVariable(AttributeDictVariable):
     def python_type(self) -> type:
         return types.FunctionType
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return self
 

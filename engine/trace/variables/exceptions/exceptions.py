@@ -214,9 +214,6 @@ class ExceptionVariable(AttributeDictVariable):
     def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
             return self.attributes[name]

@@ -65,9 +65,6 @@ class ModuleHookHandleVariable(Variable):
     def python_type(self) -> builtins.type:
         return RemovableHandle
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return self
 

@@ -127,9 +127,6 @@ class DescriptorVariable(Variable):
     def python_type(self) -> builtins.type:
         return type(self.real_object)
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return self
 

@@ -42,9 +42,6 @@ class PythonModuleVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         return self.real_object
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         written = tx.side_effects.global_writes.get((self._namespace(), name))
         if written is not None:

@@ -62,9 +62,6 @@ class WeakRefVariable(Variable):
     def python_type(self) -> builtins.type:
         return weakref.ref if self.real_object is None else type(self.real_object)
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return ("weakref", self.referent.hash_key(tx))
 

@@ -61,9 +61,6 @@ class ContextVarVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         return tx.objects.as_identity_key(self)
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def child_variables(self) -> list[Variable]:
         return [*([] if self.default is None else [self.default]), *self.deferred_steps]
 
@@ -193,9 +190,6 @@ class ContextVarTokenVariable(Variable):
 
     def python_type(self) -> builtins.type:
         return contextvars.Token
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
 
     def child_variables(self) -> list[Variable]:
         return [v for v in (self.reset_token, self.value) if v is not None]

@@ -41,9 +41,6 @@ class IOBufferVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("closed", "newlines", "line_buffering"):
             return tx.fold_constant(getattr, self.real_object, name)

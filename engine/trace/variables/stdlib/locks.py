@@ -34,9 +34,6 @@ class LockVariable(Variable):
     def python_type(self) -> builtins.type:
         return self.cls
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return self
 
@@ -96,9 +93,6 @@ class LockVariable(Variable):
 
 class ExternalLockVariable(RealObjectVariable):
     """A lock from outside. Its owner is unknown while tracing, so each use breaks the graph."""
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
 
     def hash_key(self, tx: Tracer) -> Any:
         return tx.objects.as_identity_key(self)

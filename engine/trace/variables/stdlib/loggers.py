@@ -46,9 +46,6 @@ class LoggerVariable(RealObjectVariable):
 
     is_mutable = True
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def hash_key(self, tx: Tracer) -> Any:
         return self.real_object
 

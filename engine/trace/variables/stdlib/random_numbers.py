@@ -62,9 +62,6 @@ class RandomVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         return self
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if not hasattr(random.Random, name):
             tx.raise_error(AttributeError, f"'Random' object has no attribute '{name}'")

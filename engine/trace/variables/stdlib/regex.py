@@ -22,9 +22,6 @@ Kwargs = dict[str, Variable]
 class RegexPatternVariable(ConstantVariable):
     """A compiled regular expression."""
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("sub", "subn", "finditer"):
             return BuiltinMethodVariable(self, name)
