@@ -6,23 +6,26 @@ import contextlib
 import functools
 import inspect
 import platform
-import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from typing import Any
 
 import torch
 
 from engine import errors, replay_values, session_jobs, verify_fixes
 from engine.autograd.intercept import clear_captures
+from engine.backends.registry import BACKENDS
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
 from engine.expectations import check_expectations
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.current_session import current_session, set_current_session
 from engine.kernels.targets import default_target, parse_target
+from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of
 from engine.options import MODES, TEMPLATE_CHOICES, Options
-from engine.pipeline import BACKENDS, Pipeline, forget_pipelines, pipeline_for
+from engine.pipeline import Pipeline
+from engine.pipeline_cache import forget_pipelines, pipeline_for
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import Session
 from engine.runtime.dispatch import inspect_cache
@@ -61,7 +64,7 @@ __all__ = [
 ]
 
 LEVELS = ("standard", "steps")
-OPTION_NAMES = ("fused_random", "mode", "templates", "draw_again")
+OPTION_NAMES = ("fused_random", "mode", "templates", "recompute_random")
 """Names that ``options`` of ``engine.compile`` accepts."""
 
 
@@ -310,8 +313,6 @@ def new_session(level: str = "standard", target: str | None = None, subject: str
 
 
 def _triton_version() -> dict[str, str]:
-    from importlib import metadata
-
     with contextlib.suppress(metadata.PackageNotFoundError):
         return {"triton": metadata.version("triton")}
     return {}
@@ -371,8 +372,6 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
     Functions that stock ``torch.compile`` compiled are supported too.
     """
     if _is_compiled_by_torch(f):
-        from engine.observe.dynamo_guards import torch_guards_of
-
         return torch_guards_of(f)
     return inspect_cache.guards_of(f)
 
@@ -389,18 +388,12 @@ def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:
         TypeError: the arguments do not match ``f``'s signature.
     """
     if _is_compiled_by_torch(f):
-        from engine.observe.dynamo_guards import explain_torch_call
-
         return explain_torch_call(f, *args, **kwargs)
     return inspect_cache.explain_call(f, *args, **kwargs)
 
 
 def _is_compiled_by_torch(f: Any) -> bool:
     """Return True if stock ``torch.compile`` compiled the function, and this engine did not."""
-    if "torch._dynamo.eval_frame" not in sys.modules:  # not used, and the import loads Dynamo
-        return False
-    from engine.observe.dynamo_guards import is_torch_compiled
-
     return is_torch_compiled(f) and not inspect_cache.is_compiled(f)
 
 

@@ -19,12 +19,15 @@ from engine.autograd.intercept import BackwardEvent, CaptureSettings, install_in
 from engine.autograd.move_cpu_scalars import move_cpu_scalars
 from engine.autograd.node_marks import mark_outputs
 from engine.autograd.to_records import autograd_node_records, backward_record
+from engine.backends.registry import backend_name
 from engine.graph.to_records import graph_record
 from engine.ir.current_session import current_session
 from engine.options import Options
-from engine.pipeline import Pipeline, backend_name, pipeline_for
+from engine.pipeline import Pipeline
+from engine.pipeline_cache import pipeline_for
 from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, FrameRecord
+from engine.standalone_graph import compile_standalone_graph
 
 Run = Callable[..., Any]
 
@@ -77,7 +80,7 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
         session = current_session()
         if session is not None:
             session.add_frame(FrameRecord(backward.id, f"backward {backward.id}", "", 0, "backward"))
-        return pipeline.compile_standalone_graph(segment.module, segment.example_inputs, record)
+        return compile_standalone_graph(segment.module, segment.example_inputs, pipeline.options, record)
 
     def fail(name: str, error: Exception) -> None:
         session = current_session()

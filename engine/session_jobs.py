@@ -18,6 +18,8 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
+from engine.runtime.time_kernels import time_kernels
+from engine.runtime.verify.kernels import verify_kernels
 from engine.runtime.workers.compile_jobs import CompileJob, submit_compile_job
 
 
@@ -124,8 +126,6 @@ def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
 
     The kernels run in Triton's interpreter. A loaded session has no inputs: its kernels are "not verifiable".
     """
-    from engine.runtime.verify.kernels import verify_kernels as verify_program
-
     results: dict[str, VerifyRecord] = {}
     live = lowered_graphs_of(session)
     for compilation in session.compilations:
@@ -140,7 +140,7 @@ def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
                 session.set_stage(f"verify {compilation.id}")
                 found = {}
                 for one in lowered:
-                    found |= verify_program(one.program, one.graph, one.inputs)
+                    found |= verify_kernels(one.program, one.graph, one.inputs)
         session.update_compilation(compilation.id, functools.partial(_with_verify, found=found))
         results.update({f"{compilation.id} {k}": v for k, v in found.items()})
     session.set_stage("")
@@ -155,8 +155,6 @@ def time_session_kernels(session: Session) -> int:
     Raises:
         BadArgument: no kernel of the session can run here.
     """
-    from engine.runtime.time_kernels import time_kernels as measure_program
-
     count = 0
     problem = (
         "the session was loaded from a file, or has no kernels" if not any(lowered_graphs_of(session).values()) else ""
@@ -168,7 +166,7 @@ def time_session_kernels(session: Session) -> int:
                 continue
             session.set_stage(f"measure {compilation}")
             try:
-                found = measure_program(lowered.program, lowered.inputs)
+                found = time_kernels(lowered.program, lowered.inputs)
             except Exception as error:
                 problem = problem or f"{type(error).__name__}: {error}"
                 continue

@@ -11,7 +11,6 @@ from engine.ir.guards.base import Guard
 from engine.ir.sources.base import FrameScope
 from engine.options import Options
 from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
-from engine.records.session import Session
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,33 @@ class CacheEntry:
     runs_python: bool = False
 
 
+class GuardQueries(Protocol):
+    """Questions about an entry's guards.
+
+    Guards and runtime never import each other, so dispatch asks them through its compiler.
+    """
+
+    def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
+        """Evaluate all guards of an entry for one call; see ``guards.explain.explain``."""
+        ...
+
+    def failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
+        """Return the first guard failure of an entry for a call, or None if all guards hold."""
+        ...
+
+    def record(self, entry: CacheEntry) -> GuardsRecord:
+        """Return the guards of an entry as records."""
+        ...
+
+    def costs(self, entry: CacheEntry, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
+        """Return the nanoseconds of each guard of an entry: ``measure_guard_costs``."""
+        ...
+
+
 class Compiler(Protocol):
     """Interface by which lower stages call back into the pipeline.
 
-    It handles cache misses, resume functions, nested callees and guard reports. Guards and runtime never import
-    each other, so dispatch evaluates an entry's guards through its compiler. A compiler is compared by
+    It handles cache misses, resume functions, nested callees and guard reports. A compiler is compared by
     identity; its caches are freed with it.
     """
 
@@ -75,32 +96,14 @@ class Compiler(Protocol):
         """Dispatcher of calls in skipped frames: ``make_callee(self)`` of the runtime."""
         ...
 
+    @property
+    def guard_queries(self) -> GuardQueries:
+        """Answers about the guards of this compiler's entries."""
+        ...
+
     def compile_frame(self, request: CompileRequest) -> CacheEntry:
         """Trace, compile and link one frame.
 
         User code that cannot be traced raises only under ``fullgraph``.
         """
-        ...
-
-    def session(self) -> Session | None:
-        """Return the session that records in this thread, or None: ``current_session()``.
-
-        Cache hits notice a session only if it was entered through ``set_current_session``.
-        """
-        ...
-
-    def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
-        """Evaluate all guards of an entry for one call; see ``guards.explain.explain``."""
-        ...
-
-    def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
-        """Return the first guard failure of an entry for a call, or None if all guards hold."""
-        ...
-
-    def guards_record(self, entry: CacheEntry) -> GuardsRecord:
-        """Return the guards of an entry as records."""
-        ...
-
-    def guard_costs(self, entry: CacheEntry, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
-        """Return the nanoseconds of each guard of an entry: ``measure_guard_costs``."""
         ...

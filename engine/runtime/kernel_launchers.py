@@ -17,6 +17,7 @@ from engine.ir.kernels.compile_triton import (
     run_triton_compiler,
 )
 from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.runtime.triton_interpreter import libdevice, patches
 
 _log = logging.getLogger("engine")
 
@@ -83,8 +84,6 @@ def _smaller_block_launcher(run: Any, function: Any, metadata: Any, wider: int, 
 
 def interpreter_kernel(name: str, text: str) -> Any:
     """Return the kernel's JIT function for Triton's interpreter; it is indexed by the grid."""
-    from engine.runtime.triton_interpreter import libdevice, patches
-
     libdevice.install_libdevice()
     patches.patch_interpreter()
     return jit_function(name, text)

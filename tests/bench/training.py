@@ -70,7 +70,7 @@ def direct(inputs: list[torch.Tensor], graphs: list[tuple[Run, bool]]) -> Run:
 def idle_engine(target: Any, graphs: list[tuple[Run, bool]]) -> Any:
     """Compiled by us, with graphs that do nothing; they are added to ``graphs``."""
     import engine
-    from engine import pipeline
+    from engine.backends import aot
     from engine.runtime.aten_executor import aten_executor
 
     lower = aten_executor
@@ -80,7 +80,7 @@ def idle_engine(target: Any, graphs: list[tuple[Run, bool]]) -> Any:
         graphs.append((run, graph.is_boxed))
         return run
 
-    with mock.patch.object(pipeline, "reference", lowered):
+    with mock.patch.object(aot, "aten_executor", lowered):
         return _warmed(engine.compile(target, backend="aot_eager"))
 
 

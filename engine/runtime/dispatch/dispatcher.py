@@ -21,7 +21,7 @@ from engine.bytecode.intercept_calls import intercept_calls
 from engine.errors import EngineError, RecompileLimit
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
-from engine.ir.current_session import force_slow_dispatch
+from engine.ir.current_session import current_session, force_slow_dispatch
 from engine.ir.guards.base import STACK_VALUE_TEXT
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
@@ -189,7 +189,7 @@ class DispatcherState:
         spread = signature_of(self.function.__code__).call_positional
         if _compiling.is_compiling:
             return spread(self.function, *values)
-        session = self.compiler.session()
+        session = current_session()
         if session is None:
             entry, _ = self._look_up(values)
             run = self.entry_function(entry or self._compile(values, None)[0])
@@ -261,7 +261,7 @@ class DispatcherState:
 
     def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
         """Return the guard failure of an entry for a call; None if all guards pass."""
-        found = self.compiler.guard_failure(entry, scope)
+        found = self.compiler.guard_queries.failure(entry, scope)
         after = self.cache.frame.resumes_after
         if found is None or after is None or STACK_VALUE_TEXT not in found.sentence:
             return found
@@ -344,7 +344,7 @@ class DispatcherState:
 
     def run_uncompiled(self, values: tuple[Any, ...]) -> Any:
         """Start a generator or coroutine as Python; record the reason."""
-        session = self.compiler.session()
+        session = current_session()
         if session is not None:
             record_frame(session, self.cache)
             session.add_skipped(skipped_record(self.function))
@@ -443,7 +443,7 @@ def _python_dispatcher(function: FunctionType, compiler: Compiler, role: str) ->
 
     A delegating wrapper would appear in ``gi_yieldfrom`` and tracebacks, and would lose ``asend`` and ``athrow``.
     """
-    session = compiler.session()
+    session = current_session()
     cache = caches_of(compiler).cache_of(function, role)
     state = DispatcherState(function, compiler, cache)
     if session is not None:

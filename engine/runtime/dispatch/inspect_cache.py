@@ -58,7 +58,7 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
         BadArgument: ``f`` is not compiled.
     """
     state, _, _ = _resolve_dispatcher(f)
-    return tuple(state.compiler.guards_record(entry) for entry in state.entries)
+    return tuple(state.compiler.guard_queries.record(entry) for entry in state.entries)
 
 
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:

@@ -32,7 +32,7 @@ def measure_guards(session: Session) -> int:
             arguments = {n: make_argument(resolve_argument(v)) for n, v in call.arguments.items()}
         except ValueUnavailable:
             continue
-        costs = dispatch.compiler.guard_costs(entry, dispatch.function.__closure__ or (), arguments)
+        costs = dispatch.compiler.guard_queries.costs(entry, dispatch.function.__closure__ or (), arguments)
         session.update_compilation(compilation.id, _with_costs(costs))
         measured += 1
     return measured

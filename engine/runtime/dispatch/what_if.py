@@ -78,7 +78,7 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
 def explain_entries(dispatch: DispatcherState, scope: FrameScope) -> CallExplanation:
     """Return which entry a call hits, and every guard's result for every entry."""
     entries = dispatch.entries
-    results = {e.id: dispatch.compiler.explain(e, scope) for e in entries}
+    results = {e.id: dispatch.compiler.guard_queries.explain(e, scope) for e in entries}
     rejections = {e.id: dispatch.guard_failure(e, scope) for e in entries}
     hit = next((e.id for e in entries if rejections[e.id] is None), None)
     refused = tuple(r for r in rejections.values() if r is not None)

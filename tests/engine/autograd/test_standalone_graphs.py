@@ -9,8 +9,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.options import Options
-from engine.pipeline import pipeline_for
 from engine.records.session import CompilationRecord
+from engine.standalone_graph import compile_standalone_graph
 
 
 def _adds(a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -31,7 +31,7 @@ def test_inputs_that_shared_memory_once(first: str, backend: str) -> None:
     for node in module.graph.nodes:
         node.meta["example_value"] = node.meta.get("val")
     record = CompilationRecord("alone/0", "alone", "a test")
-    run = pipeline_for(Options(backend=backend)).compile_standalone_graph(module, inputs(first), record)
+    run = compile_standalone_graph(module, inputs(first), Options(backend=backend), record)
     for kind in (first, "same", "view", "apart"):
         given, wanted = inputs(kind), inputs(kind)
         (found,), (expected,) = run(*given), _adds(*wanted)

@@ -11,8 +11,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engine import errors, pipeline
+from engine import errors
 from engine.api import make_options
+from engine.backends.triton import TritonBackend
+from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.kernels.compile_kernel import compile_kernel
@@ -121,10 +123,8 @@ def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: t
     """What the pipeline makes of a function for a GPU whose kernels ``bind`` makes, and what it gathered."""
     monkeypatch.setattr("engine.runtime.program_executor.program_executor.__defaults__", (bind,))
     graph = trace_to_aten(function, (x,))
-    work = pipeline._CompilationState(
-        "0/0", lambda: None, pipeline._StageTimer(None, "0/0"), [], CompilationRecord("0/0", "0", "first")
-    )
-    return pipeline.Pipeline(make_options("triton"))._lower(graph, work, on_gpu=True), work
+    work = Compilation(CompilationRecord("0/0", "0", "first"))
+    return TritonBackend(make_options("triton"), work, on_gpu=True).make_executor(graph), work
 
 
 def test_only_what_an_unbuilt_kernel_computes_is_left_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,19 +10,16 @@ import torch
 
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.guards.codegen import compile_check
-from engine.guards.explain import explain
-from engine.guards.recompile_reasons import first_guard_failure
-from engine.guards.to_records import guards_record
+from engine.guards.entry_queries import EntryGuardQueries
 from engine.ir.compiler_protocol import CacheEntry, CompileRequest
 from engine.ir.current_session import current_session
 from engine.ir.guards.base import Guard
 from engine.ir.guards.global_state import current_global_state_guards
 from engine.ir.guards.python_values import EqualsMatch, TypeMatch
-from engine.ir.sources.base import FrameScope, Source
+from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ClosureSource, LocalSource
 from engine.options import Options
-from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
-from engine.records.session import CompilationRecord, Session
+from engine.records.session import CompilationRecord
 from engine.runtime.dispatch.codegen import Parameters
 from engine.runtime.dispatch.dispatch_callees import make_callee
 from tests.engine.guards.sample_guards import tensor_match
@@ -35,13 +32,10 @@ class FakeCompiler:
         self.options = Options(fullgraph=fullgraph)
         self.requests: list[CompileRequest] = []
         self.dispatch_callee = make_callee(self)
+        self.guard_queries = EntryGuardQueries()
         self.root_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self.code_of = code_of or (lambda code: code)
         self.before: Callable[[CompileRequest], None] = lambda request: None
-
-    def session(self) -> Session | None:
-        """The session that records in this thread."""
-        return current_session()
 
     def compile_frame(self, request: CompileRequest) -> CacheEntry:
         """Guard the arguments, closure cells included."""
@@ -54,18 +48,6 @@ class FakeCompiler:
             session.put_compilation(CompilationRecord(id, request.frame_id, request.miss_reason))
         code = self.code_of(request.function.__code__)
         return CacheEntry(id, code, check.guards, check.check, check.text)
-
-    def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
-        """All guards of an entry evaluated."""
-        return explain(entry.guards, scope)
-
-    def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
-        """Why an entry does not serve a call."""
-        return first_guard_failure(entry.id, entry.guards, scope)
-
-    def guards_record(self, entry: CacheEntry) -> GuardsRecord:
-        """An entry's guards as records."""
-        return guards_record(entry.guards, entry.check_text)
 
     @property
     def names(self) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import engine
+from engine.backends import lower_to_program
 from engine.ir.kernels.lowered_program import LoweredProgram
-from engine.lowering import driver
 from engine.runtime.aten_fallback import UnexpectedSize
 from engine.runtime.program_executor import program_executor
 
@@ -64,13 +64,13 @@ class Kernels:
 def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[LoweredProgram | None, str]:
     """The program of a function, compiled with sizes that agree; None and why where there is none."""
     found: list[LoweredProgram] = []
-    original = driver.lower
+    original = lower_to_program.lower
 
     def kept(*args: Any, **options: Any) -> LoweredProgram:
         found.append(original(*args, **options))
         return found[-1]
 
-    monkeypatch.setattr(driver, "lower", kept)
+    monkeypatch.setattr(lower_to_program, "lower", kept)
     engine.reset()
     with engine.record() as session:
         engine.compile(function, backend="triton")(*GOOD)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import engine
-import engine.pipeline
+import engine.backends.aot
 from engine.aot.driver import AotSettings
 
 Op = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -106,7 +106,7 @@ def _run(fn: Callable[..., Any], seed: int, tensors: int, parameters: int, writt
 @pytest.mark.parametrize("first", range(0, 40, 8))
 def test_random_graphs(first: int, way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where eager's backward runs, so does ours, with its gradients."""
-    monkeypatch.setattr(engine.pipeline, "AotSettings", functools.partial(AotSettings, partition_method=way))
+    monkeypatch.setattr(engine.backends.aot, "AotSettings", functools.partial(AotSettings, partition_method=way))
     for seed in range(first, first + 8):
         fn, tensors, parameters = _program(seed)
         engine.reset()

@@ -56,7 +56,7 @@ def _run(fn: Callable[..., Any], dtype: torch.dtype = torch.float32) -> list[tor
 def test_random_numbers_are_eagers(fn: Callable[..., Any], dtype: torch.dtype, again: bool) -> None:
     """Results, gradients and what is drawn afterwards, in two calls."""
     engine.reset()
-    run = engine.compile(fn, backend="aot_eager", fullgraph=True, options={"draw_again": again})
+    run = engine.compile(fn, backend="aot_eager", fullgraph=True, options={"recompute_random": again})
     for _ in range(2):
         for expected, found in zip(_run(fn, dtype), _run(run, dtype), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
@@ -82,10 +82,10 @@ def test_a_mask_takes_a_byte_an_element() -> None:
 def test_a_state_takes_the_place_of_larger_masks_only() -> None:
     """Drawing again keeps the generator's state; small masks are less than that, and are kept."""
     state = torch.get_rng_state().numel()
-    large = _partition(drops, torch.randn(128, 128).requires_grad_(), draw_again=True)
+    large = _partition(drops, torch.randn(128, 128).requires_grad_(), recompute_random=True)
     assert large.saved_bytes == state
     assert any("generated again" in v.reason for v in large.values if v.action == "recomputed")
-    small = _partition(drops, torch.randn(8, 8).requires_grad_(), draw_again=True)
+    small = _partition(drops, torch.randn(8, 8).requires_grad_(), recompute_random=True)
     assert small.saved_bytes == 64
 
 
@@ -93,7 +93,7 @@ def test_second_backward_draws_the_same() -> None:
     """``retain_graph`` and draws in between change nothing."""
     x = torch.randn(128, 128).requires_grad_()
     engine.reset()
-    y = engine.compile(drops, backend="aot_eager", options={"draw_again": True})(x).sum()
+    y = engine.compile(drops, backend="aot_eager", options={"recompute_random": True})(x).sum()
     (first,) = torch.autograd.grad(y, x, retain_graph=True)
     torch.rand(5)
     (second,) = torch.autograd.grad(y, x)
@@ -108,7 +108,7 @@ def test_a_net_with_dropout_trains_as_in_eager() -> None:
         net = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.GELU(), nn.Linear(64, 64), nn.Dropout(0.2))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         engine.reset()
-        run = engine.compile(net, backend="aot_eager", options={"draw_again": True}) if compiles else net
+        run = engine.compile(net, backend="aot_eager", options={"recompute_random": True}) if compiles else net
         losses = []
         for _ in range(10):
             optimizer.zero_grad()

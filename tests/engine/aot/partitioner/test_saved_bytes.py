@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import engine
-import engine.pipeline
+import engine.backends.aot
 from engine.aot.driver import AotSettings
 from engine.records.aot import PartitionRecord
 
@@ -109,7 +109,7 @@ def test_views_that_are_saved_count_once() -> None:
     """A product's backward reads a tensor and its transpose: without a cut both are saved, and lie in one memory."""
     engine.reset()
     with engine.record() as session, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.pipeline, "AotSettings", functools.partial(AotSettings, partition_method="default"))
+        patch.setattr(engine.backends.aot, "AotSettings", functools.partial(AotSettings, partition_method="default"))
         x = _leaf()
         engine.compile(lambda x: (y := x + 1) @ y.t(), backend="aot_eager")(x).sum().backward()
     (aot,) = [c.aot for c in session.compilations if c.aot is not None]

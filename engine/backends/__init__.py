@@ -1,0 +1,1 @@
+"""Backends: what compiles a traced graph, chosen by name, with eager as the fallback."""

@@ -1,0 +1,71 @@
+"""Backends "aot_eager" and "triton": functionalize the graph, run it by ATen or kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine import replay_values
+from engine.aot.driver import AotSettings, compile_graph
+from engine.cache.store import user_cache_dir
+from engine.compilation import Compilation
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.traced_frame import TracedGraph
+from engine.options import Options, config
+from engine.runtime.aten_executor import aten_executor
+from engine.runtime.workers.compile_jobs import start_workers
+
+Run = Callable[..., Any]
+
+
+def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -> Run:
+    """Compile the graph, with its backward if gradients are needed; records go to ``work``."""
+    settings = AotSettings(
+        _executor_maker(traced, options, work),
+        aten_executor,
+        recompute_random=bool(options.extra.get("recompute_random", False)),
+        cache_dir=user_cache_dir() / "aot" if config.disk_cache else None,
+        take_assumption_guards=traced.late_shape_guards,
+    )
+    with work.stage("aot"):
+        result = compile_graph(
+            traced.graph,
+            traced.inputs,
+            compilation=work.id,
+            settings=settings,
+            changes_objects=traced.has_object_side_effects,
+            asking=traced.autograd_uses_after_break,
+        )
+    work.update_record(aot=result.record, graphs=result.graphs)
+    work.guards = result.guards
+    if work.session is not None:
+        _remember_inputs(traced, work)
+        if result.run_with_probe is not None:
+            replay_values.remember_call(work.session, work.id, result.run_with_probe, traced.inputs)
+    return result.run
+
+
+def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) -> Callable[[AotGraph], Run]:
+    """Return what makes the executor of each functional graph.
+
+    Without a GPU, kernels are only generated for the records. A backward that is compiled later holds the result,
+    so it must not refer to ``traced``, which holds this call's tensors.
+    """
+    on_gpu = any(isinstance(i.example_value, torch.Tensor) and i.example_value.is_cuda for i in traced.inputs)
+    if options.backend != "triton" or not (on_gpu or work.session is not None):
+        return aten_executor
+    if work.session is not None:
+        start_workers()
+    # Lowering takes half a second to import: a process whose graphs all run through ATen does without.
+    from engine.backends.triton import TritonBackend
+
+    return TritonBackend(options, work, on_gpu=on_gpu).make_executor
+
+
+def _remember_inputs(traced: TracedGraph, work: Compilation) -> None:
+    """Retain the call's inputs, detached, if there are kernels to verify on them."""
+    if work.program is not None:
+        values = (i.example_value for i in traced.inputs)
+        work.inputs = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)

@@ -1,0 +1,63 @@
+"""Call the backend on one traced graph; the graph runs eagerly if that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from engine import errors
+from engine.backends.aot import compile_with_aot
+from engine.backends.external import compile_externally
+from engine.backends.registry import backend_callable, backend_name, eager_run
+from engine.backends.verify_correctness import verify_on_first_call
+from engine.compilation import Compilation
+from engine.graph.passes.lift_requires_grad import lift_requires_grad
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.ir.node_metadata import provenance_of
+from engine.ir.traced_frame import TracedGraph
+from engine.options import Options, config
+from engine.records.bytecode import Span
+
+Run = Callable[..., Any]
+
+
+def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Run:
+    """Return the compiled graph; after an internal error, which is recorded, it runs eagerly.
+
+    Raises:
+        errors.BackendError: under ``fullgraph``, a user's backend failed.
+    """
+    # A functorch transform must see the graph's operators, and a graph without computation needs no compiler.
+    if options.backend != "eager" and GLOBAL_STATES["functorch"].read() is None and traced.has_computation():
+        name = backend_name(options.backend)
+        try:
+            with work.end_if_cancelled():
+                run = _compile(traced, options, work)
+                return verify_on_first_call(run, traced, name, work.later) if config.verify_correctness else run
+        except Exception as error:
+            if options.fullgraph and callable(backend_callable(options.backend)):
+                raise errors.BackendError(name, str(error), _first_user_stack(traced)) from error
+            work.record_failure(name, error, "this graph runs eagerly, operator by operator")
+    work.record_fx_graph(traced)
+    return eager_run(traced.graph)
+
+
+def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:
+    """Compile the graph; switches of ``requires_grad`` at its end are applied to its results."""
+    lifted = lift_requires_grad(traced.graph)
+    if lifted is None:
+        return _compile_lifted(traced, options, work)
+    with lifted.inputs_as_in_graph(traced.inputs):
+        return lifted.wrap(_compile_lifted(replace(traced, graph=lifted.graph), options, work))
+
+
+def _compile_lifted(traced: TracedGraph, options: Options, work: Compilation) -> Run:
+    if options.backend in ("aot_eager", "triton"):
+        return compile_with_aot(traced, options, work)
+    return compile_externally(options.backend, traced, work)
+
+
+def _first_user_stack(traced: TracedGraph) -> tuple[Span, ...]:
+    """Return the user's stack at the first operation of a graph."""
+    return next((found for node in traced.graph.graph.nodes if (found := provenance_of(node).stack)), ())

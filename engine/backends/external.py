@@ -1,0 +1,72 @@
+"""External backends: Inductor, and callables ``(graph_module, example_inputs)`` of users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from engine.aot.layout_mutation import is_layout_mutated, original_fake
+from engine.backends.registry import backend_callable, backend_name
+from engine.compilation import Compilation
+from engine.graph.passes.lift_requires_grad import requires_grad_calls
+from engine.ir.traced_frame import GraphInput, TracedGraph
+
+Run = Callable[..., Any]
+
+
+def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilation) -> Run:
+    """Compile the graph with Inductor or a user's callable.
+
+    If sizes are symbols, the compiler gets symbolic fake tensors, as torch passes them: with real tensors it
+    would specialize their sizes without a guard. Else it gets the call's inputs.
+
+    Raises:
+        NotImplementedError: Inductor cannot compile the graph.
+        Exception: any error of the compiler.
+    """
+    if backend == "inductor" and requires_grad_calls(traced.graph.graph):
+        raise NotImplementedError("requires_grad of an input changes between two of its uses")
+    compiler = compile_with_inductor if backend == "inductor" else backend_callable(backend)
+    assert compiler is not None
+    work.record_fx_graph(traced)
+    with work.stage(backend_name(backend)):
+        run = _call_compiler(compiler, traced)
+    work.guards = traced.late_shape_guards()
+    return run
+
+
+def compile_with_inductor(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
+    """Compile the graph with torch's AOTAutograd and Inductor."""
+    from torch._inductor.compile_fx import compile_fx
+
+    run: Any = compile_fx(graph, examples)
+    compiled: Run = run
+    return compiled
+
+
+def _call_compiler(compiler: Callable[..., Run], traced: TracedGraph) -> Run:
+    if not any(_is_symbolic(i.fake) for i in traced.inputs):
+        return compiler(traced.graph, [i.example_value for i in traced.inputs])
+    mode = next((i.fake.fake_mode for i in traced.inputs if isinstance(i.fake, FakeTensor)), None)
+    with tracing(TracingContext(mode)):
+        return compiler(traced.graph, [_example_input(mode, i) for i in traced.inputs])
+
+
+def _example_input(mode: FakeTensorMode | None, i: GraphInput) -> Any:
+    """Return an example input: its fake tensor, or a new one if tracing changed its layout."""
+    if not isinstance(i.fake, FakeTensor) or mode is None:
+        return i.fake
+    if i.fake.dtype == i.example_value.dtype and not is_layout_mutated(i.fake, i.example_value):
+        return i.fake
+    with mode:
+        return original_fake(i).requires_grad_(i.example_value.requires_grad)
+
+
+def _is_symbolic(fake: Any) -> bool:
+    if isinstance(fake, torch.Tensor):
+        return bool(fake._has_symbolic_sizes_strides)
+    return isinstance(fake, (torch.SymInt, torch.SymFloat))

@@ -1,0 +1,55 @@
+"""Run a lowered program on the current GPU: executor, CUDA graphs, fallback to ATen."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from engine.compilation import RecordUpdater
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.current_session import current_session
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.options import Options
+from engine.records.runtime import StageFailure
+from engine.runtime.aten_executor import aten_executor
+from engine.runtime.aten_fallback import with_aten_fallback
+from engine.runtime.cuda_graphs import CudaGraphRecorder, CudaGraphReplay
+from engine.runtime.program_executor import program_executor
+
+_log = logging.getLogger("engine")
+
+Run = Callable[..., Any]
+
+
+def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, record: RecordUpdater) -> Run:
+    """Return the executor of a program, with CUDA graphs if enabled.
+
+    ATen runs the graph instead when memory runs out or a kernel cannot be launched.
+
+    Raises:
+        errors.KernelBuildError: a kernel cannot be built.
+    """
+    run = program_executor(program, is_boxed=graph.is_boxed)
+    if options.uses_cuda_graphs:
+        run = CudaGraphReplay(
+            run,
+            CudaGraphRecorder(),
+            is_boxed=graph.is_boxed,
+            is_dynamic=bool(program.symbol_sources),
+            visible_outputs=graph.num_user_outputs,
+            on_status=functools.partial(record.add_launch_mode, graph.stage),
+        )
+    return with_aten_fallback(run, functools.partial(aten_executor, graph), _record_fallback, is_boxed=graph.is_boxed)
+
+
+def _record_fallback(error: BaseException, sentence: str, done: str) -> None:
+    """Record a GPU failure and its fallback in the current session, and log it."""
+    session = current_session()
+    instead = done or "the error is raised: the inputs of the backward were already freed"
+    _log.warning("%s Fallback: %s.", sentence, instead)
+    if session is not None:
+        detail = "".join(traceback.format_exception(error))
+        session.add_failure(StageFailure("runtime", sentence, instead, detail))

@@ -1,0 +1,71 @@
+"""Record lowered programs: lowering, kernels, and inputs to verify the kernels on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from engine import session_jobs
+from engine.compilation import Compilation, RecordUpdater
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.kernels.targets import default_target
+from engine.kernels.to_records import kernel_records
+from engine.records.session import CompilationRecord
+
+Run = Callable[..., Any]
+
+MAX_KEPT_BACKWARD_BYTES = 1 << 27
+"""Maximum size in bytes of a first backward's inputs that the session retains."""
+
+
+def record_program(program: LoweredProgram, graph: AotGraph, work: Compilation) -> None:
+    """Record the program of a forward; a program that replaces it is recorded over it."""
+    if program is work.program:
+        return
+    work.program, work.graph = program, graph
+    if work.session is not None:
+        work.update_record(lowering=program.record, kernels=kernel_records(program.kernels))
+
+
+def note_target_mismatch(program: LoweredProgram) -> LoweredProgram:
+    """Note in the record if kernels are shown for another target than the GPU they run on."""
+    here = default_target()
+    if program.target == here:
+        return program
+    note = (
+        f"The kernels shown are compiled for {program.target}. The kernels that run are compiled for this GPU, {here}."
+    )
+    return replace(program, record=replace(program.record, launch_mode=note))
+
+
+def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, record: RecordUpdater) -> Run:
+    """Add a backward's kernels to its compilation's record.
+
+    The inputs of its first run are retained, to verify the kernels on.
+    """
+    if record.session is None:
+        return run
+
+    def add(compilation: CompilationRecord) -> CompilationRecord:
+        if compilation.backward_lowering is not None:  # a backward specialized to other undefined tangents
+            return compilation
+        kernels = (*compilation.kernels, *kernel_records(program.kernels))
+        return replace(compilation, backward_lowering=program.record, kernels=kernels)
+
+    record.update(add)
+    waiting = [True]
+
+    def first(values: list[Any]) -> Any:
+        session = record.session if waiting and waiting.pop() else None
+        if session is not None:
+            kept = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
+            if sum(v.nbytes for v in kept if isinstance(v, torch.Tensor)) <= MAX_KEPT_BACKWARD_BYTES:
+                lowered = session_jobs.LoweredGraph(program, graph, kept)
+                session_jobs.add_lowered_graph(session, record.compilation, lowered, target=program.target)
+        return run(values)
+
+    return first

@@ -1,0 +1,64 @@
+"""Link traced code: put compiled graph, resume functions and helpers into its slots."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.ir.compiler_protocol import Compiler
+from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, ResumeFunctionSlot, TracedFrame
+from engine.records.bytecode import Span
+from engine.runtime.dispatch.dispatcher import make_dispatcher
+
+
+@dataclass(frozen=True)
+class ResumeDispatcherFactory:
+    """Creates the dispatcher of a resume function, with the cells of the frame that broke.
+
+    One per resume point, called once per graph break.
+    """
+
+    compiler: Compiler
+    parent: str
+    """Id of the frame with the graph break."""
+    after: Span | None
+    """Span of the instruction at which the graph broke."""
+
+    def __call__(self, function: types.FunctionType) -> Any:
+        """Return the dispatcher for ``function``, whose code is this resume function's."""
+        return make_dispatcher(function, self.compiler, role="resume", parent=self.parent, after=self.after)
+
+
+def link_frame(
+    traced: TracedFrame, run: Callable[..., Any] | None, compiler: Compiler, frame_id: str
+) -> types.CodeType:
+    """Return the traced code with an object in each slot; ``run`` is the compiled graph.
+
+    Raises:
+        KeyError: a slot has no object.
+    """
+    assert traced.code is not None
+    objects: dict[ConstSlot, Any] = {CALLEE_SLOT: compiler.dispatch_callee, **traced.slot_values}
+    if traced.graph is not None:
+        objects[traced.graph.slot] = run
+    for resume in traced.resume_functions:
+        objects[resume.slot] = _resume_dispatcher(resume, compiler, frame_id)
+    return fill_slots(traced.code, objects)
+
+
+def _resume_dispatcher(resume: ResumeFunctionSlot, compiler: Compiler, frame_id: str) -> Any:
+    make = ResumeDispatcherFactory(compiler, frame_id, resume.break_span)
+    if resume.makes_closure:
+        return make
+    return make(types.FunctionType(resume.code, resume.globals, resume.code.co_name))
+
+
+def fill_slots(code: types.CodeType, objects: dict[ConstSlot, Any]) -> types.CodeType:
+    """Replace each slot among the constants of ``code`` by its object.
+
+    Raises:
+        KeyError: a slot has no object.
+    """
+    return code.replace(co_consts=tuple(objects[c] if isinstance(c, ConstSlot) else c for c in code.co_consts))

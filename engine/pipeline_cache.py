@@ -1,0 +1,31 @@
+"""Pipelines by options: functions compiled with equal options share code caches."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from engine.options import Options
+from engine.pipeline import Pipeline
+from engine.trace.external_caches import reset_opaque_caches
+
+_pipelines: dict[Any, Pipeline] = {}
+_pipelines_lock = threading.Lock()
+
+
+def pipeline_for(options: Options) -> Pipeline:
+    """Return the pipeline for these options; equal options share one, and so its code caches."""
+    extra = tuple(sorted(options.extra.items()))
+    key = (options.backend, options.fullgraph, options.dynamic, options.target, extra, options.compiled_autograd)
+    with _pipelines_lock:
+        return _pipelines.setdefault(key, Pipeline(options))
+
+
+def forget_pipelines() -> None:
+    """Drop all pipelines and the tracer's memos.
+
+    Live compiled functions retain their pipeline.
+    """
+    reset_opaque_caches()
+    with _pipelines_lock:
+        _pipelines.clear()
