@@ -27,7 +27,7 @@ from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
-from engine.aot.node_properties import is_as_strided, may_draw_random, may_mutate, op_name, output_args
+from engine.aot.node_properties import is_as_strided, may_mutate, output_args
 from engine.aot.output_aliasing import OutputAliasAnalyzer
 from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
@@ -41,6 +41,7 @@ from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, is_same_layout, view_sizes
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.operator_facts import draws_random, facts_of, facts_of_node
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
 from engine.ir.traced_frame import GraphInput
@@ -261,7 +262,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         if n.target in GRAD_MODE_CALLS and not self.under_autograd:  # nothing here requires grad
             return None
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
-        if may_draw_random(n):
+        if draws_random(n) and replace_composite(n.target) is n.target:
             self._check_random_memory_order(n)
         traced = n.meta.get("example_value")
         given_back = _returned_operand(n, traced)
@@ -293,7 +294,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         was = args[0]
         with torch.enable_grad():  # autograd tracks the tensor as before, whatever the grad mode of the layout change
-            made = getattr(was, op_name(n).removesuffix("_"))(*args[1:], **kwargs)
+            made = getattr(was, facts_of_node(n).name)(*args[1:], **kwargs)
         for node, value in self.env.items():
             if value is was:
                 self.env[node] = made
@@ -350,7 +351,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
 
 def _is_full_dropout(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return True for dropout with p=1: torch's symbolic form samples even then."""
-    return getattr(target, "__name__", "") == "dropout" and 1.0 in (*args[1:2], kwargs.get("p"))
+    return facts_of(target).name == "dropout" and 1.0 in (*args[1:2], kwargs.get("p"))
 
 
 def _draws_same_in_place(n: torch.fx.Node, into: torch.Tensor) -> bool:
@@ -358,10 +359,10 @@ def _draws_same_in_place(n: torch.fx.Node, into: torch.Tensor) -> bool:
 
     Kernels fill memory in order; some treat contiguous memory differently.
     """
-    name = str(n.target)
-    if "bernoulli" in name:
+    name = facts_of_node(n).name
+    if name == "bernoulli":
         return is_same_layout(into, torch.empty_like(into, memory_format=torch.contiguous_format))
-    return "normal" not in name or is_same_layout(into, torch.empty_like(into))
+    return name not in ("normal", "log_normal") or is_same_layout(into, torch.empty_like(into))
 
 
 def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:

@@ -41,6 +41,7 @@ from engine.graph.passes.remove_noop_aliases import remove_noop_aliases
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
 from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.fallback import FallbackRequired
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
 from engine.ir.traced_frame import GraphInput
 
@@ -126,9 +127,7 @@ class _NonLeafAlias(torch.autograd.Function):
 
 def _mutates_tensor_list(node: torch.fx.Node) -> bool:
     """Return True if an operator mutates each tensor of its first argument, a list."""
-    return (
-        node.op == "call_function" and getattr(node.target, "__name__", "").startswith("_foreach_") and may_mutate(node)
-    )
+    return facts_of_node(node).counts_list_writes
 
 
 class _SequenceNrInterpreter(FunctionalInterpreter):

@@ -8,13 +8,13 @@ import torch
 import torch.fx
 import torch.fx.traceback
 
-from engine.aot.node_properties import op_name
 from engine.aot.storage_geometry import (
     size_hint,
 )
 from engine.ir.aot.aot_metadata import (
     ViewSpec,
 )
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.traced_frame import GraphInput
 
 
@@ -46,12 +46,13 @@ def is_layout_mutated(fake: torch.Tensor, real: Any) -> bool:
     return any(size_hint(a) not in (None, b) for a, b in pairs)
 
 
-_INPLACE_LAYOUT_OPS = frozenset(("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"))
+_LAYOUT_OPS = frozenset(("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze"))
 
 
 def mutates_layout(n: torch.fx.Node) -> bool:
     """Return True if a traced node changes sizes or strides of a tensor in place."""
-    return op_name(n) in _INPLACE_LAYOUT_OPS and isinstance(n.args[0], torch.fx.Node)
+    facts = facts_of_node(n)
+    return facts.writes_first and facts.name in _LAYOUT_OPS and isinstance(n.args[0], torch.fx.Node)
 
 
 def mutated_layout(i: GraphInput) -> ViewSpec:

@@ -1,4 +1,4 @@
-"""Static checks and properties of a traced graph: eligibility, grad mode, node kinds."""
+"""Properties of the nodes of a traced graph: their example values, and what they write."""
 
 from __future__ import annotations
 
@@ -8,25 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-_RANDOM_NAME_PARTS = (
-    "rand",
-    "drop",
-    "normal",
-    "uniform",
-    "bernoulli",
-    "multinomial",
-    "exponential",
-    "poisson",
-    "geometric",
-    "cauchy",
-    "engine.",
-)
-
-
-def may_draw_random(node: torch.fx.Node) -> bool:
-    """Return True if a traced node may sample random numbers. Errs on the side of True."""
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
-    return any(d in name for d in _RANDOM_NAME_PARTS)
+from engine.ir.introspection.operator_facts import facts_of_node
 
 
 def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
@@ -61,40 +43,20 @@ def example_tensor(node: Any) -> torch.Tensor | None:
 
 def is_as_strided(node: torch.fx.Node) -> bool:
     """Return True if a node addresses the storage directly, beyond its operand."""
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return name.startswith("as_strided")
-
-
-def op_name(n: torch.fx.Node) -> str:
-    """Return the method name, or the operator name without its overload."""
-    return str(n.target) if n.op == "call_method" else getattr(n.target, "__name__", "").partition(".")[0]
+    return facts_of_node(node).addresses_storage
 
 
 def may_mutate(node: torch.fx.Node) -> bool:
     """Return True if a traced node may mutate an argument. Errs on the side of True."""
+    if node.op not in ("call_function", "call_method"):
+        return False
     if "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
-    if node.op == "call_method":
-        name = str(node.target)
-        if name.endswith("__"):
-            return name == "__setitem__" or (
-                name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
-            )
-        return name.endswith("_")
-    if node.op != "call_function":
-        return False
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(node.target._schema.is_mutable)
-    name = getattr(node.target, "__name__", "")
-    if getattr(node.target, "__module__", "") == "_operator":
-        return name in ("setitem", "delitem") or (
-            name[:1] == "i" and name not in ("invert", "inv", "index", "is_", "is_not", "itemgetter", "indexOf")
-        )
-    if any(a is True for a in node.args) and "inplace" in getattr(
-        getattr(node.target, "__code__", None), "co_varnames", ()
-    ):
+    facts = facts_of_node(node)
+    if facts.writes or facts.running_stats:
         return True
-    return (name.endswith("_") and not name.endswith("__")) or name in ("batch_norm", "instance_norm")
+    parameters = getattr(getattr(node.target, "__code__", None), "co_varnames", ())
+    return "inplace" in parameters and any(a is True for a in node.args)
 
 
 def dependents_of(graph: torch.fx.Graph, tangents: Collection[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -16,6 +16,7 @@ import torch.fx
 from engine.autograd.build_graph import AUTOGRAD_FUNCTION, CAPTURED_VALUES, NODE_CALL, STEP_KIND, named_target
 from engine.autograd.graph_ops import check_saved_versions, zeros
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR, InlinableBackward
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import provenance_of, set_provenance
 
 NodeValues = Mapping[torch.fx.Node, Any]
@@ -69,17 +70,31 @@ def _why_not_inlinable(node: torch.fx.Node, known: InlinableBackward) -> str:
 def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
     if inner.op in ("placeholder", "output") or _is_size_computation(inner):
         return ""
-    if not isinstance(inner.target, torch._ops.OpOverload) or inner.target._schema.is_mutable:
+    if not isinstance(inner.target, torch._ops.OpOverload) or facts_of_node(inner).writes:
         return f"{inner.name} is not a functional operator"
-    if torch.Tag.nondeterministic_seeded in inner.target.tags or inner.target.namespace not in ("aten", "prims"):
+    if facts_of_node(inner).draws_random or inner.target.namespace not in ("aten", "prims"):
         return f"{inner.name} generates random numbers or is a custom operator, so its position is fixed"
     return ""
 
 
+_SYMBOLIC_FUNCTIONS = frozenset(
+    (
+        torch.sym_float,
+        torch.sym_int,
+        torch.sym_ite,
+        torch.sym_max,
+        torch.sym_min,
+        torch.sym_not,
+        torch.sym_sqrt,
+        torch.sym_sum,
+    )
+)
+"""Functions of torch that compute numbers from sizes."""
+
+
 def _is_size_computation(inner: torch.fx.Node) -> bool:
     """Return True if the node computes sizes or takes an item of a list."""
-    module, name = getattr(inner.target, "__module__", ""), getattr(inner.target, "__name__", "")
-    return module in ("_operator", "math") or (module == "torch" and name.startswith("sym_"))
+    return getattr(inner.target, "__module__", "") in ("_operator", "math") or inner.target in _SYMBOLIC_FUNCTIONS
 
 
 def _insert_backward_graph(

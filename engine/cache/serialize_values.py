@@ -256,7 +256,7 @@ def serialize_target(target: Any) -> str:
         if form := variant_name(target):
             return form
         name, overload = target._schema.name, target._overloadname
-        if target.namespace in ("aten", "prims") or name.removeprefix("engine::") in composite_ops():
+        if target.namespace in ("aten", "prims") or target.overloadpacket.__name__ in composite_ops():
             return f"{name}.{overload}"
     if isinstance(target, _OPERATORS):
         return f"{target.name() if isinstance(target, _OPERATORS[0]) else target._qualified_op_name}#{_custom_op_fingerprint(target)}"

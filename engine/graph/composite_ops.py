@@ -124,7 +124,7 @@ def eager_implementation(target: Any) -> Function | None:
         return run_with_token
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
         return None
-    known = composite_ops().get(target._schema.name.removeprefix("engine::"))
+    known = composite_ops().get(target.overloadpacket.__name__)
     return None if known is None else known[1]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import checkpoint_of
 
 Node = torch.fx.Node
@@ -32,7 +33,7 @@ _VARIANTS: dict[Any, tuple[torch._ops.OpOverload, bool, int]] = {}
 
 def is_random(node: Node) -> bool:
     """Return True if a node samples from a random generator that outlives the call."""
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return isinstance(node.target, torch._ops.OpOverload) and facts_of_node(node).draws_random
 
 
 def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:

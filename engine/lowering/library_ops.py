@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.operator_facts import facts_of
 from engine.lowering.philox_ops import random_seeds
 
 LIBRARY_OPS = frozenset(
@@ -53,10 +54,6 @@ LIBRARY_OPS = frozenset(
 """Operators that are not decomposed because a vendor library runs them best."""
 
 
-LINALG_PREFIXES = ("linalg_", "_linalg_")
-"""Name prefixes of matrix factorizations and solvers, which libraries such as LAPACK run."""
-
-
 ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
 
 
@@ -66,7 +63,7 @@ def is_library_op(target: Any) -> bool:
         return False
     if target.namespace != "aten":
         return target.namespace == "engine"
-    return _packet_name(target) in LIBRARY_OPS | ALLOCATION_OPS or _packet_name(target).startswith(LINALG_PREFIXES)
+    return facts_of(target).is_linear_algebra or _packet_name(target) in LIBRARY_OPS | ALLOCATION_OPS
 
 
 def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
@@ -81,7 +78,7 @@ def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
         return "A vendor library is the fastest implementation."
     if is_complex:
         return "It has no lowering for complex numbers."
-    if _is_random(target):
+    if facts_of(target).draws_random:
         return "ATen generates random numbers, so that a seed gives the same numbers as in eager. With options={'fused_random': True}, kernels generate them."
     return "It has no lowering."
 
@@ -89,7 +86,3 @@ def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
 def _packet_name(target: torch._ops.OpOverload) -> str:
     name: str = target._schema.name
     return name.split("::")[1]
-
-
-def _is_random(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags

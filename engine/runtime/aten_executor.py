@@ -91,7 +91,7 @@ def aten_callable(target: Any) -> Any:
     """Return the cheapest callable for an operator, with the same arguments."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return eager_implementation(target) or target
-    name = target._schema.name.removeprefix("aten::")
+    name = target.overloadpacket.__name__
     if target._overloadname in _OVERLOADS_WITH_BINDING and name in _BINDINGS:
         return _BINDINGS[name]
     return target

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef, evaluate_condition
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import LocalSource
 from engine.ir.sources.stdlib import RandomDrawSource
@@ -169,7 +170,7 @@ def _has_no_hidden_write(user: torch.fx.Node) -> bool:
     if user.op == "call_method":
         return True
     home = str(getattr(user.target, "__module__", None)).partition(".")[0]
-    return home in _TRUSTED_MODULES and "norm" not in str(getattr(user.target, "__name__", ""))
+    return home in _TRUSTED_MODULES and not facts_of_node(user).running_stats
 
 
 def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput) -> bool:

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.sources.attributes import ModuleMemberSource
 from engine.ir.sources.tensors import TensorItemSource
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 _MAX_OPS = 40
 """Maximum number of operations to fold."""
 _PURE_OPS = frozenset(
-    "abs add all and any bool ceil clamp clip div eq float floor floordiv floor_divide ge getitem gt int invert item le logical_and "
-    "logical_not logical_or logical_xor long lt max maximum min minimum mod mul multiply ne neg not or pow remainder reshape round rsub sub "
-    "subtract sum to true_divide truediv trunc unsqueeze squeeze view xor".split()
+    "abs add all any bitwise_and bitwise_not bitwise_or bitwise_xor bool ceil clamp clip div eq float floor floor_divide ge "
+    "getitem __getitem__ gt int item le logical_and logical_not logical_or logical_xor long lt max maximum min minimum mul "
+    "multiply ne neg not_ pow remainder reshape round rsub sub subtract sum to true_divide trunc unsqueeze squeeze view".split()
 )
-"""Pure operations, by their names without underscores."""
+"""Pure operations, by their names in ATen."""
 
 
 def fold_from_buffers(tx: Tracer, node: torch.fx.Node) -> Any:
@@ -100,8 +101,9 @@ def is_pure_node(node: torch.fx.Node) -> bool:
     is_as_made = not isinstance(fake, torch.Tensor) or (
         _has_one_element(fake) and not fake.is_inference() and fake._version == 0 and fake.device.type == "cpu"
     )
-    is_known = not name.endswith("_") or name.endswith("__") or name in ("and_", "or_", "not_")
-    return name.strip("_") in _PURE_OPS and is_known and is_as_made and module.partition(".")[0] in _PURE_OP_MODULES
+    facts = facts_of_node(node)
+    is_pure = not facts.writes and (facts.name or name) in _PURE_OPS
+    return is_pure and is_as_made and module.partition(".")[0] in _PURE_OP_MODULES
 
 
 def _has_one_element(fake: torch.Tensor) -> bool:

@@ -9,17 +9,17 @@ from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensor
 from engine.ir.fallback import Fallback
+from engine.ir.introspection.operator_facts import facts_of_node
 
 _PROMOTING = frozenset(
     (
-        "add sub mul div subtract multiply divide true_divide truediv floordiv floor_divide remainder mod fmod pow "
-        "addcmul addcdiv lerp"
+        "add sub mul div subtract multiply divide true_divide floor_divide remainder fmod pow addcmul addcdiv lerp"
     ).split()
 )
 """Operators whose in-place form computes in the promoted type of all operands."""
 
 
-_TRUE_DIVISION_OPS = frozenset(("div", "divide", "true_divide", "truediv"))
+_TRUE_DIVISION_OPS = frozenset(("div", "divide", "true_divide"))
 """Those of them that return fractions for integers too."""
 
 
@@ -39,18 +39,17 @@ def check_dtype_errors(call: CheckedCall) -> Fallback | None:
 
 
 def _check_node(node: torch.fx.Node) -> Fallback | None:
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
+    facts = facts_of_node(node)
     values = [example_tensor(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    if name.strip("_") in _COMPARISON_OPS and any(t.is_complex() for t in tensors):
+    if facts.name in _COMPARISON_OPS and any(t.is_complex() for t in tensors):
         return Fallback.for_node(
             node, AotFallback.COMPLEX_COMPARISON, "compares complex numbers, and eager raises an error"
         )
     into = example_tensor(node.args[0]) if node.args else None
-    written = name.removesuffix("_") if name.endswith("_") else name.removeprefix("i")
-    if into is None or name == written or written not in _PROMOTING:
+    if into is None or not facts.writes_first or facts.name not in _PROMOTING:
         return None
-    fractions = written in _TRUE_DIVISION_OPS and not node.kwargs.get("rounding_mode")
+    fractions = facts.name in _TRUE_DIVISION_OPS and not node.kwargs.get("rounding_mode")
     for other in (v for v in values[1:] if isinstance(v, (torch.Tensor, bool, int, float, complex))):
         wide = torch.result_type(into, other)
         if fractions and not (wide.is_floating_point or wide.is_complex):

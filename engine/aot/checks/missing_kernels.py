@@ -129,8 +129,9 @@ def _dead_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
 def _is_torch_op(node: torch.fx.Node) -> bool:
     if node.op == "call_method":
         return True
-    if isinstance(node.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return str(node.target).startswith(("aten.", "prims."))
+    packet = getattr(node.target, "overloadpacket", node.target)
+    if isinstance(packet, torch._ops.OpOverloadPacket):
+        return packet._qualified_op_name.partition("::")[0] in ("aten", "prims")
     module = getattr(node.target, "__module__", "") or ""
     return not isinstance(node.target, GraphCallable) and (
         module in ("_operator", "torch") or module.startswith(("torch.nn.functional", "torch._C._nn"))

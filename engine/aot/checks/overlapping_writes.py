@@ -22,6 +22,7 @@ from engine.aot.storage_geometry import (
     with_hint_sizes,
 )
 from engine.ir.fallback import Fallback
+from engine.ir.introspection.operator_facts import facts_of_node
 
 _OVERLAPS_INSIDE = (AotFallback.WRITE_TO_OVERLAPPING_ELEMENTS, "writes to a tensor whose elements overlap in memory")
 
@@ -45,14 +46,14 @@ def _check_write(node: torch.fx.Node) -> Fallback | None:
     target = named if named is not None else node.args[0] if node.args else None
     if isinstance(target, (list, tuple)):
         return _check_tensor_list_write(node, target)
-    if _updates_running_stats(node):
-        return _check_running_stats_write(node)
+    if positions := facts_of_node(node).running_stats:
+        return _check_running_stats_write(node, positions)
     into = example_tensor(target)
     if into is None:
         return None
     if has_internal_overlap(into):
         return Fallback.for_node(node, *_OVERLAPS_INSIDE)
-    if named is not None and named in node.args and not _is_pointwise(node):
+    if named is not None and named in node.args and not facts_of_node(node).is_pointwise:
         return Fallback.for_node(node, *_OTHER_ORDER)
     storage = storage_id(into)
     into = with_hint_sizes(into)
@@ -71,7 +72,7 @@ def _check_write(node: torch.fx.Node) -> Fallback | None:
             return Fallback.for_node(
                 node, AotFallback.WRITE_THROUGH_OTHER_VIEW, "writes to memory that it also reads through another view"
             )
-        if not apart and named is not None and not _is_pointwise(node):
+        if not apart and named is not None and not facts_of_node(node).is_pointwise:
             return Fallback.for_node(node, *_OTHER_ORDER)
     return None
 
@@ -100,14 +101,6 @@ def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> Fal
     return None
 
 
-def _is_pointwise(node: torch.fx.Node) -> bool:
-    """Return True if each written element depends only on operand elements at its own index."""
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "").partition(".")[0]
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
-    return any(torch.Tag.pointwise in o.tags for o in overloads)
-
-
 def _assigns_to_itself(node: torch.fx.Node) -> bool:
     """Return True if an item assignment reads the tensor that it mutates.
 
@@ -131,18 +124,17 @@ def _assigned_slice(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
     return part
 
 
-def _updates_running_stats(node: torch.fx.Node) -> bool:
-    """Return True if a node mutates only its second and third argument: running statistics."""
-    return getattr(node.target, "__name__", "") in ("batch_norm", "instance_norm")
-
-
-def _check_running_stats_write(node: torch.fx.Node) -> Fallback | None:
+def _check_running_stats_write(node: torch.fx.Node, positions: Sequence[int]) -> Fallback | None:
     """Return how running statistics overlap another operand; None if it does not.
 
     Eager writes them before it has read all other operands.
     """
     named = [node.kwargs.get(name) for name in ("running_mean", "running_var")]
-    statistics = [s for a in (*node.args[1:3], *named) if (s := example_tensor(a)) is not None]
+    statistics = [
+        s
+        for a in (*(node.args[n] for n in positions if n < len(node.args)), *named)
+        if (s := example_tensor(a)) is not None
+    ]
     given = [r for a in (*node.args, *node.kwargs.values()) if (r := example_tensor(a)) is not None]
     for into in statistics:
         if has_internal_overlap(into):

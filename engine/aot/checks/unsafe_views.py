@@ -12,6 +12,7 @@ from engine.aot.storage_geometry import (
     storage_id,
 )
 from engine.ir.fallback import Fallback
+from engine.ir.introspection.operator_facts import facts_of_node
 
 
 def check_unsafe_views(call: CheckedCall) -> Fallback | None:
@@ -21,8 +22,8 @@ def check_unsafe_views(call: CheckedCall) -> Fallback | None:
     """
     shared: dict[int, torch.fx.Node] = {}
     for node in call.graph.graph.nodes:
-        # Only ``unsafe_*``: a dtype view is not a view for autograd either, but its operator declares that it aliases.
-        if "unsafe" not in (str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")):
+        # A dtype view is not a view for autograd either, but its operator declares that it aliases.
+        if not facts_of_node(node).hides_alias:
             continue
         given = [t for a in node.all_input_nodes for t in example_tensors(a)]
         for made in example_tensors(node):

@@ -12,6 +12,7 @@ from engine.aot.storage_geometry import (
     storage_id,
 )
 from engine.ir.fallback import Fallback
+from engine.ir.introspection.operator_facts import facts_of_node
 
 
 def check_untracked_writes(call: CheckedCall) -> Fallback | None:
@@ -43,7 +44,7 @@ def check_untracked_writes(call: CheckedCall) -> Fallback | None:
             return Fallback.for_node(
                 node, AotFallback.AS_STRIDED_NEEDS_GRAD, "uses as_strided, and gradients flow through it"
             )
-        detached = example_tensor(node) if "detach" in str(node.target) or is_data_access(node) else None
+        detached = example_tensor(node) if facts_of_node(node).detaches or is_data_access(node) else None
         if detached is not None and detached._version != node.meta.get("version", 0):
             return Fallback.for_node(
                 node,

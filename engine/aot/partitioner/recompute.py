@@ -9,7 +9,9 @@ import torch
 import torch.fx
 
 from engine.graph.effect_tokens import is_with_effects
+from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
+from engine.ir.introspection.operator_facts import facts_of, facts_of_node
 
 _EXPENSIVE = frozenset(
     (
@@ -36,14 +38,14 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
         if is_with_effects(node):
             return "it has side effects, which must happen only once"
         return "" if target is operator.getitem or is_scalar(node) else "it is not an operator"
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if is_random(node):
         return "it generates random numbers, which must be the same in forward and backward"
     if not is_removable(node):
         return "it may have side effects, which must happen only once"
-    name = target._schema.name.partition("::")[2]
+    facts = facts_of(target)
     if target.namespace not in ("aten", "prims"):
         return "a composite operator is expensive"
-    if name in _EXPENSIVE or name.startswith(("linalg_", "_linalg_", "fft_")) or "backward" in name:
+    if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_fourier_transform or facts.is_backward:
         return "it is expensive"
     return ""
 
@@ -61,7 +63,7 @@ def is_view(node: torch.fx.Node) -> bool:
         return False
     if node.target is torch.ops.aten._unsafe_view.default:
         return True
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)
+    return facts_of_node(node).is_view
 
 
 def view_base_node(node: torch.fx.Node) -> torch.fx.Node:

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.node_properties import may_draw_random, may_mutate
+from engine.aot.node_properties import may_mutate
 from engine.aot.version_counters import version_or_zero, write_count
 from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
 
@@ -62,7 +63,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
         WrapperAction(name, "mutated by the traced graph if the functional graph raises", why)
         for name in (call.inputs[n].name for n in written)
     )
-    draws = any(may_draw_random(n) for n in call.graph.graph.nodes)
+    draws = any(draws_random(n) for n in call.graph.graph.nodes)
     return PreCompileResult(
         call, actions, ErrorFallback(types.MethodType(type(call.graph).forward, call.graph), draws, written)
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from engine.ir.introspection.operator_facts import facts_of
+
 
 def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
     """Erase dead nodes of a functional graph in place; return their number.
@@ -28,13 +30,7 @@ def is_removable(node: torch.fx.Node) -> bool:
     target = node.target
     if node.op == "get_attr" or not isinstance(target, torch._ops.OpOverload):
         return node.op == "get_attr" or getattr(target, "__module__", "") in ("_operator", "builtins", "math")
-    if (
-        target is torch.ops.aten._fused_sdp_choice.default
-    ):  # tagged as random because of dropout, but it only selects a kernel
-        return True
-    schema = target._schema
-    if schema.is_mutable or not schema.returns:
+    facts = facts_of(target)
+    if facts.writes or not target._schema.returns:
         return False
-    if target.namespace not in ("aten", "prims", "engine"):
-        return False
-    return torch.Tag.nondeterministic_seeded not in target.tags
+    return target.namespace in ("aten", "prims", "engine") and not facts.draws_random

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.introspection.operator_facts import facts_of
 from engine.lowering.decompositions import interpolation
 
 aten = torch.ops.aten
@@ -136,7 +137,9 @@ def _foreach_decompositions() -> dict[Any, Callable[..., Any]]:
     for name in FOREACH_OPS:
         packet = getattr(aten, f"_foreach_{name}")
         for overload in packet.overloads():
-            is_listed = not overload.endswith("out") and not (name in ("addcdiv", "addcmul") and overload == "Tensor")
+            is_listed = not facts_of(getattr(packet, overload)).has_out and not (
+                name in ("addcdiv", "addcmul") and overload == "Tensor"
+            )
             if is_listed and overload != "ScalarAndTensor":
                 found[getattr(packet, overload)] = _foreach_op(name)
     return found

@@ -13,7 +13,7 @@ from engine.ir.loop_ir.index_expr import IndexExpr
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
-from engine.lowering.ops.pooling import MAX_WINDOW, max_pool_backward
+from engine.lowering.ops.pooling import MAX_WINDOW, max_pool_backward, pool_rank
 from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.registry import NotLowered, register_lowering
 from engine.lowering.result_strides import symbolic_shape
@@ -133,5 +133,4 @@ def adaptive_max_pool_backward(
     low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, indices: LoweredTensor
 ) -> LoweredTensor:
     """Add each window's gradient to the element that was its maximum."""
-    rank = 3 if low.current_node is not None and "3d" in str(low.current_node.target) else 2
-    return max_pool_backward(low, grad, a, indices, rank)
+    return max_pool_backward(low, grad, a, indices, pool_rank(low))

@@ -395,21 +395,26 @@ def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = 
     return low.pointwise(kept.shape, result.dtype, lambda b, i: b.round_to_dtype(kept.load(b, i), result.dtype))
 
 
+_FILL_VALUES: dict[Any, int] = {
+    aten.zeros.default: 0,
+    aten.zeros_like.default: 0,
+    aten.new_zeros.default: 0,
+    aten.ones.default: 1,
+    aten.ones_like.default: 1,
+    aten.new_ones.default: 1,
+}
+
+
 @register_complex_lowering(
+    *_FILL_VALUES,
     aten.full.default,
     aten.full_like.default,
     aten.new_full.default,
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.new_zeros.default,
-    aten.ones.default,
-    aten.ones_like.default,
-    aten.new_ones.default,
     aten.scalar_tensor.default,
 )
 def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
-    name = str(low.current_node.target) if low.current_node is not None else ""
-    fill = 0 if "zeros" in name else 1 if "ones" in name else args[0] if "scalar_tensor" in name else args[-1]
+    target = low.current_node.target if low.current_node is not None else None
+    fill = _FILL_VALUES.get(target, args[0] if target is aten.scalar_tensor.default else args[-1])
     if not isinstance(fill, (bool, int, float, complex)):
         raise NotLowered("a complex tensor with a symbolic fill value has no lowering")
     return _complex_elementwise(low, (complex(fill),), lambda b, x: x)

@@ -180,7 +180,7 @@ def avg_pool_backward(
     divisor: int | None,
 ) -> LoweredTensor:
     """Gather each element's gradient from the windows that contain it."""
-    rank = _pool_rank(low)
+    rank = pool_rank(low)
     sides = _pool_windows(a, grad.shape, kernel, stride, padding, rank)
     held = compute_dtype(grad.dtype)
 
@@ -206,9 +206,19 @@ def avg_pool_backward(
     return low.pointwise(a.shape, grad.dtype, body)
 
 
-def _pool_rank(low: LoweringContext) -> int:
-    """Return the number of pooled dimensions, which the current operator's name states."""
-    return 3 if low.current_node is not None and "3d" in str(low.current_node.target) else 2
+_POOLS_THREE_DIMENSIONS = frozenset(
+    (
+        aten.avg_pool3d_backward.default,
+        aten.max_pool3d_with_indices.default,
+        aten.max_pool3d_with_indices_backward.default,
+        aten.adaptive_max_pool3d_backward.default,
+    )
+)
+
+
+def pool_rank(low: LoweringContext) -> int:
+    """Return the number of dimensions that the current operator pools."""
+    return 3 if low.current_node is not None and low.current_node.target in _POOLS_THREE_DIMENSIONS else 2
 
 
 @register_lowering(aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default)
@@ -224,7 +234,7 @@ def max_pool_with_indices_backward(
     indices: LoweredTensor,
 ) -> LoweredTensor:
     """Add each window's gradient to the element that was its maximum."""
-    return max_pool_backward(low, grad, a, indices, _pool_rank(low))
+    return max_pool_backward(low, grad, a, indices, pool_rank(low))
 
 
 def max_pool_backward(
@@ -256,7 +266,7 @@ def max_pool_with_indices(
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Return the maximum of each window (NaN if there is one) and its flat index in the plane."""
     shape = symbolic_shape(fake_result(low)[0])
-    rank = _pool_rank(low)
+    rank = pool_rank(low)
     sides = _pool_windows(a, shape, kernel, stride, padding, rank, dilation)
     held = compute_dtype(a.dtype)
     lowest = float("-inf") if held.is_floating_point else torch.iinfo(held).min

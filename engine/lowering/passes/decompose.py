@@ -12,13 +12,24 @@ import torch.fx
 from torch._guards import detect_fake_mode
 
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance
 from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS
 from engine.lowering.decompositions.random_ops import RandomDecomposer
-from engine.lowering.library_ops import _is_random, _packet_name, is_library_op
+from engine.lowering.library_ops import is_library_op
 from engine.lowering.ops import has_lowering
 
 aten = torch.ops.aten
+
+_CPU_ONLY = frozenset(
+    (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        aten._convert_weight_to_int4pack_for_cpu.default,
+        aten._weight_int4pack_mm_for_cpu.default,
+    )
+)
+"""Operators of CPUs alone."""
 
 
 @functools.cache
@@ -32,7 +43,7 @@ def all_decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         op: fn
         for op, fn in {**decomposition_table, **MISSING_DECOMPOSITIONS}.items()
-        if not has_lowering(op) and not is_library_op(op) and "_for_cpu" not in str(op) and not _is_random(op)
+        if not has_lowering(op) and not is_library_op(op) and op not in _CPU_ONLY and not facts_of(op).draws_random
     }
 
 
@@ -94,9 +105,7 @@ def _get_attribute(module: torch.nn.Module, path: str) -> Any:
 def _can_decompose(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload) or has_lowering(target) or is_library_op(target):
         return False
-    return target in all_decompositions() or target.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CompositeImplicitAutograd
-    )
+    return target in all_decompositions() or facts_of(target).is_composite
 
 
 def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
@@ -135,7 +144,7 @@ def _is_computable(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return (
-        has_lowering(target) or is_library_op(target) or _is_random(target) or _packet_name(target).startswith("sym_")
+        has_lowering(target) or is_library_op(target) or facts_of(target).draws_random or facts_of(target).returns_sizes
     )
 
 

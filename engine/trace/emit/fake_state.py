@@ -5,10 +5,7 @@ A failed operation may have resized its result. Fake tensors do not count all wr
 
 from __future__ import annotations
 
-import functools
-import operator
-import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,25 +13,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.operator_facts import PYTHON_OPERATORS, facts_of
 from engine.trace.emit.operation import Operation, OperationArguments
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
-_INPLACE_OPERATORS = frozenset(
-    getattr(operator, name)
-    for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
-)
-"""Python operators that may mutate their first operand."""
-_UNCOUNTED_LIST_WRITES = frozenset(
-    getattr(torch, f"_{name}_")
-    for name in "amp_foreach_non_finite_check_and_unscale fused_adagrad fused_adam fused_adamw fused_sgd".split()
-)
-"""Functions that write to lists of tensors and do not count it, not even for real tensors."""
-_UNCOUNTED_IN_INFERENCE_MODE = frozenset(
-    ("requires_grad_", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__")
-)
-"""Methods that write to their tensor and do not bump its version in inference mode."""
+_UNCOUNTED_IN_INFERENCE_MODE = frozenset(("requires_grad_", "share_memory_", *PYTHON_OPERATORS))
+"""Targets that write to their tensor and do not bump its version in inference mode."""
 
 TensorVersion = tuple[int, bool]
 """Version counter and ``requires_grad`` of a tensor."""
@@ -140,44 +126,22 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors_in(tuple(value.values()))
 
 
-def _schemas(target: Any) -> Sequence[torch._C.FunctionSchema]:
-    """Return the schemas of a torch function, a method's name or an operator, if any."""
-    if isinstance(target, torch._ops.OpOverload):
-        return (target._schema,)
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        return _schemas_by_name(target._qualified_op_name)
-    name = target.__name__ if isinstance(target, types.BuiltinFunctionType) else target
-    return _schemas_by_name(f"aten::{name}") if isinstance(name, str) else ()
-
-
-_schemas_by_name = functools.cache(torch._C._jit_get_schemas_for_operator)
-
-
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
-
-
-def _writes_first_argument(target: Any) -> bool:
-    """Return True if the target's schemas say that it writes to its first argument."""
-    schemas = _schemas(target)
-    return bool(schemas) and all(s.arguments and _is_written(s.arguments[0]) for s in schemas)
 
 
 def _writable_arguments(target: Any, arguments: OperationArguments) -> Iterable[Any]:
     """Return what the operation may write to; for a user function, all arguments."""
     if isinstance(target, GraphCallable):
         return arguments.all_fakes
-    python_operator = getattr(operator, target, None) if isinstance(target, str) else target
-    writes_first = python_operator in _INPLACE_OPERATORS or _writes_first_argument(target)
-    written = arguments.keyword_fakes.get("out", arguments.fakes[0] if arguments.fakes and writes_first else None)
+    writes_first = bool(arguments.fakes) and facts_of(target).writes_first
+    written = arguments.keyword_fakes.get("out", arguments.fakes[0] if writes_first else None)
     return written if isinstance(written, (list, tuple)) else (written,)
 
 
 def _written_list(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor, int]]:
     """Return the tensors that a ``_foreach_*_`` operator mutates, with their versions."""
-    if not fakes or not isinstance(fakes[0], (list, tuple)):
-        return []
-    if target in _UNCOUNTED_LIST_WRITES or not _writes_first_argument(target):
+    if not fakes or not isinstance(fakes[0], (list, tuple)) or not facts_of(target).counts_list_writes:
         return []
     # Lists that a tensor subclass handles are not counted for real tensors either.
     if not all(isinstance(t, FakeTensor) for t in _tensors_in([a for a in fakes if isinstance(a, (list, tuple))])):
@@ -209,5 +173,5 @@ def _is_composite_write_in_inference_mode(target: Any, arguments: OperationArgum
     """
     if not torch.is_inference_mode_enabled() or not isinstance(result, torch.Tensor) or result.is_inference():
         return False
-    in_place = bool(arguments.fakes) and target not in _UNCOUNTED_IN_INFERENCE_MODE and _writes_first_argument(target)
+    in_place = bool(arguments.fakes) and target not in _UNCOUNTED_IN_INFERENCE_MODE and facts_of(target).writes_first
     return arguments.keyword_fakes.get("out", arguments.fakes[0] if in_place else None) is result

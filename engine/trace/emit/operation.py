@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.operator_facts import facts_of
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 
@@ -61,24 +62,6 @@ def _functions_named(*names: str) -> frozenset[Any]:
     return frozenset(names).union(getattr(space, n) for space in namespaces for n in names if hasattr(space, n))
 
 
-_QUANTIZING_FUNCTIONS = _functions_named(
-    "_make_per_channel_quantized_tensor",
-    "_make_per_tensor_quantized_tensor",
-    "quantize_per_channel",
-    "quantize_per_tensor",
-    "quantize_per_tensor_dynamic",
-    "quantized_batch_norm",
-    "quantized_gru",
-    "quantized_gru_cell",
-    "quantized_lstm",
-    "quantized_lstm_cell",
-    "quantized_max_pool1d",
-    "quantized_max_pool2d",
-    "quantized_max_pool3d",
-    "quantized_rnn_relu_cell",
-    "quantized_rnn_tanh_cell",
-)
-"""Functions of quantized tensors, whose fake results look like float tensors."""
 _SIZES_FIRST = _functions_named("empty", "full", "ones", "rand", "randn", "zeros")
 """Functions whose arguments are sizes, also as tensors with one integer."""
 _SIZES_AFTER_TENSOR = _functions_named(
@@ -99,7 +82,7 @@ _SIZES_AFTER_TENSOR = _functions_named(
 
 def check_not_quantized(target: Any) -> None:
     """Raise Unsupported for quantizing functions; their fake results look like floats."""
-    if target in _QUANTIZING_FUNCTIONS:
+    if facts_of(target).returns_quantized:
         name = getattr(target, "__name__", target)
         raise Unsupported("unsupported-operation", f"{name} returns a quantized tensor")
 

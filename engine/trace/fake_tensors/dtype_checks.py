@@ -11,18 +11,17 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from engine.ir.introspection.operator_facts import facts_of
 from engine.trace.exc import SkipFrame
 
 _BITWISE_OPS = frozenset(
-    "and bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor iand ilshift invert ior "
-    "irshift ixor lshift or rshift xor".split()
+    "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor".split()
 )
-"""Elementwise operators, without underscores, that reject floats."""
-_ELEMENTWISE_OPS = _BITWISE_OPS.union(
-    "abs absolute ceil clamp clamp_max clamp_min clip floor fmod frac hypot imod imul isub ldexp logit mod mul multiply "
-    "pow relu remainder round rsub sub subtract trunc".split()
+_ELEMENTWISE_OPS = _BITWISE_OPS | frozenset(
+    "abs absolute ceil clamp clamp_max clamp_min clip floor fmod frac hypot ldexp logit mul multiply pow relu remainder "
+    "round rsub sub subtract trunc".split()
 )
-"""Elementwise operators, without underscores, that reject some dtypes only when they run."""
+"""Elementwise operators that reject some dtypes only when they run."""
 
 
 def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -31,19 +30,19 @@ def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     Raises:
         SkipFrame: the operator rejects these dtypes.
     """
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    bare = name.strip("_")
-    if bare not in _ELEMENTWISE_OPS or kwargs or not args or not isinstance(args[0], torch.Tensor):
+    name = facts_of(target).name
+    if name not in _ELEMENTWISE_OPS or kwargs or not args or not isinstance(args[0], torch.Tensor):
         return
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     has_floats_only = all(t.is_floating_point() for t in tensors) and not any(isinstance(a, bool) for a in args)
-    if (has_floats_only and bare not in _BITWISE_OPS) or any(type(t) is not FakeTensor for t in tensors):
+    if (has_floats_only and name not in _BITWISE_OPS) or any(type(t) is not FakeTensor for t in tensors):
         return
     kinds = tuple((a.dtype, a.dim(), a.device) if isinstance(a, torch.Tensor) else _example_number(a) for a in args)
     if None not in kinds:
         refusal = _dtype_error(target, kinds)
         if refusal:
-            raise SkipFrame("raises", f"{name} raises {refusal}")
+            shown = target if isinstance(target, str) else target.__name__
+            raise SkipFrame("raises", f"{shown} raises {refusal}")
 
 
 def _example_number(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
 from engine.ir.sources.base import Source
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -55,7 +56,7 @@ def mutates_inputs(tx: Tracer) -> bool:
     )
 
 
-def _updates_running_stats(name: str, node: torch.fx.Node) -> bool:
+def _updates_running_stats(node: torch.fx.Node) -> bool:
     """Return True if a normalization computes batch statistics and updates the running ones.
 
     In every overload this is the sixth argument.
@@ -63,7 +64,7 @@ def _updates_running_stats(name: str, node: torch.fx.Node) -> bool:
     given = node.args[5] if len(node.args) > 5 else None
     for word in ("training", "use_input_stats"):
         given = node.kwargs.get(word, given)
-    return "instance_norm" in name if given is None else bool(given)
+    return facts_of_node(node).name == "instance_norm" if given is None else bool(given)
 
 
 def _running_stats(tx: Tracer) -> set[int]:
@@ -73,12 +74,7 @@ def _running_stats(tx: Tracer) -> set[int]:
     """
     found: set[int] = set()
     for node in tx.graph.graph.nodes:
-        name = str(getattr(node.target, "__name__", node.target))
-        if (
-            node.op == "call_function"
-            and ("batch_norm" in name or "instance_norm" in name)
-            and _updates_running_stats(name, node)
-        ):
+        if facts_of_node(node).running_stats and _updates_running_stats(node):
             given = (a.meta.get("example_value") for a in node.all_input_nodes[1:])
             found.update(id(t) for t in given if isinstance(t, torch.Tensor) and not t.requires_grad)
     return found

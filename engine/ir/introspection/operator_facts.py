@@ -1,0 +1,291 @@
+"""Facts about operators: which draw random numbers, write, alias, or need a kernel.
+
+The facts of an overload come from its schema, its tags and its dispatch keys. Tables below add what none of these says.
+A function or method of torch has the facts of all overloads that a call of it may choose.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+import torch.fx
+import torch.nn.functional as F
+
+_UNDECLARED_ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "_unsafe_view"))
+"""Operators whose results share memory with an argument that no schema declares."""
+
+_UNDECLARED_STATS_UPDATES = frozenset(
+    (
+        "batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index "
+        "batch_norm_update_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts"
+    ).split()
+)
+"""Normalizations that update running statistics, which no schema declares."""
+
+_QUANTIZED_RESULTS = frozenset(
+    (
+        "quantize_per_channel quantize_per_tensor quantize_per_tensor_dynamic _make_per_channel_quantized_tensor "
+        "_make_per_tensor_quantized_tensor quantized_batch_norm quantized_gru quantized_gru_cell quantized_lstm quantized_lstm_cell quantized_max_pool1d "
+        "quantized_max_pool2d quantized_max_pool3d quantized_rnn_relu_cell quantized_rnn_tanh_cell"
+    ).split()
+)
+"""Operators on quantized tensors, whose dtype no schema shows."""
+
+_UNCOUNTED_LIST_WRITES = frozenset(
+    "_amp_foreach_non_finite_check_and_unscale_ _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_".split()
+)
+"""Operators that write to lists of tensors and bump no version, not even for real tensors."""
+
+_STORAGE_OPS = frozenset(("as_strided", "as_strided_copy", "as_strided_scatter"))
+
+_NO_DRAW = frozenset(("_fused_sdp_choice",))
+"""Operators tagged as random because of dropout, which only select a kernel."""
+
+_LINALG = frozenset(
+    (
+        *vars(torch._C._linalg),  # type: ignore[attr-defined]
+        *"_linalg_check_errors _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd".split(),
+    )
+)
+
+_FFT = frozenset(vars(torch._C._fft))  # type: ignore[attr-defined]
+
+_UNMARKED_BACKWARD = frozenset(("_convolution_double_backward", "conv_tbc_backward"))
+"""Derivative formulas that take no argument named as a gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """Facts about one operator. False means no for all its overloads."""
+
+    name: str = ""
+    """Name of its out-of-place form in ATen: "add" for ``add_`` and ``operator.iadd``."""
+    draws_random: bool = False
+    """Draws from a generator that outlives the call, unless ``dropout`` is 0."""
+    dropout: tuple[str, int] | None = None
+    """Name and position of the probability of dropout; nothing is drawn if it is 0."""
+    writes: bool = False
+    """Writes to an argument; of a function with several overloads, not only to ``out=``."""
+    writes_first: bool = False
+    """Writes to its first argument."""
+    counts_list_writes: bool = False
+    """Writes to the tensors of its first argument, a list, and bumps their versions."""
+    running_stats: tuple[int, ...] = ()
+    """Positions of running statistics that it may write to; no schema declares this."""
+    has_out: bool = False
+    """Writes to an ``out=`` argument."""
+    may_alias: bool = False
+    """A result may share memory with an argument."""
+    is_view: bool = False
+    """A result is a view of an argument."""
+    hides_alias: bool = False
+    """A result shares memory with an argument, which its schema does not declare."""
+    detaches: bool = False
+    """The result is the argument without its autograd history."""
+    addresses_storage: bool = False
+    """Reads or writes the storage at given strides and offset, beyond its operand."""
+    is_pointwise: bool = False
+    """Each result element depends only on operand elements at its own index."""
+    is_composite: bool = False
+    """The dispatcher computes it with other operators; it needs no kernel of its own."""
+    is_linear_algebra: bool = False
+    is_fourier_transform: bool = False
+    is_backward: bool = False
+    """Derivative formula: takes a gradient."""
+    returns_quantized: bool = False
+    """Returns a quantized tensor; a fake result looks like a tensor of floats."""
+    returns_sizes: bool = False
+    """Returns integers, for instance sizes, and no tensor."""
+
+
+_NOTHING = OperatorFacts()
+
+
+def facts_of(target: Any) -> OperatorFacts:
+    """Return the facts about an operator, a function of torch, or a method's name.
+
+    Nothing is known about other callables.
+    """
+    if target in _OTHER_FACTS:
+        return _OTHER_FACTS[target]
+    if target in PYTHON_OPERATORS:
+        return _facts_of_python_operator(*PYTHON_OPERATORS[target])
+    if isinstance(target, torch._ops.OpOverload):
+        return facts_of_overload(target)
+    if isinstance(target, str):
+        return _facts_of_name(target)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return _merge(getattr(target, o) for o in target.overloads())
+    if isinstance(target, _FUNCTION_TYPES) and _is_from_torch(target):
+        return _facts_of_name(target.__name__)
+    return _NOTHING
+
+
+def facts_of_node(node: torch.fx.Node) -> OperatorFacts:
+    """Return the facts about the operator that a node calls; none if it calls no operator."""
+    return facts_of(node.target) if node.op in ("call_function", "call_method") else _NOTHING
+
+
+def draws_random(node: torch.fx.Node) -> bool:
+    """Return True if a node draws from a generator that outlives the call."""
+    facts = facts_of_node(node)
+    if not facts.draws_random or facts.dropout is None:
+        return facts.draws_random
+    name, position = facts.dropout
+    given = node.kwargs.get(name, node.args[position] if position < len(node.args) else 0.0)
+    return bool(isinstance(given, torch.fx.Node) or given != 0)
+
+
+@functools.cache
+def facts_of_overload(op: torch._ops.OpOverload) -> OperatorFacts:
+    """Return the facts about one overload."""
+    schema = op._schema
+    name = schema.name.partition("::")[2]
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    in_place = [a for a in written if not a.kwarg_only]
+    writes_first = bool(in_place) and in_place[0].name == schema.arguments[0].name
+    hides_alias, is_torch = name in _UNDECLARED_ALIASES, op.namespace in ("aten", "prims")
+    aliases = [r for r in schema.returns if r.alias_info is not None and not r.alias_info.is_write]
+    base = name.removesuffix("_") if writes_first and is_torch else name
+    return OperatorFacts(
+        name=base,
+        draws_random=torch.Tag.nondeterministic_seeded in op.tags and name not in _NO_DRAW,
+        dropout=next(((a.name, n) for n, a in enumerate(schema.arguments) if a.name in ("dropout_p", "dropout")), None),
+        writes=bool(written),
+        writes_first=writes_first,
+        counts_list_writes=writes_first
+        and str(in_place[0].type) == "List[Tensor]"
+        and name not in _UNCOUNTED_LIST_WRITES,
+        running_stats=tuple(n for n, a in enumerate(schema.arguments) if a.name in ("running_mean", "running_var"))
+        if is_torch and name in _UNDECLARED_STATS_UPDATES
+        else (),
+        has_out=len(written) > len(in_place),
+        may_alias=hides_alias or any(r.alias_info is not None for r in schema.returns),
+        is_view=bool(aliases),
+        hides_alias=hides_alias,
+        detaches=is_torch and base == "detach",
+        addresses_storage=is_torch and base in _STORAGE_OPS,
+        is_pointwise=torch.Tag.pointwise in op.tags,
+        is_composite=_is_composite(op),
+        is_linear_algebra=is_torch and name in _LINALG,
+        is_fourier_transform=is_torch and name in _FFT,
+        is_backward=name in _UNMARKED_BACKWARD or any(a.name.startswith("grad") for a in schema.arguments),
+        returns_quantized=is_torch and name in _QUANTIZED_RESULTS,
+        returns_sizes=bool(schema.returns) and all(str(r.type) in ("int", "List[int]") for r in schema.returns),
+    )
+
+
+def _is_composite(op: torch._ops.OpOverload) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return torch._C._dispatch_has_kernel(op.name()) and op.has_kernel_for_dispatch_key(key)
+
+
+@functools.cache
+def _facts_of_name(name: str) -> OperatorFacts:
+    """Return the facts about the function or method of torch with this name, which is ATen's."""
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return _NOTHING
+    return _merge(getattr(packet, o) for o in packet.overloads())
+
+
+def _merge(overloads: Iterable[torch._ops.OpOverload]) -> OperatorFacts:
+    """Return what is true for any overload; a call chooses one of them."""
+    every = [facts_of_overload(o) for o in overloads if torch._C._dispatch_has_kernel(o.name())]
+    found = [f for f in every if not f.has_out] or every
+    if not found:
+        return _NOTHING
+    flags = [f.name for f in fields(OperatorFacts) if isinstance(f.default, bool)]
+    merged: dict[str, Any] = {flag: any(getattr(f, flag) for f in found) for flag in flags}
+    return replace(found[0], **merged | {"has_out": any(f.has_out for f in every)})
+
+
+_FUNCTION_TYPES = (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType)
+
+
+def _is_from_torch(function: Any) -> bool:
+    return str(getattr(function, "__module__", None) or "torch").partition(".")[0] == "torch"
+
+
+_SPECIAL_METHODS = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "truediv": "div",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "pow",
+    "matmul": "matmul",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+    "neg": "neg",
+    "pos": "positive",
+    "abs": "abs",
+    "invert": "bitwise_not",
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt",
+    "le": "le",
+    "gt": "gt",
+    "ge": "ge",
+}
+"""Name in ATen of each operator of Python, by the name of its special method."""
+
+
+def _python_operators() -> Mapping[Any, tuple[str, bool]]:
+    """Return the names in ATen of Python's operators; True for in-place ones."""
+    found: dict[Any, tuple[str, bool]] = {}
+    for name, aten in _SPECIAL_METHODS.items():
+        found |= dict.fromkeys((getattr(operator, f"__{name}__"), f"__{name}__", f"__r{name}__"), (aten, False))
+        if hasattr(operator, f"__i{name}__"):
+            found |= dict.fromkeys((getattr(operator, f"__i{name}__"), f"__i{name}__"), (aten, True))
+    return found | {abs: ("abs", False), pow: ("pow", False), round: ("round", False)}
+
+
+PYTHON_OPERATORS = _python_operators()
+"""Functions and methods of Python's operators: name in ATen; True for in-place ones."""
+
+
+@functools.cache
+def _facts_of_python_operator(name: str, in_place: bool) -> OperatorFacts:
+    facts = _facts_of_name(name)
+    return replace(facts, writes=True, writes_first=True) if in_place else facts
+
+
+_WRITES = OperatorFacts(writes=True, writes_first=True)
+_DRAWS = OperatorFacts(draws_random=True)
+_OTHER_FACTS: Mapping[Any, OperatorFacts] = {
+    "__idiv__": _WRITES,
+    "__setitem__": _WRITES,
+    "__delitem__": _WRITES,
+    "apply_": _WRITES,
+    "map_": _WRITES,
+    "map2_": _WRITES,
+    "share_memory_": _WRITES,
+    operator.setitem: _WRITES,
+    operator.delitem: _WRITES,
+    operator.iconcat: _WRITES,
+    F.dropout1d: _DRAWS,
+    F.dropout2d: _DRAWS,
+    F.dropout3d: _DRAWS,
+    F.gumbel_softmax: _DRAWS,
+    F.fractional_max_pool2d: _DRAWS,
+    F.fractional_max_pool2d_with_indices: _DRAWS,
+    F.fractional_max_pool3d: _DRAWS,
+    F.fractional_max_pool3d_with_indices: _DRAWS,
+    torch.pca_lowrank: _DRAWS,
+    torch.svd_lowrank: _DRAWS,
+    F.batch_norm: OperatorFacts("batch_norm", running_stats=(1, 2)),
+    F.instance_norm: OperatorFacts("instance_norm", running_stats=(1, 2)),
+    F.multi_head_attention_forward: replace(_DRAWS, dropout=("dropout_p", 10)),
+}
+"""Facts about methods and Python functions of torch that are no operators."""
