@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from engine.guards.guard_kind_examples import GUARD_EXAMPLES as GUARDS
-from engine.trace.graph_breaks.examples import BREAK_EXAMPLES as BREAKS
+from engine.ir.reason_catalog import ReasonCatalog
 from engine.trace.graph_breaks.reasons import BREAK_REASONS
 from notebook_ext import glossary
 
@@ -19,20 +21,29 @@ def breaks_page() -> str:
     """Return the page of graph breaks: reason, hints, and an example before and after the fix."""
     head = (
         "# Graph breaks",
-        "Every reason for a graph break. This page is generated from the compiler's own list. A test runs each example: the first function breaks for this reason, the second is one graph. `x` is a tensor.",
+        "Every reason for a graph break. This page is generated from the compiler's own catalog. A test runs each example: the first function breaks for this reason, the second is one graph. `x` is a tensor.",
     )
-    return "\n\n".join([*head, *(part for kind in BREAK_REASONS for part in _break(kind))]) + "\n"
+    return "\n\n".join([*head, *_catalog(BREAK_REASONS, "Breaks", "Does not break")]) + "\n"
 
 
-def _break(kind: str) -> Iterator[str]:
-    reason = BREAK_REASONS[kind]
-    yield f"## {reason.title}"
-    yield f"`{kind}`. {reason.explanation}"
-    if reason.hints:
-        yield "\n".join(f"- {hint}" for hint in reason.hints)
-    if kind in BREAKS:
-        yield f"Breaks:\n\n{_code(BREAKS[kind].before)}"
-        yield f"Does not break:\n\n{_code(BREAKS[kind].after)}"
+def _catalog(reasons: ReasonCatalog, before: str, after: str) -> Iterator[str]:
+    """Yield the pages of a catalog by topic."""
+    for topic, group in itertools.groupby(reasons, lambda kind: reasons[kind].topic):
+        yield f"## {topic.replace('_', ' ').capitalize()}"
+        for kind in group:
+            reason = reasons[kind]
+            yield f"### {_escape(reason.title)}"
+            yield f"`{kind}`. {_escape(reason.cause)}"
+            yield "\n".join(f"- {_escape(hint)}" for hint in reason.advice)
+            if reason.example_before:
+                yield f"{before}:\n\n{_code(reason.example_before)}"
+            if reason.example_after:
+                yield f"{after}:\n\n{_code(reason.example_after)}"
+
+
+def _escape(text: str) -> str:
+    """Quote names with underscores, which Markdown would read as emphasis."""
+    return re.sub(r"[\w.@]*_[\w.]*\w(\(\))?|\*", lambda found: f"`{found.group()}`", text)
 
 
 def guards_page() -> str:

@@ -203,7 +203,7 @@ class TraceAttempt:
         Uncompiled code may not raise there.
         """
         if self.tx.torch_state.read_is_compiling and self.tx.torch_state.is_compiling:
-            raise RestartTracing(0, Unsupported("asked", f"compiled code raises here: {what}"), as_eager=True)
+            raise RestartTracing(0, Unsupported("retrace", f"compiled code raises here: {what}"), as_eager=True)
 
     def _retrace_with_known_rng(self, reason: Unsupported) -> None:
         """Retrace with concrete random numbers if Python needs to know one.
@@ -303,11 +303,11 @@ class TraceAttempt:
         try:
             close_unreachable_generators(tx, frame, [value], is_over=True)
         except Unsupported as error:
-            raise SkipFrame("side-effect", error.what) from error
-        self._retrace_with_rng_inputs(Unsupported("asked", "tensors depend on random numbers"))
+            raise SkipFrame(error.kind, error.what) from error
+        self._retrace_with_rng_inputs(Unsupported("retrace", "tensors depend on random numbers"))
         is_idle = not tx.graph.op_count and not tx.inputs.saw_tensor and not self.options.fullgraph
         if tx.torch_state.read_is_compiling and tx.torch_state.is_compiling and is_idle:
-            raise RestartTracing(0, Unsupported("asked", "there is no tensor operation to compile"), as_eager=True)
+            raise RestartTracing(0, Unsupported("retrace", "there is no tensor operation to compile"), as_eager=True)
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         self._check_unsupported_mutations()
         try:
@@ -328,7 +328,7 @@ class TraceAttempt:
         except Unsupported as error:
             if 0 < error.created_at < self.root_instruction_number:
                 raise RestartTracing(error.created_at, error) from error
-            raise SkipFrame("side-effect", error.what) from error
+            raise SkipFrame(error.kind, error.what) from error
         cg.restore_grad_mode()
         cg.body.return_value()
         return self._make_traced_frame(frame, cg, told, (), ())
@@ -342,10 +342,10 @@ class TraceAttempt:
     def _check_unsupported_mutations(self) -> None:
         for kept in self.tx.side_effects.externally_cached.values():
             if kept.is_mutated():
-                raise RestartTracing(kept.created_at, kept.unsupported("is mutated"))
+                raise RestartTracing(kept.created_at, kept.graph_break("is mutated"))
         check_traced_backwards(self.tx)
         if self.tx.torch_state.torch_function_disabled_depth:
-            raise SkipFrame("side-effect", "__torch_function__ is disabled at the graph break")
+            raise SkipFrame("torch-function-mode", "__torch_function__ is disabled at the graph break")
         if (
             self.tx.fallback.assumed_conditions
             and mutates_inputs(self.tx)
@@ -356,12 +356,14 @@ class TraceAttempt:
                 executed, Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
             )
         if self.tx.fallback.op_in_try_block and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
-            raise SkipFrame("side-effect", "an argument is mutated inside a try block")
+            raise SkipFrame("argument-mutation", "an argument is mutated inside a try block")
         if resizes_leaf_input(self.tx):
-            raise SkipFrame("side-effect", "an in-place operation changes the shape of an argument that requires grad")
+            raise SkipFrame(
+                "argument-mutation", "an in-place operation changes the shape of an argument that requires grad"
+            )
         if alias_gains_requires_grad(self.tx):
             raise SkipFrame(
-                "side-effect", "an argument that shares memory with another one starts to require gradients"
+                "argument-aliasing", "an argument that shares memory with another one starts to require gradients"
             )
 
     def _can_break_in_inlined_frame(self, frame: Frame, reason: Unsupported) -> bool:
@@ -451,9 +453,8 @@ class TraceAttempt:
             resumption.emit(emit_effects)
         except Unsupported as error:
             if 0 < error.created_at < self.root_instruction_number:
-                what = f"{error.what.removeprefix('rebuilding ').removesuffix(' after the graph')} is suspended at a later graph break: {reason.what}"
-                raise RestartTracing(error.created_at, Unsupported("still-running", what)) from error
-            raise self._make_skip(reason, spans, error.what) from error
+                raise RestartTracing(error.created_at, _reason_at_later_break(error, reason)) from error
+            raise self._make_skip(reason, spans, error.what, error.kind) from error
         records = () if is_told else (make_break_record(reason.kind, reason.what, spans, skipped=False),)
         return self._make_traced_frame(frame, cg, tuple(told), records, tuple(resumption.resume_slots))
 
@@ -474,8 +475,8 @@ class TraceAttempt:
         named = (frame.globals.values.get(name) for name in frame.code.co_names)
         return any(v is torch or isinstance(v, (torch.Tensor, torch.nn.Module)) for v in named)
 
-    def _make_skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str) -> SkipFrame:
-        skip = SkipFrame(reason.kind, f"{reason.what}; the whole function runs as plain Python ({where})")
+    def _make_skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str, also: str = "") -> SkipFrame:
+        skip = SkipFrame(reason.kind, f"{reason.what}; the whole function runs as plain Python ({where})", also)
         skip.stack = spans
         return skip
 
@@ -497,7 +498,7 @@ class TraceAttempt:
         try:
             code, graph = cg.finish()
         except Unsupported as error:
-            raise SkipFrame("side-effect", error.what) from error
+            raise SkipFrame(error.kind, error.what) from error
         add_aliasing_guards(self.tx)
         self.tx.symbols.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:
@@ -536,6 +537,17 @@ class TraceAttempt:
         return tuple(
             self.tx.call_stack.inlined_calls.values()
         ), self.step_recorder.step_records() if self.step_recorder is not None else ()
+
+
+def _reason_at_later_break(error: Unsupported, later: Unsupported) -> Unsupported:
+    """Return the reason to break where a value is created.
+
+    It cannot be rebuilt at the graph break ``later``.
+    """
+    what = error.what.removeprefix("rebuilding ").removesuffix(" after the graph")
+    if error.kind == "generator-state":
+        return Unsupported("still-running", f"{what} is suspended at a later graph break: {later.what}")
+    return Unsupported(error.kind, f"{what}, at a later graph break: {later.what}")
 
 
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:

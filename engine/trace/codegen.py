@@ -208,7 +208,7 @@ class PyCodegen:
             return
         kept = self.tx.side_effects.externally_cached.get(id(value))
         if kept is not None and isinstance(value, _MUTABLE_VARIABLES):
-            raise kept.unsupported("is used after the graph")
+            raise kept.graph_break("is used after the graph")
         value.reconstruct(self)
         if (value.is_mutable or id(value) in self._shared) and id(value) not in self._temps:
             self.cache_top(value)
@@ -661,7 +661,7 @@ class PyCodegen:
             case RawItemSource(_, key):
                 self._call_in_prologue(raw_item, key)
             case _:
-                raise Unsupported("side-effect", f"loading {origin.expr} again")
+                raise Unsupported("rebuild-value", f"loading {origin.expr} again")
 
     def _call_in_prologue(self, function: Any, *constants: Any) -> None:
         out, self.body = self.body, self.prologue

@@ -147,7 +147,7 @@ def _make_skipped_frame(
     """Make the result for a frame that runs as plain Python while ``guards`` hold."""
     code = request.function.__code__
     stack = skip.stack or (span_of(code, 0),)
-    record = make_break_record(skip.kind, skip.what, stack, skipped=True)
+    record = make_break_record(skip.kind, skip.what, stack, skipped=True, also=skip.also)
     if options.fullgraph and skip.kind != "raises":
         text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
         raise errors.GraphBreak(record, errors.source_with_caret(text, record.span))

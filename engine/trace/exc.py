@@ -55,12 +55,16 @@ class Unsupported(TracerException):
 
 
 class SkipFrame(TracerException):
-    """The whole frame runs as plain Python. ``kind`` is an id in ``reasons.BREAK_REASONS``."""
+    """The whole frame runs as plain Python. ``kind`` is an id in ``reasons.BREAK_REASONS``.
 
-    def __init__(self, kind: str, what: str) -> None:
+    ``also`` is the id of the reason why no resume function could continue after the graph break ``kind``.
+    """
+
+    def __init__(self, kind: str, what: str, also: str = "") -> None:
         super().__init__(f"{kind}: {what}")
         self.kind = kind
         self.what = what
+        self.also = also
         self.stack: tuple[Span, ...] = ()
 
 

@@ -65,7 +65,7 @@ def _close_silently(tx: Tracer, generator: GeneratorVariable) -> None:
         close_generator(tx, generator)
     except UserException as error:
         raise Unsupported(
-            "unsupported-operation", "a suspended generator raises an exception when it is finalized"
+            "generator-state", "a suspended generator raises an exception when it is finalized"
         ) from error
 
 

@@ -154,7 +154,8 @@ class GraphBuilder:
         used = (n for node in self.graph.nodes for n in node.all_input_nodes)
         if any(node.graph is not self.graph for node in (*outputs, *used)):
             raise Unsupported(
-                "side-effect", "a tensor leaves the body of a higher-order operator in another way than as its result"
+                "higher-order-side-effect",
+                "a tensor leaves the body of a higher-order operator in another way than as its result",
             )
 
     def _erase_unused_getitems(self, outputs: set[torch.fx.Node]) -> None:

@@ -36,7 +36,7 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     if len(tx.call_stack.frames) > config.inline_depth:
         raise Unsupported("depth", f"{function.describe()} would be inlined at depth {len(tx.call_stack.frames)}")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise Unsupported("unsupported-opcode", f"{function.describe()} is asynchronous")
+        raise Unsupported("async-call", f"{function.describe()} is asynchronous")
     parent = tx.frame
     frame = Frame(code, function.namespace, parent, parent.user_stack())
     frame.locals = bind_arguments(tx, function, args, kwargs)

@@ -104,7 +104,7 @@ def set_exception_context(tx: Tracer, error: Variable) -> None:
     error.raise_line = tx.user_stack()[0].line
     error.traceback = None
     if not is_none(error.attributes.pop("__traceback__", NONE)):
-        raise SkipFrame("unsupported-operation", "an exception with another one's traceback is raised")
+        raise SkipFrame("traceback", "an exception with another one's traceback is raised")
     error.was_raised = True
     if before is None or before is error:
         return

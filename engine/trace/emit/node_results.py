@@ -39,7 +39,7 @@ _CONSTANT_TYPES = (
 @functools.singledispatch
 def build_node_result(result: Any, tx: Tracer, node: torch.fx.Node) -> Variable:
     """Return the variable of a node's result. Register a builder per type with ``register``."""
-    raise Unsupported("unsupported-operation", f"an operation returns a {type(result).__name__}")
+    raise Unsupported("operator-result", f"an operation returns a {type(result).__name__}")
 
 
 def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = False) -> Variable:

@@ -84,7 +84,7 @@ def check_not_quantized(target: Any) -> None:
     """Raise Unsupported for quantizing functions; their fake results look like floats."""
     if facts_of(target).returns_quantized:
         name = getattr(target, "__name__", target)
-        raise Unsupported("unsupported-operation", f"{name} returns a quantized tensor")
+        raise Unsupported("tensor-layout", f"{name} returns a quantized tensor")
 
 
 def normalize_arguments(tx: Tracer, operation: Operation) -> Operation:

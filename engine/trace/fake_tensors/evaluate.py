@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch._dispatch.python import enable_python_dispatcher
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -49,10 +50,10 @@ def evaluate_on_fakes(
     except DynamicOutputShapeException as error:
         raise Unsupported("dynamic-output", f"the output size of {name} depends on data") from error
     except UnsupportedOperatorException as error:
-        raise Unsupported("unsupported-operation", f"{name} does not run on fake tensors") from error
+        raise Unsupported("no-fake-implementation", f"{name} does not run on fake tensors") from error
     except NotImplementedError as error:
         raise Unsupported(
-            "unsupported-operation", f"{name} does not run on fake tensors: {_first_line(error)}"
+            "no-fake-implementation", f"{name} does not run on fake tensors: {_first_line(error)}"
         ) from error
     except (
         RuntimeError,
@@ -66,8 +67,16 @@ def evaluate_on_fakes(
         OverflowError,
     ) as error:
         if has_unbacked_symbols((args, kwargs)):
-            raise Unsupported("data-dependent", f"{name} needs a concrete size: {_first_line(error)}") from error
+            raise Unsupported("unbacked-size", f"{name} needs a concrete size: {_first_line(error)}") from error
+        if _lacks_fake_implementation(target):
+            raise Unsupported("no-fake-implementation", f"{name} has no fake implementation") from error
         raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _lacks_fake_implementation(target: Any) -> bool:
+    """Return True for a ``torch.library.custom_op`` without ``register_fake``."""
+    operator = OPDEFS.get(getattr(target, "_name", ""))
+    return operator is not None and operator._abstract_fn is None
 
 
 _MAY_RETURN_INPUT = frozenset(("dropout", "dropout_"))

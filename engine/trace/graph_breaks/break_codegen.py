@@ -214,7 +214,7 @@ class BreakCodegen:
             Unsupported: it does not.
         """
         if [v.exception for v in self.stack if isinstance(v, ExcInfoVariable)] != self.frame.exc_stack:
-            raise Unsupported("side-effect", "an exception is about to leave its handler")
+            raise Unsupported("break-position", "an exception is about to leave its handler")
 
     # The broken instruction runs in Python and may raise, inside the user's try and with blocks.
 
@@ -396,7 +396,7 @@ class BreakCodegen:
     def _stack_only(self, replay: Callable[[], None]) -> None:
         counts = stack_effect(self.op)
         if counts is None:
-            raise Unsupported("side-effect", f"no graph break is possible at the instruction {self.op.opname}")
+            raise Unsupported("break-position", f"no graph break is possible at the instruction {self.op.opname}")
         takes, leaves = counts
         split = len(self.stack) - takes
         below, taken = self.stack[:split], self.stack[split:]
@@ -501,9 +501,9 @@ class BreakCodegen:
         wanted = self.live_locals[outcome.index] | {n for n in held if not n.startswith(STACK_PARAM_PREFIX)}
         names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
-            raise Unsupported("side-effect", "a graph break inside a comprehension")
+            raise Unsupported("break-position", "a graph break inside a comprehension")
         if any(isinstance(v, CellVariable) for v in outcome.stack):
-            raise Unsupported("side-effect", "a comprehension whose variable is captured by a closure")
+            raise Unsupported("break-position", "a comprehension whose variable is captured by a closure")
         kinds = tuple(self._stack_slot_kind(v) for v in outcome.stack)
         code = resume_code(self.code, ResumePoint(outcome.index, kinds, names, first, is_broken))
         slot = ConstSlot("resume")

@@ -40,9 +40,7 @@ def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
     if issubclass(value.python_type(), BaseException) and (
         not isinstance(value, ExceptionVariable) or value.source is not None
     ):
-        raise Unsupported(
-            "unsupported-operation", f"raising a {value.describe()} that was created outside the function"
-        )
+        raise Unsupported("exception-handling", f"raising a {value.describe()} that was created outside the function")
     if not isinstance(value, ExceptionVariable):
         return tx.raise_type_error("exceptions must derive from BaseException")  # type: ignore[no-any-return]
     return value
@@ -100,7 +98,7 @@ def _check_match(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     try:
         wanted = realize(tx, frame.stack.pop()).as_python_constant(tx)
     except NotPythonConstant:
-        raise Unsupported("unsupported-operation", "an except clause whose class is not known while tracing") from None
+        raise Unsupported("exception-handling", "an except clause whose class is not known while tracing") from None
     every = wanted if isinstance(wanted, tuple) else (wanted,)
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in every):
         tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")

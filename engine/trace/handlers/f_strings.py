@@ -43,7 +43,7 @@ def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str
         if spec and not conversion and tx.is_python_constant(value):
             return tx.fold_constant(format, value.as_python_constant(tx), spec)
         if spec and not conversion:
-            raise Unsupported("unsupported-operation", f"formatting a {value.describe()}")
+            raise Unsupported("tensor-text", f"formatting a {value.describe()}")
         rule = find_rule(fn)
         value = realize(
             tx, rule(tx, [value], {}) if rule is not None else tx.fold_constant(fn, value.as_python_constant(tx))

@@ -27,7 +27,7 @@ def _import(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         package = str(frame.globals.values.get("__package__") or frame.globals.name.rpartition(".")[0])
         full = importlib.util.resolve_name("." * level + op.argval, package)
     if full not in sys.modules:
-        raise Unsupported("unknown-call", f"{full} is imported for the first time")
+        raise Unsupported("first-import", f"{full} is imported for the first time")
     module = sys.modules[full] if names or level else sys.modules[full.partition(".")[0]]
     frame.push(tx.wrap_static(module, module.__name__))
 
@@ -38,10 +38,12 @@ def _import_module(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
     if type(name) is str and name.startswith(".") and package and not kwargs:
         name = importlib.util.resolve_name(name, package)
     elif type(name) is not str or len(args) + len(kwargs) != 1 or not kwargs.keys() <= {"name"}:
-        raise Unsupported("unknown-call", "importlib.import_module is called with arguments other than one module name")
+        raise Unsupported(
+            "builtin-arguments", "importlib.import_module is called with arguments other than one module name"
+        )
     module = sys.modules.get(name)
     if module is None:
-        raise Unsupported("unknown-call", f"{name} is imported for the first time")
+        raise Unsupported("first-import", f"{name} is imported for the first time")
     return tx.wrap_static(module, name)
 
 

@@ -717,7 +717,7 @@ def fold_constant_call(tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[s
         values = tx.as_python_constants(args)
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     except NotPythonConstant:
-        raise Unsupported("unknown-call", f"{what}") from None
+        raise Unsupported("non-constant-arguments", f"{what}") from None
     return tx.fold_constant(fn, *values, **words)
 
 
@@ -764,7 +764,7 @@ def call_special_by_name(
     ):
         return fold_constant_call(tx, method, [of, *args], kwargs, f"{of.describe()}.{name}")
     check_argument_count(tx, of.python_type(), name, len(args), list(kwargs))
-    raise of.unsupported(f"the method {name!r}")
+    raise of.unsupported_method(name)
 
 
 def sort_items(tx: Tracer, items: list[Variable], kwargs: dict[str, Variable]) -> list[Variable]:

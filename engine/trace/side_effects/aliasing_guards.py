@@ -49,7 +49,7 @@ def add_aliasing_guards(tx: Tracer) -> None:
         id(real) in tx.objects.viewed_dict_ids and id(value) in tx.side_effects.mutated_variables
         for value, real in tx.objects.variables_by_id.values()
     ):
-        raise SkipFrame("side-effect", "a dict is mutated, and a view of it was created outside the function")
+        raise SkipFrame("argument-aliasing", "a dict is mutated, and a view of it was created outside the function")
     _guard_tensors_distinct(tx, why)
     _guard_keys_distinct(tx)
     _guard_no_overlap(tx)
@@ -148,4 +148,4 @@ def _check_one_storage_per_memory(written: TensorVariable, others: list[TensorVa
         ):
             continue
         names = f"{written.describe()} and {other.describe()}"
-        raise SkipFrame("side-effect", f"one of {names} is mutated; they share memory through different storages")
+        raise SkipFrame("argument-aliasing", f"one of {names} is mutated; they share memory through different storages")

@@ -92,7 +92,7 @@ def _emit_mutation(cg: PyCodegen, value: Variable) -> str:
         cg.load(value)
         value.fill(cg)
         return f"{_target_name(value)}: the context variable is set" if value.deferred_steps else ""
-    raise Unsupported("side-effect", f"changing a {value.python_type().__name__}")
+    raise Unsupported("rebuild-value", f"changing a {value.python_type().__name__}")
 
 
 def _target_name(value: Variable) -> str:
@@ -112,13 +112,13 @@ def _emit_cell_write(cg: PyCodegen, value: CellVariable) -> str:
             from engine.ir.sources.attributes import AttrSource
 
             if value.content is None:
-                raise Unsupported("side-effect", "a closure variable of another function is deleted")
+                raise Unsupported("closure-variable", "a closure variable of another function is deleted")
             cg.load(value.content)
             cg.load_source(AttrSource(base, "__closure__"))
             cg.body.subscript(index)
             cg.body.emit("STORE_ATTR", "cell_contents")
             return f"the closure variable {variable} is set"
-    raise Unsupported("side-effect", "a closure variable is set")
+    raise Unsupported("closure-variable", "a closure variable is set")
 
 
 def _emit_global_write(

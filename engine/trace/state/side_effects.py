@@ -40,7 +40,7 @@ class SideEffects:
         if self.subgraph_mutations is not None:
             self.subgraph_mutations.append(value)
         if id(value) in self.externally_cached:
-            raise self.externally_cached[id(value)].unsupported("is mutated")
+            raise self.externally_cached[id(value)].graph_break("is mutated")
         if value.source is None or value.is_constructed:
             return
         self.external_mutation_count += 1

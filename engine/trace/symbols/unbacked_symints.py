@@ -65,7 +65,7 @@ def emit_runtime_asserts(tx: Tracer) -> None:
             continue  # tracing concludes nothing from assumptions on unbacked floats
         if tx.in_subgraph():
             raise Unsupported(
-                "data-dependent", "the body of a higher-order operator assumes something about a tensor's values"
+                "unbacked-size", "the body of a higher-order operator assumes something about a tensor's values"
             )
         tx.fallback.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
 
@@ -94,7 +94,7 @@ def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
         _complete_node(tx, added)
         added = added.next
     if not isinstance(made, torch.fx.Proxy):
-        raise Unsupported("data-dependent", f"{relation} is assumed for a value that depends on data")
+        raise Unsupported("unbacked-size", f"{relation} is assumed for a value that depends on data")
     node: torch.fx.Node = made.node
     return node
 
@@ -127,7 +127,7 @@ def _symbol_node(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
     for value, _ in tx.inputs.input_tensors:
         if (dim := _dim_of(value.fake, symbol)) is not None:
             return _emit_size(tx, value.node(tx), value.fake, dim)
-    raise Unsupported("data-dependent", f"the code assumes something about {symbol}, which the graph does not compute")
+    raise Unsupported("unbacked-size", f"the code assumes something about {symbol}, which the graph does not compute")
 
 
 def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.opcodes import VERSION
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
+from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.variables.node_argument import NodeArgument
 
 if TYPE_CHECKING:
@@ -65,9 +66,18 @@ class Variable(NodeArgument):
         """Return a short description for messages."""
         return self.python_type().__name__
 
-    def unsupported(self, what: str) -> Unsupported:
+    def unsupported(self, what: str, kind: str = "unsupported-operation") -> Unsupported:
         """Return the graph break for an operation that this variable does not support."""
-        return Unsupported("unsupported-operation", f"{what} on a value of type {self.python_type().__name__}")
+        return Unsupported(kind, f"{what} on a value of type {self.python_type().__name__}")
+
+    def unsupported_method(self, name: str) -> Unsupported:
+        """Return the graph break for a method that has no tracing rule."""
+        return self.unsupported(f"the method {name!r}", "unsupported-method")
+
+    def unsupported_attribute(self, action: str, name: str) -> Unsupported:
+        """Return the graph break for "reading", "setting" or "deleting" an attribute."""
+        kind = "unsupported-attribute" if action == "reading" else "attribute-write"
+        return self.unsupported(f"{action} the attribute {name!r}", kind)
 
     def lacks_methods(self, *names: str) -> bool:
         """Return True if the value's class defines none of these special methods."""
@@ -116,7 +126,7 @@ class Variable(NodeArgument):
         """Return the variable of ``self.name``."""
         if self.lacks_methods(name, "__getattr__") and self.python_type().__dictoffset__ == 0:
             return tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")  # type: ignore[no-any-return]
-        raise self.unsupported(f"reading the attribute {name!r}")
+        raise self.unsupported_attribute("reading", name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         """Trace ``self.name = value``."""
@@ -124,17 +134,17 @@ class Variable(NodeArgument):
             tx.raise_error(
                 AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'{NO_DICT_SUFFIX}"
             )
-        raise self.unsupported(f"setting the attribute {name!r}")
+        raise self.unsupported_attribute("setting", name)
 
     def del_attr(self, tx: Tracer, name: str) -> None:
         """Trace ``del self.name``."""
-        raise self.unsupported(f"deleting the attribute {name!r}")
+        raise self.unsupported_attribute("deleting", name)
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Trace ``self(*args, **kwargs)``."""
         if self.lacks_methods("__call__"):
             return tx.raise_type_error(f"'{type_name(self.python_type())}' object is not callable")  # type: ignore[no-any-return]
-        raise Unsupported("unknown-call", f"calling {self.describe()}")
+        raise Unsupported(unknown_call_kind(self.python_type()), f"calling {self.describe()}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Trace ``self.name(*args, **kwargs)``."""
@@ -201,7 +211,7 @@ class Variable(NodeArgument):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         """Emit bytecode that pushes the value. Called only for variables without a source."""
-        raise Unsupported("side-effect", f"rebuilding a value of type {self.python_type().__name__} after the graph")
+        raise Unsupported("rebuild-value", f"rebuilding a value of type {self.python_type().__name__} after the graph")
 
 
 class RealObjectVariable(Variable):

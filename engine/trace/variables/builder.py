@@ -67,7 +67,7 @@ def build_variable(tx: Tracer, real: Any, origin: Source) -> Variable:
     for _, predicate, builder in _CONDITIONAL_BUILDERS:
         if predicate(real):
             return builder(tx, real, origin)
-    raise Unsupported("unsupported-operation", f"a value of type {type(real).__name__}")
+    raise Unsupported("unsupported-value", f"a value of type {type(real).__name__}")
 
 
 def build_sourceless(tx: Tracer, value: Any) -> Variable:

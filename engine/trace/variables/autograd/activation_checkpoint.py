@@ -57,7 +57,7 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
     written += [node.name for node in added if is_with_effects(node)]
     if tx.side_effects.external_mutation_count != changes or written:
         what = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
-        raise Unsupported("side-effect", f"a checkpointed function {what}, and the backward recomputes it")
+        raise Unsupported("checkpoint-side-effect", f"a checkpointed function {what}, and the backward recomputes it")
 
 
 def _version(node: torch.fx.Node) -> int:

@@ -43,7 +43,7 @@ class RealAutogradContextVariable(UserDefinedObjectVariable):
 
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
         if name in (*_CTX_ATTRIBUTES.values(), "materialize_grads"):
-            raise Unsupported("unsupported-operation", f"setting {name} of an autograd.Function's context")
+            raise Unsupported("autograd-function-ctx", f"setting {name} of an autograd.Function's context")
         super().generic_set_attr(tx, name, value)
 
     def has_no_dict(self) -> bool:

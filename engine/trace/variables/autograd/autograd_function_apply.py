@@ -82,7 +82,9 @@ class AutogradFunctionTracer:
             or self._is_unreachable_from_backward(o, known)
             for o in found
         ):
-            raise Unsupported("unknown-call", f"{self.cls.__name__} returns values other than tensors and constants")
+            raise Unsupported(
+                "autograd-function", f"{self.cls.__name__} returns values other than tensors and constants"
+            )
         return found
 
     def _is_unreachable_from_backward(self, output: Variable, known: set[int]) -> bool:
@@ -106,10 +108,13 @@ class AutogradFunctionTracer:
             g is not NONE and not isinstance(g, (TensorVariable, ConstantVariable)) for g in found
         ):
             raise Unsupported(
-                "unknown-call", f"the backward of {self.cls.__name__} does not return one gradient per input"
+                "autograd-function-backward",
+                f"the backward of {self.cls.__name__} does not return one gradient per input",
             )
         if any(isinstance(g, TensorVariable) for g in found[count:]):
-            raise Unsupported("unknown-call", f"the backward of {self.cls.__name__} returns too many gradients")
+            raise Unsupported(
+                "autograd-function-backward", f"the backward of {self.cls.__name__} returns too many gradients"
+            )
         return [
             g.as_node_arg(self.tx)[0] if isinstance(g, TensorVariable) else None
             for g, v in zip(found, self.inputs, strict=False)
@@ -127,7 +132,9 @@ def check_no_attribute_writes(cls: type, values: list[Variable]) -> None:
     """
     written = next((name for v in values if isinstance(v, TensorVariable) for name in v.attr_writes), None)
     if written is not None:
-        raise Unsupported("side-effect", f"the forward of {cls.__name__} sets the attribute {written!r} of a tensor")
+        raise Unsupported(
+            "autograd-function", f"the forward of {cls.__name__} sets the attribute {written!r} of a tensor"
+        )
 
 
 def trace_forward_and_backward(
@@ -162,7 +169,9 @@ def trace_forward_and_backward(
             found = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
             torch._C._set_grad_enabled(grad)
             if _tensor_versions(forward) != before:
-                raise Unsupported("unknown-call", f"the backward of {cls.__name__} mutates a tensor of its forward")
+                raise Unsupported(
+                    "autograd-function-backward", f"the backward of {cls.__name__} mutates a tensor of its forward"
+                )
             backward.graph.output(tuple(found))
     except BaseException:
         forward.discard()

@@ -72,7 +72,7 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
             case "mark_dirty":
                 return BuiltinMethodVariable(self, name)
             case "mark_shared_storage":
-                raise Unsupported("unknown-call", f"{name} of an autograd.Function is called")
+                raise Unsupported("autograd-function-ctx", f"{name} of an autograd.Function is called")
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -94,7 +94,7 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
 def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     cls: Any = realize(tx, args[0]).as_python_object()
     if not (isinstance(cls, type) and issubclass(cls, Function)):
-        raise Unsupported("unknown-call", "an autograd.Function has arguments other than tensors and constants")
+        raise Unsupported("autograd-function", "an autograd.Function has arguments other than tensors and constants")
     given = [realize(tx, a) for a in _bind_positional(tx, cls, args[1:], kwargs)]
     if not torch.is_grad_enabled() and not isinstance(tx.graph, SubgraphBuilder):
         return _trace_forward_only(tx, cls, given)
@@ -116,7 +116,7 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
         if len(tx.inputs.input_tensors) != known:
             return _trace_bodies_to_graphs(tx, cls, given)
     except UserException as error:
-        raise Unsupported("unknown-call", f"{cls.__name__} raises while it is traced") from error
+        raise Unsupported("autograd-function", f"{cls.__name__} raises while it is traced") from error
     late = (
         find_mutable_capture(_wrapped_functions(cls.backward))
         if any(_needs_input_grad(given)) and torch.is_grad_enabled()
@@ -189,7 +189,7 @@ def _bind_positional(
     if code is None or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         if not kwargs:
             return args
-        raise Unsupported("unknown-call", f"{cls.__name__} is applied with keyword arguments")
+        raise Unsupported("autograd-function", f"{cls.__name__} is applied with keyword arguments")
     names = code.co_varnames[int(has_context) : code.co_argcount]
     given = dict(zip(names, args, strict=False))
     defaults = () if has_context else cls.forward.__defaults__ or ()
@@ -200,7 +200,9 @@ def _bind_positional(
     wanted = names[: last + 1]
     fits = len(args) <= len(names) and not both and set(given) <= set(names) and set(wanted) <= {*given, *values}
     if not fits or (has_context and not _apply_accepts_kwargs()):
-        raise Unsupported("unknown-call", f"{cls.__name__} is applied to arguments that its forward does not accept")
+        raise Unsupported(
+            "autograd-function", f"{cls.__name__} is applied to arguments that its forward does not accept"
+        )
     return [given[n] if n in given else tx.from_python(values[n]) for n in wanted]
 
 
@@ -242,7 +244,9 @@ def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variabl
         if name == "forward":
             found = _call_forward(tx, cls, ctx, args)
             if ctx.dirty_tensors or not ctx.materialize_grads:
-                raise Unsupported("unknown-call", f"{cls.__name__} calls mark_dirty or set_materialize_grads(False)")
+                raise Unsupported(
+                    "autograd-function-ctx", f"{cls.__name__} calls mark_dirty or set_materialize_grads(False)"
+                )
             return found
         _check_backward(tx, cls, ctx)
         return _static_method(tx, cls, name).call(tx, args, {})
@@ -262,7 +266,7 @@ def _check_backward(tx: Tracer, cls: type[Function], ctx: AutogradFunctionContex
         cls.__name__, list(_wrapped_functions(cls.backward)), ctx, tx.interpreter.root_instruction_number
     )
     if any(type(layer) is not types.FunctionType for layer in backward.wrapped_functions):
-        raise Unsupported("unknown-call", f"the backward of {cls.__name__} is not a plain function")
+        raise Unsupported("autograd-function-backward", f"the backward of {cls.__name__} is not a plain function")
     if backward.reads_mutated_state(tx) or backward.reads_deferred_state():
         raise backward.graph_break()
     tx.state_of(_TracedBackwards).backwards.append(backward)
@@ -312,7 +316,9 @@ class _TracedBackward(NamedTuple):
 
     def graph_break(self) -> Unsupported:
         """Return the graph break that lets Python apply the function."""
-        reason = Unsupported("side-effect", f"the backward of {self.name} reads values that may change before it runs")
+        reason = Unsupported(
+            "autograd-function-backward", f"the backward of {self.name} reads values that may change before it runs"
+        )
         reason.created_at = self.applied_at
         return reason
 
@@ -404,7 +410,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
             outputs = _forward_outputs(tx, cls, ctx, inputs)
             check_no_attribute_writes(cls, [*inputs, *outputs])
             if any(id(o) in containers for o in outputs):
-                raise _MutatesContainerArgument("side-effect", f"{cls.__name__} returns a container argument")
+                raise _MutatesContainerArgument("autograd-function", f"{cls.__name__} returns a container argument")
             if grad and any(needed):
                 grads: list[Variable] = [
                     add_parameter_like(tx, builder, o.fake.detach()) if isinstance(o, TensorVariable) else NONE
@@ -452,7 +458,7 @@ def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Va
         if before is not None:
             before.extend(changed)
     if any(id(v) in given for v in changed):
-        raise _MutatesContainerArgument("side-effect", f"{cls.__name__} mutates a container argument")
+        raise _MutatesContainerArgument("autograd-function", f"{cls.__name__} mutates a container argument")
 
 
 def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, value: Variable) -> Variable:
@@ -488,5 +494,5 @@ def _call_forward(
 def _static_method(tx: Tracer, cls: type[Function], name: str) -> Variable:
     found = class_attribute(tx, cls, name, None)
     if found is None:
-        raise Unsupported("unknown-call", f"{cls.__name__} has no {name}")
+        raise Unsupported("autograd-function", f"{cls.__name__} has no {name}")
     return realize(tx, found)

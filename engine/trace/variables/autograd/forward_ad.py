@@ -33,7 +33,7 @@ class DualLevelVariable(GraphContextVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.active:
-            raise Unsupported("side-effect", "a graph break inside a dual level would lose all tangents")
+            raise Unsupported("forward-ad", "a graph break inside a dual level would lose all tangents")
         super().reconstruct(cg)
 
 
@@ -63,12 +63,12 @@ def _register_dual_function(function: Any) -> None:
         if forward_ad._current_level < 0 and function is forward_ad.unpack_dual and len(args) == 1 and not kwargs:
             return _unpack_without_level(tx, args[0])
         if forward_ad._current_level < 0:
-            raise Unsupported("unknown-call", f"{function.__name__} is called outside of a dual level")
+            raise Unsupported("forward-ad", f"{function.__name__} is called outside of a dual level")
         if function is forward_ad.unpack_dual and not any(
             c.make is forward_ad.dual_level for c, _ in tx.torch_state.open_graph_contexts
         ):
             what = "unpack_dual is called in a dual level that was entered outside the function"
-            raise Unsupported("unknown-call", what)
+            raise Unsupported("forward-ad", what)
         tx.side_effects.mutation_count += 1
         return emit_node(tx, "call_function", target, args, kwargs)
 

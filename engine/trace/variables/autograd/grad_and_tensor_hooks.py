@@ -50,10 +50,10 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
     if is_from_outside and not all(map(_is_intermediate, inputs)):
         raise Unsupported(
-            "unknown-call", "torch.autograd.grad on a tensor whose autograd history began outside the function"
+            "autograd-grad", "torch.autograd.grad on a tensor whose autograd history began outside the function"
         )
     if isinstance(tx.graph, SubgraphBuilder) and not tx.graph.is_autograd_function_body:
-        raise Unsupported("unknown-call", "torch.autograd.grad in the body of a higher-order operator")
+        raise Unsupported("autograd-grad", "torch.autograd.grad in the body of a higher-order operator")
     return emit_node(tx, "call_function", torch.autograd.grad, args, kwargs)
 
 
@@ -128,7 +128,7 @@ def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variabl
         Unsupported: the hook has side effects, or the tensor does not require gradients.
     """
     if not tensor.fake.requires_grad or isinstance(tx.graph, SubgraphBuilder):
-        raise Unsupported("unknown-call", "Tensor.register_hook is called")
+        raise Unsupported("tensor-hook", "Tensor.register_hook is called")
     nodes = [tensor.node(tx)]
 
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
@@ -155,7 +155,7 @@ def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook:
         Unsupported: the hook depends on objects of this call, or the tensor is not a leaf that requires gradients.
     """
     if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, SubgraphBuilder):
-        raise Unsupported("unknown-call", "Tensor.register_post_accumulate_grad_hook is called")
+        raise Unsupported("tensor-hook", "Tensor.register_post_accumulate_grad_hook is called")
     tensor.guard_is_leaf(tx)
     real = real_hook_function(tx, hook, "after it accumulates a gradient")
     node = _emit_effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
@@ -180,7 +180,7 @@ def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: A
         Unsupported: the tensor is an input, unless ``requires_grad_`` is called on a leaf that is not a view.
     """
     if tensor.source is not None and not (name == "requires_grad_" and _can_change_requires_grad(tx, tensor)):
-        raise Unsupported("unknown-call", f"Tensor.{name} of an argument is called")
+        raise Unsupported("requires-grad", f"Tensor.{name} of an argument is called")
     given = [realize(tx, a) for a in args]
     words = {k: realize(tx, v) for k, v in kwargs.items()}
     constants, named = (
@@ -194,7 +194,7 @@ def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: A
         getattr(tensor.fake, name)(*constants, **named)
     except RuntimeError:
         tx.graph.erase_last_node(node)
-        raise Unsupported("unknown-call", f"Tensor.{name} raises") from None
+        raise Unsupported("requires-grad", f"Tensor.{name} raises") from None
     node.meta["example_value"] = tensor.fake
     if tensor.source is not None:
         tx.side_effects.external_mutation_count += 1
@@ -222,7 +222,7 @@ def grad_fn(tx: Tracer, tensor: TensorVariable) -> Variable:
     found = tensor.fake.grad_fn
     if tensor.real_object is not None:
         if tensor.real_object.grad_fn is not None or found is not None:
-            raise tensor.unsupported("reading the attribute 'grad_fn'")
+            raise tensor.unsupported_attribute("reading", "grad_fn")
         tensor.guard_is_leaf(tx)
     if found is None:
         return NONE

@@ -10,6 +10,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
@@ -68,7 +69,7 @@ class BuiltinVariable(RealObjectVariable):
         getter = getattr(self.real_object, "__self__", None)
         if isinstance(getter, types.GetSetDescriptorType) and self.real_object.__name__ == "__get__" and args:
             return realize(tx, args[0]).get_attr(tx, getter.__name__)
-        raise Unsupported("unknown-call", f"{self.describe()} is called")
+        raise Unsupported(unknown_call_kind(self.real_object), f"{self.describe()} is called")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_const(self.real_object)

@@ -71,7 +71,7 @@ def call_descriptor_method(tx: Tracer, of: Any, name: str, args: list[Variable])
         else tx.wrap(instance.python_type(), class_source(instance.python_type()))
     )
     if hasattr(type(held.__func__), "__get__") and not hasattr(held.__func__, "__code__"):
-        raise Unsupported("unknown-call", "classmethod.__get__() of a descriptor")
+        raise Unsupported("descriptor", "classmethod.__get__() of a descriptor")
     return BoundMethodVariable(owner, of.wrapped_function(tx, "__func__"))
 
 

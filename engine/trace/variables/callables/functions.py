@@ -16,6 +16,7 @@ from engine.trace.codegen_runtime.functions_and_classes import make_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
+from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.inline import bind_arguments, inline_call
 from engine.trace.variables.base import (
     NONE,
@@ -179,7 +180,7 @@ class UserFunctionVariable(FunctionVariable):
                 if error.kind != "unsupported-argument":
                     raise
         if not may_inline(self.real_object):
-            raise Unsupported("unknown-call", f"{self.describe()} is called")
+            raise Unsupported(unknown_call_kind(self.real_object), f"{self.describe()} is called")
         tx.call_stack.direct_callee = self if direct else None
         return super().call(tx, args, kwargs)
 
@@ -197,7 +198,7 @@ class UserFunctionVariable(FunctionVariable):
         if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.real_object, name):
             if not hasattr(self.real_object, name):
                 tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         return tx.wrap(getattr(self.real_object, name), AttrSource(self._function_source, name))
 
     def _get_dict(self, tx: Tracer) -> Variable:
@@ -290,12 +291,12 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
                 self.keyword_default_values = entries
             return
         if name in ("__code__", "__dict__", "__closure__", "__globals__"):
-            raise self.unsupported(f"setting {name}")
+            raise self.unsupported(f"setting {name}", "attribute-write")
         self.attributes[name] = value
 
     def del_attr(self, tx: Tracer, name: str) -> None:
         if name.startswith("__"):
-            raise self.unsupported(f"deleting the attribute {name!r}")
+            raise self.unsupported_attribute("deleting", name)
         if name not in self.attributes:
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
         tx.side_effects.record_mutation(self)
@@ -377,7 +378,7 @@ class FunctionDictVariable(Variable):
             return self.get_item(tx, realize(tx, args[0]))
         if name in ("get", "keys", "values", "items", "copy", "__contains__", "__len__", "__getitem__", "__iter__"):
             return self._as_dict_variable().call_method(tx, name, args, kwargs)
-        raise self.unsupported(f"the method {name!r} of a function's __dict__")
+        raise self.unsupported(f"the method {name!r} of a function's __dict__", "unsupported-method")
 
     def length(self, tx: Tracer) -> Variable:
         return self._as_dict_variable().length(tx)

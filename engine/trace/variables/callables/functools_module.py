@@ -78,7 +78,7 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     origin = ConstantSource(found, read.name)
     inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
     if not isinstance(inner, UserFunctionVariable):
-        raise Unsupported("unsupported-operation", "a partialmethod of an object that is not a function")
+        raise Unsupported("descriptor", "a partialmethod of an object that is not a function")
     args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
     words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}
     return make_partial(BoundMethodVariable(read.instance, inner), list(args), dict(words))

@@ -112,7 +112,7 @@ class GeneratorVariable(IteratorVariable):
             case "gi_frame" if self.frame.is_finished:
                 return NONE
         if name.startswith("gi_"):
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         return super().get_attr(tx, name)
 
     def child_variables(self) -> list[Variable]:
@@ -168,6 +168,8 @@ class GeneratorVariable(IteratorVariable):
 
         Its instruction number is that of the creation, so Python creates the generator instead.
         """
-        error = Unsupported("side-effect", f"rebuilding the generator {self.frame.code.co_qualname} after the graph")
+        error = Unsupported(
+            "generator-state", f"rebuilding the generator {self.frame.code.co_qualname} after the graph"
+        )
         error.created_at = self.created_at
         return error

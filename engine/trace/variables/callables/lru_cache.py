@@ -89,15 +89,17 @@ class ExternalLruCacheVariable(BuiltinVariable):
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if any(_may_have_mutated(tx, realize(tx, a)) for a in (*args, *kwargs.values())):
-            raise Unsupported("unknown-call", f"{self.describe()} caches results for arguments that are not constants")
+            raise Unsupported(
+                "function-cache", f"{self.describe()} caches results for arguments that are not constants"
+            )
         assert self.source is not None
         if _may_be_own_cache(tx, self.source):
             raise Unsupported(
-                "unknown-call", f"{self.describe()} is called, and its cache was created before a graph break"
+                "function-cache", f"{self.describe()} is called, and its cache was created before a graph break"
             )
         if is_opaque_cache(self.real_object):
             what = "a cache whose statistics are read or whose attributes are set"
-            raise Unsupported("unknown-call", f"{self.describe()} is called, {what}")
+            raise Unsupported("function-cache", f"{self.describe()} is called, {what}")
         used: _CacheUse = tx.state_of(_CacheUses).by_cache_id.setdefault(
             id(self.real_object), _CacheUse(tx.interpreter.root_instruction_number)
         )
@@ -114,7 +116,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
                 return NONE
             if tx.side_effects.external_mutation_count != before[0]:
                 raise Unsupported(
-                    "unknown-call", f"{self.describe()} is called, a cache of a function with side effects"
+                    "function-cache", f"{self.describe()} is called, a cache of a function with side effects"
                 )
             memo[key] = result
             tx.side_effects.mark_externally_cached(result, self.real_object)
@@ -124,7 +126,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
         return BuiltinMethodVariable(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        refused = Unsupported("unknown-call", f"{name}() of {self.describe()} is called")
+        refused = Unsupported("function-cache", f"{name}() of {self.describe()} is called")
         if name != "cache_parameters":
             mark_cache_opaque(self.real_object)
             used = tx.state_of(_CacheUses).by_cache_id.get(id(self.real_object))
@@ -282,7 +284,7 @@ class LruCacheVariable(AttributeDictVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.hits or self.misses:
-            error = Unsupported("side-effect", "rebuilding a cache that holds results after the graph")
+            error = Unsupported("rebuild-value", "rebuilding a cache that holds results after the graph")
             error.created_at = self.created_at
             raise error
         cg.body.callable(lambda: cg.load_const(self.cls))
@@ -305,7 +307,7 @@ def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -
     names = ("user_function", "maxsize", "typed", "cache_info_type")
     given = dict(zip(names, args, strict=False)) | kwargs
     if set(given) != set(names):
-        raise Unsupported("unknown-call", "a cache is created")
+        raise Unsupported("function-cache", "a cache is created")
     if realize(tx, given["user_function"]).lacks_methods("__call__"):
         tx.raise_type_error("the first argument must be callable")
     size, typed, info = tx.as_python_constants([given[n] for n in names[1:]])
@@ -348,7 +350,7 @@ def _lru_cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return _LruCacheDecoratorVariable(None if size.value is None else max(0, size.value), typed.is_truthy(tx))
     if isinstance(size, (FunctionVariable, BoundMethodVariable)):
         return LruCacheVariable(size, 128, typed.is_truthy(tx), tx.interpreter.root_instruction_number)
-    raise Unsupported("unknown-call", f"lru_cache() of {size.describe()}")
+    raise Unsupported("function-cache", f"lru_cache() of {size.describe()}")
 
 
 @register_rule(functools.cache)

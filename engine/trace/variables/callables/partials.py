@@ -172,7 +172,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
         if not fits or not (is_none(words) or issubclass(words.python_type(), dict)):
             tx.raise_type_error("invalid partial state")
         if self.source is not None:
-            raise self.unsupported("__setstate__ of a partial created outside the function")
+            raise self.unsupported("__setstate__ of a partial created outside the function", "unsupported-method")
         tx.side_effects.record_mutation(self)
         self.function = function
         self.positional = (
@@ -191,7 +191,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.is_cyclic(self) or not all(isinstance(key, str) for key in self.keywords.entries):
             raise Unsupported(
-                "side-effect",
+                "rebuild-value",
                 "rebuilding a partial function that contains itself, or has unusual keywords, after the graph",
             )
         cg.load_helper(
@@ -221,7 +221,7 @@ def _builtin_items(value: Variable, tx: Tracer) -> Args:
 def _as_plain_dict(value: Variable) -> DictVariable:
     inner = value.builtin_contents
     if not isinstance(inner, DictVariable):
-        raise value.unsupported("using it as keyword arguments")
+        raise value.unsupported("using it as keyword arguments", "builtin-arguments")
     return inner if inner.cls is dict and inner is value else DictVariable(dict(inner.entries))
 
 
@@ -257,7 +257,7 @@ C_CLASS_CONSTRUCTORS[functools.partial] = _construct_partial
 def _new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     cls = realize(tx, args[0]) if args else NONE
     if not isinstance(cls, ClassVariable) or _partial_base_of(cls.real_object) is None:
-        raise Unsupported("unknown-call", "partial.__new__ is called")
+        raise Unsupported("builtin-arguments", "partial.__new__ is called")
     return _construct_partial(tx, cls.real_object, args[1:], kwargs)
 
 

@@ -37,7 +37,7 @@ def _find_accessor(tx: Tracer, given: Variable, of: Variable, which: str, word: 
     """Return the accessor function of a property, for a call such as ``super().__get__``."""
     descriptor = realize(tx, given)
     if not isinstance(descriptor, PropertySubclassVariable):
-        raise Unsupported("unknown-call", f"an accessor of {descriptor.describe()} is called by name")
+        raise Unsupported("descriptor", f"an accessor of {descriptor.describe()} is called by name")
     function = realize(tx, descriptor.get_attr(tx, which))
     if is_none(function):
         raise_missing_accessor(tx, descriptor.as_python_object(), of.python_type(), word)

@@ -57,7 +57,7 @@ def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Ar
     registered = inspect.getclosurevars(real.dispatch).nonlocals["registry"]
     known = tx.objects.variables_by_id.get(id(registered))
     if known is not None and id(known[0]) in tx.side_effects.mutated_variables:
-        raise Unsupported("unknown-call", f"{of.describe()} is called; traced code registered implementations on it")
+        raise Unsupported("singledispatch", f"{of.describe()} is called; traced code registered implementations on it")
     cls = realize(tx, args[0]).python_type()
     chosen = real.dispatch(cls)
     assert of.source is not None
@@ -110,7 +110,7 @@ class SingleDispatchVariable(AttributeDictVariable):
         if name in _FUNCTION_NAME_ATTRS:
             return realize(tx, self.registry[object]).get_attr(tx, name)
         if name == "registry":
-            raise self.unsupported("reading the registry")
+            raise self.unsupported("reading the registry", "singledispatch")
         return super().get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
@@ -162,7 +162,7 @@ class _RegisterDecoratorVariable(Variable):
 def _dispatch_class(tx: Tracer, value: Variable) -> Any:
     found = realize(tx, value)
     if not isinstance(found, ClassVariable):
-        raise Unsupported("unknown-call", f"singledispatch on {found.describe()}")
+        raise Unsupported("singledispatch", f"singledispatch on {found.describe()}")
     return found.real_object
 
 
@@ -175,7 +175,7 @@ def _annotated_class(tx: Tracer, function: FunctionVariable) -> Variable:
         name = next(iter(getattr(real, "__annotations__", {})), None)
         found = None if name is None else tx.from_python(real.__annotations__[name])
     if found is None or not isinstance(realize(tx, found), ClassVariable):
-        raise Unsupported("unknown-call", f"singledispatch on the annotations of {function.describe()}")
+        raise Unsupported("singledispatch", f"singledispatch on the annotations of {function.describe()}")
     return found
 
 

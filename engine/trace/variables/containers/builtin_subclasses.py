@@ -380,7 +380,7 @@ def _builtin_new_rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variab
     of = realize(tx, args[0])
     base = builtin_base_of(of.real_object) if isinstance(of, ClassVariable) else None
     if base is None:
-        raise Unsupported("unknown-call", f"__new__ of {of.describe()}")
+        raise Unsupported("builtin-subclass", f"__new__ of {of.describe()}")
     return call_builtin_new(tx, of.real_object, base, args[1:], kwargs)  # type: ignore[attr-defined]
 
 
@@ -402,7 +402,7 @@ def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwar
         made = made.inner
     if base in SCALARS and not isinstance(made, ConstantVariable):
         raise Unsupported(
-            "unknown-call", f"{cls.__qualname__} is created from a number that is not known while tracing"
+            "builtin-subclass", f"{cls.__qualname__} is created from a number that is not known while tracing"
         )
     if isinstance(made, SetVariable):
         made = SetVariable(dict(made.elements), None, cls)

@@ -60,7 +60,7 @@ def _call_dict_method_on_ordered(tx: Tracer, of: Variable, name: str, args: Args
     ):
         return None
     if contents is None or contents.source is not None or contents.was_reordered or name in ("__repr__", "__init__"):
-        raise Unsupported("unsupported-operation", f"dict.{name} on an OrderedDict does not maintain its order")
+        raise Unsupported("builtin-subclass", f"dict.{name} on an OrderedDict does not maintain its order")
     if name in ("keys", "values", "items"):
         return contents.call_method(tx, name, args, kwargs)
     plain = DictVariable(dict(contents.entries))
@@ -228,7 +228,7 @@ def _default_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
     )
     contents = dict_contents_of(made)
     if contents is None:
-        raise made.unsupported("merging into the result of the class")
+        raise made.unsupported("merging into the result of the class", "builtin-subclass")
     contents.update(tx, right)
     return made
 

@@ -163,7 +163,7 @@ class DictVariable(Variable):
 
     def _check_order(self) -> None:
         if self.order_invalid:
-            raise self.unsupported("reading the order after a call of a plain dict method")
+            raise self.unsupported("reading the order after a call of a plain dict method", "builtin-subclass")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         return DictViewVariable(self, "keys").get_iterator(tx)
@@ -265,7 +265,7 @@ class DictVariable(Variable):
         from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 
         if self.source is not None:
-            raise self.unsupported("reading __dict__")
+            raise self.unsupported_attribute("reading", "__dict__")
         made: Variable = InstanceDictVariable(tx, self)
         return made
 
@@ -657,7 +657,7 @@ def _real_items(real: Any) -> list[tuple[Any, Any]]:
     try:
         return list(base.items(real))
     except KeyError:  # an OrderedDict whose keys were changed by dict methods
-        raise Unsupported("unsupported-operation", "a dict whose lookup does not find its own keys") from None
+        raise Unsupported("dict-key", "a dict whose lookup does not find its own keys") from None
 
 
 def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: Any, value: Variable) -> Any:
@@ -673,9 +673,9 @@ def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: An
             stands_for = mark_stored(value.hash_key(tx))
             is_known = stands_for in entries
     except UserException as error:
-        raise Unsupported("unsupported-operation", "a dict with a key whose __hash__ or __eq__ raises") from error
+        raise Unsupported("dict-key", "a dict with a key whose __hash__ or __eq__ raises") from error
     if is_known or (isinstance(stands_for, UserHashKey) and not _contains_key(real, key)):
-        raise Unsupported("unsupported-operation", "a dict with a key whose hash has changed")
+        raise Unsupported("dict-key", "a dict with a key whose hash has changed")
     return stands_for
 
 

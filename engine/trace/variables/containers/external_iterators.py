@@ -97,7 +97,7 @@ class ExternalIteratorVariable(IteratorVariable):
         """
         if self.reads_mutated_list(cg.tx):
             raise Unsupported(
-                "side-effect", "a list is mutated while an iterator created outside the function reads it"
+                "mutated-while-iterating", "a list is mutated while an iterator created outside the function reads it"
             )
         from engine.trace.codegen_runtime.iterators import advance_iterator
 
@@ -131,7 +131,7 @@ class ItemGuardedIteratorVariable(IteratorVariable):
         over = self.underlying_list(tx)
         if over is not None and id(over) in tx.side_effects.mutated_variables:
             raise Unsupported(
-                "outside-iterator", "a list is mutated while an iterator created outside the function reads it"
+                "mutated-while-iterating", "a list is mutated while an iterator created outside the function reads it"
             )
         has_more = IteratorHasItemSource(self.iterator_source, self.position)
         found = has_more.read(self.real_object)

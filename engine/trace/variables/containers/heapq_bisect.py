@@ -32,7 +32,7 @@ class _ComparableItem:
         if self.heap is not None and (
             len(before or ()) != len(self.heap.items) or any(map(operator.is_not, before or (), self.heap.items))
         ):
-            raise SkipFrame("unsupported-operation", "comparing items of a heap changes the heap")
+            raise SkipFrame("mutated-while-iterating", "comparing items of a heap changes the heap")
         return is_less
 
 
@@ -42,7 +42,7 @@ def _heap_rule(function: Any) -> Any:
         if not issubclass(heap.python_type(), list):
             return tx.fold_constant(function, type(type_name(heap.python_type()), (), {})(), *[None] * len(args[1:]))
         if not isinstance(heap, ListVariable) or heap.cls is not list:
-            raise heap.unsupported(f"{function.__name__}()")
+            raise heap.unsupported(f"{function.__name__}()", "builtin-arguments")
         items = [_ComparableItem(tx, realize(tx, i), heap) for i in heap.items]
         rest = [_ComparableItem(tx, realize(tx, a), heap) for a in args[1:]]
         try:
@@ -64,12 +64,12 @@ for _heap_name in "heapify heappush heappop heappushpop heapreplace _heapify_max
 def _bisect_rule(function: Any, *, inserts: bool) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if len(args) < 2:
-            raise Unsupported("unknown-call", f"{function.__name__}() with keyword arguments")
+            raise Unsupported("builtin-arguments", f"{function.__name__}() with keyword arguments")
         into = realize(tx, args[0])
         if not isinstance(into, (ListVariable, TupleVariable)) or into.python_type() is not (
             list if inserts else into.python_type()
         ):
-            raise into.unsupported(f"{function.__name__}()")
+            raise into.unsupported(f"{function.__name__}()", "builtin-arguments")
         bounds = tx.as_python_constants(args[2:])
         words: dict[str, Any] = {k: realize(tx, v).as_python_constant(tx) for k, v in kwargs.items() if k != "key"}
         key = realize(tx, kwargs.get("key", NONE))

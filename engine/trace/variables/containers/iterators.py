@@ -43,7 +43,7 @@ class IteratorVariable(Variable):
         if self.lacks_methods(name):
             return super().get_attr(tx, name)
         if not callable(getattr(self.python_type(), name, None)):
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         return BuiltinMethodVariable(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -54,7 +54,7 @@ class IteratorVariable(Variable):
             return self
         if name == "__length_hint__":
             return ConstantVariable(self.length_hint(tx))
-        raise self.unsupported(f"the method {name!r}")
+        raise self.unsupported_method(name)
 
     def length_hint(self, tx: Tracer) -> int:
         """Return the number of remaining items, for ``operator.length_hint``."""
@@ -158,7 +158,7 @@ class ReversedIteratorVariable(IteratorVariable):
         from engine.trace.codegen_runtime.iterators import make_reversed
 
         if not isinstance(self.sequence, (ConstantVariable, SequenceVariable)):
-            raise Unsupported("side-effect", "continuing reversed() of a user-defined object after the graph")
+            raise Unsupported("iterator-state", "continuing reversed() of a user-defined object after the graph")
         cg.load_helper(make_reversed, 0)
         cg.load(self.sequence)
         cg.load_const(self.index)
@@ -207,7 +207,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
             return None
         found = self.read_entry(self.keys[self.position])
         if found is None:
-            raise Unsupported("unsupported-operation", f"the keys of a {self.container_name} change during iteration")
+            raise Unsupported("mutated-while-iterating", f"the keys of a {self.container_name} change during iteration")
         tx.side_effects.record_mutation(self)
         self.position += 1
         self.remaining_count -= 1
@@ -256,7 +256,9 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         found = [self.read_entry(key) for key in self.keys[self.position :]]
         is_moved = self.dict_variable is not None and self.dict_variable.mutation_count != self.seen_mutation_count
         if is_moved or len(self.current_keys()) != self.expected_length or None in found:
-            raise Unsupported("side-effect", f"continuing to iterate over a {self.container_name} that has changed")
+            raise Unsupported(
+                "mutated-while-iterating", f"continuing to iterate over a {self.container_name} that has changed"
+            )
         return [item for item in found if item is not None]
 
     def length_hint(self, tx: Tracer) -> int:

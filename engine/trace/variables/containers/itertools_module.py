@@ -60,7 +60,7 @@ class ItertoolsIteratorVariable(IteratorVariable):
             else self.remaining_expression(self.state)
         )
         if found is None:
-            raise Unsupported("side-effect", f"continuing a partly consumed {self.cls.__name__} after the graph")
+            raise Unsupported("iterator-state", f"continuing a partly consumed {self.cls.__name__} after the graph")
         return found
 
     def child_variables(self) -> list[Variable]:
@@ -186,7 +186,7 @@ def _islice(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     for bound in (start, stop, step):
         if (bound is not None and (not isinstance(bound, int) or bound < 0)) or step == 0:
             tx.fold_constant(itertools.islice, (), *tx.as_python_constants(args[1:]))
-            raise Unsupported("unknown-call", "itertools.islice() is called with unsupported bounds")
+            raise Unsupported("builtin-arguments", "itertools.islice() is called with unsupported bounds")
     inner = iterator_of(tx, args[0])
 
     def advance(tx: Tracer, state: State) -> Variable | None:

@@ -36,7 +36,7 @@ class MappingProxyVariable(DictVariable):
     @entries.setter
     def entries(self, entries: Any) -> None:
         if entries:
-            raise self.unsupported("replacing its contents")
+            raise self.unsupported("replacing its contents", "attribute-write")
 
     def child_variables(self) -> list[Variable]:
         return [self.mapping]
@@ -54,7 +54,7 @@ class MappingProxyVariable(DictVariable):
         if not hasattr(MappingProxyType, name):
             tx.raise_error(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
         if name == "copy" and self.mapping.cls not in (dict, collections.OrderedDict):
-            raise self.unsupported("copying its contents")
+            raise self.unsupported("copying its contents", "unsupported-method")
         return self.mapping.call_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -75,5 +75,5 @@ def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
 def _construct_mapping_proxy(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     of = realize(tx, args[0]) if len(args) == 1 and not kwargs else None
     if type(of) is not DictVariable:
-        raise Unsupported("unknown-call", "types.MappingProxyType is created from an object that is not a dict")
+        raise Unsupported("builtin-arguments", "types.MappingProxyType is created from an object that is not a dict")
     return MappingProxyVariable(of, None)

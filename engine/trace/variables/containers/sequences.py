@@ -129,7 +129,7 @@ class SequenceVariable(Variable):
 
         if self.lacks_methods(name):
             if self.source is not None and self.python_type().__dictoffset__:
-                raise self.unsupported(f"reading the attribute {name!r}")
+                raise self.unsupported_attribute("reading", name)
             tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")
         if name == "__class__":
             return tx.wrap_static(self.python_type())
@@ -209,7 +209,7 @@ def as_index(tx: Tracer, key: Variable) -> Any:
     from engine.trace.variables.tensors.tensor import TensorVariable
 
     if isinstance(key, TensorVariable):
-        raise key.unsupported("using its value as an index")
+        raise key.unsupported("using its value as an index", "data-dependent")
     if isinstance(key, UserDefinedObjectVariable) and key.lookup_special_method(tx, "__index__") is not None:
         key = key.call_special_method(tx, "__index__", [])
     if isinstance(key, UserDefinedObjectVariable) and not tx.is_python_constant(key):

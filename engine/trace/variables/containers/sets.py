@@ -138,7 +138,7 @@ class SetVariable(Variable):
                 tx.interpreter.root_instruction_number if self.order_observed_at is None else self.order_observed_at
             )
             return list(self.elements.values())
-        raise self.unsupported("iterating in an order that depends on object addresses")
+        raise self.unsupported("iterating in an order that depends on object addresses", "object-address")
 
     def copy_as(self, tx: Tracer, kind: Any) -> SetVariable:
         """Return ``kind(self)``; the elements are not hashed again."""
@@ -316,7 +316,7 @@ class SetVariable(Variable):
         """
         if self.order_observed_at is not None:
             refused = Unsupported(
-                "side-effect", "rebuilding a set whose order depends on object addresses after the graph"
+                "object-address", "rebuilding a set whose order depends on object addresses after the graph"
             )
             refused.created_at = self.order_observed_at
             raise refused
@@ -418,7 +418,7 @@ def build_set(tx: Tracer, real: Any, origin: Source) -> SetVariable:
     """
     base = frozenset if isinstance(real, frozenset) else set
     if not all(is_literal(item) or isinstance(item, _GUARDABLE_ELEMENT_TYPES) for item in base.__iter__(real)):
-        raise Unsupported("unsupported-operation", f"a {type(real).__name__} of objects")
+        raise Unsupported("unsupported-value", f"a {type(real).__name__} of objects")
     why = "its elements decided what was traced"
     tx.guard_type(real, origin, why)
     tx.add_guard(LengthMatch(origin, base.__len__(real), cause=tx.guard_cause(why)))

@@ -56,7 +56,7 @@ class ExceptionGroupVariable(ExceptionVariable):
         if not all(isinstance(i, ExceptionVariable) for i in inside) or any(
             o and isinstance(o[1], FunctionType) for o in own
         ):
-            raise self.unsupported("formatting it")
+            raise self.unsupported("formatting it", "traceback")
         alike: Any = (
             type(self.cls.__name__, (BaseExceptionGroup,), {}) if self.cls.__flags__ & _HEAP_TYPE_FLAG else self.cls
         )
@@ -106,7 +106,7 @@ def make_group(tx: Tracer, cls: Any, args: Args) -> Variable:
     """Construct an ``ExceptionGroup``; the real class checks dummy exceptions for errors."""
     new = find_in_class(cls, "__new__")
     if new is not None and isinstance(new[1], (FunctionType, staticmethod)):
-        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+        raise Unsupported("exception-creation", f"{cls.__qualname__} is created")
     forced = [realize(tx, a) for a in args]
     inside: list[Variable] = []
     stands: list[Any] = [a.value if isinstance(a, ConstantVariable) else object() for a in forced]
@@ -165,7 +165,7 @@ def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Va
     is_group = issubclass(error.python_type(), BaseExceptionGroup)
     if is_group and not isinstance(error, ExceptionGroupVariable):
         raise Unsupported(
-            "unsupported-operation", f"except* of a {error.describe()} that was created outside the function"
+            "exception-handling", f"except* of a {error.describe()} that was created outside the function"
         )
     _check_except_star_classes(tx, wanted)
     matches = make_matcher(tx, wanted)

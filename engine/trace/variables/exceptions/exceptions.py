@@ -81,7 +81,7 @@ class TracebackVariable(Variable):
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         # Inlined calls have no frames; only the uncompiled function has the full traceback.
-        raise SkipFrame("unsupported-operation", f"reading the attribute {name!r} of a traceback")
+        raise SkipFrame("traceback", f"reading the attribute {name!r} of a traceback")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load(self.exception)
@@ -103,7 +103,7 @@ def guard_not_in_except_block(tx: Tracer) -> None:
         Unsupported: the caller is handling an exception.
     """
     if tx.call_stack.called_in_except_block:
-        raise Unsupported("unsupported-operation", "reading an exception that a caller is handling")
+        raise Unsupported("exception-handling", "reading an exception that a caller is handling")
     why = "the handled exception is read, and the caller was not in an except block"
     tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "handling", False, cause=tx.guard_cause(why)))
 
@@ -131,14 +131,14 @@ def _exception(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) ->
 def _clear_frames(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     # Inlined calls have no frames to clear.
     if not isinstance(realize(tx, args[0]), TracebackVariable) and not is_none(realize(tx, args[0])):
-        raise Unsupported("unknown-call", "traceback.clear_frames is called")
+        raise Unsupported("traceback", "traceback.clear_frames is called")
     return NONE
 
 
 def _traceback_frames_rule(function: Any) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         # Inlined calls have no frames; only the uncompiled function has the full traceback.
-        raise SkipFrame("unsupported-operation", f"{function.__name__}() reads the frames of a traceback")
+        raise SkipFrame("traceback", f"{function.__name__}() reads the frames of a traceback")
 
     return rule
 
@@ -158,9 +158,9 @@ def _exception_text(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
         or not isinstance(error, ExceptionVariable)
         or issubclass(error.cls, (SyntaxError, NameError, AttributeError))
     ):
-        raise SkipFrame("unsupported-operation", "an exception is formatted")
+        raise SkipFrame("traceback", "an exception is formatted")
     if "__notes__" in error.attributes or issubclass(error.cls, BaseExceptionGroup):
-        raise SkipFrame("unsupported-operation", "an exception with notes is formatted")
+        raise SkipFrame("traceback", "an exception with notes is formatted")
     return tx.fold_constant(traceback.format_exception_only, error.as_builtin_exception(tx))
 
 
@@ -186,7 +186,7 @@ def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Var
         return cls
     number = realize(tx, args[0])
     if not isinstance(number, ConstantVariable):
-        raise Unsupported("unknown-call", "OSError is created with an errno that is not known while tracing")
+        raise Unsupported("exception-creation", "OSError is created with an errno that is not known while tracing")
     return type(OSError(number.value, ""))
 
 
@@ -227,7 +227,7 @@ class ExceptionVariable(AttributeDictVariable):
             case "__class__":
                 return tx.wrap_static(self.cls)
             case "__dict__" if self.attributes or self.real_exception is not None:
-                raise self.unsupported("reading the attribute '__dict__'")
+                raise self.unsupported_attribute("reading", "__dict__")
             case "__cause__":
                 return NONE
             case "__context__":
@@ -251,11 +251,11 @@ class ExceptionVariable(AttributeDictVariable):
         own = find_in_class(self.cls, name)
         if own is not None and isinstance(own[1], (types.MemberDescriptorType, types.GetSetDescriptorType)):
             if name == "obj" and self.real_exception is not None:
-                raise self.unsupported(f"reading the attribute {name!r}")
+                raise self.unsupported_attribute("reading", name)
             return tx.from_python(getattr(self.to_real_exception(tx), name))
         found = class_attribute(tx, self.cls, name, self)
         if found is None:
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         return found
 
     def _has_filename_attributes(self) -> bool:
@@ -290,7 +290,7 @@ class ExceptionVariable(AttributeDictVariable):
             self.attributes["__traceback__"] = instead
         elif not is_none(instead):
             if instead.python_type() is types.TracebackType:
-                raise self.unsupported("setting the traceback")
+                raise self.unsupported("setting the traceback", "traceback")
             tx.raise_type_error("__traceback__ must be a traceback or None")
         else:
             self.attributes["__traceback__"] = NONE
@@ -328,7 +328,7 @@ class ExceptionVariable(AttributeDictVariable):
             tx.raise_type_error(f"{self.cls.__name__}() takes no keyword arguments")
         for name, value in words.items():
             if name not in known:
-                raise Unsupported("unknown-call", f"{self.cls.__name__} is created with the keyword {name!r}")
+                raise Unsupported("exception-creation", f"{self.cls.__name__} is created with the keyword {name!r}")
             self.attributes[name] = value
 
     def _add_note(self, tx: Tracer, note: Variable) -> Variable:
@@ -348,7 +348,7 @@ class ExceptionVariable(AttributeDictVariable):
             case "__setattr__":
                 self.set_attr(tx, str(realize(tx, args[0]).as_python_constant(tx)), args[1])
                 return NONE
-        raise self.unsupported(f"the method {name!r}")
+        raise self.unsupported_method(name)
 
     def as_builtin_exception(self, tx: Tracer) -> BaseException:
         """Return a real exception with this class name and these args that runs no Python code."""
@@ -395,7 +395,7 @@ class ExceptionVariable(AttributeDictVariable):
         """Return the attributes of an exception that constant folding raised."""
         own = vars(self.real_exception) if self.real_exception is not None else {}
         if not all(is_literal(v) for v in own.values()):
-            raise self.unsupported("rebuilding its attributes")
+            raise self.unsupported("rebuilding its attributes", "rebuild-value")
         if (
             isinstance(self.real_exception, (AttributeError, NameError))
             and self.source is None
@@ -409,7 +409,7 @@ def _exception_new(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
     """Implement ``Exception.__new__(cls, ...)``."""
     cls = realize(tx, args[0]).as_python_object() if args else None
     if not (isinstance(cls, type) and issubclass(cls, BaseException)) or issubclass(cls, BaseExceptionGroup):
-        raise Unsupported("unknown-call", "__new__ of an exception is called without a plain exception class")
+        raise Unsupported("exception-creation", "__new__ of an exception is called without a plain exception class")
     return ExceptionVariable(resolve_exception_class(tx, cls, args[1:]), list(args[1:]))
 
 

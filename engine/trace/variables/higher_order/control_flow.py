@@ -111,9 +111,9 @@ def _check_no_aliasing(body: TracedSubgraph, given: Sequence[torch.fx.Node], wha
     inputs = [i for i in inputs if isinstance(i, torch.Tensor)]
     outputs = [o for o in body.output_fakes() if isinstance(o, torch.Tensor)]
     if any(shares_storage(o, i) for o in outputs for i in inputs):
-        raise Unsupported("unsupported-operation", f"a function passed to {what} returns an alias of one of its inputs")
+        raise Unsupported("higher-order-alias", f"a function passed to {what} returns an alias of one of its inputs")
     if any(shares_storage(o, p) for n, o in enumerate(outputs) for p in outputs[:n]):
-        raise Unsupported("unsupported-operation", f"a function passed to {what} returns two aliases of one tensor")
+        raise Unsupported("higher-order-alias", f"a function passed to {what} returns two aliases of one tensor")
 
 
 def _same_metadata(left: Any, right: Any) -> bool:
@@ -137,13 +137,13 @@ def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(pred, ConstantVariable):
         return (true_fn if pred.is_truthy(tx) else false_fn).call(tx, items, {})
     if not isinstance(pred, (TensorVariable, SymNodeVariable)):
-        raise pred.unsupported("torch.cond")
+        raise pred.unsupported("torch.cond", "higher-order-argument")
     if isinstance(pred, TensorVariable) and (pred.fake.numel() != 1 or pred.fake.requires_grad):
-        raise Unsupported("unsupported-argument", f"torch.cond on a {pred.describe()}")
+        raise Unsupported("higher-order-argument", f"torch.cond on a {pred.describe()}")
     leaves: list[Variable] = []
     tree = flatten_variable(tx, TupleVariable(items), leaves)
     if any(type(c) is not int for c in tree.constants()):
-        raise Unsupported("unsupported-argument", "torch.cond has an operand that is neither a tensor nor an int")
+        raise Unsupported("higher-order-argument", "torch.cond has an operand that is neither a tensor nor an int")
     pred_node, _ = pred.as_node_arg(tx)
     nodes = _nodes(tx, leaves)
 
@@ -159,7 +159,7 @@ def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     first, second = _unify_int_outputs(*bodies.values())
     bodies = dict(zip(bodies, (first, second), strict=True))
     if first.output_tree != second.output_tree or not all(map(_can_merge, first.output_fakes(), second.output_fakes())):
-        raise Unsupported("unsupported-operation", "the branches of torch.cond return different kinds of results")
+        raise Unsupported("higher-order-result", "the branches of torch.cond return different kinds of results")
     for body in bodies.values():
         _check_no_aliasing(body, body.builder.parameters, "torch.cond")
     grad = _requires_grad([*_fakes(leaves), *_lifted_fakes([first, second])])
@@ -286,7 +286,7 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         isinstance(v, (TensorVariable, SymNodeVariable)) for v in more
     ):
         raise Unsupported(
-            "unsupported-argument", "torch.while_loop carries a value that is neither a tensor nor an int"
+            "higher-order-argument", "torch.while_loop carries a value that is neither a tensor nor an int"
         )
     nodes = _nodes(tx, carried_items)
     more_nodes = _nodes(tx, more)
@@ -301,14 +301,12 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     condition = trace_subgraph(tx, cond_fn, parameters)
     body = trace_subgraph(tx, body_fn, parameters, clone_returned_inputs=True)
     if condition.output_tree != LEAF or not _is_boolean(condition.output_fakes()[0]):
-        raise Unsupported("unsupported-operation", "the condition of torch.while_loop is not one boolean tensor")
+        raise Unsupported("higher-order-result", "the condition of torch.while_loop is not one boolean tensor")
     # the condition's graph returns its result without a tuple
     _unwrap_single_output(condition)
     before = [v.fake if isinstance(v, TensorVariable) else None for v in carried_items]
     if len(body.outputs) != len(before) or not all(map(_is_valid_carry, body.output_fakes(), before)):
-        raise Unsupported(
-            "unsupported-operation", "the body of torch.while_loop does not return the types that it gets"
-        )
+        raise Unsupported("higher-order-result", "the body of torch.while_loop does not return the types that it gets")
     grad = _requires_grad([*before, *_lifted_fakes([condition, body])])
     results = [
         tx.symbols.shape_env.create_unbacked_symint()
@@ -363,7 +361,7 @@ def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
 
 def _stacked_result(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
     if not isinstance(fake, torch.Tensor):
-        raise Unsupported("unsupported-operation", "a mapped function returns a value that is not a tensor")
+        raise Unsupported("higher-order-result", "a mapped function returns a value that is not a tensor")
     with tx.symbols.fake_mode, torch.no_grad():
         found = torch.empty((count, *fake.shape), dtype=fake.dtype, device=fake.device)
     return fake_result_like(tx, found, requires_grad=grad and fake.requires_grad)
@@ -372,7 +370,7 @@ def _stacked_result(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
 def _tensors(tx: Tracer, of: Variable, what: str, *, or_ints: bool = False) -> list[Variable]:
     items = [realize(tx, v) for v in sequence_items(tx, of)]
     if not all(isinstance(v, (TensorVariable, SymNodeVariable)) or (or_ints and _is_int(v)) for v in items):
-        raise Unsupported("unsupported-argument", f"{what} gets a value that is not a tensor")
+        raise Unsupported("higher-order-argument", f"{what} gets a value that is not a tensor")
     return items
 
 
@@ -415,7 +413,7 @@ def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     body = trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
     if len(body.output_tree.children) != 2:
-        raise Unsupported("unsupported-operation", "the function passed to scan does not return a carry and an output")
+        raise Unsupported("higher-order-result", "the function passed to scan does not return a carry and an output")
     found = body.output_fakes()
     before, made = _fakes(carried), found[: len(carried)]
     same = len(made) == len(before) and all(
@@ -423,7 +421,7 @@ def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
     if not same:
         raise Unsupported(
-            "unsupported-operation", "the function passed to scan does not return the type of carry that it gets"
+            "higher-order-result", "the function passed to scan does not return the type of carry that it gets"
         )
     grad = _requires_grad([*before, *_fakes(scanned), *_lifted_fakes([body])])
     count = scanned[0].fake.shape[0]  # type: ignore[attr-defined]

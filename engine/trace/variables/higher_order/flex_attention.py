@@ -33,7 +33,7 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     tensors = [realize(tx, given[name]) for name in _PARAMETERS[:3]]
     query = tensors[0]
     if not all(isinstance(t, TensorVariable) for t in tensors) or set(given) - set(_PARAMETERS):
-        raise Unsupported("unsupported-argument", "flex_attention on more than three tensors")
+        raise Unsupported("flex-attention", "flex_attention on more than three tensors")
     *blocks, mask_mod = sequence_items(tx, given["block_mask"])
     pairs = [v.as_node_arg(tx) for v in tensors]
     blocks_node, blocks_fake = TupleVariable(list(blocks)).as_node_arg(tx)
@@ -57,7 +57,7 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in rest), *buffers]
     if any(isinstance(f, torch.Tensor) and f.requires_grad for f in (*fakes, *buffers[0], *buffers[1])):
         tx.graph.erase_last_node(node)
-        raise Unsupported("unsupported-argument", "flex_attention with gradients")
+        raise Unsupported("flex-attention", "flex_attention with gradients")
     return wrap_result(tx, node, evaluate_on_fakes(tx, "call_function", flex_attention_op, fakes, {}), keep=True)
 
 
@@ -75,7 +75,7 @@ def _trace_scalar_function(tx: Tracer, function: Variable, like: torch.Tensor, k
     finally:
         tx.torch_state.scalar_tensors_index = before
     if len(body.outputs) != 1:
-        raise Unsupported("unsupported-operation", "a function given to flex_attention returns more than one tensor")
+        raise Unsupported("flex-attention", "a function given to flex_attention returns more than one tensor")
     output = body.builder.graph.output_node()
     output.args = (output.args[0][0],)  # type: ignore[index]
     return body

@@ -134,7 +134,7 @@ def _broadcast_in_dims(dims: Any, tree: TreeSpec) -> list[Any]:
         ]
     if dims is None or type(dims) is int:
         return [dims] * tree.num_leaves()
-    raise Unsupported("unsupported-argument", "in_dims does not fit the arguments of vmap")
+    raise Unsupported("functorch-argument", "in_dims does not fit the arguments of vmap")
 
 
 class _fake_grad_mode:  # noqa: N801
@@ -194,7 +194,7 @@ def _subgraph_input(
         if dim is None:
             return add_parameter_like(tx, builder, fake)
         if not -fake.dim() <= dim < fake.dim():
-            raise Unsupported("unsupported-argument", "in_dims does not fit the arguments of vmap")
+            raise Unsupported("functorch-argument", "in_dims does not fit the arguments of vmap")
         shape, strides = list(fake.shape), list(fake.stride())
         del shape[dim], strides[dim]
         with tx.symbols.fake_mode, torch.no_grad():
@@ -270,7 +270,7 @@ def _options(tx: Tracer, name: str, given: dict[str, Variable]) -> dict[str, Any
     try:
         return {key: realize(tx, value).as_python_constant(tx) for key, value in given.items()}
     except NotPythonConstant:
-        raise Unsupported("unsupported-argument", f"an option of {name} is not constant") from None
+        raise Unsupported("functorch-argument", f"an option of {name} is not constant") from None
 
 
 def _register(kind: FunctorchTransform) -> None:
@@ -365,12 +365,12 @@ class PushforwardVariable(Variable):
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if self._primal_versions != self._versions(tx):
-            raise Unsupported("side-effect", "the point at which linearize was called has changed since")
+            raise Unsupported("functorch-state", "the point at which linearize was called has changed since")
         both = _jvp(tx, [self.function, TupleVariable(self.primals), TupleVariable(list(args))], {})
         return both.get_item(tx, ConstantVariable(1))
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        raise Unsupported("side-effect", "rebuilding the function that linearize returned after the graph")
+        raise Unsupported("functorch-state", "rebuilding the function that linearize returned after the graph")
 
 
 class GraphFunctionVariable(Variable):
@@ -403,7 +403,7 @@ class GraphFunctionVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.tx.options.backend != "eager":  # other backends may run the graph only once, while compiling
-            raise Unsupported("side-effect", "rebuilding the function that vjp returned after the graph")
+            raise Unsupported("functorch-state", "rebuilding the function that vjp returned after the graph")
         cg.load_graph_output(self.node)
 
 

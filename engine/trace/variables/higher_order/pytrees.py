@@ -68,7 +68,7 @@ def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> Tre
         return TreeSpec(constant=value.as_python_constant(tx))
     except NotPythonConstant:
         raise Unsupported(
-            "unsupported-argument",
+            "higher-order-argument",
             f"a {value.python_type().__name__} as argument or result of a higher-order operation",
         ) from None
 

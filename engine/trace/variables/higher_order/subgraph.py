@@ -116,7 +116,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     try:
         yield builder
         if torch.is_grad_enabled() != grad:
-            raise Unsupported("side-effect", "the body of a higher-order operator changes grad mode")
+            raise Unsupported("higher-order-side-effect", "the body of a higher-order operator changes grad mode")
     except BaseException:
         builder.discard()
         raise
@@ -126,7 +126,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     changed = any(_version_of(fake) != version for fake, version in versions)
     if changed or (not allow_side_effects and outside != tx.side_effects.external_mutation_count):
         builder.discard()
-        raise Unsupported("side-effect", "the body of a higher-order operator has a side effect")
+        raise Unsupported("higher-order-side-effect", "the body of a higher-order operator has a side effect")
 
 
 def _version_of(fake: torch.Tensor) -> int:
@@ -210,7 +210,7 @@ def trace_subgraph(
         if clone_returned_inputs:
             leaves = [_clone_if_aliased(tx, v, given) for v in leaves]
         if not allow_input_mutation and any(_version_of(fake) != version for fake, version in versions):
-            raise Unsupported("side-effect", "the body of a higher-order operator mutates an argument")
+            raise Unsupported("higher-order-side-effect", "the body of a higher-order operator mutates an argument")
         nodes = [v.as_node_arg(tx)[0] for v in leaves]
         builder.graph.output(tuple(nodes))
     if outside is not None:
@@ -254,7 +254,7 @@ class _OuterMutationCheck:
             return
         reachable = self._reachable()
         if any(id(v) in reachable for v in changed):
-            raise Unsupported("side-effect", "the body of a higher-order operator has a side effect")
+            raise Unsupported("higher-order-side-effect", "the body of a higher-order operator has a side effect")
 
     def _reachable(self) -> set[int]:
         todo: list[Variable] = []

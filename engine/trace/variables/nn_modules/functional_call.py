@@ -42,11 +42,11 @@ def _functional_call(tx: Tracer, args: list[Variable], kwargs: dict[str, Variabl
         or not isinstance(ties, ConstantVariable)
         or not isinstance(strict, ConstantVariable)
     ):
-        raise Unsupported("unknown-call", "torch.func.functional_call is called")
+        raise Unsupported("functional-call", "torch.func.functional_call is called")
     wanted = {str(k): v for k, (_, v) in table.entries.items()}
     wanted = _expand_tied_weights(module.real_object, wanted) if ties.value else wanted
     if strict.value and wanted.keys() != _tensor_names(module.real_object):
-        raise Unsupported("unknown-call", "torch.func.functional_call needs one tensor per name")
+        raise Unsupported("functional-call", "torch.func.functional_call needs one tensor per name")
     inner = realize(tx, given["args"]) if "args" in given else NONE
     words = realize(tx, given["kwargs"]) if "kwargs" in given else NONE
     positional = list(inner.items) if isinstance(inner, TupleVariable) else [] if _is_none(inner) else [inner]
@@ -65,10 +65,10 @@ def _functional_call(tx: Tracer, args: list[Variable], kwargs: dict[str, Variabl
                 or not _owns_tensor(owner, name)
                 or name in owner.functional_call_overrides
             ):
-                raise Unsupported("unknown-call", f"torch.func.functional_call replaces {path!r}")
+                raise Unsupported("functional-call", f"torch.func.functional_call replaces {path!r}")
             tensor = realize(tx, value)
             if not isinstance(tensor, TensorVariable):
-                raise Unsupported("unknown-call", "torch.func.functional_call gets a value that is not a tensor")
+                raise Unsupported("functional-call", "torch.func.functional_call gets a value that is not a tensor")
             owner.functional_call_overrides[name] = tensor
             replaced.append((owner, name))
         return module.call(tx, positional, named)
@@ -101,7 +101,7 @@ def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) ->
     for group in names.values():
         first = next((given[n] for n in group if n in given), None)
         if any(given[n] is not first for n in group if n in given):
-            raise Unsupported("unknown-call", "torch.func.functional_call gets two tensors for one shared parameter")
+            raise Unsupported("functional-call", "torch.func.functional_call gets two tensors for one shared parameter")
         if first is not None:
             spread.update((n, first) for n in group if n not in given)
     return spread
@@ -120,13 +120,13 @@ def _weights_have_changed(tx: Tracer, args: list[Variable], kwargs: dict[str, Va
         or module.attr_writes
         or module.functional_call_overrides
     ):
-        raise Unsupported("unknown-call", "the weights of a recurrent module may have changed")
+        raise Unsupported("recurrent-weights", "the weights of a recurrent module may have changed")
     if module.real_object._weights_have_changed():
-        raise Unsupported("unknown-call", "the weights of a recurrent module have changed")
+        raise Unsupported("recurrent-weights", "the weights of a recurrent module have changed")
     names = module.real_object._flat_weights_names
     for n, (name, weight) in enumerate(zip(names, module.real_object._flat_weights, strict=True)):
         if weight is not module.real_object._parameters.get(name):
-            raise Unsupported("unknown-call", "the weights of a recurrent module are not its parameters")
+            raise Unsupported("recurrent-weights", "the weights of a recurrent module are not its parameters")
         realize(tx, module.member(tx, "_parameters", name))
         tx.wrap(weight, GetItemSource(AttrSource(module.source, "_flat_weights"), n))
     return ConstantVariable(False)

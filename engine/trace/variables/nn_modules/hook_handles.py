@@ -78,7 +78,7 @@ class ModuleHookHandleVariable(Variable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if kwargs or name not in _ARITY_BY_METHOD or len(args) != _ARITY_BY_METHOD[name]:
-            raise self.unsupported(f"the method {name!r}")
+            raise self.unsupported_method(name)
         if name == "__enter__":
             return self
         for table in self.hook_dicts:
@@ -117,7 +117,7 @@ def _new_handle(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -
             made = ModuleHookHandleVariable(tables, before)
             tx.side_effects.record_side_effect(made, "a hook id is assigned")
             return made
-    raise Unsupported("unknown-call", "a hook handle is created for tables other than those of an existing module")
+    raise Unsupported("module-hook", "a hook handle is created for tables other than those of an existing module")
 
 
 def _is_hook_dict(table: DictVariable) -> bool:

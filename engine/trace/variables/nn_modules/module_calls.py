@@ -46,11 +46,11 @@ def call_graph_module(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: 
     around = module.cls._wrapped_call  # type: ignore[attr-defined]
     own = (module.real_object.__dict__, module.attr_writes)
     if around.cls_call is not None or any("_wrapped_call" in attributes for attributes in own):
-        raise Unsupported("unknown-call", f"{module.describe()}, whose class overrides __call__, is called")
+        raise Unsupported("module-call", f"{module.describe()}, whose class overrides __call__, is called")
     try:
         return call_module(tx, module, args, kwargs)
     except UserException as error:
-        raise Unsupported("unknown-call", f"the graph of {module.describe()} raises") from error
+        raise Unsupported("module-call", f"the graph of {module.describe()} raises") from error
 
 
 def call_module(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: Kwargs) -> Variable:
@@ -102,7 +102,7 @@ class ModuleCall:
         for name in _GLOBAL_HOOKS:
             hooks = namespace[name]
             if hooks and "backward" in name:
-                raise Unsupported("unknown-call", "a module is called while global backward hooks are set")
+                raise Unsupported("module-hook", "a module is called while global backward hooks are set")
             place = ConstantSource(hooks, name)
             tx.add_guard(
                 DictKeysMatch(place, tuple(hooks), cause=cause) if hooks else LengthMatch(place, 0, cause=cause)
@@ -114,7 +114,7 @@ class ModuleCall:
         if isinstance(module.real_object, torch.nn.modules.lazy.LazyModuleMixin):
             _infer_lazy_parameters(tx, module, args, kwargs)
         if self._hook_dict("_backward_hooks") or self._hook_dict("_backward_pre_hooks"):
-            raise Unsupported("unknown-call", f"the hooks of {module.describe()} run")
+            raise Unsupported("module-hook", f"the hooks of {module.describe()} run")
         for hook, with_keywords in self._hooks("_forward_pre_hooks"):
             result = self._call_hook(hook, with_keywords, args, kwargs)
             if is_none(result):
@@ -157,7 +157,7 @@ class ModuleCall:
             if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
                 return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
         raise Unsupported(
-            "unknown-call",
+            "module-hook",
             f"a hook of {self.module.describe()} does not return a tuple of arguments and keyword arguments",
         )
 
@@ -199,21 +199,21 @@ def _infer_lazy_parameters(
     hooks = module.real_object.__dict__["_forward_pre_hooks"]
     first = next(iter(hooks.values()), None)
     if getattr(first, "__func__", None) is not torch.nn.modules.lazy.LazyModuleMixin._infer_parameters:
-        raise Unsupported("unknown-call", f"the hooks of the lazy {module.describe()} run")
+        raise Unsupported("lazy-module", f"the hooks of the lazy {module.describe()} run")
     random = next(
         (n for n in tx.graph.graph.nodes if _RANDOM_OPS.search(str(getattr(n.target, "__name__", n.target)))), None
     )
     if random is not None or (
         tx.side_effects.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(held)))
     ):
-        raise Unsupported("unknown-call", f"the lazy {module.describe()} is used after random numbers or side effects")
+        raise Unsupported("lazy-module", f"the lazy {module.describe()} is used after random numbers or side effects")
     fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
     words = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
     try:
         held._infer_parameters(held, tuple(fakes), words)
     except Exception as error:
-        raise Unsupported("unknown-call", f"the parameters of the lazy {module.describe()} are initialized") from error
-    again = Unsupported("unknown-call", f"the lazy {module.describe()} inferred its sizes")
+        raise Unsupported("lazy-module", f"the parameters of the lazy {module.describe()} are initialized") from error
+    again = Unsupported("lazy-module", f"the lazy {module.describe()} inferred its sizes")
     raise RestartTracing(0, again)
 
 

@@ -79,7 +79,7 @@ class TracedInitModuleVariable(NNModuleVariable):
 
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
         if not self.is_initialized:
-            raise Unsupported("unknown-call", f"{self.cls.__name__} sets {name!r} before nn.Module.__init__ ran")
+            raise Unsupported("module-creation", f"{self.cls.__name__} sets {name!r} before nn.Module.__init__ ran")
         super().generic_set_attr(tx, name, value)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -112,7 +112,7 @@ def _construct_module(tx: Tracer, of: Variable, args: list[Variable], kwargs: di
         Unsupported: registration hooks are set, or the constructor can be neither run nor traced.
     """
     cls: Any = of.as_python_object()
-    refused = Unsupported("unknown-call", f"the module {cls.__name__} is created")
+    refused = Unsupported("module-creation", f"the module {cls.__name__} is created")
     if any(torch.nn.modules.module.__dict__[name] for name in REGISTRATION_HOOKS):
         raise refused
     if not (
@@ -166,7 +166,7 @@ def allocate_module(cls: type[torch.nn.Module]) -> TracedInitModuleVariable:
     """
     outside = (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule, torch.nn.RNNBase)
     if issubclass(cls, outside) or inspect.isabstract(cls):
-        raise Unsupported("unknown-call", f"the module {cls.__name__} is created")
+        raise Unsupported("module-creation", f"the module {cls.__name__} is created")
     return TracedInitModuleVariable(cls)
 
 
@@ -180,7 +180,7 @@ def _module_init(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) 
         or kwargs
         or of.cls.call_super_init  # type: ignore[attr-defined]
     ):
-        raise Unsupported("unknown-call", "nn.Module.__init__ is called")
+        raise Unsupported("module-creation", "nn.Module.__init__ is called")
     of.initialize(tx)
     return NONE
 

@@ -135,7 +135,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return
         assert value is not None
         if any(torch.nn.modules.module.__dict__[hooks] for hooks in REGISTRATION_HOOKS):
-            raise Unsupported("side-effect", f"{name!r} of a module is set while registration hooks are set")
+            raise Unsupported("module-attribute", f"{name!r} of a module is set while registration hooks are set")
         for other in _MEMBER_DICTS:
             if other != table and self.has_member(other, name):
                 self.member_dict(tx, other).pop(tx, ConstantVariable(name))
@@ -155,7 +155,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         if self.has_member("_modules", name):
             return "_modules" if is_none else self._wrong_member_type(tx, value, "child module", name)
         if isinstance(value, TensorVariable) and issubclass(value.python_type(), torch.nn.Buffer):
-            raise Unsupported("side-effect", f"the buffer {name!r} of a module is set to a Buffer")
+            raise Unsupported("module-attribute", f"the buffer {name!r} of a module is set to a Buffer")
         if self.has_member("_buffers", name):
             return (
                 "_buffers"
@@ -310,14 +310,14 @@ class FrozenMemberDictVariable(DictVariable):
     """Read-only member dict of a module whose mutations could not be written back."""
 
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
-        raise self.unsupported("changing the members of a module that wraps another")
+        raise self.unsupported("changing the members of a module that wraps another", "module-attribute")
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
-        raise self.unsupported("changing the members of a module that wraps another")
+        raise self.unsupported("changing the members of a module that wraps another", "module-attribute")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name in ("clear", "popitem", "move_to_end"):
-            raise self.unsupported(f"{name}() of the members of a module that wraps another")
+            raise self.unsupported(f"{name}() of the members of a module that wraps another", "module-attribute")
         return super().call_method(tx, name, args, kwargs)
 
 
@@ -359,7 +359,7 @@ def _is_module(real: Any) -> bool:
 @register_builder_if(2, _is_module)
 def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
     if isinstance(real, torch.jit.ScriptModule):
-        raise Unsupported("unknown-call", f"the scripted module {type(real).__name__} is used")
+        raise Unsupported("scripted-module", f"the scripted module {type(real).__name__} is used")
     tx.inputs.saw_tensor = True
     if ORIGINAL_MODULE_ATTR in type(real).__dict__:
         tx.guard_type(real, origin, "it is a compiled module, and its original was inlined")
@@ -370,7 +370,7 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
         return tx.wrap(behind, ModuleMemberSource(origin, "_modules", "_orig_mod"))
     tx.guard_type(real, origin, "the module's members or methods were used")
     if id(real.__dict__) in tx.objects.variables_by_id:
-        raise Unsupported("unsupported-operation", f"a {type(real).__name__} whose __dict__ is also used directly")
+        raise Unsupported("module-attribute", f"a {type(real).__name__} whose __dict__ is also used directly")
     made = NNModuleVariable(type(real), origin, real)
     tx.objects.variables_by_dict_id.setdefault(id(real.__dict__), made)
     return made
@@ -384,7 +384,7 @@ def _call_graph_module_class(tx: Tracer, function: Any, args: list[Variable], kw
     """
     graph = realize(tx, args[0]) if args else None
     if not isinstance(graph, NNModuleVariable) or vars(graph.cls).get("__call__") is not function.real_object:
-        raise Unsupported("unknown-call", f"{function.describe()} is called")
+        raise Unsupported("module-call", f"{function.describe()} is called")
     return graph.call(tx, args[1:], kwargs)
 
 

@@ -50,7 +50,7 @@ def _parameter(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) ->
         or data.python_type() not in (torch.Tensor, torch.nn.Parameter)
         or isinstance(tx.graph, SubgraphBuilder)
     ):
-        raise Unsupported("unknown-call", "torch.nn.parameter.Parameter is created")
+        raise Unsupported("module-creation", "torch.nn.parameter.Parameter is created")
     return _emit_parameter(tx, data, bool(wanted.value))
 
 

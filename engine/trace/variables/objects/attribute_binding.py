@@ -122,7 +122,7 @@ def _bind_class_attr_write(tx: Tracer, read: AttributeRead) -> Variable:
     if issubclass(value.python_type(), types.FunctionType):
         return value if read.instance is None else BoundMethodVariable(read.instance, value, name=read.name)
     if find_in_class(value.python_type(), "__get__") is not None:
-        raise Unsupported("unsupported-operation", f"a descriptor that the traced code set on a class as {read.name!r}")
+        raise Unsupported("descriptor", f"a descriptor that the traced code set on a class as {read.name!r}")
     return value
 
 
@@ -218,7 +218,7 @@ def _bind_slot(tx: Tracer, read: AttributeRead) -> Variable:
         tx.add_guard(HasAttrGuard(instance.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}")))
         tx.raise_error(AttributeError, absent)
     if name == "__dict__":
-        raise instance.unsupported("reading __dict__")
+        raise instance.unsupported_attribute("reading", "__dict__")
     if instance.source is None or is_new:
         return tx.raise_error(AttributeError, absent)  # type: ignore[no-any-return]
     return tx.wrap(getattr(real, name), AttrSource(instance.source, name))
@@ -232,7 +232,7 @@ def _bind_by_protocol(tx: Tracer, read: AttributeRead) -> Variable:
         return call_user_descriptor(tx, read)
     if read.instance is None:
         return _read_entry(tx, read)
-    raise Unsupported("unsupported-operation", f"the descriptor {read.name!r} of {read.cls.__name__}")
+    raise Unsupported("descriptor", f"the descriptor {read.name!r} of {read.cls.__name__}")
 
 
 def call_user_descriptor(tx: Tracer, read: AttributeRead) -> Variable:

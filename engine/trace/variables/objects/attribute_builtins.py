@@ -116,7 +116,7 @@ def _update_wrapper(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(dir)
 def _dir(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not args:
-        raise Unsupported("unknown-call", "dir() of the frame")
+        raise Unsupported("frame-inspection", "dir() of the frame")
     of = realize(tx, args[0])
     if isinstance(of, UserDefinedObjectVariable):
         custom = of.lookup_special_method(tx, "__dir__")

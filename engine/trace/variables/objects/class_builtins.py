@@ -47,7 +47,7 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
         cls = classes.as_python_constant(tx)
     except NotPythonConstant:
         raise Unsupported(
-            "unsupported-operation", "isinstance() with a class that is not known while tracing"
+            "non-constant-arguments", "isinstance() with a class that is not known while tracing"
         ) from None
     if not isinstance(cls, (type, types.UnionType)):
         tx.fold_constant(isinstance, None, cls)
@@ -73,7 +73,7 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     decider = type if decides is None else decides[0]
     if decider is not type and decider.__module__ not in _SUBCLASS_INSTANCECHECK_MODULES:
         raise Unsupported(
-            "unsupported-operation",
+            "metaclass",
             f"isinstance() with the class {cls.__name__}, whose metaclass defines __instancecheck__",
         )
     return issubclass(of.python_type(), cls)
@@ -87,7 +87,7 @@ def _isinstance_of_jit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """
     cls = realize(tx, args[1]).as_python_constant(tx) if len(args) == 2 else None
     if not isinstance(cls, type) or cls in (list, tuple, dict):
-        raise Unsupported("unknown-call", "torch.jit.isinstance is called without a plain class")
+        raise Unsupported("builtin-arguments", "torch.jit.isinstance is called without a plain class")
     return _isinstance(tx, args, kwargs)
 
 
@@ -138,7 +138,7 @@ def _type(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(super)
 def _super(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) == 1:
-        raise Unsupported("unknown-call", "super() of one argument is called")
+        raise Unsupported("builtin-arguments", "super() of one argument is called")
     if args:
         start, instance = realize(tx, args[0]), realize(tx, args[1])
         if len(args) > 2:

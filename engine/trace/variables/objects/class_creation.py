@@ -94,7 +94,7 @@ def _stub_function(tx: Tracer, function: NestedUserFunctionVariable) -> Any:
         return function.stub
 
     def stub(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported("unknown-call", f"{function.code.co_qualname} is called while a class is created")
+        raise Unsupported("class-creation", f"{function.code.co_qualname} is called while a class is created")
 
     try:
         annotations = {name: real_stand_in(tx, v) for name, v in function.annotations.items()}
@@ -137,7 +137,7 @@ class DescriptorVariable(Variable):
             return super().get_attr(tx, name)
         if name in ("__get__", "__set__", "__delete__", "__set_name__"):
             if not isinstance(self.real_object, (property, classmethod, staticmethod)):
-                raise self.unsupported(f"reading the attribute {name!r}")
+                raise self.unsupported_attribute("reading", name)
             return BuiltinMethodVariable(self, name)
         return self.wrapped_function(tx, name)
 
@@ -184,7 +184,7 @@ def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
                 ),
             )
             if not is_known and not tx.is_python_constant(forced):
-                raise Unsupported("unknown-call", f"{cls.__name__}() of {forced.describe()}")
+                raise Unsupported("class-creation", f"{cls.__name__}() of {forced.describe()}")
         real = [real_stand_in(tx, a) for a in args]
         words = {name: real_stand_in(tx, v) for name, v in kwargs.items()}
         try:
@@ -216,7 +216,7 @@ def _abstract(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(of, NestedUserFunctionVariable):
         of.set_attr(tx, "__isabstractmethod__", ConstantVariable(True))
         return of
-    raise Unsupported("unknown-call", f"abstractmethod() of {of.describe()}")
+    raise Unsupported("class-creation", f"abstractmethod() of {of.describe()}")
 
 
 class NewClassVariable(ClassVariable):
@@ -255,7 +255,7 @@ class NewClassVariable(ClassVariable):
         self.later_steps.append((name, value))
 
     def del_attr(self, tx: Tracer, name: str) -> None:
-        raise self.unsupported(f"deleting the attribute {name!r}")
+        raise self.unsupported_attribute("deleting", name)
 
     def child_variables(self) -> list[Variable]:
         return [self.construction_call, *(value for _, value in self.later_steps)]
@@ -314,7 +314,7 @@ def create_class(tx: Tracer, name: str, bases: list[Variable], entries: dict[str
                 lambda given, space: build_class(name, given, space, **_real_kwargs(tx, words)),
             )
         if meta is not type and meta is not abc.ABCMeta:
-            raise Unsupported("unknown-call", f"creating a subclass runs {hook.__name__}.__init_subclass__")
+            raise Unsupported("metaclass", f"creating a subclass runs {hook.__name__}.__init_subclass__")
         return _create_by_type(tx, tx.wrap_static(meta), name, bases, entries, rest)
     return _create_by_metaclass(tx, meta, name, bases, entries, rest)
 
@@ -406,7 +406,7 @@ def _create_by_metaclass(
         or (order and order[0] is not type)
         or type(meta) is not type
     ):
-        raise Unsupported("unknown-call", f"a class is created by the metaclass {meta.__name__}")
+        raise Unsupported("metaclass", f"a class is created by the metaclass {meta.__name__}")
     of = tx.wrap_static(meta)
     assert isinstance(of, ClassVariable)
     space = DictVariable.from_str_keys(entries)
@@ -427,7 +427,7 @@ def _type_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     meta = realize(tx, args[0])
     space = realize(tx, args[3]) if len(args) == 4 else None
     if not isinstance(meta, ClassVariable) or not isinstance(space, DictVariable):
-        raise Unsupported("unknown-call", "type.__new__ is called")
+        raise Unsupported("metaclass", "type.__new__ is called")
     bases = [realize(tx, b) for b in sequence_items(tx, args[2])]
     entries = {str(key): value for key, (_, value) in space.entries.items()}
     return _create_by_type(tx, meta, str(realize(tx, args[1]).as_python_constant(tx)), bases, entries, kwargs)
@@ -436,7 +436,7 @@ def _type_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _object_init_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Implement ``object.__init_subclass__``."""
     if kwargs:
-        raise Unsupported("unknown-call", "object.__init_subclass__ is called with keyword arguments")
+        raise Unsupported("metaclass", "object.__init_subclass__ is called with keyword arguments")
     return ConstantVariable(None)
 
 
@@ -476,16 +476,16 @@ def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     body, name = realize(tx, args[0]), realize(tx, args[1]).as_python_constant(tx)
     if not isinstance(body, NestedUserFunctionVariable):
         raise Unsupported(
-            "unknown-call", "a class is created from a function that was created outside the traced function"
+            "class-creation", "a class is created from a function that was created outside the traced function"
         )
     bases = [realize(tx, b) for b in args[2:]]
     for base in (*bases, *(realize(tx, v) for v in kwargs.values())):
         is_class = isinstance(base, (ClassVariable, BuiltinVariable)) or base.as_python_object() in _CLASS_FACTORIES
         if not is_class and not tx.is_python_constant(base):
-            raise Unsupported("unknown-call", f"a class is created with {base.describe()}")
+            raise Unsupported("class-creation", f"a class is created with {base.describe()}")
     for base in bases:
         if not isinstance(base, (ClassVariable, BuiltinVariable)) and base.as_python_object() not in _CLASS_FACTORIES:
-            raise Unsupported("unknown-call", f"a class is created with the base {base.describe()}")
+            raise Unsupported("class-creation", f"a class is created with the base {base.describe()}")
     entries = run_class_body(tx, body)
     return create_class(tx, str(name), bases, entries, kwargs)
 
@@ -495,10 +495,10 @@ def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
     name = realize(tx, args[0]).as_python_constant(tx)
     namespace = realize(tx, args[2])
     if not isinstance(namespace, DictVariable) or not isinstance(name, str):
-        raise Unsupported("unknown-call", "a class is created")
+        raise Unsupported("class-creation", "a class is created")
     bases = [realize(tx, b) for b in sequence_items(tx, args[1])]
     if not all(isinstance(b, ClassVariable) for b in bases):
-        raise Unsupported("unknown-call", "a class is created")
+        raise Unsupported("class-creation", "a class is created")
     entries = {str(k): v for k, (_, v) in namespace.entries.items()}
     if "__module__" not in entries:
         entries["__module__"] = ConstantVariable(tx.frame.globals.name)
@@ -517,7 +517,7 @@ def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Vari
             return make_partial(tx.wrap_static(function), [], dict(kwargs))
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
         if not isinstance(of, NewClassVariable):
-            raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")
+            raise Unsupported("class-creation", f"{function.__name__}() of {of.describe()}")
         tx.side_effects.record_mutation(of)
         try:
             held = function(of.real_object, **words)

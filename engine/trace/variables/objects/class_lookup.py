@@ -171,7 +171,7 @@ def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word
                 found.__delete__(of)
     except AttributeError as error:
         raise tx.make_user_exception(error) from error
-    raise Unsupported("unsupported-operation", f"a property without a {word}")
+    raise Unsupported("descriptor", f"a property without a {word}")
 
 
 _NO_INSTANTIATION_FLAG = 1 << 7

@@ -96,7 +96,7 @@ class ClassVariable(Variable):
         ):
             return tx.wrap(self.real_object.__dict__, AttrSource(class_source(self.real_object), name))
         if name == "__dict__":
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         if name == "__subclasses__" and find_in_class(self.real_object, name) is None:
             return BuiltinMethodVariable(self, name)
         if issubclass(self.real_object, enum.Enum) and name in self.real_object.__members__:
@@ -150,7 +150,7 @@ class ClassVariable(Variable):
             or name.startswith("__")
             or (found and is_data_descriptor(found[1]))
         ):
-            raise self.unsupported(f"setting the attribute {name!r}")
+            raise self.unsupported_attribute("setting", name)
         key = (held, name)
         CLASS_ATTR_WRITES[key] = None if value is None else ClassAttrWrite(value)
         done = (
@@ -168,7 +168,7 @@ class ClassVariable(Variable):
     def _subclasses(self, tx: Tracer) -> Variable:
         """Return the current subclasses in creation order; guard on their number."""
         if tx.objects.new_classes:
-            raise self.unsupported("__subclasses__() of a class that traced code may have subclassed")
+            raise self.unsupported("__subclasses__() of a class that traced code may have subclassed", "class-creation")
         found: list[type] = type.__subclasses__(self.real_object)
         asked = MethodResultSource(class_source(self.real_object), "__subclasses__")
         tx.add_guard(

@@ -66,7 +66,7 @@ def _construct_namedtuple(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) 
     cls = of.as_python_object()
     own = next(c for c in cls.__mro__ if "_fields" in c.__dict__)
     if any("__new__" in c.__dict__ for c in cls.__mro__[: cls.__mro__.index(own)]):
-        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+        raise Unsupported("object-creation", f"{cls.__qualname__} is created")
     bound: dict[str, Variable] = dict(zip(cls._fields, args, strict=False))
     if len(args) > len(cls._fields) or set(kwargs) - set(cls._fields) or set(kwargs) & set(bound):
         tx.fold_constant(cls.__new__, cls, *[None] * len(args), **dict.fromkeys(kwargs))
@@ -88,7 +88,7 @@ def _construct_structseq(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -
     """Construct a ``torch.return_types`` instance, an operator result with named fields."""
     cls = of.as_python_object()
     if len(args) != 1 or kwargs or len(items := tx.unpack_iterable(args[0])) != cls.n_sequence_fields:
-        raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
+        raise Unsupported("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
     return TupleVariable(items, cls)
 
 
@@ -101,7 +101,7 @@ def _call_metaclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Var
     cls = of.as_python_object()
     made = call_python_method(tx, type(cls), "__call__", [of, *args], kwargs)
     if made is None:
-        raise Unsupported("unknown-call", f"{cls.__name__} is created")
+        raise Unsupported("metaclass", f"{cls.__name__} is created")
     return made
 
 
@@ -131,12 +131,12 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
             tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} without {methods}")
         tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} with abstract {methods}")
     if (not is_plain_class(cls) and base is None and not issubclass(cls, functools.partial)) or not cls.__module__:
-        raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
+        raise Unsupported("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
     if new is not None and new[0] is not object and new[0].__module__ != "typing":
         by_new = call_python_new(tx, of, args, kwargs)
         if by_new is None:
-            raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+            raise Unsupported("object-creation", f"{cls.__qualname__} is created")
         made = by_new
         if not (made.is_user_object and issubclass(made.python_type(), cls)):
             return made
@@ -159,5 +159,5 @@ def _run_init(
     if hasattr(made, "call_builtin_method"):
         made.call_builtin_method(tx, "__init__", args, kwargs)
     else:
-        raise Unsupported("unknown-call", f"{cls.__qualname__} is created")
+        raise Unsupported("object-creation", f"{cls.__qualname__} is created")
     return made

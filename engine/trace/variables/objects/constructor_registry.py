@@ -50,7 +50,7 @@ def construct(
     for order, applies, constructor in _CONSTRUCTORS:
         if applies(cls) and not (by_type and order == METACLASS_CALL_ORDER):
             return constructor(tx, of, args, kwargs)
-    raise Unsupported("unknown-call", f"{cls.__module__}.{cls.__qualname__} is created")
+    raise Unsupported("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
 
 
 def _check_no_finalizer(cls: builtins.type) -> None:
@@ -60,7 +60,7 @@ def _check_no_finalizer(cls: builtins.type) -> None:
     """
     if find_in_class(cls, "__del__") is None:
         return
-    raise SkipFrame("unknown-call", f"{cls.__qualname__} is created, and its class has a __del__")
+    raise SkipFrame("finalizer", f"{cls.__qualname__} is created, and its class has a __del__")
 
 
 def c_class_constructor_of(cls: builtins.type) -> ConstructorRule | None:

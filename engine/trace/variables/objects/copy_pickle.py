@@ -102,7 +102,7 @@ def reduce_object(tx: Tracer, of: Variable, protocol: int) -> ReduceParts:
         is_plain_class(of.python_type()) or of.python_type() is _SIMPLE_NAMESPACE
     )
     if not isinstance(of, BuiltinSubclassVariable) and not is_known:
-        raise Unsupported("unknown-call", f"copying or pickling {of.describe()}")
+        raise Unsupported("copy", f"copying or pickling {of.describe()}")
     assert isinstance(of, UserDefinedObjectVariable)
     cls = (
         tx.wrap(of.cls, class_source(of.cls))
@@ -119,7 +119,7 @@ def _parse_reduce_result(tx: Tracer, of: Variable, told: Variable) -> ReducePart
     """Parse the result tuple of ``__reduce__``."""
     told = realize(tx, told)
     if not isinstance(told, TupleVariable) or not 2 <= len(told.items) <= 5:
-        raise Unsupported("unknown-call", f"the result of __reduce__ of {of.describe()} is used")
+        raise Unsupported("copy", f"the result of __reduce__ of {of.describe()} is used")
     parts = [realize(tx, i) for i in told.items] + [NONE] * 3
     items = [] if is_none(parts[3]) else list(sequence_items(tx, parts[3]))
     pairs = [] if is_none(parts[4]) else [sequence_items(tx, p) for p in sequence_items(tx, parts[4])]
@@ -128,14 +128,14 @@ def _parse_reduce_result(tx: Tracer, of: Variable, told: Variable) -> ReducePart
 
 def _default_reduce(tx: Tracer, of: UserDefinedObjectVariable, cls: Variable, protocol: int) -> ReduceParts:
     if _python_method(tx, of, "__getnewargs_ex__") is not None:
-        raise Unsupported("unknown-call", f"__getnewargs_ex__ of {of.describe()} is called")
+        raise Unsupported("copy", f"__getnewargs_ex__ of {of.describe()} is called")
     args: Args = []
     items: Args = []
     entries: list[tuple[Variable, Variable]] = []
     asked = _python_method(tx, of, "__getnewargs__")
     slots = _slots(tx, of)
     if protocol < 2 and (asked is not None or slots or _has_new(of.cls)):
-        raise Unsupported("unknown-call", f"a pickle of {of.describe()} by an old protocol")
+        raise Unsupported("pickle", f"a pickle of {of.describe()} by an old protocol")
     if asked is not None:
         args = list(sequence_items(tx, asked.call(tx, [], {})))
     by_new = True
@@ -168,7 +168,7 @@ def _slots(tx: Tracer, of: UserDefinedObjectVariable) -> dict[str, Variable]:
         if type(entry) is types.MemberDescriptorType and base.__flags__ & (1 << 9)
     ]
     if names and of.source is not None and not of.is_constructed:
-        raise Unsupported("unknown-call", f"copying or pickling {of.describe()}, which has __slots__")
+        raise Unsupported("copy", f"copying or pickling {of.describe()}, which has __slots__")
     return {name: value for name in names if (value := of.attr_writes.get(name)) is not None}
 
 
@@ -301,7 +301,7 @@ def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     memo = realize(tx, given.get("memo", NONE))
     if not isinstance(memo, DeepcopyMemoVariable):
         if not is_none(memo) and (not isinstance(memo, DictVariable) or memo.entries):
-            raise Unsupported("unknown-call", "copy.deepcopy() with a user-defined memo")
+            raise Unsupported("copy", "copy.deepcopy() with a user-defined memo")
         memo = DeepcopyMemoVariable()
     return _deepcopy_variable(tx, realize(tx, given["x"]), memo)
 
@@ -354,7 +354,7 @@ def _copy_container(of: Variable, deep: CopyFunction, keep: Callable[[Variable],
         for stands_for, (key, value) in list(of.entries.items()):
             copied_key = deep(key)
             if not isinstance(copied_key, ConstantVariable) and copied_key is not key:
-                raise Unsupported("unknown-call", "copy.deepcopy() of a dict whose keys are copied")
+                raise Unsupported("copy", "copy.deepcopy() of a dict whose keys are copied")
             entries.entries[stands_for] = (copied_key, deep(value))
         entries.attributes.update((name, deep(value)) for name, value in of.attributes.items())
         return entries
@@ -382,7 +382,7 @@ class PickledBytesVariable(Variable):
         return True
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        raise Unsupported("side-effect", "rebuilding a pickle after the graph")
+        raise Unsupported("rebuild-value", "rebuilding a pickle after the graph")
 
 
 class PickledObjectVariable(Variable):
@@ -411,7 +411,7 @@ class _Pickler:
         known = self.memo.get(id(of))
         if known is not None:
             if isinstance(known[0], PickledObjectVariable) and not known[0].is_constructor_known:
-                raise Unsupported("unknown-call", f"pickle of {of.describe()}, which contains itself")
+                raise Unsupported("pickle", f"pickle of {of.describe()}, which contains itself")
             return known[0]
         if isinstance(of, (FunctionVariable, ClassVariable, BuiltinVariable, PythonModuleVariable)):
             return self._save_global(of)
@@ -449,7 +449,7 @@ class _Pickler:
         if real is NotImplemented or found is not real or isinstance(real, types.BuiltinMethodType):
             is_function = isinstance(real, types.BuiltinFunctionType) and isinstance(real.__self__, types.ModuleType)
             if not is_function or found is not real:
-                raise Unsupported("unknown-call", f"pickle of {of.describe()}")
+                raise Unsupported("pickle", f"pickle of {of.describe()}")
         if isinstance(of, UserFunctionVariable) and of.source is not None:
             self.tx.guard_identity(real, of.source, "it was pickled by name")
         return of
@@ -550,7 +550,7 @@ def _loads(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(given, PickledBytesVariable) and not kwargs:
         return _VariableUnpickler(tx).load(given.contents)
     if not isinstance(given, ConstantVariable) or given.python_type() is not bytes:
-        raise Unsupported("unknown-call", "pickle.loads() of bytes that are not known while tracing")
+        raise Unsupported("pickle", "pickle.loads() of bytes that are not known while tracing")
     return tx.fold_constant(
         _load_plain, given.value, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     )
@@ -565,7 +565,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
         if found not in _PLAIN_DATA_CLASSES:
-            raise Unsupported("unknown-call", f"pickle.loads() of data that contains {module}.{name}")
+            raise Unsupported("pickle", f"pickle.loads() of data that contains {module}.{name}")
         return found
 
 
@@ -591,7 +591,7 @@ def _load_plain(data: bytes, **words: Any) -> Any:
             todo += part
         elif isinstance(part, (list, dict, set, collections.deque)):
             if id(part) in seen:
-                raise Unsupported("unknown-call", "pickle.loads() of data that contains one object twice")
+                raise Unsupported("pickle", "pickle.loads() of data that contains one object twice")
             seen.add(id(part))
             todo += [x for pair in part.items() for x in pair] if isinstance(part, dict) else part
     return found

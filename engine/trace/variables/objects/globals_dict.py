@@ -66,7 +66,7 @@ class GlobalsDictVariable(Variable):
                 return self.get_item(tx, given[0])
             case "__contains__", 1:
                 return ConstantVariable(self.contains(tx, given[0]))
-        raise self.unsupported(f"the method {name!r} of globals()")
+        raise self.unsupported(f"the method {name!r} of globals()", "unsupported-method")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_namespace(self.namespace)

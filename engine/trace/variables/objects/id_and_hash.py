@@ -113,7 +113,7 @@ def forbid_side_effects(tx: Tracer, what: str) -> Iterator[None]:
     before = tx.side_effects.mutation_count
     yield
     if tx.side_effects.mutation_count != before:
-        raise Unsupported("unsupported-operation", f"{what} has a side effect when a container calls it")
+        raise Unsupported("dict-key", f"{what} has a side effect when a container calls it")
 
 
 class UserHashKey:
@@ -142,7 +142,7 @@ class UserHashKey:
             return self.obj is other.obj or other._equals_stored(self)
         if is_literal(other):  # the class of a literal does not know the user-defined class
             return self._call_eq(ConstantVariable(other))
-        raise Unsupported("unsupported-operation", "comparing keys of different kinds that have the same hash")
+        raise Unsupported("dict-key", "comparing keys of different kinds that have the same hash")
 
     def _equals_stored(self, stored: UserHashKey) -> bool:
         """Return True if this lookup key equals a stored key, whose ``__eq__`` Python calls."""
@@ -178,11 +178,11 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
     hashed = [k for k in keys if isinstance(k, UserHashKey)]
     changing = [k for k in hashed if k.has_effects]
     if changing:
-        refused = Unsupported("side-effect", f"rebuilding a {what} with keys whose __hash__ has a side effect")
+        refused = Unsupported("dict-key", f"rebuilding a {what} with keys whose __hash__ has a side effect")
         refused.created_at = min(k.created_at for k in changing)
         raise refused
     if hashed and len(set(map(hash, keys))) < len(keys):
-        raise Unsupported("side-effect", f"rebuilding a {what} with keys that have the same hash")
+        raise Unsupported("dict-key", f"rebuilding a {what} with keys that have the same hash")
 
 
 @register_rule(id)
@@ -190,7 +190,7 @@ def _id(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variab
     of = realize(tx, args[0])
     has_identity = of.is_mutable or is_empty_tuple(of) or issubclass(of.python_type(), torch.Tensor)
     if isinstance(of, ConstantVariable) or (not has_identity and of.as_python_object() is NotImplemented):
-        raise Unsupported("unsupported-operation", f"id() of {of.describe()}")
+        raise Unsupported("object-address", f"id() of {of.describe()}")
     return IdVariable(of)
 
 

@@ -173,7 +173,7 @@ class InstanceVariable(Variable):
             bound = BoundMethodVariable(self, tx.wrap_static(getter[1]))
             return realize(tx, bound.call(tx, [ConstantVariable(name)], {}))
         if not isinstance(getter[1], types.FunctionType):
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         self._guard_no_attribute(tx, name)
         found = call_python_method(tx, self.cls, "__getattr__", [self, ConstantVariable(name)])
         assert found is not None
@@ -264,9 +264,9 @@ class InstanceVariable(Variable):
                 self._assign_dict(tx, value)
                 return
         if entry is not None and is_data_descriptor(entry) and not is_slot:
-            raise self.unsupported(f"setting the attribute {name!r}, a descriptor,")
+            raise self.unsupported(f"setting the attribute {name!r}, a descriptor,", "descriptor")
         if name in ("__class__", "__dict__"):
-            raise self.unsupported(f"setting {name}")
+            raise self.unsupported(f"setting {name}", "attribute-write")
         if self.has_no_dict() and not is_slot:
             words = "has no attribute" if found is None else "attribute"
             end = NO_DICT_SUFFIX if found is None else " is read-only"
@@ -304,7 +304,7 @@ class InstanceVariable(Variable):
             return  # the final store of ``x.__dict__ |= ...``
         outside = self.real_object is not NotImplemented and bool(self.attr_writes)
         if not has_string_keys(value) or self.dict_was_exposed or outside:
-            raise self.unsupported("setting __dict__")
+            raise self.unsupported_attribute("setting", "__dict__")
         tx.side_effects.record_mutation(self)
         self.attr_writes = {name: v for name, v in self.attr_writes.items() if self._is_slot_attr(name)}
         self.shared_dict, self.dict_was_assigned = value, True

@@ -32,7 +32,7 @@ class InstanceDictVariable(DictVariable):
     @entries.setter
     def entries(self, entries: Any) -> None:
         if entries:
-            raise self.unsupported("replacing an instance's __dict__")
+            raise self.unsupported("replacing an instance's __dict__", "attribute-write")
 
     def child_variables(self) -> list[Variable]:
         return [self.owner]
@@ -41,7 +41,7 @@ class InstanceDictVariable(DictVariable):
         name = stands_for
         found = find_in_class(self.owner.cls, name) if isinstance(name, str) else (object, None)
         if not isinstance(name, str) or (found is not None and self._is_stored_by_descriptor(found)):
-            raise self.unsupported("writing this key into an instance's __dict__")
+            raise self.unsupported("writing this key into an instance's __dict__", "attribute-write")
         self.owner.write_attr(tx, name, value)
 
     def _is_stored_by_descriptor(self, found: tuple[builtins.type, Any]) -> bool:

@@ -62,7 +62,7 @@ def _address_of(tx: Tracer, of: Variable, is_made: bool) -> str:
             or isinstance(of.source.chain()[0], (LocalSource, ClosureSource))
         ):
             # Each call may pass another object.
-            raise Unsupported("unknown-call", f"the address of {of.describe()} is shown")
+            raise Unsupported("object-address", f"the address of {of.describe()} is shown")
         tx.guard_identity(real, of.source, "its address was shown")
         return f"{id(real):#x}"
     assigned = tx.state_of(_AssignedAddresses).by_variable_id
@@ -85,6 +85,6 @@ def check_no_assigned_address(tx: Tracer, value: Any) -> None:
     found = _ASSIGNED_ADDRESS.findall(text)
     if not found:
         return
-    refused = Unsupported("side-effect", "a string shows the address of an object that compiled code creates again")
+    refused = Unsupported("object-address", "a string shows the address of an object that compiled code creates again")
     refused.created_at = min((born for address, born, _ in assigned.values() if address in found), default=0)
     raise refused

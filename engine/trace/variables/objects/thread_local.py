@@ -48,5 +48,5 @@ def _local(tx: Tracer, real: threading.local, origin: Source) -> Variable:
 @register_rule(threading.local)
 def _construct_thread_local(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     if args or kwargs:
-        raise Unsupported("unknown-call", "threading.local is created with arguments")
+        raise Unsupported("builtin-arguments", "threading.local is created with arguments")
     return ThreadLocalVariable(threading.local, None, NotImplemented)

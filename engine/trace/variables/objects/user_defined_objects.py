@@ -170,7 +170,7 @@ class UserDefinedObjectVariable(InstanceVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if not is_plain_class(self.cls):
-            raise Unsupported("side-effect", f"rebuilding a {self.cls.__name__} after the graph")
+            raise Unsupported("rebuild-value", f"rebuilding a {self.cls.__name__} after the graph")
         cg.load_helper(new_object, 0)
         cg.load_const(self.cls)
         cg.body.call(1)

@@ -73,7 +73,7 @@ class WeakRefVariable(Variable):
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if self.source is None and _may_be_collected(tx, self.referent) and not _is_held_by_frame(tx, self.referent):
             raise SkipFrame(
-                "unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive"
+                "weak-reference", f"a weak reference checks whether {self.referent.describe()} is still alive"
             )
         return self.referent
 
@@ -83,7 +83,7 @@ class WeakRefVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.continues_after and _may_be_collected(cg.tx, self.referent):
             raise Unsupported(
-                "side-effect", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
+                "weak-reference", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
         cg.body.callable(lambda: cg.load_const(weakref.ref))
         cg.load_all(self.child_variables())
@@ -181,7 +181,7 @@ class WeakProxyVariable(Variable):
         """
         if _may_be_collected(tx, self.referent) and not _is_strongly_reachable(tx, self.referent):
             raise SkipFrame(
-                "unknown-call", f"a weak reference checks whether {self.referent.describe()} is still alive"
+                "weak-reference", f"a weak reference checks whether {self.referent.describe()} is still alive"
             )
         return self.referent
 
@@ -236,7 +236,7 @@ class WeakProxyVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.continues_after and _may_be_collected(cg.tx, self.referent):
             raise Unsupported(
-                "side-effect", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
+                "weak-reference", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
         cg.body.callable(lambda: cg.load_const(weakref.proxy))
         cg.load(self.referent)
@@ -248,10 +248,10 @@ def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "the object behind the weak proxy was used")
     held = weak_proxy_referent(real)
     if held is MISSING:
-        raise Unsupported("unsupported-operation", "a weak proxy is used whose object is freed or unknown")
+        raise Unsupported("weak-reference", "a weak proxy is used whose object is freed or unknown")
     of = tx.wrap(held, WeakProxySource(origin))
     if not isinstance(of, UserDefinedObjectVariable):
-        raise Unsupported("unsupported-operation", f"a weak proxy of {of.describe()} is used")
+        raise Unsupported("weak-reference", f"a weak proxy of {of.describe()} is used")
     return WeakProxyVariable(of, origin, real)
 
 
@@ -272,14 +272,14 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
             return WeakRefVariable(of, callback=args[1])
         if kind == "proxy" and len(args) == 1 and not kwargs and isinstance(of, UserDefinedObjectVariable):
             if type(of) not in (UserDefinedObjectVariable, FunctoolsPartialVariable):
-                raise Unsupported("unknown-call", f"a weak proxy of {of.describe()} is created")
+                raise Unsupported("weak-reference", f"a weak proxy of {of.describe()} is created")
             real = None if of.real_object is NotImplemented else weakref.proxy(of.real_object)
             return tx.state_of(_WeakProxies).by_object_id.setdefault(id(of), WeakProxyVariable(of, None, real))
         what = f"a weak {kind} to {of.describe()} is created"
         if isinstance(of, BoundMethodVariable) or _may_be_collected(tx, of):
             # The referent dies with its last reference. A function split by a graph break would change that moment.
-            raise SkipFrame("unknown-call", what)
-        raise Unsupported("unknown-call", what)
+            raise SkipFrame("weak-reference", what)
+        raise Unsupported("weak-reference", what)
 
     return rule
 

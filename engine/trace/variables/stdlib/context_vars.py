@@ -77,7 +77,7 @@ class ContextVarVariable(Variable):
                 return self._set(tx, value)
             case "reset", [token] if not kwargs:
                 return self._reset(tx, realize(tx, token))
-        raise self.unsupported(f"the method {name!r}")
+        raise self.unsupported_method(name)
 
     def current_value(self, tx: Tracer) -> Variable | None:
         """Return the current value, or None if the variable is not set."""
@@ -122,16 +122,16 @@ class ContextVarVariable(Variable):
         if not isinstance(token, ContextVarTokenVariable):
             return tx.raise_type_error(f"expected an instance of Token, got {token.describe()}")  # type: ignore[no-any-return]
         if token.variable is not self:
-            raise Unsupported("unknown-call", "a context variable is reset with a token of another variable")
+            raise Unsupported("context-variable", "a context variable is reset with a token of another variable")
         steps = tx.state_of(_ContextVarWrites).steps.get(id(self), [])
         if token.source is not None:
             if any(s.reset_token is token for s in steps):
-                raise Unsupported("unknown-call", "a context variable is reset with a token that was used")
+                raise Unsupported("context-variable", "a context variable is reset with a token that was used")
             self._add(tx, ContextVarTokenVariable(self, token.old_value(tx), None, None, None, reset_token=token))
             return NONE
         if token not in steps or any(s.reset_token is not None for s in steps[steps.index(token) :]):
             raise Unsupported(
-                "unknown-call", "a context variable is reset with a token that was used or is from another context"
+                "context-variable", "a context variable is reset with a token that was used or is from another context"
             )
         tx.side_effects.record_mutation(self)
         del steps[steps.index(token) :]
@@ -216,7 +216,7 @@ class ContextVarTokenVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         steps = self.variable.deferred_steps
         if self not in steps:
-            raise Unsupported("side-effect", "rebuilding a token of a context variable that was reset")
+            raise Unsupported("rebuild-value", "rebuilding a token of a context variable that was reset")
         for step in steps[: steps.index(self)]:
             cg.load(step)
             cg.body.emit("POP_TOP")
@@ -286,7 +286,7 @@ class CopiedContextVariable(Variable):
                 return self._content(tx, key) or (default[0] if default else NONE)
             case "copy", []:
                 return CopiedContextVariable(_copy_steps(self.steps))
-        raise self.unsupported(f"the method {name!r}")
+        raise self.unsupported_method(name)
 
 
 def _copy_steps(steps: dict[int, list[ContextVarTokenVariable]]) -> dict[int, list[ContextVarTokenVariable]]:
@@ -302,7 +302,7 @@ def _copy_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _new_context_var(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     name = realize(tx, args[0]) if len(args) == 1 else None
     if not isinstance(name, ConstantVariable) or name.python_type() is not str or set(kwargs) - {"default"}:
-        raise Unsupported("unknown-call", "a context variable is created without a constant name")
+        raise Unsupported("non-constant-arguments", "a context variable is created without a constant name")
     return ContextVarVariable(name.value, kwargs.get("default"), None, None)
 
 

@@ -35,10 +35,10 @@ def _digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(sys.set_int_max_str_digits)
 def _set_digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     # The tracer converts numbers to strings under the current limit.
-    raise SkipFrame("unknown-call", "the digit limit for int to str is set")
+    raise SkipFrame("interpreter-limit", "the digit limit for int to str is set")
 
 
 @register_rule(sys.setrecursionlimit)
 def _set_recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     # Compiled code needs more stack than the original calls. Only plain Python respects the new limit.
-    raise SkipFrame("unknown-call", "the recursion limit is set")
+    raise SkipFrame("interpreter-limit", "the recursion limit is set")

@@ -45,13 +45,13 @@ def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             return tx.wrap_static(inspect.signature(of.real_object), "signature")
         except (TypeError, ValueError) as error:  # functions from C may have no signature
             raise tx.make_user_exception(error) from error
-    raise Unsupported("unknown-call", f"inspect.signature() of {of.describe()}")
+    raise Unsupported("inspect", f"inspect.signature() of {of.describe()}")
 
 
 def _function_with_same_signature(tx: Tracer, of: NestedUserFunctionVariable) -> types.FunctionType:
     """Return a real function with the signature of one created in traced code."""
     if of.annotations:
-        raise Unsupported("unknown-call", "inspect.signature() of a function that traced code created with annotations")
+        raise Unsupported("inspect", "inspect.signature() of a function that traced code created with annotations")
     cells = tuple(types.CellType() for _ in of.code.co_freevars)
     made = types.FunctionType(of.code, {}, of.name, tuple(tx.as_python_constants(of.default_values)) or None, cells)
     words = of.keyword_default_values
@@ -69,7 +69,7 @@ def _introspection_rule(function: Callable[..., Any]) -> Callable[[Tracer, Args,
         if is_method:
             real = types.MethodType(of.function.real_object, object())  # type: ignore[attr-defined]
         if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
-            raise Unsupported("unknown-call", f"{function.__name__}() of {of.describe()}")
+            raise Unsupported("inspect", f"{function.__name__}() of {of.describe()}")
         try:
             found = function(real, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True)))
         except (NameError, TypeError, ValueError) as error:

@@ -66,7 +66,7 @@ class IOBufferVariable(Variable):
                     self.call_method(tx, "write", [item], {})
                 return NONE
         if name not in _BUFFER_METHODS:
-            raise self.unsupported(f"the method {name!r}")
+            raise self.unsupported_method(name)
         tx.side_effects.mutation_count += 1
         return arithmetic.fold_constant_call(
             tx,
@@ -83,7 +83,7 @@ class IOBufferVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.real_object.closed:
-            raise Unsupported("side-effect", "rebuilding a buffer that was closed")
+            raise Unsupported("rebuild-value", "rebuilding a buffer that was closed")
         cg.load_helper(make_buffer, 0)
         cg.load_const(type(self.real_object))
         cg.load_const(self.real_object.getvalue())

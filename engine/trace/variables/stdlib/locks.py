@@ -57,7 +57,7 @@ class LockVariable(Variable):
                 return self._release(tx)
             case "locked" if not self.is_reentrant:
                 return ConstantVariable(self.acquire_count > 0)
-        raise self.unsupported(f"the method {name!r}")
+        raise self.unsupported_method(name)
 
     def _acquire(
         self,
@@ -67,10 +67,10 @@ class LockVariable(Variable):
     ) -> Variable:
         waits = realize(tx, blocking).is_truthy(tx)
         if not isinstance(realize(tx, timeout), ConstantVariable) or realize(tx, timeout).as_python_constant(tx) != -1:
-            raise Unsupported("unknown-call", "a lock is acquired with a timeout")
+            raise Unsupported("lock", "a lock is acquired with a timeout")
         if self.acquire_count and not self.is_reentrant:
             if waits:
-                raise Unsupported("unknown-call", "a lock that is held is acquired")
+                raise Unsupported("lock", "a lock that is held is acquired")
             return ConstantVariable(False)
         tx.side_effects.mutation_count += 1
         self.acquire_count += 1
@@ -105,7 +105,7 @@ class ExternalLockVariable(RealObjectVariable):
         )
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        raise Unsupported("unknown-call", f"{name}() is called on a lock created outside the function")
+        raise Unsupported("lock", f"{name}() is called on a lock created outside the function")
 
 
 @register_builder(*_LOCK_FACTORIES)

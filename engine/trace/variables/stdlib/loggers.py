@@ -74,13 +74,13 @@ class LoggerVariable(RealObjectVariable):
             return NONE
         if name in _LEVELS and name != "exception" and not kwargs and _only_writes_to_streams(self.real_object):
             return self._log(tx, _LEVELS[name], args)
-        raise Unsupported("unknown-call", f"logging.{type(self.real_object).__name__}.{name} is called")
+        raise Unsupported("logging", f"logging.{type(self.real_object).__name__}.{name} is called")
 
     def _log(self, tx: Tracer, level: int, args: Args) -> Variable:
         """Log constants after the graph, with the location of the traced line."""
         for value in args:
             if type(realize(tx, value).as_python_constant(tx)) not in (str, int, float, bool, type(None)):
-                raise Unsupported("unknown-call", f"{realize(tx, value).describe()} is logged")
+                raise Unsupported("logging", f"{realize(tx, value).describe()} is logged")
         frame = tx.frame
         line = span_of(frame.code, frame.op.offset).line
         where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), ConstantVariable(frame.code.co_name)]
@@ -155,4 +155,4 @@ def _get_logger(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         known = logging.root if not names or names[0] is None else logging.root.manager.loggerDict[names[0]]
         if isinstance(known, logging.Logger):
             return tx.wrap_static(known, f"logger {known.name}")
-    raise Unsupported("unknown-call", "logging.getLogger is called for the first time")
+    raise Unsupported("logging", "logging.getLogger is called for the first time")

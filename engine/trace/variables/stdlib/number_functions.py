@@ -56,7 +56,7 @@ def _number_constructor(kind: type) -> Any:
                 and of.lookup_special_method(tx, "__trunc__") is not None
                 and not (of.lookup_special_method(tx, name) or of.lookup_special_method(tx, "__index__"))
             ):
-                raise Unsupported("unknown-call", "int() by __trunc__, which warns")
+                raise Unsupported("warning", "int() by __trunc__, which warns")
             also = ("__float__", "__index__") if kind is complex else ("__index__",)
             found = next((n for n in (name, *also) if of.lookup_special_method(tx, n) is not None), name)
             return _checked_number(tx, kind, of, found)
@@ -75,7 +75,7 @@ def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name:
     if wanted is not kind:
         return realize(tx, tx.wrap_static(kind).call(tx, [made], {}))
     if made.python_type() is not kind and not isinstance(made, (SymNodeVariable, TensorVariable)):
-        raise Unsupported("unknown-call", f"{kind.__name__}() by {name}, which raises a warning")
+        raise Unsupported("warning", f"{kind.__name__}() by {name}, which raises a warning")
     return made
 
 

@@ -46,7 +46,7 @@ class OsEnvironVariable(RealObjectVariable):
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "get":
-            raise self.unsupported(f"the method {name!r}")
+            raise self.unsupported_method(name)
         found = self._read(tx, realize(tx, args[0]))
         if found is not None:
             return ConstantVariable(found)

@@ -84,7 +84,7 @@ class RandomVariable(Variable):
         if name in _ITEM_METHODS:
             return self._choose_items(tx, name, args, kwargs)
         if name not in _NUMBER_METHODS:
-            raise self.unsupported(f"the method {name!r}")
+            raise self.unsupported_method(name)
         values = tx.as_python_constants(args)
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
         tx.side_effects.record_mutation(self)
@@ -108,7 +108,7 @@ class RandomVariable(Variable):
 
         The number sampled while tracing is only an example.
         """
-        refused = Unsupported("unknown-call", f"random numbers are generated ({name})")
+        refused = Unsupported("random-generator", f"random numbers are generated ({name})")
         tx.random_state.used_in_python = True
         if self.source is None or name not in _GRAPH_INPUT_METHODS or tx.in_subgraph():
             raise refused
@@ -138,7 +138,7 @@ class RandomVariable(Variable):
     def _seed(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         values = tx.as_python_constants([*args, *kwargs.values()])
         if not values or values[0] is None:
-            raise Unsupported("unknown-call", "the random seed is taken from the clock")
+            raise Unsupported("random-generator", "the random seed is taken from the clock")
         tx.side_effects.record_mutation(self)
         self.known_generator = random.Random()  # noqa: S311 - the user's code creates this generator
         tx.fold_constant(self.known_generator.seed, *values)
@@ -208,7 +208,7 @@ def _build_random(tx: Tracer, real: random.Random, origin: Source) -> Variable:
 def _new_random(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     values = tx.as_python_constants([*args, *kwargs.values()])
     if not values or values[0] is None:
-        raise Unsupported("unknown-call", "a random number generator is seeded from the clock")
+        raise Unsupported("random-generator", "a random number generator is seeded from the clock")
     return RandomVariable(None, random.Random(values[0]))  # noqa: S311 - the user's code creates this generator
 
 
@@ -231,7 +231,7 @@ def _method_rule(name: str) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
         if not isinstance(of, RandomVariable):
-            raise Unsupported("unknown-call", f"random numbers are generated ({name})")
+            raise Unsupported("random-generator", f"random numbers are generated ({name})")
         return of.call_method(tx, name, args[1:], kwargs)
 
     return rule

@@ -48,7 +48,7 @@ def _text_rule(fn: Any, name: str) -> Any:
             if name == "__str__" and of.lookup_special_method(tx, "__repr__") is not None:
                 return of.call_special_method(tx, "__repr__", [])
         if isinstance(of, (TensorVariable, TensorMethodVariable)):
-            raise Unsupported("data-dependent", f"{name.strip('_')}() of a tensor shows its values")
+            raise Unsupported("tensor-text", f"{name.strip('_')}() of a tensor shows its values")
         if hasattr(of, "to_real_exception"):
             return of.call_method(tx, name, [], {})
         text = container_repr(tx, of) or default_repr(tx, of)

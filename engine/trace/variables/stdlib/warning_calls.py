@@ -57,14 +57,14 @@ def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = ("message", "category", "stacklevel", "source")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if set(given) - set(names) or "message" not in given:
-        raise Unsupported("unknown-call", "warnings.warn is called with unsupported arguments")
+        raise Unsupported("warning", "warnings.warn is called with unsupported arguments")
     message = realize(tx, given["message"])
     category = realize(tx, given["category"]).as_python_constant(tx) if "category" in given else None
     is_instance = isinstance(message, ExceptionVariable)
     if is_instance:
         category = message.python_type()
     if not is_instance and not isinstance(message, ConstantVariable):
-        raise Unsupported("unknown-call", f"warnings.warn({message.describe()}) is called")
+        raise Unsupported("warning", f"warnings.warn({message.describe()}) is called")
     level = int(realize(tx, given["stacklevel"]).as_python_constant(tx)) if "stacklevel" in given else 1
     _guard_warnings_do_not_raise(tx)
     category = category or UserWarning
@@ -91,7 +91,7 @@ def _guard_warnings_do_not_raise(tx: Tracer) -> None:
     if tx.state_of(_WarningFilters).silenced[-1]:
         return
     if GLOBAL_STATES["warnings_raise"].read():
-        raise Unsupported("unknown-call", "warnings.warn is called where warnings are errors")
+        raise Unsupported("warning", "warnings.warn is called where warnings are errors")
     why = "the warning is issued after the graph, where it must not raise"
     tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "warnings_raise", False, cause=tx.guard_cause(why)))
 
@@ -100,7 +100,7 @@ def _warning_filter_rule(function: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         constants = tx.as_python_constants([*args, *kwargs.values()])
         if "error" in constants:
-            raise Unsupported("unknown-call", f"warnings.{function.__name__} turns warnings into errors")
+            raise Unsupported("warning", f"warnings.{function.__name__} turns warnings into errors")
         tx.side_effects.record_side_effect(
             CallExpressionVariable(function, list(args), dict(kwargs)), f"warnings.{function.__name__} is called"
         )
@@ -177,7 +177,7 @@ class RecordedWarningsVariable(Variable):
             if isinstance(call, CallExpressionVariable)
         )
         if any(call.function in (warn_at_line, warn_at_caller) for call in given):
-            raise Unsupported("unknown-call", "the recorded warnings are read")
+            raise Unsupported("warning", "the recorded warnings are read")
         return ListVariable([])
 
     def is_truthy(self, tx: Tracer) -> bool:
@@ -211,6 +211,6 @@ def _catch_warnings(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     if args or words.get("action") == "error" or words.get("module") is not None:
         raise Unsupported(
-            "unknown-call", "warnings.catch_warnings turns warnings into errors, or is used with another module"
+            "warning", "warnings.catch_warnings turns warnings into errors, or is used with another module"
         )
     return CatchWarningsVariable(dict(kwargs), records=bool(words.get("record")))

@@ -66,7 +66,7 @@ class ConstantArrayStorageVariable(Variable):
         arrays = list(self.views)
         if any(s < 0 or s % a.array.itemsize for a in arrays for s in a.array.strides):
             raise Unsupported(
-                "unsupported-operation",
+                "numpy-array",
                 "an array with strides that no tensor can have shares memory with one passed to torch",
             )
         with _in_outermost_graph(tx):
@@ -95,7 +95,7 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
     try:
         lies = torch.tensor(content)
     except (TypeError, ValueError):
-        raise Unsupported("unsupported-operation", f"a tensor created from an array of {content.dtype}") from None
+        raise Unsupported("numpy-array", f"a tensor created from an array of {content.dtype}") from None
     shape, strides = tuple(lies.shape), lies.stride()
     kept = lies.as_strided((lies.numel(),), (1,)).numpy()
 
@@ -250,10 +250,10 @@ def compute_constant(
         _restore(memories, before)
         if isinstance(error, Unsupported):
             raise
-        raise Unsupported("unknown-call", f"numpy.{name} raises {type(error).__name__}") from error
+        raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
     if warned:
         _restore(memories, before)
-        raise Unsupported("unknown-call", f"numpy.{name} warns of a {warned[0]}")
+        raise Unsupported("numpy-function", f"numpy.{name} warns of a {warned[0]}")
     changed = [m for m, was in zip(memories, before, strict=True) if m.base_array.tobytes("A") != was.tobytes("A")]
     if found is None and changed:
         _restore(memories, before)
@@ -302,10 +302,10 @@ def _wrap_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | N
         return found
     root = _base_array(result)
     if type(result) is not np.ndarray or type(root) is not np.ndarray or root.base is not None:
-        raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
+        raise Unsupported("numpy-function", f"numpy returns a {type(result).__name__}")
     if root.size > _MAX_ELEMENTS or result.size > _MAX_ELEMENTS:
         return None
     if result.dtype.kind not in "biufc" or not result.dtype.isnative or root.dtype != result.dtype:
-        raise Unsupported("unsupported-operation", f"an array of {result.dtype}")
+        raise Unsupported("numpy-array", f"an array of {result.dtype}")
     memory = next((a.storage for a in leaves if a.storage.base_array is root), None)
     return ConstantNdarrayVariable(tx, result, memory if memory is not None else ConstantArrayStorageVariable(root))

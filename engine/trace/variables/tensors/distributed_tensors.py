@@ -36,7 +36,7 @@ def _emit_with_constants(
     """Emit one node that calls ``run`` on a tensor. Other arguments are constants in the node."""
     tensor = realize(tx, of)
     if not isinstance(tensor, TensorVariable):
-        raise Unsupported("unknown-call", f"DTensor.{name} is called on a {tensor.describe()}")
+        raise Unsupported("distributed", f"DTensor.{name} is called on a {tensor.describe()}")
     values = [constant_or_group(tx, a) for a in args]
     words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
     if "async_op" in words:  # the graph orders its nodes itself and waits for data where it is used
@@ -102,7 +102,7 @@ def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if p.kind is p.POSITIONAL_OR_KEYWORD
     ]
     if "func" not in given or given.keys() - set(wanted) or set(wanted) - set(parameters):
-        raise Unsupported("unknown-call", "local_map is called without a function")
+        raise Unsupported("distributed", "local_map is called without a function")
     taken = [given[n] if n in given else tx.from_python(parameters[n].default) for n in wanted]
     return tx.wrap_static(functools.partial).call(tx, [tx.wrap_static(module._local_map_wrapped), *taken], {})
 

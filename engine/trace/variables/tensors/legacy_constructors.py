@@ -38,7 +38,7 @@ def _register_legacy_constructor(make: Any, dtype: torch.dtype | None) -> None:
         given = [realize(tx, a) for a in args]
         wanted = ConstantVariable(dtype or torch.get_default_dtype())
         if kwargs or (dtype is None and torch.get_default_dtype() is not torch.float32):
-            raise Unsupported("unknown-call", f"{make.__name__} is created")
+            raise Unsupported("tensor-creation", f"{make.__name__} is created")
         if len(given) == 1 and given[0].python_type() is torch.Size:
             return emit_node(tx, "call_function", torch.empty, given, {"dtype": wanted})
         if len(given) == 1 and type(given[0]) in (ListVariable, TupleVariable):
@@ -46,7 +46,7 @@ def _register_legacy_constructor(make: Any, dtype: torch.dtype | None) -> None:
         if all(isinstance(a, (ConstantVariable, SymNodeVariable)) and a.python_type() is int for a in given):
             sizes = TupleVariable(list(given) or [ConstantVariable(0)])
             return emit_node(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
-        raise Unsupported("unknown-call", f"{make.__name__} is created")
+        raise Unsupported("tensor-creation", f"{make.__name__} is created")
 
 
 _register_legacy_constructor(torch.Tensor, None)
@@ -65,7 +65,7 @@ def _register_nested_constructor(make: Any) -> None:
         """
         layout = realize(tx, args[3] if len(args) > 3 else kwargs.get("layout", NONE))
         if not isinstance(layout, ConstantVariable) or layout.value is not torch.jagged:
-            raise Unsupported("unknown-call", "a nested tensor is created with a layout other than torch.jagged")
+            raise Unsupported("nested-tensor", "a nested tensor is created with a layout other than torch.jagged")
         return emit_node(tx, "call_function", make, args, kwargs)
 
 

@@ -143,7 +143,7 @@ class NumpyNdarrayVariable(Variable):
         if method is None:
             tx.raise_error(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
         if not callable(method):
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         return BuiltinMethodVariable(self, name)
 
     def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
@@ -256,7 +256,7 @@ class NumpyFunctionVariable(RealObjectVariable):
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         known = _torch_numpy_functions().get(id(self.real_object))
         if known is None:
-            raise Unsupported("unknown-call", f"{self.describe()} is called")
+            raise Unsupported("numpy-function", f"{self.describe()} is called")
         return call_numpy(tx, self.real_object.__name__, self.real_object, known[1], list(args), kwargs)
 
 
@@ -296,7 +296,7 @@ def call_numpy(
             *_substitute_leaves(packed, models, theirs=True), **_substitute_leaves(words, models, theirs=True)
         )
     except Exception as error:
-        raise Unsupported("unknown-call", f"numpy.{name} raises {type(error).__name__}") from error
+        raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
     if not leaves and not _holds_arrays(wanted):
         return non_array_result(tx, wanted)
     _check_not_value_dependent(name)
@@ -309,7 +309,7 @@ def call_numpy(
         except _ResultMismatch:
             if not any(isinstance(a, NumpyNdarrayVariable) and a.dtype.kind in "iub" for a in leaves):
                 break
-    raise Unsupported("unsupported-operation", f"numpy.{name} returns another type than torch's numpy")
+    raise Unsupported("numpy-function", f"numpy.{name} returns another type than torch's numpy")
 
 
 _LeafVariable = NumpyNdarrayVariable | _TensorArgument | SymNodeVariable
@@ -351,7 +351,7 @@ def _collect_leaves(tx: Tracer, value: Variable, leaves: list[_LeafVariable]) ->
     try:
         return value.as_python_constant(tx)
     except NotPythonConstant:
-        raise Unsupported("unsupported-argument", f"numpy is called on a {value.python_type().__name__}") from None
+        raise Unsupported("numpy-function", f"numpy is called on a {value.python_type().__name__}") from None
 
 
 def _substitute_leaves(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
@@ -386,7 +386,7 @@ def _probe_array(tx: Tracer, of: _LeafVariable) -> Any:
         raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on data")
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _MAX_PROBE_ELEMENTS:
-        raise Unsupported("unsupported-operation", "numpy on a very large array")
+        raise Unsupported("numpy-function", "numpy on a very large array")
     tensor = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1)
     if isinstance(of, _TensorArgument):
         return tensor
@@ -406,7 +406,7 @@ def non_array_result(tx: Tracer, result: Any) -> Variable:
         items = [non_array_result(tx, r) for r in result]
         return ListVariable(items) if isinstance(result, list) else TupleVariable(items, type(result))
     if not isinstance(result, (np.generic, np.dtype, bool, int, float, complex, str, type(None), type)):
-        raise Unsupported("unsupported-operation", f"numpy returns a {type(result).__name__}")
+        raise Unsupported("numpy-function", f"numpy returns a {type(result).__name__}")
     return tx.from_python(result)
 
 
@@ -581,7 +581,7 @@ _DTYPES_WITHOUT_NUMPY = frozenset(
 def _array(tx: Tracer, real: Any, origin: Source) -> Variable:
     tensor = tensor_from_array(real)
     if tensor is None or not real.flags.writeable:
-        raise Unsupported("unsupported-operation", f"an array of {real.dtype}")
+        raise Unsupported("numpy-array", f"an array of {real.dtype}")
     tx.guard_type(real, origin, "the array takes part in the computation")
     value = tx.wrap(tensor, NumpyTensorSource(origin))
     assert isinstance(value, TensorVariable)

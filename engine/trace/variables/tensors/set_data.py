@@ -35,7 +35,7 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
             in use.
     """
     data: Any = realize(tx, value)
-    refused = Unsupported("side-effect", "the attribute 'data' of a tensor is set")
+    refused = Unsupported("set-data", "the attribute 'data' of a tensor is set")
     if data is tensor and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
         return  # a conversion without effect: the tensor already has this data
     if not isinstance(data, TensorVariable) or data is tensor or isinstance(tx.graph, SubgraphBuilder):
@@ -83,7 +83,7 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
     Raises:
         Unsupported: a tensor requires gradients, the tensor is an input or a view, or the dtype or device differs.
     """
-    refused = Unsupported("unknown-call", "Tensor.set_ is called")
+    refused = Unsupported("set-data", "Tensor.set_ is called")
     names = ("source", "storage_offset", "size", "stride")
     if len(args) > len(names) or kwargs.keys() - set(names[len(args) :]) or isinstance(tx.graph, SubgraphBuilder):
         raise refused

@@ -90,11 +90,11 @@ class UntypedStorageVariable(Variable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if kwargs or name not in (*_SIZE_METHODS, "data_ptr", "resize_", "element_size"):
-            raise Unsupported("unknown-call", f"UntypedStorage.{name} is called")
+            raise Unsupported("storage-access", f"UntypedStorage.{name} is called")
         if name == "resize_" and len(args) == 1:
             return self._resize(tx, realize(tx, args[0]))
         if args:
-            raise Unsupported("unknown-call", f"UntypedStorage.{name} is called with arguments")
+            raise Unsupported("storage-access", f"UntypedStorage.{name} is called with arguments")
         if name == "data_ptr":
             return DataPtrVariable(tx, self, None)
         return ConstantVariable(1) if name == "element_size" else self.length(tx)
@@ -104,7 +104,7 @@ class UntypedStorageVariable(Variable):
             given = self.input_tensors[0]
             assert given.source is not None
             if given.real_object is None or any(not isinstance(s, int) for s in given.fake.shape):
-                raise self.unsupported("the storage size of an argument with dynamic shape")
+                raise self.unsupported("the storage size of an argument with dynamic shape", "storage-access")
             found = given.real_object.untyped_storage().nbytes()
             place = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
             tx.add_guard(EqualsMatch(place, found, cause=tx.guard_cause(_WHY)))
@@ -119,15 +119,15 @@ class UntypedStorageVariable(Variable):
     def current_tensor(self) -> TensorVariable:
         """Return the tensor; it must still use this storage."""
         if self.tensor.fake.untyped_storage()._cdata != self.fake_storage._cdata:
-            raise self.unsupported("an operation after its tensor got new memory")
+            raise self.unsupported("an operation after its tensor got new memory", "storage-access")
         return self.tensor
 
     def _resize(self, tx: Tracer, count: Variable) -> Variable:
         if isinstance(tx.graph, SubgraphBuilder) or self.current_tensor().fake.is_inference():
-            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called")
+            raise Unsupported("storage-access", "UntypedStorage.resize_ is called")
         node, number = count.as_node_arg(tx)
         if type(number) not in (int, torch.SymInt):
-            raise Unsupported("unknown-call", "UntypedStorage.resize_ is called without a number")
+            raise Unsupported("storage-access", "UntypedStorage.resize_ is called without a number")
         check_no_data_ptr(tx, self.tensor)
         added = tx.graph.create_node("call_function", _RESIZE, (self.tensor.node(tx), node), {}, tx.node_provenance())
         added.meta["example_value"] = None
@@ -192,7 +192,7 @@ class DataPtrVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if not self.is_current():
-            raise self.unsupported("rebuilding after the memory was changed")
+            raise self.unsupported("rebuilding after the memory was changed", "rebuild-value")
         if self.name == "data_ptr":
             _load_method_call(cg, self.child_variables()[0], self.name)
         else:
@@ -222,7 +222,7 @@ def compare_data_ptrs(tx: Tracer, left: Variable, right: Variable) -> bool | Non
             return bool(left.offset == right.offset)
         if left.is_comparable() and right.is_comparable() and _are_disjoint(tx, left.storage, right.storage):
             return False
-    raise (left if isinstance(left, DataPtrVariable) else right).unsupported("comparing an address")
+    raise (left if isinstance(left, DataPtrVariable) else right).unsupported("comparing an address", "data-ptr")
 
 
 def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
@@ -233,7 +233,7 @@ def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
     """
     place = tensor.fake.untyped_storage()._cdata
     if any(a.storage.fake_storage._cdata == place for a in tx.state_of(_StorageState).data_pointers):
-        raise Unsupported("side-effect", "a tensor gets new memory while its old address is in use")
+        raise Unsupported("data-ptr", "a tensor gets new memory while its old address is in use")
 
 
 def compare_storages(tx: Tracer, left: Variable, right: Variable) -> bool | None:
@@ -255,7 +255,7 @@ def compare_storages(tx: Tracer, left: Variable, right: Variable) -> bool | None
         and _are_disjoint(tx, left, right)
     ):
         return False
-    raise left.unsupported("comparing")
+    raise left.unsupported("comparing", "storage-access")
 
 
 def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorageVariable) -> bool:
@@ -281,7 +281,7 @@ def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariabl
     """
     fake = tensor.fake
     if is_wrapper_subclass(fake) or fake.layout is not torch.strided or isinstance(tx.graph, SubgraphBuilder):
-        raise Unsupported("unknown-call", "Tensor.untyped_storage is called")
+        raise Unsupported("storage-access", "Tensor.untyped_storage is called")
     record_input_storages(tx)
     place = fake.untyped_storage()._cdata
     found: UntypedStorageVariable = tx.state_of(_StorageState).variables.setdefault(
@@ -305,7 +305,7 @@ def data_ptr(tx: Tracer, tensor: TensorVariable) -> Variable:
         Unsupported: the tensor has no elements or no storage of its own.
     """
     if has_unbacked_symbols(tensor.fake.shape) or tensor.fake.numel() == 0:
-        raise Unsupported("unknown-call", "Tensor.data_ptr is called")
+        raise Unsupported("data-ptr", "Tensor.data_ptr is called")
     return DataPtrVariable(tx, untyped_storage(tx, tensor), tensor)
 
 
@@ -334,13 +334,13 @@ class ExternalStorageVariable(RealObjectVariable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if args or kwargs or name not in _SIZE_METHODS:
-            raise Unsupported("unknown-call", f"UntypedStorage.{name} is called")
+            raise Unsupported("storage-access", f"UntypedStorage.{name} is called")
         return self.length(tx)
 
     def length(self, tx: Tracer) -> Variable:
         assert self.source is not None
         if any(s.resize_count for s in tx.state_of(_StorageState).variables.values()):
-            raise self.unsupported("reading its size after a resize")
+            raise self.unsupported("reading its size after a resize", "storage-access")
         found = self.real_object.nbytes()
         tx.add_guard(EqualsMatch(MethodResultSource(self.source, "nbytes"), found, cause=tx.guard_cause(_WHY)))
         return ConstantVariable(found)

@@ -119,7 +119,7 @@ class TensorVariable(Variable):
         rule = None if owner is None else SUBCLASS_MEMBER_RULES.get((owner.__module__, owner.__qualname__, name))
         is_own = owner is None or (owner is not torch.Tensor and issubclass(owner, torch.Tensor))
         if rule is None and is_own and type(self.fake).__module__.startswith("torch.distributed."):
-            raise Unsupported("unsupported-operation", f"{self.python_type().__name__}.{name}, of a tensor subclass")
+            raise Unsupported("tensor-subclass", f"{self.python_type().__name__}.{name}, of a tensor subclass")
         return rule
 
     def _subclass_member(self, tx: Tracer, name: str) -> Variable | None:
@@ -140,9 +140,7 @@ class TensorVariable(Variable):
             if self.real_object is not None and self.source is not None and name in self.real_object.__dict__:
                 return tx.wrap(self.real_object.__dict__[name], AttrSource(self.source, name))
             if not is_literal(found):
-                raise Unsupported(
-                    "unsupported-operation", f"{self.python_type().__name__}.{name}, of a tensor subclass"
-                )
+                raise Unsupported("tensor-subclass", f"{self.python_type().__name__}.{name}, of a tensor subclass")
             return ConstantVariable(found)
         cls = self.python_type()
         entry = find_in_class(cls, name)
@@ -348,7 +346,7 @@ class TensorVariable(Variable):
         if self.real_object is None or self.source is None:
             if self.fake.is_leaf or not self.fake.requires_grad:
                 return NONE
-            raise self.unsupported("reading .grad of an intermediate tensor")
+            raise self.unsupported("reading .grad of an intermediate tensor", "autograd-grad")
         return tx.wrap(self.real_object.grad, AttrSource(self.source, "grad"))
 
     def _view_base(self, tx: Tracer) -> Variable:
@@ -366,7 +364,7 @@ class TensorVariable(Variable):
                 return given._view_base(tx)
         node = next((n for n in tx.graph.graph.nodes if n.meta.get("example_value") is base), None)
         if node is None:
-            raise self.unsupported("reading the attribute '_base'")
+            raise self.unsupported_attribute("reading", "_base")
         return tx.graph.tensor_variables.get(node) or TensorVariable(node, base)
 
     def _metadata(self, tx: Tracer, name: str) -> Variable:
@@ -384,7 +382,7 @@ class TensorVariable(Variable):
             "_backward_hooks",
             "__cuda_array_interface__",
         ):
-            raise self.unsupported(f"reading the attribute {name!r}")
+            raise self.unsupported_attribute("reading", name)
         if name == "nbytes":
             from engine.trace.operators.arithmetic import binary_op
 
@@ -445,7 +443,7 @@ class TensorVariable(Variable):
             return (storages.untyped_storage if name == "untyped_storage" else storages.data_ptr)(tx, self)
         if name in _REAL_MEMORY_METHODS:
             raise Unsupported(
-                "data-dependent" if name in ("numpy", "tolist") else "unknown-call", f"Tensor.{name} is called"
+                "data-dependent" if name in ("numpy", "tolist") else "tensor-method", f"Tensor.{name} is called"
             )
         if getattr(self._method_class(), name, None) is None:
             tx.raise_error(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
@@ -536,13 +534,13 @@ class TensorVariable(Variable):
             return
         gradient = name == "grad" and _accepts_grad(self, realize(tx, value))
         if not gradient and (hasattr(torch.Tensor, name) or name.startswith(_COMPILER_MARK_PREFIXES)):
-            raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
+            raise Unsupported("tensor-attribute", f"the attribute {name!r} of a tensor is set")
         tx.side_effects.record_mutation(self)
         self.attr_writes[name] = value
 
     def _set_requires_grad(self, tx: Tracer, wanted: Variable) -> None:
         if wanted.python_type() is not bool:
-            raise Unsupported("side-effect", "requires_grad of a tensor is set to a value that is not a bool")
+            raise Unsupported("requires-grad", "requires_grad of a tensor is set to a value that is not a bool")
         from engine.trace.variables.autograd import grad_and_tensor_hooks
 
         grad_and_tensor_hooks.emit_grad_flag_change(tx, self, "requires_grad_", [wanted], {})
@@ -638,7 +636,7 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
         tx.add_guard(TypeMatch(origin, FakeTensor, cause=tx.guard_cause("fake tensors run as plain Python")))
         raise SkipFrame("fake-tensor", f"{origin.expr} is a fake tensor")
     if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
-        raise Unsupported("unsupported-operation", f"a tensor of the subclass {type(real).__name__}")
+        raise Unsupported("tensor-subclass", f"a tensor of the subclass {type(real).__name__}")
     if _is_jagged(real):
         tx.guard_type(real, origin, "it is a jagged tensor")
     elif (
@@ -648,11 +646,11 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
         or (torch._is_functional_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None)
     ):
         kind = "nested tensor" if real.is_nested else "quantized tensor" if real.is_quantized else "tensor"
-        raise Unsupported("unsupported-operation", f"a {kind} of layout {real.layout}")
+        raise Unsupported("tensor-layout", f"a {kind} of layout {real.layout}")
     if real.requires_grad and not (real.is_floating_point() or real.is_complex()):
-        raise Unsupported("unsupported-operation", f"a tensor of {real.dtype} that requires gradients")
+        raise Unsupported("tensor-layout", f"a tensor of {real.dtype} that requires gradients")
     if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None:
-        raise Unsupported("unsupported-operation", "a tensor of a torch.func transform that has ended")
+        raise Unsupported("functorch-state", "a tensor of a torch.func transform that has ended")
     if is_wrapper:
         _check_inner_tensors(real)
     fake = fakeify(tx, real if plain else _as_plain_tensor(real), origin)
@@ -713,11 +711,11 @@ def _check_inner_tensors(real: Any) -> None:
         parts = [getattr(real, n) for n in real.__tensor_flatten__()[0]]
     except AttributeError as error:
         text = f"a {type(real).__name__} that is not initialized: {error}"
-        raise Unsupported("unsupported-operation", text) from error
+        raise Unsupported("tensor-subclass", text) from error
     other = [type(p).__name__ for p in parts if not isinstance(p, torch.Tensor) and not is_group_or_mesh(p)]
     if other:
         text = f"a {type(real).__name__} with an inner value of type {other[0]}"
-        raise Unsupported("unsupported-operation", text)
+        raise Unsupported("tensor-subclass", text)
 
 
 def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def _from_numpy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     array = realize(tx, args[0])
     if not isinstance(array, NumpyNdarrayVariable) or array.is_scalar:
-        raise Unsupported("unknown-call", f"torch.from_numpy of {array.describe()}")
+        raise Unsupported("numpy-array", f"torch.from_numpy of {array.describe()}")
     return emit_node(tx, "call_method", "detach", [array.tensor])
 
 
@@ -46,7 +46,7 @@ def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, 
     words = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
     if set(kwargs) != set(words):
         raise Unsupported(
-            "unsupported-argument", "a tensor is created from an array with options other than dtype and device"
+            "tensor-creation", "a tensor is created from an array with options other than dtype and device"
         )
     words = {
         k: v
@@ -122,9 +122,7 @@ def _stack_arrays(tx: Tracer, data: Variable) -> Variable:
 def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Create a tensor from numpy scalars; their types determine its dtype."""
     if len(args) > 1:
-        raise Unsupported(
-            "unsupported-argument", f"{make.__name__} of a numpy scalar with further positional arguments"
-        )
+        raise Unsupported("tensor-creation", f"{make.__name__} of a numpy scalar with further positional arguments")
     (real,) = tx.as_python_constants([data])
     wanted = make(real).dtype
     plain = tx.from_python(torch.tensor(real).tolist())
@@ -148,7 +146,7 @@ def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwar
         else kwargs
     )
     if kinds and words is kwargs and _has_no_dtype(tx, args, kwargs):
-        raise Unsupported("unsupported-argument", "a tensor is created from numbers and tensors of several types")
+        raise Unsupported("tensor-creation", "a tensor is created from numbers and tensors of several types")
     rest = {k: v for k, v in words.items() if k != "data"}
     return emit_node(tx, "call_function", make, [plain, *args[1:]], rest)
 
@@ -197,7 +195,7 @@ def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     data = realize(tx, args[1] if len(args) > 1 else kwargs["data"])
     if _contains_numpy_scalar(tx, data):
-        raise Unsupported("unsupported-argument", "new_tensor of numpy scalars")
+        raise Unsupported("tensor-creation", "new_tensor of numpy scalars")
     if (
         not isinstance(of, TensorVariable)
         or of.python_type() not in _PLAIN_TENSOR_TYPES

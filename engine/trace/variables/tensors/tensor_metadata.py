@@ -49,7 +49,7 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
             tx.add_guard(EqualsMatch(AttrSource(value.source, "_version"), found, cause=tx.guard_cause(_WHY)))
             return ConstantVariable(found + of.fake._version - before)
         if value.fake.untyped_storage()._cdata == memory:
-            raise of.unsupported("reading the attribute '_version'")
+            raise of.unsupported_attribute("reading", "_version")
     return None
 
 
@@ -62,16 +62,16 @@ def metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | Non
         Unsupported: ``is_set_to`` is called, or the value cannot be determined while tracing.
     """
     if name == "is_set_to":
-        raise Unsupported("unknown-call", "Tensor.is_set_to is called")
+        raise Unsupported("tensor-method", "Tensor.is_set_to is called")
     if name == "is_shared" and of.real_object is None:
         return None
     is_moved = bool(tx.inputs.data_assigned_inputs)
     if is_moved and name == "is_shared":
-        raise of.unsupported(f"the method {name!r}")
+        raise of.unsupported_method(name)
     inputs = [of] if of.real_object is not None and not is_moved else [v for v, _ in tx.inputs.input_tensors]
     for value in inputs:
         if value.source is None or value.real_object is None or value.fake.layout != value.real_object.layout:
-            raise of.unsupported(f"the method {name!r}")
+            raise of.unsupported_method(name)
         tx.add_guard(
             EqualsMatch(
                 MethodResultSource(value.source, name), getattr(value.real_object, name)(), cause=tx.guard_cause(_WHY)

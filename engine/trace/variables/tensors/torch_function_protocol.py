@@ -118,7 +118,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         found = find_in_class(self.cls, name)
         if found is not None and isinstance(found[1], property):
-            raise Unsupported("side-effect", f"the attribute {name!r} of a tensor is set")
+            raise Unsupported("tensor-attribute", f"the attribute {name!r} of a tensor is set")
         super().set_attr(tx, name, value)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -293,9 +293,7 @@ def _record_torch_function_call(
         noted.kept = kept  # type: ignore[attr-defined]
         return noted, known
     except Exception as error:
-        raise Unsupported(
-            "unsupported-operation", f"an operation on a subclass raises {type(error).__name__}"
-        ) from error
+        raise Unsupported("tensor-subclass", f"an operation on a subclass raises {type(error).__name__}") from error
     return None, known
 
 
@@ -394,7 +392,7 @@ def as_subclass_variable(tx: Tracer, value: TensorVariable, cls: type) -> Variab
     if not isinstance(value, TensorWithTFOverrideVariable) and cls is torch.Tensor:
         return emit_node(tx, "call_function", torch.ops.aten.alias.default, [value])
     if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
-        raise Unsupported("unsupported-operation", f"a tensor of the subclass {cls.__name__}")
+        raise Unsupported("tensor-subclass", f"a tensor of the subclass {cls.__name__}")
     if cls is torch.Tensor:
         return TensorVariable(value.node(tx), value.fake)
     return TensorWithTFOverrideVariable(cls, value.node(tx), value.fake)
@@ -446,7 +444,7 @@ def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         and cls.real_object is not torch.Tensor
     )
     if kwargs or not is_subclass or len(given) != 1 or not isinstance(given[0], TensorVariable):
-        raise Unsupported("unknown-call", "TensorBase.__new__ is called")
+        raise Unsupported("tensor-subclass", "TensorBase.__new__ is called")
     assert isinstance(cls, ClassVariable)
     return _alias_as_subclass(tx, cls.real_object, given[0])
 
@@ -465,7 +463,7 @@ def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         or not isinstance(data, TensorVariable)
         or set(given) - {"cls", "data", "require_grad"}
     ):
-        raise Unsupported("unknown-call", "TensorBase._make_subclass is called")
+        raise Unsupported("tensor-subclass", "TensorBase._make_subclass is called")
     with _torch_function_disabled(tx):
         plain = realize(tx, emit_node(tx, "call_method", "detach", [data]))
     assert isinstance(plain, TensorVariable)
@@ -479,7 +477,7 @@ def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _as_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of, cls = realize(tx, args[0]), realize(tx, args[1] if len(args) > 1 else kwargs["cls"])
     if not isinstance(of, TensorVariable) or not isinstance(cls, ClassVariable):
-        raise Unsupported("unknown-call", "as_subclass is called")
+        raise Unsupported("tensor-subclass", "as_subclass is called")
     return as_subclass_variable(tx, of, cls.real_object)
 
 
@@ -514,7 +512,9 @@ def _push_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(torch._C._pop_torch_function_stack)
 def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not tx.torch_state.function_modes:
-        raise Unsupported("unknown-call", "a torch-function mode is exited that was entered outside the function")
+        raise Unsupported(
+            "torch-function-mode", "a torch-function mode is exited that was entered outside the function"
+        )
     tx.side_effects.mutation_count += 1
     return tx.torch_state.function_modes.pop()
 
@@ -592,7 +592,7 @@ def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(tx.torch_state.entry_function_modes) != len(
         tx.torch_state.entry_global_state["torch_function_modes"]
     ) or not 0 <= index < len(tx.torch_state.function_modes):
-        raise Unsupported("unknown-call", "torch._C._get_function_stack_at is called")
+        raise Unsupported("torch-function-mode", "torch._C._get_function_stack_at is called")
     return tx.torch_state.function_modes[index]
 
 

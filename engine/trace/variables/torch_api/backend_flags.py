@@ -68,7 +68,9 @@ def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
     from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 
     if isinstance(tx.graph, SubgraphBuilder):
-        raise Unsupported("side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operator")
+        raise Unsupported(
+            "higher-order-side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operator"
+        )
     real = tx.as_python_constants([value])[0]
     read_flag(tx, holder, name, getattr(holder, name))
     tx.torch_state.contexts_to_exit.append(_RestoreFlag(holder, name))

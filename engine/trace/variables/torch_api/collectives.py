@@ -56,7 +56,7 @@ class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _CONSTANT_METHODS:
-            raise Unsupported("unknown-call", f"{self.python_type().__name__}.{name} is called")
+            raise Unsupported("distributed", f"{self.python_type().__name__}.{name} is called")
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
         values = tx.as_python_constants(args)
         return _constant_answer(
@@ -91,7 +91,7 @@ def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
         return ListVariable([_constant_answer(tx, lambda f=f: f, what) for f in found])  # type: ignore[misc]
     if found is None or isinstance(found, (bool, int, float, str, list, tuple, torch.device)):
         return tx.from_python(found)
-    raise Unsupported("unknown-call", f"{what} returns a {type(found).__name__}")
+    raise Unsupported("distributed", f"{what} returns a {type(found).__name__}")
 
 
 # Queries about groups.
@@ -124,7 +124,7 @@ def constant_or_group(tx: Tracer, value: Variable) -> Any:
     try:
         return value.as_python_constant(tx)
     except NotPythonConstant:
-        raise Unsupported("unknown-call", f"a query of torch.distributed with a {value.describe()}") from None
+        raise Unsupported("distributed", f"a query of torch.distributed with a {value.describe()}") from None
 
 
 def _register_query(module: str, name: str) -> None:
@@ -190,19 +190,19 @@ class _CollectiveCall:
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
         except TypeError:
-            raise self.unsupported("with arguments that it does not accept") from None
+            raise self.unsupported_call("with arguments that it does not accept") from None
         self.arguments = {k: realize(tx, v) for k, v in bound.arguments.items()}
         if realize(tx, self.arguments.get("async_op", ConstantVariable(False))).is_truthy(tx):
-            raise self.unsupported("with async_op=True: a graph cannot hold its handle")
+            raise self.unsupported_call("with async_op=True: a graph cannot hold its handle")
         group = self.arguments.get("group", NONE)
         self.group = _default_group(tx) if is_none(group) else constant_or_group(tx, group)
         self.is_member = is_group_or_mesh(self.group) and self.group.rank() >= 0
         if not self.is_member:
-            raise self.unsupported("without a process group that this process belongs to")
+            raise self.unsupported_call("without a process group that this process belongs to")
         self.size = self.group.size()
 
-    def unsupported(self, how: str) -> Unsupported:
-        return Unsupported("unknown-call", f"torch.distributed.{self.name} is called {how}")
+    def unsupported_call(self, how: str) -> Unsupported:
+        return Unsupported("distributed", f"torch.distributed.{self.name} is called {how}")
 
     def tensor(self, name: str) -> TensorVariable:
         return self.checked(self.arguments[name])
@@ -210,11 +210,11 @@ class _CollectiveCall:
     def checked(self, value: Variable) -> TensorVariable:
         value = realize(self.tx, value)
         if not isinstance(value, TensorVariable) or value.python_type() not in (torch.Tensor, torch.nn.Parameter):
-            raise self.unsupported("on arguments other than plain tensors")
+            raise self.unsupported_call("on arguments other than plain tensors")
         if value.fake.requires_grad and torch.is_grad_enabled():
-            raise self.unsupported("on a tensor that requires grad")
+            raise self.unsupported_call("on a tensor that requires grad")
         if not value.fake.is_contiguous() or value.fake.dtype.is_complex:
-            raise self.unsupported("on a tensor that is not contiguous, or complex")
+            raise self.unsupported_call("on a tensor that is not contiguous, or complex")
         return value
 
     def reduction(self) -> Variable:
@@ -222,7 +222,7 @@ class _CollectiveCall:
         real = sys.modules[_C10D].ReduceOp.SUM if given is None else given.as_python_object()
         name = getattr(real, "name", None)
         if name not in _REDUCTIONS:
-            raise self.unsupported("with an unsupported reduction")
+            raise self.unsupported_call("with an unsupported reduction")
         return ConstantVariable(str(name).lower())
 
     def run(self, operator: str, tensor: Variable, *rest: Variable) -> TensorVariable:
@@ -240,7 +240,7 @@ class _CollectiveCall:
 
     def write(self, target: TensorVariable, source: TensorVariable) -> None:
         if target.fake.dtype != source.fake.dtype or tuple(target.fake.shape) != tuple(source.fake.shape):
-            raise self.unsupported("with tensors that differ in dtype, or in more sizes than the first")
+            raise self.unsupported_call("with tensors that differ in dtype, or in more sizes than the first")
         emit_node(self.tx, "call_method", "copy_", [target, source])
 
 
@@ -253,7 +253,7 @@ def _broadcast(call: _CollectiveCall) -> None:
     tensor = call.tensor("tensor")
     source, inside = (call.tx.as_python_constants([call.arguments.get(name, NONE)])[0] for name in ("src", "group_src"))
     if (source is None) == (inside is None):
-        raise call.unsupported("with two sources, or none")
+        raise call.unsupported_call("with two sources, or none")
     rank = sys.modules[_C10D].get_group_rank(call.group, source) if inside is None else inside
     call.write(tensor, call.run("broadcast", tensor, ConstantVariable(rank)))
 
@@ -261,7 +261,7 @@ def _broadcast(call: _CollectiveCall) -> None:
 def _all_gather_into(call: _CollectiveCall) -> None:
     output, tensor = (call.tensor(name) for name in list(call.arguments)[:2])
     if tensor.fake.dim() == 0:
-        raise call.unsupported("on a tensor without dimensions")
+        raise call.unsupported_call("on a tensor without dimensions")
     call.write(output, call.run("all_gather_into_tensor", tensor, ConstantVariable(call.size)))
 
 
@@ -269,7 +269,7 @@ def _all_gather(call: _CollectiveCall) -> None:
     outputs = [call.checked(t) for t in sequence_items(call.tx, call.arguments["tensor_list"])]
     tensor = call.tensor("tensor")
     if len(outputs) != call.size or any(o.fake.shape != tensor.fake.shape for o in outputs):
-        raise call.unsupported("with tensors of different sizes")
+        raise call.unsupported_call("with tensors of different sizes")
     row = emit_node(call.tx, "call_method", "unsqueeze", [tensor, ConstantVariable(0)])
     gathered = call.run("all_gather_into_tensor", row, ConstantVariable(call.size))
     for number, output in enumerate(outputs):
@@ -282,17 +282,17 @@ def _reduce_scatter(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
     rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
     if not isinstance(rows, int) or rows % call.size:
-        raise call.unsupported("on a tensor that cannot be split into equal parts")
+        raise call.unsupported_call("on a tensor that cannot be split into equal parts")
     call.write(output, call.run("reduce_scatter_tensor", tensor, call.reduction(), ConstantVariable(call.size)))
 
 
 def _all_to_all(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
     if not all(is_none(call.arguments.get(f"{w}_split_sizes", NONE)) for w in ("output", "input")):
-        raise call.unsupported("with split sizes")
+        raise call.unsupported_call("with split sizes")
     rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
     if not isinstance(rows, int) or rows % call.size or tensor.fake.dim() == 0:
-        raise call.unsupported("on a tensor that cannot be split into equal parts")
+        raise call.unsupported_call("on a tensor that cannot be split into equal parts")
     parts = call.tx.from_python([rows // call.size] * call.size)
     call.write(output, call.run("all_to_all_single", tensor, parts, parts))
 

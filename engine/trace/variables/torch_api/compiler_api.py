@@ -55,7 +55,7 @@ def _wrap(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _bypassing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     wrapper = realize(tx, args[0])
     if isinstance(wrapper, ConstantVariable):
-        raise Unsupported("unknown-call", "dynamo_bypassing_wrapper is called with the name of a wrapper")
+        raise Unsupported("compiler-api", "dynamo_bypassing_wrapper is called with the name of a wrapper")
     return realize(tx, wrapper.call(tx, [args[1]], {})).call(tx, args[2:], kwargs)
 
 
@@ -69,7 +69,7 @@ def _hints(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not all(isinstance(a, (TensorVariable, SymNodeVariable, ConstantVariable)) for a in positional) or not all(
         isinstance(h, ConstantVariable) and isinstance(h.value, (int, float, str)) for h in told
     ):
-        raise Unsupported("unknown-call", "hints_wrapper has unsupported arguments")
+        raise Unsupported("compiler-api", "hints_wrapper has unsupported arguments")
     return realize(tx, given["body_fn"]).call(tx, positional, named)
 
 
@@ -122,7 +122,7 @@ def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``error_on_graph_break(...)``. Its caller has already imported its module."""
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
     if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not isinstance(given[0], ConstantVariable):
-        raise Unsupported("unknown-call", "error_on_graph_break needs one constant argument")
+        raise Unsupported("compiler-api", "error_on_graph_break needs one constant argument")
     make: type = sys.modules["torch._dynamo.decorators"].ErrorOnGraphBreakDecoratorContextManager
     return ErrorOnGraphBreakVariable(make, bool(given[0].value))
 
@@ -221,7 +221,7 @@ def _flatten_opaque_argument(tx: Tracer, value: Variable, leaves: Args) -> TreeS
         return TreeSpec(constant=value.as_python_constant(tx))
     except NotPythonConstant:
         raise Unsupported(
-            "unsupported-argument", f"a {value.python_type().__name__} is passed to a function that is not inlined"
+            "compiler-api", f"a {value.python_type().__name__} is passed to a function that is not inlined"
         ) from None
 
 
@@ -254,7 +254,7 @@ def _nonstrict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function = realize(tx, args[0] if args else kwargs["traceable_fn"])
     real = function.as_python_object()
     if real is NotImplemented:
-        raise Unsupported("unknown-call", "nonstrict_trace gets a function that traced code created")
+        raise Unsupported("compiler-api", "nonstrict_trace gets a function that traced code created")
     if function.source is not None:
         tx.guard_identity(real, function.source, "it is called without being inlined")
     return OpaqueFunctionVariable(function, real)
@@ -281,7 +281,7 @@ def _constant_result(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variabl
         for a in (*args, *kwargs.values())
     ]
     if any(g is NotImplemented for g in given) or (objects and tx.side_effects.mutated_variables):
-        raise Unsupported("unknown-call", f"{of.describe()} is called with arguments that are not constants")
+        raise Unsupported("compiler-api", f"{of.describe()} is called with arguments that are not constants")
     words = dict(zip(kwargs, given[len(args) :], strict=True))
     return tx.fold_constant(of.real_object, *given[: len(args)], **words)
 
@@ -296,7 +296,7 @@ def _leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Vari
     real = of.as_python_object()
     fake = getattr(real, "_torchdynamo_leaf_fake_fn", None)
     if fake is None:
-        raise Unsupported("unknown-call", f"{real.__name__} is called, and it has no fake implementation")
+        raise Unsupported("compiler-api", f"{real.__name__} is called, and it has no fake implementation")
     if of.source is not None:
         tx.guard_identity(real, of.source, "it is called without being inlined")
     return opaque_call(tx, real, args, kwargs, fake)
@@ -361,7 +361,7 @@ def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variabl
     function = args[0] if args else given.pop("model", given.pop("fn_or_module", None))
     words = {name: tx.objects.real_object(realize(tx, value)) for name, value in given.items()}
     if any(v is NotImplemented for v in words.values()):
-        raise Unsupported("unknown-call", "torch.compile is called with options that traced code created")
+        raise Unsupported("compiler-api", "torch.compile is called with options that traced code created")
     return (
         _CompileDecoratorVariable(make, words)
         if function is None

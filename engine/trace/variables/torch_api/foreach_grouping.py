@@ -24,12 +24,12 @@ def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[st
     lists = [[realize(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, words["tensorlistlist"])]
     with_indices = realize(tx, words.get("with_indices", ConstantVariable(False))).is_truthy(tx)
     if not all(isinstance(t, TensorVariable) or t.python_type() is type(None) for row in lists for t in row):
-        raise Unsupported("unknown-call", "tensors are grouped together with other objects")
+        raise Unsupported("torch-internals", "tensors are grouped together with other objects")
     fakes = [[t.fake if isinstance(t, TensorVariable) else None for t in row] for row in lists]
     try:
         groups = torch._C._group_tensors_by_device_and_dtype(fakes, True)
     except (RuntimeError, TypeError):
-        raise Unsupported("unknown-call", "grouping tensors by device and dtype raises") from None
+        raise Unsupported("torch-internals", "grouping tensors by device and dtype raises") from None
     entries: dict[object, tuple[Variable, Variable]] = {}
     for (device, dtype), (_, places) in groups.items():
         key = TupleVariable([ConstantVariable(device), ConstantVariable(dtype)])

@@ -57,10 +57,10 @@ def _dispatch_keys(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
     """Return the dispatch keys of a plain tensor; they follow from dtype and device."""
     of = realize(tx, args[0])
     if not isinstance(of, TensorVariable) or of.python_type() not in (torch.Tensor, torch.nn.Parameter):
-        raise Unsupported("unknown-call", "torch._C._dispatch_keys is called")
+        raise Unsupported("torch-internals", "torch._C._dispatch_keys is called")
     fake = of.fake
     if fake.device.type not in ("cpu", "cuda") or fake.is_inference() or fake.is_conj() or fake.is_neg():
-        raise Unsupported("unknown-call", "torch._C._dispatch_keys is called")
+        raise Unsupported("torch-internals", "torch._C._dispatch_keys is called")
     return ConstantVariable(torch._C._dispatch_keys(torch.empty(0, dtype=fake.dtype, device=fake.device)))
 
 
@@ -87,7 +87,7 @@ def _current_accelerator(tx: Tracer, args: list[Variable], kwargs: dict[str, Var
 @register_rule(torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing)
 def _is_capturing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     if torch.xpu.is_available():
-        raise Unsupported("unknown-call", "torch.cuda.is_current_stream_capturing is called")
+        raise Unsupported("torch-internals", "torch.cuda.is_current_stream_capturing is called")
     if torch.cuda.is_available():
         guard_global_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
     return ConstantVariable(GLOBAL_STATES["capturing"].read())
@@ -106,7 +106,7 @@ def _register_capture_health_check(name: str) -> None:
         if torch.accelerator.is_available():
             guard_global_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
             if not torch.cuda.is_available() or GLOBAL_STATES["capturing"].read():
-                raise Unsupported("unknown-call", "torch.cuda.is_current_stream_capturing is called")
+                raise Unsupported("torch-internals", "torch.cuda.is_current_stream_capturing is called")
         return NONE
 
 

@@ -282,7 +282,7 @@ class AutocastModeVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if len(self.active) > 1:
-            raise Unsupported("side-effect", "autocast is entered twice")
+            raise Unsupported("context-manager", "autocast is entered twice")
         cg.load_helper(make_context, 0)
         cg.load_const(torch.autocast)
         cg.load_const(bool(self.active))
@@ -384,7 +384,7 @@ def _register_unbound_method(name: str, *classes: Any) -> None:
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         of = realize(tx, args[0])
         if not isinstance(of, (GradModeVariable, SetGradEnabledVariable, AutocastModeVariable)):
-            raise of.unsupported(f"{name} of a context")
+            raise of.unsupported(f"{name} of a context", "context-manager")
         return of.call_method(tx, name, args[1:], kwargs)
 
 

@@ -54,7 +54,7 @@ class SDPAParamsVariable(Variable):
 @register_rule(SDPAParams)
 def _new_sdpa_params(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if kwargs or len(args) != len(_SDPA_FIELDS):
-        raise Unsupported("unknown-call", "SDPAParams is created")
+        raise Unsupported("torch-internals", "SDPAParams is created")
     return SDPAParamsVariable(dict(zip(_SDPA_FIELDS, args, strict=True)))
 
 
@@ -80,7 +80,7 @@ def _register_can_use(ask: Any) -> None:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         given = realize(tx, args[0] if args else kwargs["params"])
         if not isinstance(given, SDPAParamsVariable):
-            raise Unsupported("unknown-call", f"{ask.__name__} is called")
+            raise Unsupported("torch-internals", f"{ask.__name__} is called")
         guard_global_state(tx, "attention_kernels", sdpa_backends())
         debug = tx.as_python_constants([*args[1:], *(v for k, v in kwargs.items() if k == "debug")])
         real = SDPAParams(*(_real_argument(tx, realize(tx, f)) for f in given.fields.values()))
@@ -91,7 +91,7 @@ def _real_argument(tx: Tracer, of: Variable) -> Any:
     if not isinstance(of, TensorVariable):
         return of.as_python_constant(tx)
     if of.real_object is None or not all(isinstance(s, int) for s in (*of.fake.shape, *of.fake.stride())):
-        raise Unsupported("unknown-call", "a query about attention kernels for tensors that exist only in the graph")
+        raise Unsupported("torch-internals", "a query about attention kernels for tensors that exist only in the graph")
     return of.real_object
 
 

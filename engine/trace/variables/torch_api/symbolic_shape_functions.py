@@ -50,7 +50,7 @@ def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
             evaluate_on_fakes(tx, "call_function", torch._check, [condition.sym], {})
             emit_runtime_asserts(tx)
             return NONE
-    raise Unsupported("unknown-call", "torch._check or torch._assert of a condition that is not known while tracing")
+    raise Unsupported("torch-check", "torch._check or torch._assert of a condition that is not known while tracing")
 
 
 def _register_guard_or(ask: Callable[[Any], bool]) -> None:
@@ -124,7 +124,7 @@ def _has_unbacked_symbols(tx: Tracer, args: list[Variable], kwargs: dict[str, Va
         return ConstantVariable(any(has_unbacked_symbols(s) for s in found.fake.shape))
     if isinstance(found, SymNodeVariable):
         return ConstantVariable(has_unbacked_symbols(found.sym))
-    raise Unsupported("unknown-call", "has_free_unbacked_symbols of an object other than a tensor or a number")
+    raise Unsupported("torch-check", "has_free_unbacked_symbols of an object other than a tensor or a number")
 
 
 def _register_size_advice(tell: Callable[..., None]) -> None:

@@ -118,7 +118,7 @@ class GraphContextVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if len(self.active) > 1:
-            raise Unsupported("side-effect", f"{self.describe()} is entered twice")
+            raise Unsupported("context-manager", f"{self.describe()} is entered twice")
         cg.load_helper(make_context, 0)
         cg.load_const(self.make)
         cg.load_const(bool(self.active))
@@ -143,7 +143,7 @@ def _inference_context(tx: Tracer, real: Any, origin: Source) -> Variable:
         EqualsMatch(AttrSource(origin, "mode"), real.mode, cause=tx.guard_cause("inference mode is set to it"))
     )
     if getattr(real, "_inference_mode_context", None) is not None:
-        raise Unsupported("unsupported-operation", "an inference mode context that was entered outside the function")
+        raise Unsupported("context-manager", "an inference mode context that was entered outside the function")
     return GraphContextVariable(torch.inference_mode, {"mode": real.mode})
 
 
@@ -214,7 +214,7 @@ def real_hook_function(tx: Tracer, hook: Variable, when: str) -> Any:
     ):
         names: Any = of.namespace.values
         return FunctionType(of.code, names, of.name)
-    raise Unsupported("unknown-call", f"{of.describe()} is registered as a hook that autograd calls {when}")
+    raise Unsupported("tensor-hook", f"{of.describe()} is registered as a hook that autograd calls {when}")
 
 
 @register_rule(torch.autograd.graph.disable_saved_tensors_hooks)
@@ -307,7 +307,7 @@ class ErrorOnGraphBreakVariable(NullContextVariable):
             tx.torch_state.contexts_to_exit.remove(real)
             return
         if self.source is None:
-            raise Unsupported("unknown-call", "error_on_graph_break is exited, but was not entered")
+            raise Unsupported("compiler-api", "error_on_graph_break is exited, but was not entered")
         left: Any = self.make
         tx.side_effects.record_side_effect(
             CallExpressionVariable(left.__exit__, [self, NONE, NONE, NONE]), "the meaning of graph breaks is restored"
@@ -349,7 +349,7 @@ def _unbound_policy_method(name: str) -> CallRule:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
         if not isinstance(of, ErrorOnGraphBreakVariable):
-            raise of.unsupported(f"{name} of a context")
+            raise of.unsupported(f"{name} of a context", "context-manager")
         return of.call_method(tx, name, args[1:], kwargs)
 
     return rule

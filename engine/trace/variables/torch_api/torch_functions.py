@@ -63,7 +63,7 @@ if hasattr(torch.compiler, "nested_compile_region"):
         Equal kernels are shared by their source text anyway.
         """
         if len(args) != 1 or kwargs:
-            raise Unsupported("unknown-call", "nested_compile_region is called with options")
+            raise Unsupported("compiler-api", "nested_compile_region is called with options")
         return args[0]
 
 
@@ -94,7 +94,7 @@ def _while_tracing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
     call = print if isinstance(look, ConstantVariable) and look.value is None else look.as_python_object()
     if not callable(call):
         raise Unsupported(
-            "unsupported-argument", f"while_tracing is given a {look.python_type().__name__} that traced code created"
+            "compiler-api", f"while_tracing is given a {look.python_type().__name__} that traced code created"
         )
     frame = tx.frame
     view = TracerSnapshot(

@@ -97,7 +97,7 @@ class TorchGeneratorVariable(Variable):
             case "set_state":
                 emit_state_effect(tx, "set_state", torch.Generator.set_state, [self, *given])
                 return self
-        raise Unsupported("unknown-call", f"Generator.{name} is called")
+        raise Unsupported("random-generator", f"Generator.{name} is called")
 
     def _state(self) -> torch.Tensor:
         return (self.real_object or torch.Generator(self.device)).get_state()
@@ -123,7 +123,7 @@ def _make_generator(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = tx.as_python_constants([*args, *kwargs.values()])
     device = torch.device(given[0]) if given else torch.device("cpu")
     if device.type != "cpu":
-        raise Unsupported("unknown-call", "a generator for an accelerator is created")
+        raise Unsupported("random-generator", "a generator for an accelerator is created")
     return TorchGeneratorVariable(None, None, emit_state_effect(tx, "Generator", torch.Generator, []))
 
 

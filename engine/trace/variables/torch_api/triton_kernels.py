@@ -101,7 +101,7 @@ def _wrap_triton(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         "JITFunction",
         "Autotuner",
     ):
-        raise Unsupported("unknown-call", "torch.library.wrap_triton is called without a kernel")
+        raise Unsupported("triton-kernel", "torch.library.wrap_triton is called without a kernel")
     return kernel
 
 
@@ -178,7 +178,7 @@ class TritonKernelLaunchVariable(Variable):
             or grid.keyword_default_values
             or not isinstance(namespace, dict)
         ):
-            raise Unsupported("unsupported-argument", f"a grid of {grid.describe()} for an autotuned kernel")
+            raise Unsupported("triton-kernel", f"a grid of {grid.describe()} for an autotuned kernel")
         cells = [realize(tx, c.content) if c.content is not None else None for c in grid.cell_values]
         held = [types.CellType() if c is None else types.CellType(tx.as_python_constants([c])[0]) for c in cells]
         defaults = tuple(tx.as_python_constants(grid.default_values)) or None
@@ -189,9 +189,7 @@ def _launch_argument(tx: Tracer, value: Variable, computed: list[Variable]) -> A
     """Return a constant argument, or the position in ``computed`` of a graph value."""
     if isinstance(value, TensorVariable):
         if value.python_type() not in (torch.Tensor, torch.nn.Parameter):
-            raise Unsupported(
-                "unsupported-argument", f"a {value.python_type().__name__} as an argument of a Triton kernel"
-            )
+            raise Unsupported("triton-kernel", f"a {value.python_type().__name__} as an argument of a Triton kernel")
         computed.append(value)
         return _GraphArgument(len(computed) - 1)
     if isinstance(value, SymNodeVariable):
@@ -205,7 +203,7 @@ def _launch_argument(tx: Tracer, value: Variable, computed: list[Variable]) -> A
     if type(real).__module__.startswith("triton.") and value.source is not None:
         tx.guard_identity(real, value.source, "it was passed to a Triton kernel")
         return real
-    raise Unsupported("unsupported-argument", f"{value.describe()} as an argument of a Triton kernel")
+    raise Unsupported("triton-kernel", f"{value.describe()} as an argument of a Triton kernel")
 
 
 def _compile_argument(value: Variable) -> Any:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import linecache
-import pathlib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +12,11 @@ import pytest
 import torch
 
 import engine
-from engine import errors, trace
+from engine import errors
 from engine.ir.annotations import disable, graph_break
-from engine.options import Options, config
+from engine.options import Options
 from engine.runtime.dispatch.code_cache import all_caches
 from engine.trace.driver import trace_frame
-from engine.trace.graph_breaks.examples import BREAK_EXAMPLES
-from engine.trace.graph_breaks.reasons import BREAK_REASONS
 from tests.engine.trace.harness import Traced, compare_with_eager, request_for
 
 X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
@@ -227,41 +222,6 @@ def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
     assert bound == ["mul", "mul_1"]
     assert any(s.locals_changed.get("x") == "" for s in steps)
     assert steps[-2].stack_nodes == ("mul_1",)
-
-
-def test_reasons_are_whole() -> None:
-    """Every entry of the catalog has a title, an explanation and, unless the fault is ours, an example; no source raises a kind that it lacks."""
-    for kind, reason in BREAK_REASONS.items():
-        assert kind == kind.lower()
-        assert reason.title
-        assert reason.explanation.endswith(".")
-    assert set(BREAK_REASONS) - set(BREAK_EXAMPLES) == {"internal"}
-    assert set(BREAK_EXAMPLES) <= set(BREAK_REASONS)
-    raised = re.compile(r"\b(?:Unsupported|Skip)\(\s*\"([a-z-]+)\"")
-    for file in pathlib.Path(trace.__path__[0]).rglob("*.py"):
-        assert set(raised.findall(file.read_text(encoding="utf-8"))) <= set(BREAK_REASONS), file
-
-
-def kinds_met(text: str) -> set[str]:
-    """Kinds of all breaks met in calling an example."""
-    space: dict[str, Any] = {"torch": torch, "engine": engine, "__name__": "example"}
-    exec(text, space)
-    x = torch.arange(4.0)
-    if space["f"].__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
-        return {b.kind for b in trace_frame(request_for(space["f"], (x,), {}), Options()).record.breaks}
-    engine.reset()
-    with engine.record() as session, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ValueError):
-        engine.compile(space["f"], backend="eager")(x)
-    return {b.kind for c in session.compilations if c.trace is not None for b in c.trace.breaks}
-
-
-@pytest.mark.parametrize("kind", BREAK_EXAMPLES)
-def test_examples_break_before_and_not_after(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each example has its break; what the catalog shows as the remedy has none."""
-    monkeypatch.setattr(config, "inline_depth", 60)
-    monkeypatch.setattr(config, "instruction_budget", 20_000)
-    assert kind in kinds_met(BREAK_EXAMPLES[kind].before)
-    assert kinds_met(BREAK_EXAMPLES[kind].after) == set()
 
 
 def test_explain_leaves_every_cache_as_it_was() -> None:
