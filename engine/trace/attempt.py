@@ -49,7 +49,7 @@ from engine.trace.side_effects.input_mutations import (
     restorable_mutated_inputs,
 )
 from engine.trace.step_recorder import StepRecorder
-from engine.trace.symbols.shape_guards import add_shape_guards, shape_guards_since
+from engine.trace.symbols.shape_guards import ShapeInputs
 from engine.trace.symbols.symbol_records import symbol_records
 from engine.trace.tracer import Tracer
 from engine.trace.variables.autograd.autograd_functions import check_traced_backwards
@@ -503,10 +503,12 @@ class TraceAttempt:
         self.tx.symbols.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:
             self._guard_global_state()
-        add_shape_guards(self.tx)
+        shapes = ShapeInputs.of(self.tx)
+        shapes.add_guards(self.tx.guards)
+        shapes.env.end_trace()
         guards = self.tx.guards.all()
         if graph is not None:
-            graph = replace(graph, late_shape_guards=functools.partial(shape_guards_since, self.tx, len(guards)))
+            graph = replace(graph, late_shape_guards=functools.partial(shapes.guards_added_since, guards))
             if breaks:
                 frames = [frame, *self.tx.call_stack.frames]
                 graph = replace(

@@ -17,8 +17,8 @@ _IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
 class GuardSet:
     """Guards in the order in which they were added, without duplicates."""
 
-    def __init__(self) -> None:
-        self._guards: dict[Any, Guard] = {}
+    def __init__(self, guards: tuple[Guard, ...] = ()) -> None:
+        self._guards: dict[Any, Guard] = {_guard_key(g): g for g in guards}
 
     def add(self, guard: Guard) -> None:
         """Add a guard unless an equivalent one exists, or it cannot fail."""

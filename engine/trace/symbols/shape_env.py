@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -26,21 +27,31 @@ class RecordingShapeEnv(ShapeEnv):
         )
         # Weak: fake tensors in the graph hold this ShapeEnv. They must not hold the tracer with the call's arguments.
         self._cause_method = weakref.WeakMethod(where)
+        self._end_of_trace: Cause | None = None
         self.guard_causes: dict[Any, Cause] = {}
         """Causes by guarded relation."""
         self.specialization_causes: dict[Any, Cause] = {}
         """Causes by symbol that was replaced by another expression."""
 
-    def _cause(self, why: str) -> Cause:
+    def cause(self, why: str | Cause) -> Cause:
+        """Return a cause with the current line of the user's code; a cause is returned as it is."""
+        if isinstance(why, Cause):
+            return why
+        if self._end_of_trace is not None:
+            return replace(self._end_of_trace, reason=why)
         method = self._cause_method()
         return Cause(reason=why) if method is None else method(why)
 
+    def end_trace(self) -> None:
+        """Give the assumptions that a backend makes later the line where the trace ended."""
+        self._end_of_trace = self.cause("")
+
     def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
-        self.guard_causes.setdefault(g, self._cause("the traced code assumed this relation between symbols"))
+        self.guard_causes.setdefault(g, self.cause("the traced code assumed this relation between symbols"))
         super()._log_guard(prefix, g, forcing_spec)
 
     def _set_replacement(self, a: sympy.Symbol, tgt: sympy.Expr, msg: str) -> None:
         known = self.replacements.get(a)
         super()._set_replacement(a, tgt, msg)
         if self.replacements.get(a) is not known:
-            self.specialization_causes[a] = self._cause("the traced code needed this concrete value")
+            self.specialization_causes[a] = self.cause("the traced code needed this concrete value")

@@ -20,6 +20,7 @@ from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.tensors import StrideSource
 from engine.trace.exc import SkipFrame
+from engine.trace.state.guard_set import GuardSet
 from engine.trace.symbols.shape_env import RecordingShapeEnv
 from engine.trace.variables.tensors.automatic_dynamic import inner_tensors
 from engine.trace.variables.tensors.tensor import symbolic_layout
@@ -32,6 +33,9 @@ DimSource = tuple[Source, int]
 
 
 SymbolicLayout = tuple[Sequence[Any], Sequence[Any], Any]
+
+
+_Symbols = tuple[tuple[sympy.Symbol, Source, int], ...]
 
 
 @dataclass(frozen=True)
@@ -50,51 +54,188 @@ class _SymbolSource:
         return self.symbol if self.multiple == 1 else FloorDiv(self.symbol, self.multiple)
 
 
-def add_shape_guards(tx: Tracer) -> None:
-    """Add guards for relations that tracing assumed, and for strides that depend on sizes."""
-    env = tx.symbols.shape_env
-    if not env.var_to_sources:
-        return
-    places = _symbol_sources(tx)
-    first = {symbol: _SymbolSource(symbol, found[0]) for symbol, found in places.items() if found}
-    _guard_derived_sizes(tx, first)
-    why = "the traced code assumed this relation between symbols"
-    for guard in env.guards:
-        if _is_trivial_for_ragged(env, guard.expr):
-            continue
-        _guard_relation(tx, guard.expr, first, env.guard_causes.get(guard.expr) or tx.guard_cause(why))
-    for symbol in list(first):
-        if _is_ragged(env, symbol):
-            continue
-        low, high = symbol_bounds(env, symbol)
-        for bound in [
-            *([] if low is None else [sympy.Ge(symbol, low)]),
-            *([] if high is None else [sympy.Le(symbol, high)]),
-        ]:
-            _guard_relation(tx, bound, first, tx.guard_cause("the compiled code is valid for these sizes and numbers"))
-    for symbol, found in places.items():
-        for n, place in enumerate(found[1:]):
-            other = sympy.Symbol(f"{symbol.name}_{n}", integer=True)
-            symbols = ((symbol, *found[0]), (other, *place))
-            tx.add_guard(
-                SymbolicShapeGuard(
-                    found[0][0],
-                    sympy.Eq(symbol, other),
-                    symbols,
-                    cause=tx.guard_cause("the two sizes were equal, so they share one symbol"),
-                )
-            )
-    _guard_strides(tx, first)
+@dataclass(frozen=True)
+class _ScalarInput:
+    """An int or float input that is a symbol."""
+
+    source: Source
+    number: Any
+    symbol: Any
+    python_type: type
+
+    @property
+    def expression(self) -> Any:
+        return self.number.node.expr
 
 
-def shape_guards_since(tx: Tracer, count: int) -> tuple[Guard, ...]:
-    """Return shape guards for assumptions made after the first ``count`` guards.
+@dataclass(frozen=True)
+class ShapeInputs:
+    """What shape guards are made from: the inputs, and the shape environment.
 
-    Raises:
-        SkipFrame: an assumption cannot be read from the call's arguments.
+    A backend may add assumptions to the environment after the trace. The object refers to no tracer.
     """
-    add_shape_guards(tx)
-    return tuple(tx.guards.since(count))
+
+    env: RecordingShapeEnv
+    layouts: tuple[tuple[Source, SymbolicLayout], ...]
+    """Each input and each of its inner tensors with its original layout."""
+    scalars: tuple[_ScalarInput, ...]
+
+    @classmethod
+    def of(cls, tx: Tracer) -> ShapeInputs:
+        """Return those of a traced frame."""
+        scalars = (
+            _ScalarInput(number.source, number.sym, number.symbol, number.python_type())
+            for number in tx.symbols.symbolic_input_scalars
+        )
+        return cls(tx.symbols.shape_env, tuple(_input_layouts(tx)), tuple(scalars))
+
+    def add_guards(self, guards: GuardSet) -> None:
+        """Add guards for relations that tracing assumed, and for strides that depend on sizes."""
+        if self.env.var_to_sources:
+            _ShapeGuardBuilder(self, guards).run()
+
+    def guards_added_since(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        """Return the guards for assumptions made after these guards.
+
+        Raises:
+            SkipFrame: an assumption cannot be read from the call's arguments.
+        """
+        known = GuardSet(guards)
+        self.add_guards(known)
+        return tuple(known.since(len(guards)))
+
+
+class _ShapeGuardBuilder:
+    """Adds the shape guards of a frame to its guards."""
+
+    def __init__(self, inputs: ShapeInputs, guards: GuardSet) -> None:
+        self._env, self._layouts, self._scalars = inputs.env, inputs.layouts, inputs.scalars
+        self._guards = guards
+        self._sources = self._symbol_sources()
+        self._places = {symbol: _SymbolSource(symbol, found[0]) for symbol, found in self._sources.items() if found}
+
+    def run(self) -> None:
+        env = self._env
+        self._guard_derived_sizes()
+        for guard in env.guards:
+            if not _is_trivial_for_ragged(env, guard.expr):
+                cause = env.guard_causes.get(guard.expr)
+                self._guard_relation(guard.expr, cause or "the traced code assumed this relation between symbols")
+        self._guard_bounds()
+        for symbol, found in self._sources.items():
+            for n, place in enumerate(found[1:]):
+                other = sympy.Symbol(f"{symbol.name}_{n}", integer=True)
+                symbols = ((symbol, *found[0]), (other, *place))
+                self._add(sympy.Eq(symbol, other), symbols, "the two sizes were equal, so they share one symbol")
+        self._guard_strides()
+
+    def _add(self, relation: Any, symbols: _Symbols, why: str | Cause) -> None:
+        self._guards.add(SymbolicShapeGuard(symbols[0][1], relation, symbols, cause=self._env.cause(why)))
+
+    def _guard_bounds(self) -> None:
+        why = "the compiled code is valid for these sizes and numbers"
+        for symbol in list(self._places):
+            if _is_ragged(self._env, symbol):
+                continue
+            low, high = symbol_bounds(self._env, symbol)
+            if low is not None:
+                self._guard_relation(sympy.Ge(symbol, low), why)
+            if high is not None:
+                self._guard_relation(sympy.Le(symbol, high), why)
+
+    def _guard_relation(self, relation: Any, why: str | Cause) -> None:
+        # Of two equal symbols ShapeEnv retains one, and only that one has a source.
+        relation = self._env.replace(relation)
+        if relation in (sympy.true, True):
+            return
+        relation, symbols = self._over_inputs(relation)
+        if symbols:
+            self._add(relation, symbols, why)
+
+    def _over_inputs(self, relation: Any) -> tuple[Any, _Symbols]:
+        """Rewrite a relation over input sizes and numbers, and return it with their sources.
+
+        Raises:
+            SkipFrame: no input has one of its symbols.
+        """
+        free = sorted(relation.free_symbols, key=lambda s: s.name)
+        unbound = [s for s in free if s not in self._places]
+        if unbound:
+            raise SkipFrame(
+                "internal", f"the code assumes {relation_display(relation)}, but no input has the size {unbound[0]}"
+            )
+        readings = [self._places[s] for s in free]
+        changed = relation.xreplace({s: r.expression for s, r in zip(free, readings, strict=True) if r.multiple != 1})
+        return changed, tuple((r.symbol, *r.source) for r in readings)
+
+    def _guard_derived_sizes(self) -> None:
+        """Guard input sizes and numbers that are expressions.
+
+        A symbol without a source of its own is read from an input that is a multiple of it.
+        """
+        composed = [
+            (origin, dim, size.node.expr)
+            for origin, layout in self._layouts
+            for dim, size in enumerate(layout[0])
+            if _is_symbolic(size) and _is_composed(size.node.expr)
+        ]
+        composed += [
+            (number.source, -1, number.expression)
+            for number in self._scalars
+            if number.python_type is int and _is_composed(number.expression)
+        ]
+        for n, (origin, dim, expression) in enumerate(composed):
+            own = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
+            factor, rest = expression.as_coeff_Mul()
+            place = (own, origin, dim)
+            if rest.is_Symbol and rest not in self._places and factor.is_integer and factor > 0:
+                self._places[rest] = _SymbolSource(own, (origin, dim), int(factor))
+                why = "this size was assumed to be a multiple of a number"
+                self._add(sympy.Eq(Mod(own, int(factor)), 0), (place,), why)
+                continue
+            relation, symbols = self._over_inputs(expression)
+            self._add(sympy.Eq(own, relation), (place, *symbols), "this size was assumed to follow from other sizes")
+
+    def _symbol_sources(self) -> dict[sympy.Symbol, list[DimSource]]:
+        found: dict[sympy.Symbol, list[DimSource]] = {}
+        apart: dict[sympy.Symbol, list[DimSource]] = {}
+        """Strides that depend on no size, such as those of a slice, and storage offsets."""
+        for origin, (sizes, strides, offset) in self._layouts:
+            for dim, size in enumerate(sizes):
+                if _is_symbolic(size) or _is_ragged_symbol(size):
+                    expression = size.node.expr
+                    if expression.is_Symbol:
+                        found.setdefault(expression, []).append((origin, dim))
+                    elif expression.is_number:
+                        own = sympy.Symbol(f"size_{dim}", integer=True)
+                        self._add(sympy.Eq(own, expression), ((own, origin, dim),), "this size decided what was traced")
+            layout = [(stride, StrideSource(origin, dim)) for dim, stride in enumerate(strides)]
+            for value, source in [*layout, (offset, MethodResultSource(origin, "storage_offset"))]:
+                if _is_symbolic(value) and value.node.expr.is_Symbol:
+                    apart.setdefault(value.node.expr, []).append((source, -1))
+        for number in self._scalars:
+            expression = number.expression
+            if expression.is_Symbol:
+                found.setdefault(expression, []).append((number.source, -1))
+            elif expression.is_number:
+                known = self._env.specialization_causes.get(number.symbol)
+                cause = self._env.cause(known or "its value decided what was traced")
+                self._guards.add(EqualsMatch(number.source, number.python_type(expression), cause=cause))
+        return {**_base_symbol_sources(self._env), **apart, **found}
+
+    def _guard_strides(self) -> None:
+        for origin, (_, strides, _) in self._layouts:
+            for dim, stride in enumerate(strides):
+                if not _is_symbolic(stride):
+                    continue
+                place = (StrideSource(origin, dim), -1)
+                reading = self._places.get(stride.node.expr)
+                if reading is not None and reading.source == place:
+                    continue
+                own = sympy.Symbol(f"stride_{dim}", integer=True)
+                expression, symbols = self._over_inputs(stride.node.expr)
+                why = "the strides were assumed to follow from the sizes"
+                self._add(sympy.Eq(own, expression), ((own, *place), *symbols), why)
 
 
 def _is_trivial_for_ragged(env: RecordingShapeEnv, relation: Any) -> bool:
@@ -130,65 +271,9 @@ NO_UPPER_BOUND = sys.maxsize - 1
 """Upper bound that ShapeEnv uses for sizes of unknown range."""
 
 
-def _guard_relation(tx: Tracer, relation: Any, first: dict[sympy.Symbol, _SymbolSource], cause: Cause) -> None:
-    # Of two equal symbols ShapeEnv retains one, and only that one has a source.
-    relation = tx.symbols.shape_env.replace(relation)
-    if relation in (sympy.true, True):
-        return
-    relation, symbols = _over_inputs(relation, first)
-    if symbols:
-        tx.add_guard(SymbolicShapeGuard(symbols[0][1], relation, symbols, cause=cause))
-
-
-def _over_inputs(
-    relation: Any, first: dict[sympy.Symbol, _SymbolSource]
-) -> tuple[Any, tuple[tuple[sympy.Symbol, Source, int], ...]]:
-    """Rewrite a relation over input sizes and numbers, and return it with their sources.
-
-    Raises:
-        SkipFrame: no input has one of its symbols.
-    """
-    free = sorted(relation.free_symbols, key=lambda s: s.name)
-    unbound = [s for s in free if s not in first]
-    if unbound:
-        raise SkipFrame(
-            "internal", f"the code assumes {relation_display(relation)}, but no input has the size {unbound[0]}"
-        )
-    readings = [first[s] for s in free]
-    changed = relation.xreplace({s: r.expression for s, r in zip(free, readings, strict=True) if r.multiple != 1})
-    return changed, tuple((r.symbol, *r.source) for r in readings)
-
-
-def _guard_derived_sizes(tx: Tracer, first: dict[sympy.Symbol, _SymbolSource]) -> None:
-    """Guard input sizes and numbers that are expressions.
-
-    A symbol without a source of its own is read from an input that is a multiple of it.
-    """
-    composed = [
-        (origin, dim, size.node.expr)
-        for origin, layout in _input_layouts(tx)
-        for dim, size in enumerate(layout[0])
-        if _is_symbolic(size) and not isinstance(size.node.expr, sympy.Symbol) and not size.node.expr.is_number
-    ]
-    composed += [
-        (number.source, -1, number.sym.node.expr)
-        for number in tx.symbols.symbolic_input_scalars
-        if number.python_type() is int
-        and not isinstance(number.sym.node.expr, sympy.Symbol)
-        and not number.sym.node.expr.is_number
-    ]
-    for n, (origin, dim, expression) in enumerate(composed):
-        own = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
-        factor, rest = expression.as_coeff_Mul()
-        place = (own, origin, dim)
-        if isinstance(rest, sympy.Symbol) and rest not in first and factor.is_integer and factor > 0:
-            first[rest] = _SymbolSource(own, (origin, dim), int(factor))
-            cause = tx.guard_cause("this size was assumed to be a multiple of a number")
-            tx.add_guard(SymbolicShapeGuard(origin, sympy.Eq(Mod(own, int(factor)), 0), (place,), cause=cause))
-            continue
-        relation, symbols = _over_inputs(expression, first)
-        cause = tx.guard_cause("this size was assumed to follow from other sizes")
-        tx.add_guard(SymbolicShapeGuard(origin, sympy.Eq(own, relation), (place, *symbols), cause=cause))
+def _is_composed(expression: Any) -> bool:
+    """Return True for an expression over symbols that is not a symbol itself."""
+    return not expression.is_Symbol and not expression.is_number
 
 
 def _is_symbolic(size: Any) -> bool:
@@ -201,49 +286,13 @@ def _is_ragged_symbol(size: Any) -> bool:
     return is_nested_int(size) and isinstance(getattr(size.node, "expr", None), sympy.Symbol)
 
 
-def _symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
-    found: dict[sympy.Symbol, list[DimSource]] = {}
-    apart: dict[
-        sympy.Symbol, list[DimSource]
-    ] = {}  # strides that depend on no size, e.g. of a slice, and storage offsets
-    for origin, (sizes, strides, offset) in _input_layouts(tx):
-        for dim, size in enumerate(sizes):
-            if _is_symbolic(size) or _is_ragged_symbol(size):
-                expression = size.node.expr
-                if isinstance(expression, sympy.Symbol):
-                    found.setdefault(expression, []).append((origin, dim))
-                elif expression.is_number:
-                    own = sympy.Symbol(f"size_{dim}", integer=True)
-                    cause = tx.guard_cause("this size decided what was traced")
-                    place = (own, origin, dim)
-                    tx.add_guard(SymbolicShapeGuard(origin, sympy.Eq(own, expression), (place,), cause=cause))
-        for dim, stride in enumerate(strides):
-            if _is_symbolic(stride) and isinstance(stride.node.expr, sympy.Symbol):
-                apart.setdefault(stride.node.expr, []).append((StrideSource(origin, dim), -1))
-        if _is_symbolic(offset) and isinstance(offset.node.expr, sympy.Symbol):
-            apart.setdefault(offset.node.expr, []).append((MethodResultSource(origin, "storage_offset"), -1))
-    for number in tx.symbols.symbolic_input_scalars:
-        expression = number.sym.node.expr
-        if isinstance(expression, sympy.Symbol):
-            found.setdefault(expression, []).append((number.source, -1))
-        elif number.source is not None and expression.is_number:
-            tx.add_guard(
-                EqualsMatch(
-                    number.source,
-                    number.python_type()(expression),
-                    cause=_specialization_cause(tx, number.symbol, "its value decided what was traced"),
-                )
-            )
-    return {**_base_symbol_sources(tx), **apart, **found}
-
-
-def _base_symbol_sources(tx: Tracer) -> dict[sympy.Symbol, list[DimSource]]:
+def _base_symbol_sources(env: RecordingShapeEnv) -> dict[sympy.Symbol, list[DimSource]]:
     """Return the sources of symbols that belong to the bases of input views.
 
     torch creates symbols for the sizes and layouts of these bases too.
     """
     found: dict[sympy.Symbol, list[DimSource]] = {}
-    for symbol, sources in tx.symbols.shape_env.var_to_sources.items():
+    for symbol, sources in env.var_to_sources.items():
         for source in sources:
             viewed = getattr(source, "base", None)
             of = getattr(viewed, "base", None)
@@ -262,23 +311,6 @@ def _property_source(of: Source, source: Any) -> DimSource:
     return MethodResultSource(of, "storage_offset"), -1
 
 
-def _guard_strides(tx: Tracer, first: dict[sympy.Symbol, _SymbolSource]) -> None:
-    why = "the strides were assumed to follow from the sizes"
-    for origin, (_, strides, _) in _input_layouts(tx):
-        for dim, stride in enumerate(strides):
-            if not _is_symbolic(stride):
-                continue
-            reading = first.get(stride.node.expr)
-            if reading is not None and reading.source == (StrideSource(origin, dim), -1):
-                continue
-            own = sympy.Symbol(f"stride_{dim}", integer=True)
-            expression, symbols = _over_inputs(stride.node.expr, first)
-            place = (own, StrideSource(origin, dim), -1)
-            tx.add_guard(
-                SymbolicShapeGuard(origin, sympy.Eq(own, expression), (place, *symbols), cause=tx.guard_cause(why))
-            )
-
-
 def _input_layouts(tx: Tracer) -> Iterator[tuple[Source, SymbolicLayout]]:
     """Yield each input and each of its inner tensors with its original layout.
 
@@ -292,7 +324,3 @@ def _with_inner_tensors(tx: Tracer, fake: Any, origin: Any) -> Iterator[tuple[So
     yield origin, tx.inputs.input_layouts.get(id(fake)) or symbolic_layout(fake)
     for name, part in inner_tensors(fake):
         yield from _with_inner_tensors(tx, part, AttrSource(origin, name))
-
-
-def _specialization_cause(tx: Tracer, symbol: Any, why: str) -> Cause:
-    return tx.symbols.shape_env.specialization_causes.get(symbol) or tx.guard_cause(why)

@@ -1,9 +1,14 @@
 """Test how the tracer's state is divided, kept apart between traces, and released."""
 
+import gc
+
+import torch
+
 from engine.ir.compiler_protocol import CompileRequest
 from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource
 from engine.options import Options
+from engine.trace.driver import trace_frame
 from engine.trace.tracer import Tracer
 from engine.trace.variables.base import ConstantVariable
 from engine.trace.variables.containers.sequences import ListVariable
@@ -69,3 +74,39 @@ def test_global_set_after_deletion_is_written():
     effects.record_global_write(namespace, "name", None)
     effects.record_global_write(namespace, "name", original)
     assert effects.global_writes == {(namespace, "name"): original}
+
+
+def _breaks_after_list_write(x: torch.Tensor, items: list[object]) -> torch.Tensor:
+    items.append(x + 1)
+    print("graph break")
+    return x.sum() * len(items)
+
+
+def test_result_of_trace_holds_no_tracer():
+    """What a trace returns holds no tracer, although a backend may ask it for guards later."""
+    arguments = {"x": torch.ones(3, 4), "items": []}
+    dynamic = {"L['x']": frozenset((0,))}
+    traced = trace_frame(CompileRequest(_breaks_after_list_write, arguments, "0", 0, "first call", dynamic), Options())
+    gc.collect()
+    assert traced.graph is not None
+    assert traced.graph.late_shape_guards() == ()
+    assert not [held for held in gc.get_objects() if type(held) is Tracer]
+
+
+def test_late_assumption_gets_guard_and_line():
+    """An assumption that a backend makes after the trace becomes a guard with the line where the trace ended."""
+    request = CompileRequest(
+        _breaks_after_list_write,
+        {"x": torch.ones(3, 4), "items": []},
+        "0",
+        0,
+        "first call",
+        {"L['x']": frozenset((0,))},
+    )
+    traced = trace_frame(request, Options())
+    assert traced.graph is not None
+    size = next(i.fake for i in traced.graph.inputs if isinstance(i.fake, torch.Tensor)).shape[0]
+    assert size < 100
+    added = traced.graph.late_shape_guards()
+    assert added
+    assert all(guard.cause.span is not None and guard.cause.span.file == __file__ for guard in added)
